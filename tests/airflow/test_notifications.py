@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow import webhook as steptime_webhook
 from steptime.airflow.assets import published_results
+from steptime.airflow.base import SUBMITTED_KEY
 from steptime.airflow.failures import FAILURE_KEY
 from steptime.airflow.notifications import Event, load_notifications, notify
 from steptime.clusters.local.cluster import LocalCluster
@@ -267,7 +268,8 @@ def test_what_a_killed_publish_has_not_told_its_retry_tells_once(
     event = published_results("llama3.1")
 
     def publish_as_task() -> Any:
-        context = make_context() | {"outlet_events": {event: SimpleNamespace(extra={})}}
+        pushed = {SUBMITTED_KEY: outcome["submitted"]}
+        context = make_context(pushed=pushed) | {"outlet_events": {event: SimpleNamespace(extra={})}}
         task.execute(context)
         return context["outlet_events"][event].extra
 

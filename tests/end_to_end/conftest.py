@@ -21,6 +21,14 @@ dag = training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
 """The shipped DAG, but waiting in a worker: there a worker can be killed while the job runs."""
 
 SLOWER = "slower"
+AFTER_SLOWER = f"""
+from airflow.sdk import DAG
+
+from steptime.airflow.assets import finished_sweep
+
+dag = DAG("after_slower", schedule=[finished_sweep("{SLOWER}")])
+"""
+"""Airflow keeps events of an asset that a DAG names."""
 SLOWER_SWEEP = f"""
 name: {SLOWER}
 cluster: {STAND_IN}
@@ -50,6 +58,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     for name in _DAGS:
         shutil.copy(settings.shipped("dags") / f"{name}.py", dags)
     (dags / "llama31_in_worker.py").write_text(IN_WORKER)
+    (dags / "after_slower.py").write_text(AFTER_SLOWER)
     add_stand_in(config := tmp_path_factory.mktemp("config"))
     (config / "sweeps" / f"{SLOWER}.yaml").write_text(SLOWER_SWEEP)
     for name, step_s in ((CELLS, 0.1), (SLOW_CELLS, 2)):

@@ -10,7 +10,7 @@ with DAG("after_llama31", schedule=[published_results("llama3.1")]):
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, AssetAlias
+from airflow.sdk import Asset
 
 from steptime.recipes.workloads import load_workload
 
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 
 _GROUP = "steptime"
 _JUDGED = ("verdict", "suspicion", "change_percent", "minimum_detectable_change_percent")
-
-RESULTS = AssetAlias(name="steptime_results", group=_GROUP)
-"""The outlet of a sweep's runs: each updates the asset of its own workload."""
-SWEEPS = AssetAlias(name="steptime_sweeps", group=_GROUP)
-"""The outlet of every sweep's report, which names the sweep that it finished."""
 
 
 def published_results(workload: str) -> Asset:

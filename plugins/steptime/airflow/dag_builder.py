@@ -14,7 +14,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from airflow.sdk import DAG, Asset, AssetAlias, TaskGroup, TriggerRule, task_group
+from airflow.sdk import DAG, Asset, TaskGroup, TriggerRule, task_group
 from airflow.sdk.definitions.param import ParamsDict
 
 from steptime.airflow.assets import published_results
@@ -147,7 +147,7 @@ def train(
     run: Any,
     staged: Any,
     waiting: Mapping[str, Any],
-    published: Asset | AssetAlias,
+    published: Asset | None,
     *,
     saving: TrainingSensor | None = None,
     sweep_cell: Any = None,
@@ -159,7 +159,7 @@ def train(
         run: the run, as XCom.
         staged: what is staged for it, as XCom.
         waiting: arguments of `TrainingSensor`.
-        published: the asset that its results update.
+        published: the asset that its results update; None in a sweep, whose runs are of several workloads.
         saving: the task that waits for the job whose checkpoint this run loads.
         sweep_cell: in a sweep, the run's cell, as XCom.
     """
@@ -180,8 +180,12 @@ def train(
     # A training that failed has its log read, too.
     parse = ReadLogOperator(task_id="parse", waited_in=waited_in, trigger_rule=TriggerRule.ALL_DONE)
     validate = ValidateOperator(task_id="validate", outcome=parse.output, waited_in=waited_in)
+    outlets = [] if published is None else [published]
     publish = PublishOperator(
-        task_id="publish", outcome=validate.output, waited_in=waited_in, outlets=[published]
+        task_id="publish",
+        outcome=validate.output,
+        waited_in=waited_in,
+        outlets=outlets,
     )
     wait >> parse >> validate >> publish
     wait >> end.as_teardown(setups=submit)

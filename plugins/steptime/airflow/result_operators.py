@@ -8,7 +8,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from steptime.airflow import sentences
-from steptime.airflow.assets import RESULTS, extra_of_run, published_results
+from steptime.airflow.assets import extra_of_run, published_results
 from steptime.airflow.base import (
     RunOperator,
     airflow_errors,
@@ -262,11 +262,10 @@ class PublishOperator(OutcomeOperator):
             publish(store, _result(self, store, judged, log, record))
             row = store.run(job_name)
             extra = extra_of_run(row, finding_of_run(store, row))
-            asset, events = published_results(judged.run.recipe.workload), context["outlet_events"]
-            if asset in self.outlets:
-                events[asset].extra = extra
-            else:  # in a sweep, whose runs are of several workloads
-                events[RESULTS].add(asset, extra=extra)
+            asset = published_results(judged.run.recipe.workload)
+            # Set here, and no alias: tasks that use an alias for the first time at once fail, in Airflow 3.3.
+            self.outlets = [asset]
+            context["outlet_events"][asset].extra = extra
             stands = ", ".join(filter(None, (extra["verdict"], extra["suspicion"])))
             self.log.info("published %s: %s", job_name, stands or "not judged")
             for one in pending_notifications(store, job_name):

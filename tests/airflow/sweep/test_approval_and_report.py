@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from steptime.airflow.assets import SWEEPS
 from steptime.airflow.sweep.cells import check_all_sweeps
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.airflow.sweep.operators import _markdown
@@ -107,8 +107,10 @@ def report(check: Callable[..., dict[str, Any]], task: Callable[..., Any], home:
             "ti": SweepTask(task_id="report", map_index=-1, xcoms=xcoms or {}),
             "outlet_events": OutletEventAccessors(),
         }
-        task("report", checked=checked, confirmed=confirmed).execute(context)
-        return context["outlet_events"][SWEEPS].asset_alias_events
+        operator = task("report", checked=checked, confirmed=confirmed)
+        operator.execute(context)
+        events = context["outlet_events"]
+        return [SimpleNamespace(uri=asset.uri, extra=events[asset].extra) for asset in operator.outlets]
 
     return report
 
@@ -125,7 +127,7 @@ def test_the_report_shows_the_step_times_of_each_cell(
         publish(store, of_sweep(make_result(f"job-{gpus}", gpus=gpus, step_times=[gpus / 8] * 20), cell))
 
     [event] = report()
-    assert event.dest_asset_key.uri == "steptime://sweeps/night"
+    assert event.uri == "steptime://sweeps/night"
     assert event.extra["sweep"] == "night"
     assert event.extra["sentence"] == (
         "2 cells: 0 slower, 0 faster, 0 unchanged, 2 with insufficient history"

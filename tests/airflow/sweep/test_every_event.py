@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 
 from steptime import settings
 from steptime.airflow.assets import published_results
+from steptime.airflow.base import SUBMITTED_KEY
 from steptime.airflow.notifications import Event
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.judging.judgements import publish
@@ -74,7 +75,8 @@ def happens(
             publish(Store(), result)
         outcome = {**parsed(last, tmp_path / "last", cluster), "verdict": last.verdict}
         events = {published_results("llama3.1"): SimpleNamespace(extra={})}
-        task_of("performance.publish", outcome=outcome).execute(make_context() | {"outlet_events": events})
+        context = make_context(pushed={SUBMITTED_KEY: outcome["submitted"]}) | {"outlet_events": events}
+        task_of("performance.publish", outcome=outcome).execute(context)
 
     def finishes() -> None:
         publish(Store(), of_sweep(make_result("of-the-sweep", gpus=1), ONE))

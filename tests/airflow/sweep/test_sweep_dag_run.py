@@ -51,6 +51,17 @@ def run_sweep(
     file.unlink()
 
 
+def events_of(dag_id: str, uri: str) -> list[Any]:
+    """What tasks of a DAG have left for those who wait for an asset."""
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = session.scalars(select(AssetEvent).where(AssetEvent.source_dag_id == dag_id)).all()
+        return [event for event in found if event.asset.uri == uri]
+
+
 def test_all_cells_are_trained_in_one_dag_run(run_sweep: Callable[..., Any]) -> None:
     """Two workloads have a cell of the same size, type and number of GPUs, and one has a checkpoint pair."""
     runs = [
@@ -77,6 +88,11 @@ def test_all_cells_are_trained_in_one_dag_run(run_sweep: Callable[..., Any]) -> 
         ("llama3.1-25.04", "2"),
         ("nemotron4-25.04", "1"),
     }
+    # The DAG of llama3.1 is there, too, so that Airflow keeps events of its asset.
+    events = [
+        event.extra["job_name"] for event in events_of("any_sweep", "steptime://results/llama3.1-25.04")
+    ]
+    assert sorted(events) == sorted(row["job_name"] for row in rows if row["workload"] == "llama3.1-25.04")
     named = {(ti.task_id, ti.rendered_map_index) for ti in dag_run.get_task_instances()}
     assert ("performance.wait", "nemotron4·tiny·fp32·1") in named
     assert ("checkpoint.load.wait", "llama3.1·tiny·fp32·2·checkpoint load") in named

@@ -15,7 +15,6 @@ from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TaskGroup, TriggerRule, task_group
 
-from steptime.airflow.assets import RESULTS, SWEEPS
 from steptime.airflow.dag_builder import RETRIES, train
 from steptime.airflow.failures import record_failure
 from steptime.airflow.selecting import SelectOperator
@@ -71,9 +70,7 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
         )
         with TaskGroup("fresh"):
             ran_again = _train_each(confirm.output, "fresh.")
-        report = ReportSweepOperator(
-            task_id="report", checked=checked, confirmed=confirm.output, outlets=[SWEEPS]
-        )
+        report = ReportSweepOperator(task_id="report", checked=checked, confirmed=confirm.output)
         # Without a setup: behind one, nothing could start if `approve` is skipped.
         report.as_teardown(on_failure_fail_dagrun=True)
         approve >> stage
@@ -91,15 +88,15 @@ def _train_each(planned: Any, inside: str = "") -> list[Any]:
 
     @task_group(group_id="performance")
     def performance(run: Any, staged: Any, sweep_cell: Any) -> None:
-        train(f"{inside}performance", run, staged, waiting, RESULTS, sweep_cell=sweep_cell)
+        train(f"{inside}performance", run, staged, waiting, None, sweep_cell=sweep_cell)
 
     @task_group(group_id="checkpoint")
     def checkpoint(save: Any, load: Any, staged: Any, sweep_cell: Any) -> None:
         group = f"{inside}checkpoint"
         with TaskGroup("save"):
-            saving = train(f"{group}.save", save, staged, waiting, RESULTS, sweep_cell=sweep_cell)
+            saving = train(f"{group}.save", save, staged, waiting, None, sweep_cell=sweep_cell)
         with TaskGroup("load"):
-            train(f"{group}.load", load, staged, waiting, RESULTS, saving=saving, sweep_cell=sweep_cell)
+            train(f"{group}.load", load, staged, waiting, None, saving=saving, sweep_cell=sweep_cell)
 
     runs = SelectOperator(task_id="performance_runs", returned=planned, field="runs")
     pairs = SelectOperator(task_id="checkpoint_pairs", returned=planned, field="checkpoint_pairs")

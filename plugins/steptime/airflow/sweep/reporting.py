@@ -7,7 +7,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow import sentences
-from steptime.airflow.assets import SWEEPS, extra_of_sweep, finished_sweep
+from steptime.airflow.assets import extra_of_sweep, finished_sweep
 from steptime.airflow.base import airflow_errors, dag_run_of
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.sweep.cells import rows_by_cell
@@ -66,9 +66,9 @@ class ReportSweepOperator(BaseOperator):
             raise AirflowFailException(
                 f"{len(missing)} of {len(rows)} runs have no valid result: {', '.join(missing)}"
             )
-        context["outlet_events"][SWEEPS].add(
-            finished_sweep(plan.sweep), extra=extra_of_sweep(plan.sweep, sentence, compared.findings)
-        )
+        finished = finished_sweep(plan.sweep)
+        self.outlets = [finished]
+        context["outlet_events"][finished].extra = extra_of_sweep(plan.sweep, sentence, compared.findings)
 
 
 def _row(cell: Cell, stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
