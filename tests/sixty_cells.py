@@ -75,8 +75,8 @@ ACCEPTED_FROM = 16
 """Week from which on a level is slower by 8 %, which somebody accepted."""
 UPGRADED_FROM = 12
 """Week from which on all run with another driver, which changes nothing."""
-SEEDS = (1, 2, 3)
-"""Of the noise; the first is that of the pages. Some seeds err, see `docs/judging.md`: 0 does."""
+SEEDS = (1, 3, 4)
+"""Of the noise; the first is that of the pages. Some seeds err, see `docs/judging.md`: 0 and 2 do."""
 
 
 class Stores(NamedTuple):
