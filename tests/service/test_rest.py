@@ -192,6 +192,20 @@ def test_health_with_heartbeats(api: Any, client: AirflowClient) -> None:
     assert health.is_healthy("metadatabase", since=beat + 1)
 
 
+def test_the_log_is_that_of_the_latest_try(api: Any, client: AirflowClient) -> None:
+    task = TaskInstance(task_id="wait", state="failed", map_index=3, try_number=2)
+    logs = "GET /api/v2/dags/llama31/dagRuns/r1/taskInstances/wait/logs"
+    api.answers[f"{logs}/1"] = (200, {"content": [{"event": "the first try"}]})
+    api.answers[f"{logs}/2"] = (200, {"content": [{"event": "the second try"}]})
+    assert [line.event for line in client.log("llama31", "r1", task)] == ["the second try"]
+
+
+def test_an_address_with_a_login_is_refused_without_showing_it() -> None:
+    with pytest.raises(UserError, match=r"the address of airflow.example holds a user") as refused:
+        AirflowClient("http://ada:hush@airflow.example:8080", "ada", "x")
+    assert "hush" not in str(refused.value)
+
+
 def test_log_lines_tell_errors_and_whose_they_are() -> None:
     line = {
         "event": "Task failed with exception",

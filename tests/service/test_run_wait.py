@@ -11,7 +11,7 @@ import pytest
 
 from steptime.cli import following, main
 from steptime.recipes.models import Mode
-from steptime.results.models import Result
+from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
 DAG = "GET /api/v2/dags/llama31"
@@ -102,6 +102,19 @@ def test_valid_results_are_printed(
     assert row["dag_run_id"] == airflow.run_id
     assert row["state"] == "valid"
     assert "publish: done" in captured.err
+
+
+def test_a_rejected_result_is_printed_and_is_a_failure(
+    airflow: Airflow,
+    make_result: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bad = Verdict(checks=(Check(name="x", passed=False, message="3 of 20 steps"),))
+    airflow.before_end = lambda run_id: Store().reject(make_result(dag_run_id=run_id, verdict=bad))
+    assert steptime(monkeypatch, "run", "llama3.1", "--wait", "--format", "csv") == 2
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert row["state"] == "rejected"
 
 
 def test_results_stand_as_people_read_them(

@@ -6,8 +6,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from steptime.clusters.base import JobStatus
+from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.errors import SystemFailure
 from steptime.staging.scripts import ScriptEnd, run_script
 
 from .reported import Reported
@@ -72,3 +73,27 @@ async def test_the_last_line_of_a_job_counts_without_a_line_end(config: LocalCon
     )
     assert (end.exit_code, end.last_lines[-2:]) == (1, ("begun", "failed: the disk is full"))
     assert reported.lines[-1] == "failed: the disk is full"
+
+
+async def test_a_job_that_its_cluster_failed_is_no_success(
+    config: LocalConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no exit code, as when a node fails or a limit runs out."""
+    script = tmp_path / "waits.py"
+    script.write_text("import time; time.sleep(600)")
+    cluster, look = LocalCluster(config), LocalCluster.poll
+    submitted = False
+
+    async def look_at_a_failed_node(self: LocalCluster, names: Sequence[str]) -> dict[str, JobStatus]:
+        if not submitted:
+            return await look(self, names)
+        await self.cancel(names[0])
+        return {name: JobStatus(state=JobState.FAILED, reason="a node failed") for name in names}
+
+    def take(line: str) -> None:
+        nonlocal submitted
+        submitted = submitted or line.startswith("in job ")
+
+    monkeypatch.setattr(LocalCluster, "poll", look_at_a_failed_node)
+    with pytest.raises(SystemFailure, match=r"job stage-\w+-1 on here is failed \(a node failed\)"):
+        await run_script(cluster, config, PurePosixPath(script), [], in_job=True, job_options=(), report=take)
