@@ -31,3 +31,10 @@ def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_a_time_is_local_unless_it_names_a_zone(text: str, utc: datetime) -> None:
     assert since_when(text, now=0) == utc.timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30m", 1800), ("12h", 43_200), ("7d", 604_800), ("2w", 1_209_600)]
+)
+def test_an_age_counts_back_from_now(text: str, seconds: float) -> None:
+    assert since_when(text, now=1e9) == 1e9 - seconds
