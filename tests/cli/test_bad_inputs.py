@@ -63,7 +63,8 @@ FLAGS = [
         "recipes llama3.1",
         "unknown command 'llama3.1' of 'steptime recipes'. Valid are: new.",
     ),
-    Bad("missing argument", "parse", "Missing argument 'PATH...'. See 'steptime parse --help'."),
+    Bad("missing argument", "sweep plan", "Missing argument 'NAME'. See 'steptime sweep plan --help'."),
+    Bad("no folder of experiments", "parse", "no log or folder at 'experiments'"),
     Bad("text for a number", f"{PLAN} --max-steps many", "--max-steps 'many': has to be a whole number."),
     Bad("decimal comma", f"{METRICS} --step-time 1,5", "--step-time '1,5': has to be a number."),
     Bad("port out of range", "up --port 99999", "--port '99999': has to be at most"),
@@ -152,7 +153,7 @@ LOGS = [
     Bad("no such log", "parse nothing.out", "no log or folder at 'nothing.out'"),
     Bad("no name of a log", "parse ''", "no log or folder at ''"),
     Bad("name beyond any file's", f"parse {'x' * 300}", "File name too long"),
-    Bad("folder without logs", "parse HERE", "no training log (log*.out) below the folder"),
+    Bad("folder without logs", "parse HERE", "no training log below the folder"),
     Bad(
         "window of a log backwards",
         "parse a.out --window 9:3",

@@ -59,7 +59,7 @@ def test_short_names() -> None:
         "/e/log-acct.pretrain_llama3.1_8b_fp8_8_123_0.out": "pretrain_llama3.1_8b_fp8_8_123_0",
         "/e/log_runai_job.out": "runai_job",
         "/e/log-x.out.gz": "x",
-        "/e/train.log": "log",
+        "/e/train.log": "train",
     }
     assert short_names([Path(path) for path in names]) == list(names.values())
 

@@ -193,6 +193,6 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
         "mini has no job of the name nobody",
     ]
     note = tmp_path / "clusters/mini/jobs" / killed.name / "job.json"
-    note.write_text(json.dumps(json.loads(note.read_text()) | {"time_limit_s": 0}))
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"time_limit_s": 1}))
     async with connect(make_slurm_config(patience_h=1e-6), node.connections) as cluster:
         assert (await cluster.poll([killed.name]))[killed.name].state is JobState.UNKNOWN

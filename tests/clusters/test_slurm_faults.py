@@ -184,18 +184,18 @@ async def test_a_job_that_has_the_id_by_the_time_of_scancel_is_not_ended(
     tmp_path: Path,
 ) -> None:
     """As after a controller that has lost its state and counts from an earlier id."""
-    mine = await behind.submit(make_spec("mine", "sleep 1000"))
-    other = await behind.submit(make_spec("other", "sleep 1000"))
+    mine = await behind.submit(make_spec("loses-its-id", "sleep 1000"))
+    other = await behind.submit(make_spec("gets-the-id", "sleep 1000"))
     wrong_once = tmp_path / "wrong-once"
     wrong_once.touch()
     node.command(
         "squeue",
         f'rm {wrong_once} || exec $real "$@"\n$real "$@" | sed "s/^{mine.job_id}|/{other.job_id}|/"',
     )
-    await behind.cancel("mine")
+    await behind.cancel("loses-its-id")
     assert not wrong_once.exists()
-    assert jobs_of(slurm_of_session, "mine") == ["CANCELLED"]
-    assert jobs_of(slurm_of_session, "other")[0] in ("PENDING", "RUNNING")
+    assert jobs_of(slurm_of_session, "loses-its-id") == ["CANCELLED"]
+    assert jobs_of(slurm_of_session, "gets-the-id")[0] in ("PENDING", "RUNNING")
 
 
 async def test_a_percent_sign_in_a_path_is_no_pattern_to_slurm(

@@ -29,9 +29,9 @@ SEARCHED = 26
 @pytest.mark.parametrize(
     ("seed", "occurring"),
     [
-        (1, {"history suspected", "history dismissed", "history unchanged", "drift slower"}),
+        (5, {"history suspected", "history dismissed", "history unchanged", "drift slower"}),
         (2, {"history suspected", "history confirmed", "history insufficient history"}),
-        *(pytest.param(seed, set(), marks=pytest.mark.exhaustive) for seed in range(3, 15)),
+        *(pytest.param(seed, set(), marks=pytest.mark.exhaustive) for seed in (1, 3, 4, *range(6, 15))),
     ],
 )
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def test_a_killed_rank_ends_the_others_and_is_named(warm_trainer: WarmTrainer, t
     done = _ran(warm_trainer, tmp_path, "killed")
     assert done.exit_code == 128 + signal.SIGKILL, done.log
     messages = [problem.message for problem in read_log(tmp_path / "log.out").problems]
-    assert "local rank 1 ended with exit code -9" in messages
+    assert "local rank 1 ended with exit code -9 (SIGKILL, most often for lack of memory)" in messages
 
 
 @pytest.mark.parametrize(

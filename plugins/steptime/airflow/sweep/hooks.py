@@ -1,1 +1,0 @@
-"""Empty: environments that were installed before the cluster policy was removed still import this module."""
