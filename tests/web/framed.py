@@ -4,6 +4,7 @@ A page stands in for the Airflow UI: the same iframe with the same sandbox, and 
 """
 
 import json
+import re
 from html import escape
 from urllib.parse import urlencode
 
@@ -72,3 +73,8 @@ def column(frame: FrameLocator, key: str) -> list[str]:
 
 def number(written: str) -> float:
     return float(written.replace(",", "").replace("−", "-"))
+
+
+def ending(end: str) -> re.Pattern[str]:
+    """Return a pattern for addresses with this end, which a page may get some moments later."""
+    return re.compile(re.escape(end) + "$")

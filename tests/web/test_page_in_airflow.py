@@ -9,7 +9,7 @@ import pytest
 from browser import Watched, watched_page
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, expect
-from web.framed import RUNS, column, opened
+from web.framed import RUNS, column, ending, opened
 
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -53,7 +53,7 @@ def test_a_run_has_an_address_and_its_checks_are_one_line(page: Page) -> None:
     expect(checks).to_be_visible()
     frame.locator("#close").click()
     expect(frame.locator("#detail")).to_be_hidden()
-    assert page.url.endswith(RUNS)
+    expect(page).to_have_url(ending(RUNS))
 
 
 def test_a_run_is_laid_beside_another(page: Page, publish: Publish) -> None:
@@ -69,7 +69,7 @@ def test_a_run_is_laid_beside_another(page: Page, publish: Publish) -> None:
         "(canvas) => Chart.getChart(canvas).data.datasets.map(({label, data}) => [label, data.at(-1).y])"
     )
     assert drawn == [["slow", 1.5123], ["usual", 1.0]]
-    assert page.url.endswith("run=slow&with=usu")
+    expect(page).to_have_url(ending("run=slow&with=usu"))
     page.reload()
     expect(beside).to_contain_text("slow beside usual")
 

@@ -10,7 +10,7 @@ import pytest
 from browser import Watched
 from playwright.sync_api import Error, Page, Request, Route, expect
 from sixty_cells import BELOW, LAST, STEP, SWEEP_DAG, Made, cells
-from web.framed import RUNS, TAB, column, number, opened
+from web.framed import RUNS, TAB, column, ending, number, opened
 
 from steptime.clusters.base import JobState
 from steptime.judging import judgements
@@ -129,7 +129,7 @@ def test_runs_are_selected_by_their_sweep(
     frame = opened(page)
     frame.locator("#filter-sweep").select_option("hourly")
     expect(frame.locator("#summary")).to_have_text("1 of 19 runs")
-    assert page.url.endswith("?view=runs&sweep=hourly")
+    expect(page).to_have_url(ending("?view=runs&sweep=hourly"))
 
 
 @pytest.mark.usefixtures("sweep")
@@ -194,7 +194,7 @@ def test_filters_are_kept_in_the_address(page: Page) -> None:
     frame.locator("#filter-mode").select_option(label="performance")
     frame.locator("#filter-gpus").select_option("2")
     expect(frame.locator("#summary")).to_have_text("2 of 6 runs")
-    assert page.url.endswith("/plugin/step-times/steptime/?view=runs&mode=performance&gpus=2")
+    expect(page).to_have_url(ending("/plugin/step-times/steptime/?view=runs&mode=performance&gpus=2"))
     frame.locator("#search").fill("OLD")
     expect(frame.locator("tbody tr[data-job]")).to_have_count(1)
     typed_at = frame.locator("#search").bounding_box()
@@ -204,7 +204,7 @@ def test_filters_are_kept_in_the_address(page: Page) -> None:
     assert frame.locator("#search").bounding_box() == typed_at, "it moves while somebody types in it"
     frame.get_by_role("button", name="Reset filters").click()
     expect(frame.locator("#summary")).to_have_text("6 runs")
-    assert page.url.endswith("/steptime/?view=runs")
+    expect(page).to_have_url(ending("/steptime/?view=runs"))
 
 
 @pytest.mark.usefixtures("sweep")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 from sixty_cells import BELOW, SCALED, cells
-from web.framed import NAVIGATION, TAB, column, opened
+from web.framed import NAVIGATION, TAB, column, ending, opened
 
 from steptime.recipes.published import published_performance
 from steptime.results.models import Result
@@ -43,7 +43,7 @@ def test_the_latest_dag_run_is_drawn_and_another_can_be_chosen(page: Page) -> No
     expect(frame.locator("#summary")).to_have_text(
         "1 model; lowest efficiency 100.0 % (tiny·fp32·1) in llama31/old."
     )
-    assert page.url.endswith("?view=scaling&together=llama31%2Fold")
+    expect(page).to_have_url(ending("?view=scaling&together=llama31%2Fold"))
     assert frame.locator("#scaling-0").evaluate(LINES) == [[[1, 100], [4, 100]]]
     expect(frame.locator("canvas")).to_have_count(1)
 

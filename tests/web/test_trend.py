@@ -6,7 +6,7 @@ import pytest
 from browser import Watched
 from playwright.sync_api import Page, expect
 from sixty_cells import ACCEPTED, BELOW, LAST, STEP, Made, Stores
-from web.framed import NAVIGATION, column, opened
+from web.framed import NAVIGATION, column, ending, opened
 
 from steptime.judging import judgements
 from steptime.judging.series import Series, judged_runs
@@ -33,7 +33,7 @@ def test_a_cell_leads_to_its_trend_and_a_point_to_its_run(page: Page, half_a_yea
     frame = opened(page, NAVIGATION)
     frame.get_by_role("link", name=STEP, exact=True).click()
     expect(frame.locator("#summary")).to_contain_text("slower, confirmed, after 30 runs")
-    assert page.url.endswith(f"{NAVIGATION}?view=trend&series={SLOWER}")
+    expect(page).to_have_url(ending(f"{NAVIGATION}?view=trend&series={SLOWER}"))
     (series,) = {Series.of_row(half_a_year.run(SLOWER))}
     known = {one["label"]: one for one in frame.locator("canvas#trend").evaluate(SETS)}
     assert known["runs"]["values"] == [
@@ -55,7 +55,7 @@ def test_a_cell_leads_to_its_trend_and_a_point_to_its_run(page: Page, half_a_yea
     )
     frame.locator("canvas#trend").click(position=place)
     expect(frame.locator("#detail-title")).to_contain_text(SLOWER)
-    assert page.url.endswith(f"series={SLOWER}&run={SLOWER}")
+    expect(page).to_have_url(ending(f"series={SLOWER}&run={SLOWER}"))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_its_address_can_be_handed_on_and_another_series_chosen(page: Page) -> N
     expect(frame.locator("#detail-title")).to_contain_text(SLOWER)
     page.keyboard.press("Escape")
     expect(frame.locator("#detail")).to_be_hidden()
-    assert page.url.endswith(f"series={SLOWER}")
+    expect(page).to_have_url(ending(f"series={SLOWER}"))
 
 
 def test_an_unknown_series_is_told(watched: Watched) -> None:

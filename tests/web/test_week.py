@@ -6,7 +6,7 @@ import pytest
 from browser import Watched
 from playwright.sync_api import FrameLocator, Page, expect
 from sixty_cells import ACCEPTED, BELOW, DRIFT, STEP, Stores, named, planted
-from web.framed import NAVIGATION, column, opened
+from web.framed import NAVIGATION, column, ending, opened
 
 from steptime.results.store import Store
 
@@ -90,7 +90,7 @@ def test_another_time_is_chosen_and_stays_in_the_address(page: Page) -> None:
     frame = opened(page, NAVIGATION)
     frame.locator("#period").select_option("1")
     expect(frame.locator(".totals")).to_contain_text("60 cells · ")
-    assert page.url.endswith(f"{NAVIGATION}?days=1")
+    expect(page).to_have_url(ending(f"{NAVIGATION}?days=1"))
     page.reload()
     expect(frame.locator("#period")).to_have_value("1")
 
@@ -102,7 +102,7 @@ def test_the_views_are_reached_by_keyboard_and_left_by_the_browsers_button(page:
     page.keyboard.press("Enter")
     expect(frame.locator("tr[data-job]").first).to_be_visible()
     expect(runs).to_have_attribute("aria-current", "page")
-    assert page.url.endswith("?view=runs")
+    expect(page).to_have_url(ending("?view=runs"))
     page.go_back()
     expect(frame.locator("tr[data-cell]")).to_have_count(60)
 
