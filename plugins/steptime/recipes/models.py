@@ -332,6 +332,11 @@ class Run(Frozen):
     """The label of its cell in a sweep; None outside sweeps."""
 
     @property
+    def account(self) -> str | None:
+        """The account that pays for the run; None for the cluster's default."""
+        return None if self.slurm is None else self.slurm.account
+
+    @property
     def label(self) -> str:
         """What people read in Airflow: `tiny·fp32·2`, with the mode unless it is performance."""
         parts = [self.recipe.size, self.recipe.dtype, str(self.recipe.gpus)]

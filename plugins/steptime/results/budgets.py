@@ -123,7 +123,7 @@ def planned_charge(run: Run, config: ClusterConfig, now: float, *, dag_run: str 
         dag_run=dag_run,
         label=run.name,
         cluster=run.cluster,
-        account=None if run.slurm is None else run.slurm.account,
+        account=run.account,
         gpus=run.recipe.gpus,
         time_limit_s=run.time_limit_s + config.seconds_before_training,
         counts_until=now + _PLANNED_COUNTS_S,

@@ -170,7 +170,7 @@ def write_taken(
         "dag_run": dag_run,
         "label": run.name,
         "cluster": run.cluster,
-        "account": None if run.slurm is None else run.slurm.account,
+        "account": run.account,
         "gpus": run.recipe.gpus,
         "time_limit_s": run.time_limit_s,
     }
