@@ -40,6 +40,10 @@ class OutOfReach(SystemFailure):
     """A cluster cannot be asked now: no way to it, or no answer of its scheduler. What runs there runs on."""
 
 
+class StoreUnavailable(SystemFailure):
+    """The metrics store does not answer now, or takes no writes."""
+
+
 class SubmitLimit(SystemFailure):
     """A cluster accepts no more jobs of this user or account for now. Submit again later."""
 

@@ -6,12 +6,12 @@ Safe to call from many threads and processes at once. The first use of an empty 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import StoreUnavailable, SystemFailure, UserError, shown
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine, Result, Table
@@ -25,6 +25,12 @@ VERSION_TABLE = "steptime_store_version"
 NAMES_AT_ONCE = 500
 """Most values in one query: databases limit the number of its parameters."""
 
+STORE_PATIENCE_S = 12 * 3600.0
+"""How long a task waits for a store that does not answer: as long as for a cluster."""
+
+Done = TypeVar("Done")
+
+_LONGEST_PAUSE_S = 60
 _WAIT_S = 30  # for another writer; one publishing takes some 10 ms
 _CONNECT_WITHIN_S = 10
 _MIGRATION_LOCK = 0x7374657074696D65  # key of PostgreSQL's advisory lock: "steptime" in ASCII
@@ -61,6 +67,25 @@ def write_transaction(url: str) -> "Iterator[Connection]":
     """Open a transaction: committed at the end, undone whole by an exception. Raises as `read_connection`."""
     with _named_failures(url), _for_writing(_engine(url)).begin() as connection:
         yield connection
+
+
+def wait_for_store(work: Callable[[], Done], warn: Callable[[str], None]) -> Done:
+    """Call `work`, and call it again after growing pauses while the store does not answer.
+
+    `work` must be idempotent. Raises StoreUnavailable after STORE_PATIENCE_S.
+    """
+    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+
+    retrying = Retrying(
+        retry=retry_if_exception_type(StoreUnavailable),
+        wait=wait_exponential(max=_LONGEST_PAUSE_S),
+        stop=stop_after_delay(STORE_PATIENCE_S),
+        before_sleep=lambda state: warn(
+            f"{state.outcome and state.outcome.exception()}; trying again in {state.upcoming_sleep:.0f} s"
+        ),
+        reraise=True,
+    )
+    return retrying(work)
 
 
 def dicts(result: "Result[Any]") -> Iterator[dict[str, Any]]:
@@ -232,7 +257,7 @@ def _create(connection: "Connection") -> None:
 @contextmanager
 def _named_failures(url: str) -> Iterator[None]:
     """Turn errors of databases and file systems into one sentence, without the password."""
-    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
     parsed = _parse(url)
     try:
@@ -246,4 +271,10 @@ def _named_failures(url: str) -> Iterator[None]:
             "check the database and its disk",
         )
         address = parsed.render_as_string()  # without the password
-        raise SystemFailure(f"the metrics store {address} failed ({reason}): {advice}") from error
+        is_away = (
+            isinstance(error, (OperationalError, InterfaceError))
+            or (isinstance(error, DBAPIError) and error.connection_invalidated)
+            or "read-only transaction" in reason  # PostgreSQL's standby, before a failover is complete
+        )
+        failure = StoreUnavailable if is_away else SystemFailure
+        raise failure(f"the metrics store {address} failed ({reason}): {advice}") from error

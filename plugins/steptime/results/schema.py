@@ -173,6 +173,48 @@ charges = Table(
 )
 """What jobs took of their clusters, and what is committed to them; see `results.budgets`."""
 
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("installation_id", Text, nullable=False),
+    Column("installation_address", Text, nullable=False),
+    Column("dag_id", Text, nullable=False),
+    Column("dag_run_id", Text, nullable=False),
+    # Unix time from which Airflow allows the DAG run to start.
+    Column("run_after", Double, nullable=False),
+    Column("task_group", Text, nullable=False),
+    Column("map_index", Integer, nullable=False),
+    Column("cell", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("resubmission", Integer, nullable=False),
+    # Airflow's max_tries of the task that submits, when the attempt began.
+    Column("max_tries", Integer, nullable=False),
+    Column("cluster", Text, nullable=False),
+    Column("account", Text),
+    Column("gpus", Integer, nullable=False),
+    Column("time_limit_s", Integer, nullable=False),
+    Column("excluded_nodes", JSON, nullable=False),
+    Column("run", JSON, nullable=False),
+    Column("request", JSON, nullable=False),
+    Column("made_by", JSON, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("abandoned", Boolean, nullable=False),
+    # NULL until the cluster has answered: then nobody knows whether the job was submitted.
+    Column("job_id", Text),
+    Column("directory", Text),
+    Column("log_path", Text),
+    Column("created_at", Double, nullable=False),
+    Column("submitted_at", Double),
+    Column("started_at", Double),
+    # NULL as long as the job may run.
+    Column("ended_at", Double),
+    Index(None, "dag_id", "dag_run_id"),
+    Index(None, "cluster", "ended_at"),
+)
+"""The job ledger: one row per job, inserted before the cluster is contacted; see `runs.ledger`."""
+
 
 def own_columns(table: Table) -> tuple[Column[object], ...]:
     """Return the columns of a table that belong to a run, without the keys that tie them to it."""

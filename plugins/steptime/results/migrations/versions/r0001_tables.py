@@ -29,6 +29,42 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_charges_cluster_ended_at"), "charges", ["cluster", "ended_at"], unique=False)
     op.create_table(
+        "jobs",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("installation_id", sa.Text(), nullable=False),
+        sa.Column("installation_address", sa.Text(), nullable=False),
+        sa.Column("dag_id", sa.Text(), nullable=False),
+        sa.Column("dag_run_id", sa.Text(), nullable=False),
+        sa.Column("run_after", sa.Double(), nullable=False),
+        sa.Column("task_group", sa.Text(), nullable=False),
+        sa.Column("map_index", sa.Integer(), nullable=False),
+        sa.Column("cell", sa.Text(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("resubmission", sa.Integer(), nullable=False),
+        sa.Column("max_tries", sa.Integer(), nullable=False),
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=True),
+        sa.Column("gpus", sa.Integer(), nullable=False),
+        sa.Column("time_limit_s", sa.Integer(), nullable=False),
+        sa.Column("excluded_nodes", sa.JSON(), nullable=False),
+        sa.Column("run", sa.JSON(), nullable=False),
+        sa.Column("request", sa.JSON(), nullable=False),
+        sa.Column("made_by", sa.JSON(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("abandoned", sa.Boolean(), nullable=False),
+        sa.Column("job_id", sa.Text(), nullable=True),
+        sa.Column("directory", sa.Text(), nullable=True),
+        sa.Column("log_path", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("submitted_at", sa.Double(), nullable=True),
+        sa.Column("started_at", sa.Double(), nullable=True),
+        sa.Column("ended_at", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_jobs")),
+    )
+    op.create_index(op.f("ix_jobs_cluster_ended_at"), "jobs", ["cluster", "ended_at"], unique=False)
+    op.create_index(op.f("ix_jobs_dag_id_dag_run_id"), "jobs", ["dag_id", "dag_run_id"], unique=False)
+    op.create_table(
         "runs",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("job_name", sa.Text(), nullable=False),

@@ -1,0 +1,207 @@
+"""The job ledger: a row of the metrics store for each job, inserted before its cluster is contacted.
+
+After any crash the ledger says which job to look for. Functions block, and raise StoreUnavailable while the
+store does not answer.
+"""
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from steptime.clusters.base import Installation, Job, JobState, JobStatus
+from steptime.frozen import Frozen
+from steptime.recipes.models import Run
+from steptime.recipes.request import PlanRequest
+from steptime.results.database import read_connection, write_transaction
+from steptime.results.models import Provenance, Submitted
+from steptime.settings import store_url
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection
+
+
+class Place(Frozen):
+    """The mapped tasks of an Airflow that work on one run: the owner of its jobs."""
+
+    installations: tuple[str, ...]
+    """All ids of this Airflow: see `airflow.installation`."""
+    dag_id: str
+    dag_run_id: str
+    task_group: str
+    """`performance`, `checkpoint.save`."""
+    map_index: int
+
+
+class LedgerJob(Frozen):
+    """A row of the ledger. Times are Unix time in seconds."""
+
+    name: str
+    installation_id: str
+    installation_address: str
+    dag_id: str
+    dag_run_id: str
+    run_after: float
+    """When the DAG run was due. One that is deleted and started again has the same id and another time."""
+    task_group: str
+    map_index: int
+    cell: str
+    """The run's name."""
+    attempt: PositiveInt
+    """Counts the jobs of this run; the job's name ends in it."""
+    resubmission: NonNegativeInt = 0
+    """Counts the jobs of this attempt that replace one that the cluster failed."""
+    max_tries: int
+    """Airflow's, of the task that submits. Airflow raises it when a person clears the task."""
+    cluster: str
+    account: str | None
+    gpus: PositiveInt
+    time_limit_s: PositiveInt
+    excluded_nodes: tuple[str, ...] = ()
+    """Nodes that failed under earlier jobs of the attempt."""
+    run: Run
+    request: PlanRequest
+    made_by: Provenance
+    state: JobState = JobState.UNKNOWN
+    reason: str = ""
+    abandoned: bool = False
+    """Whether `wait` gave it up although it may live: the cluster was out of reach, or no try was left."""
+    job_id: str | None = None
+    """None until the cluster has answered: whether the job was submitted is not known."""
+    directory: str
+    log_path: str
+    created_at: float
+    submitted_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    """None as long as the job may live."""
+
+    @property
+    def installation(self) -> Installation:
+        """The Airflow that has the job."""
+        return Installation(id=self.installation_id, address=self.installation_address)
+
+    @property
+    def job(self) -> Job | None:
+        """The job on its cluster; None if it is not known to be submitted."""
+        if self.job_id is None or self.submitted_at is None:
+            return None
+        return Job(
+            cluster=self.cluster,
+            name=self.name,
+            job_id=self.job_id,
+            directory=self.directory,
+            log_path=self.log_path,
+            submitted_at=self.submitted_at,
+            installation=self.installation,
+        )
+
+    @property
+    def submitted(self) -> Submitted | None:
+        """The run with its job; None if it is not known to be submitted."""
+        if self.job is None:
+            return None
+        return Submitted(
+            run=self.run, request=self.request, job=self.job, attempt=self.attempt, made_by=self.made_by
+        )
+
+    @property
+    def status(self) -> JobStatus:
+        """The job's state, as far as the ledger knows it."""
+        return JobStatus(
+            state=self.state, reason=self.reason, started_at=self.started_at, ended_at=self.ended_at
+        )
+
+
+def add(job: LedgerJob, check: "Callable[[Connection], None] | None" = None) -> None:
+    """Insert a job. `check` is called first, in the same transaction, and refuses the job by raising."""
+    from steptime.results.schema import jobs
+
+    with write_transaction(store_url()) as connection:
+        if check is not None:
+            check(connection)
+        connection.execute(jobs.insert().values(_row(job)))
+
+
+def find(name: str) -> LedgerJob | None:
+    """Return the job of this name, or None if there is none."""
+    from steptime.results.schema import jobs
+
+    return next(iter(_jobs(jobs.c.name == name)), None)
+
+
+def jobs_at(place: Place, cell: str | None = None) -> list[LedgerJob]:
+    """Return the jobs of a place, and those of the cell elsewhere in its DAG run; the latest one last."""
+    from sqlalchemy import and_, or_
+
+    from steptime.results.schema import jobs
+
+    here = and_(jobs.c.task_group == place.task_group, jobs.c.map_index == place.map_index)
+    return _jobs(
+        jobs.c.installation_id.in_(place.installations),
+        jobs.c.dag_id == place.dag_id,
+        jobs.c.dag_run_id == place.dag_run_id,
+        here if cell is None else or_(here, jobs.c.cell == cell),
+    )
+
+
+def latest_at(place: Place) -> LedgerJob | None:
+    """Return the latest job of a place, or None if it has none."""
+    return next(reversed(jobs_at(place)), None)
+
+
+def open_jobs(cluster: str) -> list[LedgerJob]:
+    """Return the jobs on a cluster that may live."""
+    from steptime.results.schema import jobs
+
+    return _jobs(jobs.c.cluster == cluster, jobs.c.ended_at.is_(None))
+
+
+def note_submitted(job: Job) -> None:
+    """Note that the cluster has the job."""
+    _update(
+        job.name,
+        job_id=job.job_id,
+        directory=job.directory,
+        log_path=job.log_path,
+        submitted_at=job.submitted_at,
+        state=JobState.QUEUED,
+    )
+
+
+def note_status(name: str, status: JobStatus, now: float) -> None:
+    """Note a job's state; `now` is when it ended if its cluster does not say so.
+
+    A job that its cluster does not know may still live, so it has no end.
+    """
+    may_live = status.state.is_live or status.state is JobState.UNKNOWN
+    ended_at = None if may_live else status.ended_at or now
+    _update(name, state=status.state, reason=status.reason, started_at=status.started_at, ended_at=ended_at)
+
+
+def note_abandoned(name: str, *, abandoned: bool) -> None:
+    """Note whether a job was given up although it may live."""
+    _update(name, abandoned=abandoned)
+
+
+def _update(name: str, **values: Any) -> None:
+    from steptime.results.schema import jobs
+
+    with write_transaction(store_url()) as connection:
+        connection.execute(jobs.update().where(jobs.c.name == name).values(values))
+
+
+def _jobs(*where: "ColumnElement[bool]") -> list[LedgerJob]:
+    from sqlalchemy import select
+
+    from steptime.results.schema import jobs
+
+    query = select(jobs).where(*where).order_by(jobs.c.created_at, jobs.c.attempt)
+    with read_connection(store_url()) as connection:
+        return [LedgerJob.model_validate(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def _row(job: LedgerJob) -> dict[str, Any]:
+    row: dict[str, Any] = json.loads(job.model_dump_json())
+    return row
