@@ -15,14 +15,12 @@ from steptime.recipes.workloads import list_workloads, load_workload
 
 
 @pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Copies of config/ and dags/, which are those that are read."""
-    config, dags = tmp_path / "config", tmp_path / "dags"
+def workloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder `workloads` of a copy of config/, which is the one that is read."""
+    config = tmp_path / "config"
     shutil.copytree(settings.config_dir(), config)
-    dags.mkdir()
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
-    monkeypatch.setenv("STEPTIME_DAGS_DIR", str(dags))
-    return config / "workloads", dags
+    return config / "workloads"
 
 
 def new(*arguments: str) -> str:
@@ -41,13 +39,11 @@ def refusal(*arguments: str) -> str:
     ("options", "size", "gpus", "expert"), [((), "8b", 8, None), (("--moe",), "47b-a13b", 64, 8)]
 )
 def test_what_is_written_can_be_planned(
-    folders: tuple[Path, Path], options: tuple[str, ...], size: str, gpus: int, expert: int | None
+    workloads: Path, options: tuple[str, ...], size: str, gpus: int, expert: int | None
 ) -> None:
     told = new("gpt5.1-x-26.01", *options)
-    workloads, dags = folders
-    assert [f"written: {workloads / 'gpt5.1-x-26.01.yaml'}", f"written: {dags / 'gpt51_x.py'}"] == told.split(
-        "\n"
-    )[:2]
+    assert told.startswith(f"written: {workloads / 'gpt5.1-x-26.01.yaml'}\n")
+    assert load_workload("gpt5.1-x").dag_id == "gpt51_x"
     tiny = plan(parse_request({"workload": "gpt5.1-x"}))
     assert [run.recipe.gpus for run in tiny.runs] == [1, 2]
     require_runnable(tiny)
@@ -65,7 +61,7 @@ def test_what_is_written_can_be_planned(
     }
 
 
-def test_a_recipe_by_name_is_one_that_its_release_starts(folders: tuple[Path, Path]) -> None:
+def test_a_recipe_by_name_is_one_that_its_release_starts(workloads: Path) -> None:
     """A row that upstream printed, under a name of the user's; the command is upstream's."""
     last = new("qwen4-26.08", "--megatron-bridge").splitlines()[-1]
     assert last == "what would run: steptime plan qwen4-26.08 --gpu-type h100"
@@ -76,14 +72,13 @@ def test_a_recipe_by_name_is_one_that_its_release_starts(folders: tuple[Path, Pa
     assert bridge_command(run) == bridge_command(printed)
 
 
-def test_it_may_be_the_first_workload_of_a_configuration(folders: tuple[Path, Path]) -> None:
-    shutil.rmtree(folders[0])
+def test_it_may_be_the_first_workload_of_a_configuration(workloads: Path) -> None:
+    shutil.rmtree(workloads)
     new("qwen4-26.08", "--megatron-bridge")
     assert list_workloads() == ("qwen4-26.08",)
 
 
-def test_in_a_folder_that_is_no_configuration_nothing_is_written(folders: tuple[Path, Path]) -> None:
-    workloads, dags = folders
+def test_in_a_folder_that_is_no_configuration_nothing_is_written(workloads: Path) -> None:
     shipped = settings.shipped("config")
     shutil.rmtree(workloads.parent)
     workloads.parent.mkdir()
@@ -91,35 +86,30 @@ def test_in_a_folder_that_is_no_configuration_nothing_is_written(folders: tuple[
         f"'{workloads.parent}' (STEPTIME_CONFIG_DIR) has no clusters, flops.yaml, gpus.yaml, "
         f"megatron_bridge.yaml: copy the shipped folder '{shipped}' there first."
     )
-    assert (list(workloads.parent.iterdir()), list(dags.iterdir())) == ([], [])
+    assert list(workloads.parent.iterdir()) == []
 
 
-def test_a_file_has_one_kind(folders: tuple[Path, Path]) -> None:
+def test_a_file_has_one_kind(workloads: Path) -> None:
     assert "ask for one of them" in refusal("gpt5-26.01", "--moe", "--megatron-bridge")
-    assert list(folders[1].iterdir()) == []
+    assert not list(workloads.glob("gpt5*"))
 
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("kind", ["--moe", "--megatron-bridge"])
-def test_airflow_imports_its_dag(folders: tuple[Path, Path], kind: str) -> None:
+def test_airflow_imports_its_dag(workloads: Path, kind: str) -> None:
     from airflow.dag_processing.dagbag import DagBag
 
     new("gpt5-26.01", kind)
-    dags = folders[1]
-    assert len((dags / "gpt5.py").read_text().splitlines()) < 15
-    bag = DagBag(dags, bundle_path=dags, bundle_name="tests")
+    dags = settings.shipped("dags")
+    bag = DagBag(dags / "workloads.py", bundle_path=dags, bundle_name="tests")
     assert bag.import_errors == {}
-    assert list(bag.dags) == ["gpt5"]
+    assert "gpt5" in bag.dags
 
 
-def test_nothing_is_overwritten(folders: tuple[Path, Path]) -> None:
-    workloads, dags = folders
-    new("gpt5-26.01")
-    (dags / "gpt5.py").write_text("mine")
-    (workloads / "gpt5-26.01.yaml").unlink()
-    assert f"'{dags / 'gpt5.py'}' is there already: choose another name" in refusal("gpt5-26.01")
-    assert (dags / "gpt5.py").read_text() == "mine"
-    assert not (workloads / "gpt5-26.01.yaml").exists(), "not one of the two without the other"
+def test_nothing_is_overwritten(workloads: Path) -> None:
+    (mine := workloads / "gpt5-26.01.yaml").write_text("mine")
+    assert f"'{mine}' is there already: choose another name" in refusal("gpt5-26.01")
+    assert mine.read_text() == "mine"
     assert "the DAG 'llama31' of 'llama3.1-99.01' is that of llama3.1-25.04 already" in refusal(
         "llama3.1-99.01"
     )
@@ -128,7 +118,7 @@ def test_nothing_is_overwritten(folders: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize(
     "name", ["gpt5", "GPT5-26.01", "../gpt5-26.01", "gpt5-26", "5-26.01", "-26.01", "a b-26.01"]
 )
-def test_what_is_no_name_is_refused(folders: tuple[Path, Path], name: str) -> None:
-    before = sorted(folders[0].parent.rglob("*"))
+def test_what_is_no_name_is_refused(workloads: Path, name: str) -> None:
+    before = sorted(workloads.parent.rglob("*"))
     assert "is no name of a workload: write family and release" in refusal("--", name)
-    assert sorted(folders[0].parent.rglob("*")) == before
+    assert sorted(workloads.parent.rglob("*")) == before

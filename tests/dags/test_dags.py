@@ -24,9 +24,21 @@ def dags() -> dict[str, Any]:
 
 def test_each_workload_has_its_dag(dags: dict[str, Any]) -> None:
     assert set(dags) >= {load_workload(name).dag_id for name in list_workloads()}
+    assert dags["llama31"].params["checkpoint"] is True
+    assert dags["grok1"].params["checkpoint"] is False
 
 
-def test_a_broken_workload_is_an_import_error_of_its_own_dag_alone(
+def test_the_process_of_a_task_builds_its_own_dag_alone(
+    dags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "grok1")  # as Airflow's task runner does
+    bag = DagBag(shipped("dags") / "workloads.py", bundle_path=Path(shipped("dags")), bundle_name="tests")
+    assert list(bag.dags) == ["grok1"]
+
+
+def test_a_broken_workload_is_an_import_error_and_lacks_its_own_dag_alone(
     dags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.dag_processing.dagbag import DagBag
@@ -34,19 +46,17 @@ def test_a_broken_workload_is_an_import_error_of_its_own_dag_alone(
     shutil.copytree(config_dir(), tmp_path / "config")
     broken = tmp_path / "config" / "workloads" / "nemotron-h-25.05.yaml"
     broken.write_text(broken.read_text().replace("title: ", "titel: ").replace("fp8_recipe: d", "fp8: d"))
+    copy = tmp_path / "config" / "workloads" / "grok1-99.01.yaml"  # with the DAG id of grok1-25.08
+    copy.write_text(copy.with_stem("grok1-25.08").read_text().replace("grok1-25.08", copy.stem, 1))
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
     bag = DagBag(shipped("dags"), bundle_path=Path(shipped("dags")), bundle_name="tests")
 
     [(file, error)] = bag.import_errors.items()
-    assert Path(file).name == "nemotron_h.py"
+    assert Path(file).name == "config_files.py"
     assert f"{broken}, line 4, titel: unknown field, perhaps 'title' is meant." in error
     assert "trainer.fp8: unknown field" in error
+    assert f"{copy}: dag_id 'grok1' is also that of grok1-25.08: choose another one." in error
     assert set(bag.dags) == set(dags) - {"nemotron_h"}
-
-
-def test_each_dag_file_is_a_few_lines() -> None:
-    for file in shipped("dags").glob("*.py"):
-        assert len(file.read_text().splitlines()) <= 15, file
 
 
 def test_the_report_alone_decides_the_state_of_a_dag_run(dags: dict[str, Any]) -> None:

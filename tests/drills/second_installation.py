@@ -16,8 +16,13 @@ from typing import Any
 
 import yaml
 
-from steptime import settings
 from steptime.clusters.connections import Connection
+
+_DAG = """
+from steptime.airflow.dag_builder import training_dag
+
+training_dag("llama31", workload="llama3.1")
+"""
 
 
 @dataclass
@@ -90,7 +95,7 @@ class SecondInstallation:
                 cluster["work_dir"] = cluster["work_dir"].replace("{STEPTIME_HOME}/work", str(work))
                 file.write_text(yaml.safe_dump(cluster))
             (self.folder / "dags").mkdir()
-            shutil.copy(settings.shipped("dags") / "llama31.py", self.folder / "dags")
+            (self.folder / "dags" / "llama31.py").write_text(_DAG)
         kept = {"conn_type": login.kind, "host": login.host, "port": login.port, "login": login.login}
         return {
             "AIRFLOW_HOME": str(self.folder / "airflow"),

@@ -37,12 +37,13 @@ IMPATIENT = "impatient"
 TRAINING_DAG = "llama31"
 STAND_IN = Path(__file__).with_name("gated_trainer.py")
 _IN_WORKER_DAG = "llama31_in_worker"
-IN_WORKER = f"""
+DAGS = f"""
 from steptime.airflow.dag_builder import training_dag
 
-dag = training_dag("{_IN_WORKER_DAG}", workload="llama3.1", deferrable=False)
+training_dag("{TRAINING_DAG}", workload="llama3.1")
+training_dag("{_IN_WORKER_DAG}", workload="llama3.1", deferrable=False)
 """
-"""The shipped DAG, but waiting in a worker: there, waiting is a task that runs."""
+"""One DAG that waits in the triggerer, and one that waits in a worker."""
 SWEEP_DAG = "drilled_sweep"
 SWEEP = f"""
 from steptime.airflow.sweep.dag import sweep_dag
@@ -285,9 +286,7 @@ def drilled_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) 
     """A running Airflow with the DAGs of drills, which knows the login node."""
     dags, config = folder / "dags", folder / "config"
     dags.mkdir()
-    shipped = settings.shipped("dags") / f"{TRAINING_DAG}.py"
-    (dags / shipped.name).write_text(shipped.read_text())
-    (dags / f"{_IN_WORKER_DAG}.py").write_text(IN_WORKER)
+    (dags / "workloads.py").write_text(DAGS)
     (dags / f"{SWEEP_DAG}.py").write_text(SWEEP)
     _write_config(config, python_of_stand_in(folder, STAND_IN), training.environment)
     with pytest.MonkeyPatch.context() as patched:

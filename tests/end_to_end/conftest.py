@@ -11,14 +11,15 @@ from stand_ins.trainer_python import STAND_IN, add_stand_in
 from end_to_end.driving import Airflow, running_airflow
 from steptime import settings
 
-_DAGS = ("grok1", "llama31", "scaling_sweep")
-"""The shipped ones that tests run. Of all others Airflow would read each file again and again."""
-IN_WORKER = """
+DAGS = """
 from steptime.airflow.dag_builder import training_dag
 
-dag = training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
+training_dag("grok1", workload="grok1")
+training_dag("llama31", workload="llama3.1")
+training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
 """
-"""The shipped DAG, but waiting in a worker: there a worker can be killed while the job runs."""
+"""Two shipped workloads, as Airflow would parse all of them again and again, and one that waits in a worker.
+A worker can be killed while its job runs."""
 
 SLOWER = "slower"
 AFTER_SLOWER = f"""
@@ -55,9 +56,8 @@ runs:
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     """One Airflow, with a stand-in's cluster."""
     home, dags = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("dags")
-    for name in _DAGS:
-        shutil.copy(settings.shipped("dags") / f"{name}.py", dags)
-    (dags / "llama31_in_worker.py").write_text(IN_WORKER)
+    shutil.copy(settings.shipped("dags") / "scaling_sweep.py", dags)
+    (dags / "workloads.py").write_text(DAGS)
     (dags / "after_slower.py").write_text(AFTER_SLOWER)
     add_stand_in(config := tmp_path_factory.mktemp("config"))
     (config / "sweeps" / f"{SLOWER}.yaml").write_text(SLOWER_SWEEP)

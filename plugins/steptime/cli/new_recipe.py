@@ -1,4 +1,4 @@
-"""`steptime recipes new`: a workload's file and its DAG's file to start from."""
+"""`steptime recipes new`: the file of a workload, to start from."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from steptime.errors import SystemFailure, UserError, shown
 from steptime.files import write_whole
 from steptime.recipes.config_files import names_in
 from steptime.recipes.workloads import load_workload, load_workloads
-from steptime.settings import config_dir, dags_dir, shipped
+from steptime.settings import config_dir, shipped
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -33,10 +33,9 @@ def new_recipe(
         bool, typer.Option("--megatron-bridge", help="A recipe of Megatron-Bridge by its name.")
     ] = False,
 ) -> None:
-    """Write a workload's file and a DAG's file to start from: commented, and valid at once.
+    """Write the file of a workload, to start from: with comments, and valid at once.
 
-    They are written into the folders that are read (STEPTIME_CONFIG_DIR, STEPTIME_DAGS_DIR), and no file that
-    is there is touched.
+    It is written into the folder that is read (STEPTIME_CONFIG_DIR). No existing file is changed.
     """
     if moe and megatron_bridge:
         raise UserError("moe and megatron-bridge are two kinds of files: ask for one of them.")
@@ -48,21 +47,16 @@ def new_recipe(
         )
     family = matched["family"]
     dag_id = re.sub(r"\W", "", family.replace("-", "_"))
-    files = {
-        config_dir() / "workloads" / f"{name}.yaml": (
-            "new_named_workload.yaml.j2" if megatron_bridge else "new_workload.yaml.j2"
-        ),
-        dags_dir() / f"{dag_id}.py": "new_dag.py.j2",
-    }
+    path = config_dir() / "workloads" / f"{name}.yaml"
+    template = "new_named_workload.yaml.j2" if megatron_bridge else "new_workload.yaml.j2"
     _require_configuration()
-    _require_new(name, dag_id, list(files))
+    _require_new(name, dag_id, path)
     values = {"name": name, "family": family, "title": family.capitalize(), "dag_id": dag_id, "moe": moe}
-    for path, template in files.items():
-        try:
-            write_whole(path, _filled(template, values))
-        except OSError as error:
-            raise SystemFailure(f"'{path}' cannot be written: {error.strerror}") from error
-        typer.echo(f"written: {path}")
+    try:
+        write_whole(path, _filled(template, values))
+    except OSError as error:
+        raise SystemFailure(f"'{path}' cannot be written: {error.strerror}") from error
+    typer.echo(f"written: {path}")
     written = load_workload(name)
     typer.echo(
         f"next: replace its numbers by your document's, and look at them: steptime recipes --workload {name}"
@@ -82,11 +76,10 @@ def _require_configuration() -> None:
         )
 
 
-def _require_new(name: str, dag_id: str, files: list[Path]) -> None:
-    """Raise UserError if a file is there already, or the DAG is another workload's."""
-    for path in files:
-        if path.exists() or path.is_symlink():
-            raise UserError(f"'{path}' is there already: choose another name, or remove it.")
+def _require_new(name: str, dag_id: str, path: Path) -> None:
+    """Raise UserError if the file exists, or the DAG is another workload's."""
+    if path.exists() or path.is_symlink():
+        raise UserError(f"'{path}' is there already: choose another name, or remove it.")
     there = load_workloads()[0] if names_in(config_dir() / "workloads") else ()
     for workload in there:
         if workload.dag_id == dag_id:

@@ -67,11 +67,21 @@ def _path(name: str) -> Path:
 
 
 def load_workloads() -> tuple[Sequence[Workload], BrokenFiles | None]:
-    """Load every workload whose file is whole; also return what is wrong with the others.
+    """Load every workload that has a valid file and a DAG id of its own; also return what is wrong otherwise.
 
-    Raises UserError if there are none.
+    Raises UserError if there are no files.
     """
-    return load_each(list_workloads(), load_workload)
+    name_of: dict[str, str] = {}
+
+    def load(name: str) -> Workload:
+        workload = load_workload(name)
+        if (other := name_of.setdefault(workload.dag_id, name)) != name:
+            raise UserError(
+                f"{_path(name)}: dag_id '{workload.dag_id}' is also that of {other}: choose another one."
+            )
+        return workload
+
+    return load_each(list_workloads(), load)
 
 
 def dag_id(workload: str) -> str:

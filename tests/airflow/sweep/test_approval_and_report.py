@@ -13,7 +13,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from steptime.airflow.sweep.cells import check_all_sweeps
+from steptime.airflow.sweep.cells import check_config_files
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.airflow.sweep.operators import _markdown
 from steptime.errors import UserError
@@ -220,13 +220,13 @@ def test_files_that_cannot_be_run_are_told_with_line_and_field_and_change_no_dag
     write_sweep: Callable[..., None], home: Path
 ) -> None:
     before = sweep_dag("any_sweep", sweep="night").task_ids
-    check_all_sweeps()
+    check_config_files()
 
     write_sweep(cluster="moon")
     broken = home.parent / "config/sweeps/broken.yaml"
     broken.write_text("name: broken\ngpu_hours_max: 1\nrepeats: often\nruns: []\n")
     with pytest.raises(UserError) as refused:
-        check_all_sweeps()
+        check_config_files()
     assert f"{broken}, line 3, repeats" in str(refused.value)
     assert "unknown cluster 'moon'" in str(refused.value)
     assert sweep_dag("any_sweep", sweep="night").task_ids == before

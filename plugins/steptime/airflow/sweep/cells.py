@@ -9,6 +9,7 @@ from steptime.airflow.installation import own_runs
 from steptime.recipes.config_problems import load_each, refuse
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_of, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
+from steptime.recipes.workloads import load_workloads
 from steptime.results.record import recorded_cell
 from steptime.results.store import Store
 from steptime.staging.checking import check_plan
@@ -19,10 +20,11 @@ def checked_sweep(name: str) -> SweepPlan:
     return plan_sweep(load_sweep(name), check_plan)
 
 
-def check_all_sweeps() -> None:
-    """Plan and check every sweep of `config/sweeps`. Raises UserError that names all that cannot be run."""
-    _, broken = load_each(list_sweeps(), checked_sweep)
-    refuse(broken)
+def check_config_files() -> None:
+    """Check all workloads and sweeps of `config/`. Raises UserError that names everything that is wrong."""
+    _, broken_workloads = load_workloads()
+    _, broken_sweeps = load_each(list_sweeps(), checked_sweep)
+    refuse(broken_workloads, broken_sweeps)
 
 
 def runs_with_staged(cells: Iterable[Cell], staged: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
