@@ -39,7 +39,7 @@ def in_short(status: JobStatus) -> tuple[str, str, int | None]:
         ("special", "queued", "held after it was requeued: 'scontrol release' lets it go"),
         ("nodefail", "running", ""),
         ("nodefail4", "running", "its nodes are being cleared"),
-        ("suspended", "running", "suspended"),
+        ("suspended", "queued", "suspended"),
     ],
 )
 def test_live_jobs_in_squeue(name: str, state: str, reason: str) -> None:
@@ -298,10 +298,10 @@ def test_a_blank_state_is_unknown(state: str) -> None:
 IN_QUEUE = {
     JobState.QUEUED: (
         *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"),
-        "RESV_DEL_HOLD",
+        *("RESV_DEL_HOLD", "SUSPENDED"),
     ),
     JobState.RUNNING: (
-        *("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"),
+        *("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"),
         *("POWER_UP_NODE", "EXPEDITING", "REVOKED"),
     ),
 }

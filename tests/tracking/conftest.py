@@ -14,6 +14,8 @@ class Clock:
     """What the modules that wait take for the time, in seconds."""
 
     now = 10_000.0
+    stepped = 0.0
+    """By how much the time of day was set forward."""
 
 
 @pytest.fixture
@@ -21,7 +23,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time stands until the test sets it."""
     clock = Clock()
     for module in (following, log_following, patience):
-        monkeypatch.setattr(
-            module, "time", SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now)
-        )
+        times = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now + clock.stepped)
+        monkeypatch.setattr(module, "time", times)
     return clock

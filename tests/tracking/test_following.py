@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from steptime.tracking import log_following
 from steptime.tracking.conclusion import failed_end, unknown_end
 from steptime.tracking.following import JobFollower, WaitLimits, limits_of
 from steptime.tracking.log_following import LogFollower
+from steptime.tracking.step_following import StepFollower
 
 from .conftest import Clock
 from .scripted_cluster import ScriptedCluster
@@ -281,11 +283,35 @@ async def test_a_limit_is_over_when_more_time_has_passed(
     limits = WaitLimits(patience_s=600, queue_s=3600, run_s=3600)
     watched = Watched(a_run(), limits, submitted_at=clock.now)
     assert await watched.sees(status) is None
+    clock.stepped = 3 * 3600  # no time has passed by that
     clock.now += 3600
     assert await watched.sees(status) is None
     clock.now += 1
     with pytest.raises(Overdue):
         await watched.sees(status)
+
+
+async def test_time_in_which_a_job_is_suspended_does_not_count_as_running(
+    a_run: Callable[..., Run], clock: Clock
+) -> None:
+    """As it does for Slurm, whose start time stays; a job that is requeued starts again."""
+    suspended = QUEUED.model_copy(update={"nodes": ("n1",), "reason": "suspended"})
+    requeued = RUNNING.model_copy(update={"started_at": 1_790_009_000.0})
+    watched = Watched(a_run(), WaitLimits(patience_s=600, queue_s=7200, run_s=3600))
+    for status, lasts_s in (
+        *((RUNNING, 1800), (suspended, 7200), (RUNNING, 0), (RUNNING, 900), (suspended, 7200), (RUNNING, 0)),
+        *((RUNNING, 900), (requeued, 3600), (suspended, 7201)),
+    ):
+        assert await watched.sees(status) is None, status
+        clock.now += lasts_s
+        if lasts_s and lasts_s != 7201:
+            assert await watched.sees(status) is None, status
+    with pytest.raises(Overdue, match=r"in the queue for 2.0 h \(suspended\)"):
+        await watched.sees(suspended)
+    await watched.sees(requeued)
+    clock.now += 1
+    with pytest.raises(Overdue, match=r"running for 60 min"):
+        await watched.sees(requeued)
 
 
 async def test_a_job_that_comes_back_to_the_queue_waits_from_then_on(
@@ -379,3 +405,32 @@ async def test_a_piece_of_the_log_is_waited_for_a_time_only(
     watched.cluster.read = hangs  # type: ignore[method-assign]
     await watched.sees(RUNNING)
     assert "the job is waited for without it: no answer in 0 s for /d/log" in watched.lines[-1]
+
+
+@pytest.mark.usefixtures("clock")
+async def test_a_flood_of_lines_is_neither_parsed_on_the_event_loop_nor_read_whole(
+    a_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, lines = Job.model_validate({**_JOB, "submitted_at": 0}), list[str]()
+    cluster = CountingCluster(RUNNING, log=step_lines(0))
+    follower = LogFollower(a_run(), job, info=lines.append, warn=lines.append)
+    await follower.look(cluster)
+    loop_is_free, feed = threading.Event(), StepFollower.feed
+
+    def slow(steps: StepFollower, data: bytes) -> Any:
+        assert loop_is_free.wait(60), "the event loop waits for a piece to be parsed"
+        return feed(steps, data)
+
+    monkeypatch.setattr(StepFollower, "feed", slow)
+    asyncio.get_running_loop().call_later(0.1, loop_is_free.set)
+    cluster.bytes_read = 0
+    for step in (1, 2):
+        cluster.log += b"torch.OutOfMemoryError: CUDA out of memory.\n" * 200_000 + step_lines(step)
+        while not lines[-1].startswith(f"step {step}"):
+            await follower.look(cluster)
+    assert cluster.bytes_read < 6 << 20, "of 17 MiB"
+    assert [line.partition(":")[0] for line in lines if "step" not in line] == [
+        "in the training's log",
+        "the training's log grows by more than is read here, and parts of it are skipped",
+    ]
+    assert [line.partition(" of")[0] for line in lines if "step" in line] == ["step 0", "step 1", "step 2"]

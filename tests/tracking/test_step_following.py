@@ -1,5 +1,7 @@
 """Following a log while it grows."""
 
+import tracemalloc
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import line_forms
@@ -57,3 +59,22 @@ def test_a_restart_is_told_and_its_steps_come_again() -> None:
     assert isinstance(news[0], Problem)
     assert news[0].kind == "duplicate_steps"
     assert [step.global_step for step in news[1:] if isinstance(step, Step)] == [5, 6, 7]
+
+
+def test_memory_does_not_grow_with_the_log_or_its_ranks() -> None:
+    follower = StepFollower()
+    tracemalloc.start()
+    try:
+        for step in range(0, 150_000, 1000):
+            news = follower.feed(line_forms.nemo2_log(range(step, step + 1000)))
+            assert [one.global_step for one in news if isinstance(one, Step)] == [*range(step, step + 1000)]
+        for rank in range(0, 60_000, 1000):
+            lines = [
+                line_forms.nemo2(150_000, prefix=f"{one}: ").encode() for one in range(rank, rank + 1000)
+            ]
+            news = follower.feed(b"".join(lines))
+            assert len(news) == (rank == 0)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 12 << 20

@@ -43,6 +43,22 @@ class Attempts:
         self.first = math.inf
         self.ranks.clear()
 
+    def forget_old(self, most: int = 20_000, kept_steps: int = 1000) -> None:
+        """Forget all but the newest steps, and the ranks, if more than `most` of either are kept.
+
+        For a reader that keeps pace with a log and must not grow with it.
+        """
+        if max(len(self.steps), sum(len(rank.steps) for rank in self.ranks.values())) <= most:
+            return
+        newest = sorted(self.this_attempt)[-kept_steps:]
+        self.this_attempt = {number: self.this_attempt[number] for number in newest}
+        self.first = newest[0] if newest else math.inf
+        for numbers in (self.steps, self.not_finite, self.repeats):
+            for number in [number for number in numbers if number < self.first]:
+                del numbers[number]
+        self.restarts = self.restarts[-1:]
+        self.ranks.clear()
+
     def add(self, event: StepsPrinted) -> list[Step | Problem]:
         """Take in printed steps. Only new ones are read and yielded, each after its restart."""
         news: list[Step | Problem] = []

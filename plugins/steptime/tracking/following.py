@@ -101,8 +101,11 @@ class JobFollower:
         self._silence = Silence(job.cluster, limits.patience_s, warn)
         self._last_logged: tuple[JobState, str] | None = None
         self._phase: JobState | None = None
-        self._phase_began = 0.0
-        """Unix time, seconds."""
+        self._seen_at = 0.0
+        """When the job was last seen, by the monotonic clock."""
+        self._lasted_s = dict.fromkeys((JobState.QUEUED, JobState.RUNNING), 0.0)
+        self._started_at: float | None = None
+        """As the cluster has it; another one after the job was requeued."""
 
     async def observe(self, cluster: Cluster, status: JobStatus) -> JobStatus | None:
         """Take in what a poll found, and what the log has grown by; return the status once the job has ended.
@@ -141,23 +144,28 @@ class JobFollower:
     def _check_limits(self, status: JobStatus) -> None:
         """Compare how long the job has queued, or run, with what is allowed. Raises Overdue.
 
-        How long it runs counts from when that was first seen here: the cluster's clock may be another.
+        Both are measured between polls by the monotonic clock of this machine, so that no change of a clock
+        ends a job. A suspended job counts as queued, and the time that it has run stands still.
         """
-        now = time.time()
-        if status.state is not self._phase:
-            # One with nodes has run before: it is suspended.
-            is_new = self._phase is None and status.state is JobState.QUEUED and not status.nodes
-            self._phase, self._phase_began = status.state, self._job.submitted_at if is_new else now
-        lasted_s = now - self._phase_began
+        now, phase = time.monotonic(), status.state
+        if phase is self._phase:
+            self._lasted_s[phase] += now - self._seen_at
+        elif phase is JobState.QUEUED:
+            is_new = self._phase is None and not status.nodes
+            self._lasted_s[phase] = max(0.0, time.time() - self._job.submitted_at) if is_new else 0.0
+        if status.started_at is not None and status.started_at != self._started_at:
+            self._started_at, self._lasted_s[JobState.RUNNING] = status.started_at, 0.0
+        self._phase, self._seen_at = phase, now
+        lasted_s = self._lasted_s[phase]
         limits, job, cluster = self._limits, self._job.name, self._job.cluster
         why = f" ({status.reason})" if status.reason else ""
-        if status.state is JobState.QUEUED and limits.queue_s is not None and lasted_s > limits.queue_s:
+        if phase is JobState.QUEUED and limits.queue_s is not None and lasted_s > limits.queue_s:
             raise Overdue(
                 f"job '{job}' has waited in the queue for {duration(lasted_s)}{why}, and queue_patience_h of "
                 f"cluster '{cluster}' allows {duration(limits.queue_s)}: it is ended. Raise "
                 "queue_patience_h in the cluster's file, or ask for what is free sooner, and clear this task."
             )
-        if status.state is JobState.RUNNING and limits.run_s is not None and lasted_s > limits.run_s:
+        if phase is JobState.RUNNING and limits.run_s is not None and lasted_s > limits.run_s:
             raise Overdue(
                 f"job '{job}' has been running for {duration(lasted_s)}{why}, its time limit with "
                 f"{duration(_GRACE_S)} of grace is {duration(limits.run_s)}, and cluster '{cluster}' has not "

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from statistics import fmean
 
 from steptime.clusters.base import Cluster, Job
@@ -26,6 +27,10 @@ _READ_WITHIN_S = 120.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
 """After a log could not be read."""
 _PIECE_BYTES = 1 << 20
+_MOST_BYTES_A_LOOK = 2 * _PIECE_BYTES
+"""If more has come, its end is read and the rest skipped."""
+_PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="steptime-log")
+"""Parses all logs: a MiB of errors takes half a second, which would hold up everything on the event loop."""
 _ANOTHER_LOG = "the training's log was cut or replaced: it is followed from its beginning"
 _KNOWN_BYTES = 512
 """Read again each time, before what is new: they show that it is still the same log."""
@@ -56,7 +61,7 @@ class LogFollower:
         self._info = info
         self._warn = warn
         self._reading: asyncio.Task[None] | None = None
-        self._has_begun = False
+        self._has_begun = self._has_skipped = False
         self._offset = 0
         """Of the next byte to read."""
         self._before = b""
@@ -85,8 +90,9 @@ class LogFollower:
             await self._read_on(cluster, _AT_END_WITHIN_S)
         if self._is_reading:
             self._warn(f"the rest of {self._job.log_path} is slow to come and not shown here")
-            await self.stop()
-        self._take_in(self._steps.finish())
+            await self.stop()  # a piece may still be parsed
+        else:
+            self._take_in(self._steps.finish())
         self._report(at_once=True)
 
     async def stop(self) -> None:
@@ -105,14 +111,17 @@ class LogFollower:
         await asyncio.wait([self._reading], timeout=within_s)
 
     async def _read(self, cluster: Cluster) -> None:
+        read_bytes = 0
         try:
             if not self._has_begun:
-                await self._begin(cluster)
+                await self._skip_to_end(cluster)
                 self._has_begun = True
-            while chunk := await self._more(cluster):
-                self._take_in(self._steps.feed(chunk))
-                self._offset += len(chunk)
-                self._before = (self._before + chunk)[-_KNOWN_BYTES:]
+            while read_bytes < _MOST_BYTES_A_LOOK and (chunk := await self._more(cluster)):
+                await self._feed(chunk)
+                self._take_note(chunk)
+                read_bytes += len(chunk)
+                if len(chunk) == _PIECE_BYTES:
+                    await self._skip_to_end(cluster)
             self._report()
         except Exception as error:  # whatever it is, the job is waited for without its log
             self._pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * self._pause_s))
@@ -134,15 +143,25 @@ class LogFollower:
         except TimeoutError:
             raise SystemFailure(f"no answer in {_READ_WITHIN_S:.0f} s for {path}") from None
 
-    async def _begin(self, cluster: Cluster) -> None:
-        """Skip all but the end of a log that is long already, as after a restart of this process.
+    async def _feed(self, data: bytes, without: Sequence[str] = ()) -> None:
+        """Parse `data` in the thread for that, and take in what is new, but no problems of these kinds."""
+        news = await asyncio.get_running_loop().run_in_executor(_PARSER, self._steps.feed, data)
+        self._take_in([one for one in news if isinstance(one, Step) or one.kind not in without])
+
+    def _take_note(self, data: bytes) -> None:
+        self._offset += len(data)
+        self._before = (self._before + data)[-_KNOWN_BYTES:]
+
+    async def _skip_to_end(self, cluster: Cluster) -> None:
+        """Skip all but the end of a log of which much is unread, as after a restart of this process.
 
         The size is found by reading single bytes, since clusters have no call for it.
         """
-        within, beyond = 0, _TAIL_BYTES
+        begin = within = self._offset
+        beyond = begin + _TAIL_BYTES
         while await self._piece(cluster, beyond, 1):
-            within, beyond = beyond, 2 * beyond
-        if within == 0:
+            within, beyond = beyond, begin + 2 * (beyond - begin)
+        if within == begin:
             return
         while beyond - within > _TAIL_BYTES // 4:
             middle = (within + beyond) // 2
@@ -150,17 +169,24 @@ class LogFollower:
                 within = middle
             else:
                 beyond = middle
-        begin = beyond - _TAIL_BYTES
-        tail = await self._piece(cluster, begin, _TAIL_BYTES)
-        skipped = tail.find(b"\n") + 1
-        self._offset, self._before = begin + len(tail), tail[-_KNOWN_BYTES:]
-        self._info(
-            f"the first {(begin + skipped) >> 10:,} KiB of the training's log were there before and are not "
-            f"shown here: {self._job.log_path}"
-        )
+        tail = await self._piece(cluster, beyond - _TAIL_BYTES, _TAIL_BYTES)
+        line = tail.find(b"\n") + 1
+        self._offset, self._before = beyond - _TAIL_BYTES, b""
+        self._take_note(tail)
+        if begin == 0:
+            self._info(
+                f"the first {(self._offset - len(tail) + line) >> 10:,} KiB of the training's log were there "
+                f"before and are not shown here: {self._job.log_path}"
+            )
+        elif not self._has_skipped:
+            self._has_skipped = True
+            self._warn(
+                "the training's log grows by more than is read here, and parts of it are skipped: "
+                f"{self._job.log_path}"
+            )
+        self._steps.skip()
         # A rank that is a step behind looks like a restart to a reader that begins between the two.
-        news = self._steps.feed(tail[skipped:])
-        self._take_in([one for one in news if isinstance(one, Step) or one.kind not in _RESTARTS])
+        await self._feed(tail[line:], without=_RESTARTS if begin == 0 else ())
 
     async def _more(self, cluster: Cluster) -> bytes:
         """Return what is new; start from the beginning if it is not the same log any more."""

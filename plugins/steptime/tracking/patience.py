@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from steptime.clusters.base import Cluster
@@ -68,19 +68,20 @@ class SubmitQueue:
 
     def refused(self, limit: SubmitLimit) -> None:
         """Note that the cluster has refused a job. Raises Overdue after longer than its patience."""
-        now = time.time()
+        now = time.monotonic()
         self._since = now if self._since is None else self._since
-        if now - self._since > self._patience_s:
+        refused_s = now - self._since
+        if refused_s > self._patience_s:
             raise Overdue(
-                f"{limit}. It has been submitted again for {duration(now - self._since)}, and "
+                f"{limit}. It has been submitted again for {duration(refused_s)}, and "
                 f"queue_patience_h of cluster '{self._cluster_name}' allows {duration(self._patience_s)}. "
                 "Raise queue_patience_h in the cluster's file, or wait until fewer jobs queue, and clear "
                 "this task."
             ) from limit
         if str(limit) != self._reason:
             self._reason = str(limit)
-            since = datetime.fromtimestamp(self._since, UTC)
-            until = datetime.fromtimestamp(self._since + self._patience_s, UTC)
+            since = datetime.fromtimestamp(time.time() - refused_s, UTC)
+            until = since + timedelta(seconds=self._patience_s)
             self._warn(
                 f"{limit}. It waits since {since:%d %b %H:%M} UTC and is submitted again until "
                 f"{until:%d %b %H:%M} UTC (queue_patience_h of cluster '{self._cluster_name}')"

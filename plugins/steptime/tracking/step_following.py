@@ -21,7 +21,13 @@ class StepFollower:
 
     def feed(self, data: bytes) -> list[Step | Problem]:
         """Return the steps and problems of the lines that end in `data`, in their order."""
-        return [news for event in self._events.feed(data) for news in self._news(event)]
+        news = [news for event in self._events.feed(data) for news in self._news(event)]
+        self._attempts.forget_old()
+        return news
+
+    def skip(self) -> None:
+        """Continue at a later place in the log, at the beginning of a line."""
+        self._events = LogEvents()
 
     def finish(self) -> list[Step | Problem]:
         """Return what is new in a last line without an end; called when the job has ended."""

@@ -32,9 +32,10 @@ _QUEUED = {
     "REQUEUE_HOLD",
     "SPECIAL_EXIT",
     "RESV_DEL_HOLD",
+    "SUSPENDED",  # keeps its nodes, and Slurm does not count the time against its limit
 }
 _RUNNING = {
-    *("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"),
+    *("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"),
     *("POWER_UP_NODE", "EXPEDITING", "REVOKED"),
 }
 REVOKED = "REVOKED"
