@@ -8,9 +8,9 @@ import pytest
 from steptime.airflow import sentences
 from steptime.airflow.operators import _folded
 from steptime.judging.detection import Baseline, Standing
-from steptime.judging.findings import Comparison
+from steptime.judging.findings import Comparison, Finding
 from steptime.judging.judged import Judged
-from steptime.judging.series import JudgedRun
+from steptime.judging.series import JudgedRun, Series
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
 from steptime.results.measurement import Measurement
@@ -64,12 +64,13 @@ def test_of_many_runs_the_first_are_named() -> None:
     )
 
 
-def test_of_a_sweep_what_it_found_comes_before_what_is_missing() -> None:
-    found = Comparison((), without_runs=3)
-    three = "3 cells: 0 slower, 0 faster, 0 unchanged, 3 without a run to judge"
+def test_of_a_sweep_what_it_found_comes_before_what_is_missing(a_run: Callable[..., Run]) -> None:
+    new = Finding(Series.of_run(a_run()), JudgedRun({}, 0.1, "step_time_mean_s"), Standing())
+    found = Comparison((new,))
+    one = "1 cell: 0 slower, 0 faster, 0 unchanged, 1 with insufficient history"
 
-    assert sentences.of_sweep(found, "abc", "") == three
-    assert sentences.of_sweep(found, "abc", "b") == f"{three}; 1 of 3 runs without a valid result: b"
+    assert sentences.of_sweep(found, "abc", "") == one
+    assert sentences.of_sweep(found, "abc", "b") == f"{one}; 1 of 3 runs without a valid result: b"
     assert sentences.of_sweep(Comparison(()), "abc", "abc") == "3 of 3 runs without a valid result: a, b, c"
     assert sentences.of_sweep(Comparison(()), "abc", "") == (
         "all 3 runs have valid results, none of which is judged"

@@ -48,9 +48,14 @@ def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 def test_monday_morning_names_exactly_what_was_planted() -> None:
     shown = call()
 
-    first, second, *_ = shown.stdout.splitlines()
+    first, second, third, *_ = shown.stdout.splitlines()
     assert first.startswith("8 cells: 3 slower, 1 faster, 3 unchanged, 1 with insufficient history; worst ")
-    assert second.startswith("8 cells · 14 runs, 1 rejected · 0.481 GPU-hours · in the queue for ")
+    assert second == (
+        "8 cells planned: 7 judged, 1 with insufficient history, 0 failed, 0 not run; 1 judged by an earlier "
+        "run, as the newest failed (tiny·fp32·2: Expected 20 steps, but found 3); "
+        "2 too noisy to detect 5 % (small·fp32·1, tiny·fp32·8)."
+    )
+    assert third.startswith("8 cells · 14 runs, 1 rejected · 0.481 GPU-hours · in the queue for ")
     assert shown.exit_code == 3
     for heading in ("change, %", "now, s", "baseline, s"):
         assert heading in shown.stdout
@@ -128,7 +133,8 @@ def test_programs_get_every_column_and_the_sentence() -> None:
     rows = list(csv.DictReader(StringIO(as_csv.stdout)))
 
     assert as_json["schema_version"] == 1
-    assert as_csv.stderr == f"{as_json['sentence']}.\n{as_json['took']}\n"
+    line = as_json["completeness"]["line"]
+    assert as_csv.stderr == f"{as_json['sentence']}.\n{line}.\n{as_json['took']}\n"
     assert as_csv.exit_code == 3
     names = [column.name for column in COLUMNS]
     assert list(rows[0]) == list(as_json["cells"][0]) == names
@@ -140,14 +146,17 @@ def test_programs_get_every_column_and_the_sentence() -> None:
     assert as_json["remarks"]
 
 
-@pytest.mark.usefixtures("half_a_year")
-def test_only_cells_that_ran_since_then_are_compared() -> None:
+def test_only_cells_that_ran_since_then_are_compared(
+    half_years: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", half_years[0])
     nothing = call("--since", "1m")
-    said, took = nothing.stdout.splitlines()
+    said, line, took = nothing.stdout.splitlines()
     assert said == "0 cells: 0 slower, 0 faster, 0 unchanged."
+    assert line == "0 cells planned: 0 judged, 0 failed, 0 not run."
     assert took.startswith("0 cells · ")
     assert "--since 30d looks further back" in nothing.stderr
-    assert call("--since", "30w").stdout.startswith("8 cells: 3 slower")
+    assert call("--since", "30w").stdout.startswith("8 cells: 0 slower")
 
 
 @pytest.mark.usefixtures("half_a_year")
@@ -170,9 +179,9 @@ def test_a_sweep_is_compared_by_its_cells(tmp_path: Path, monkeypatch: pytest.Mo
 
     shown = call("--sweep", "night")
 
-    assert shown.stdout.startswith(
-        "4 cells: 1 slower, 0 faster, 2 unchanged, 1 without a run to judge; worst tiny·"
-    )
+    first, second, *_ = shown.stdout.splitlines()
+    assert first.startswith("3 cells: 1 slower, 0 faster, 2 unchanged; worst tiny·")
+    assert second.startswith("4 cells planned: 3 judged, 0 failed, 1 not run (tiny·fp32·1 (nemotron4")
     assert shown.exit_code == 3
 
 

@@ -50,7 +50,9 @@ def test_it_says_what_the_comparison_says(half_a_year: Store, tmp_path: Path) ->
 
     found = compare_since(half_a_year, time.time() - WEEK_S)
     text = (tmp_path / "week.html").read_text()
-    assert told.startswith(f"{found.sentence}.\nreport: {tmp_path / 'week.html'}, ")
+    assert found.completeness is not None
+    line = found.completeness.line
+    assert told.startswith(f"{found.sentence}.\n{line}.\nreport: {tmp_path / 'week.html'}, ")
     assert found.sentence in text
     assert all(f"<li>{remark}</li>" in text for remark in found.remarks)
     assert [text.count(f'id="{kind}-{place}"') for kind in ("trend", "scaling") for place in (0, 1)] == [
@@ -85,7 +87,7 @@ def test_the_newest_run_of_a_sweep(
 
     asked = [statement for statement, _ in statements]
     counted = [sum(f"runs.{column} = " in one for one in asked) for column in ("sweep", "sweep_run")]
-    assert counted == [1, 1], "its runs are read once"
+    assert counted == [2, 1], "its runs are read once, and once those of the weeks before"
     text = (tmp_path / "sweep.html").read_text()
     assert "<h1>steptime: sweep nightly</h1>" in text
     assert "2 cells · 2 runs" in text

@@ -1,6 +1,8 @@
 """What got slower, on the page: half a year of 60 cells with planted changes, told in one sentence."""
 
 import re
+import time
+from collections.abc import Callable
 
 import pytest
 from browser import Watched
@@ -8,6 +10,7 @@ from playwright.sync_api import FrameLocator, Page, expect
 from sixty_cells import ACCEPTED, BELOW, DRIFT, STEP, Stores, named, planted
 from web.framed import NAVIGATION, column, ending, opened
 
+from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600), pytest.mark.usefixtures("half_year")]
@@ -105,6 +108,29 @@ def test_the_views_are_reached_by_keyboard_and_left_by_the_browsers_button(page:
     expect(page).to_have_url(ending("?view=runs"))
     page.go_back()
     expect(frame.locator("tr[data-cell]")).to_have_count(60)
+
+
+def test_a_cell_that_failed_leads_to_its_run_and_its_trend_says_so(
+    page: Page, store: Store, publish: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    now = time.time()
+    for day in range(20, 13, -1):
+        publish(f"usual-{day}", submitted_at=now - 86_400 * day)
+    check = Check(name="job_succeeded", passed=False, message="Expected the job to succeed, but it failed.")
+    publish("failed", submitted_at=now - 60, verdict=Verdict(checks=(check,)))
+    cause = "Expected the job to succeed, but it failed"
+
+    frame = opened(page, NAVIGATION)
+    expect(frame.locator(".completeness p")).to_have_text(
+        f"1 cell planned: 0 judged, 1 failed (tiny·fp32·2: {cause}), 0 not run."
+    )
+    expect(frame.locator(".completeness li")).to_have_text(f"tiny·fp32·2 failed: {cause}")
+    frame.locator(".completeness").get_by_role("link", name="tiny·fp32·2").click()
+    expect(frame.locator("#detail-title")).to_contain_text("failed")
+    frame = opened(page, f"{NAVIGATION}?view=trend&series=failed")
+    expect(frame.locator("#summary")).to_contain_text(f"; since then it failed: {cause}.")
+    expect(frame.locator("#summary")).to_contain_text(", unchanged until ")
 
 
 def test_a_store_without_runs_says_what_to_do(

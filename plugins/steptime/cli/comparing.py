@@ -64,20 +64,27 @@ def compare(
 
     store = Store()
     found = _compare(store, runs or [], since, sweep)
-    if not (found.findings or found.without_runs):
+    missing = found.completeness
+    if not found.findings and (missing is None or not missing.planned):
         typer.echo("No cell has run since then: --since 30d looks further back.", err=True)
     is_table = output_format is Format.TABLE
     if output_format is not Format.JSON:
-        typer.echo(f"{found.sentence}.", err=not is_table)
-        if found.took:
-            typer.echo(found.took, err=not is_table)
+        lines = (f"{found.sentence}.", missing and f"{missing.line}.", found.took)
+        for line in filter(None, lines):
+            typer.echo(line, err=not is_table)
     if not is_table:
-        beside = {"sentence": found.sentence, "took": found.took, "remarks": found.remarks}
+        beside = {
+            "sentence": found.sentence,
+            "completeness": missing and missing.as_json,
+            "took": found.took,
+            "remarks": found.remarks,
+        }
         show_columns(found.rows, COLUMNS, output_format, called="cells", beside=beside)
-    elif found.findings:
-        columns, title = compared(found.rows, of=COLUMNS)
-        show_table(found.rows, columns, title=title, wide=wide)
-        for remark in found.remarks:
+    else:
+        if found.findings:
+            columns, title = compared(found.rows, of=COLUMNS)
+            show_table(found.rows, columns, title=title, wide=wide)
+        for remark in (*(missing.remarks if missing else ()), *found.remarks):
             typer.echo(remark)
     if found.confirmed_slower:
         raise typer.Exit(SLOWER_EXIT_CODE)

@@ -61,4 +61,6 @@ def report(
     )
     content = html(found, now)
     write_whole(to, content)
-    typer.echo(f"{found.comparison.sentence}.\nreport: {to}, {len(content.encode()) / 1e3:,.0f} kB")
+    missing = found.comparison.completeness
+    line = f"{missing.line}.\n" if missing else ""
+    typer.echo(f"{found.comparison.sentence}.\n{line}report: {to}, {len(content.encode()) / 1e3:,.0f} kB")

@@ -50,6 +50,7 @@ def show_trend(
     It is the series that JOB is a run of, or the one that ran last among those that the filters select.
     Beside each run stand the published value, and why a level that begins with it was accepted.
     """
+    from steptime.judging.completeness import missing_of
     from steptime.judging.trend import COLUMNS, sentence, trend
     from steptime.results.store import Store
 
@@ -57,7 +58,7 @@ def show_trend(
     require_results(store, "show")
     series = _series(store, run, selection)
     rows = trend(store, series)
-    said = sentence(series, rows)
+    said = sentence(series, rows, missing_of(store, series))
     if output_format is not Format.TABLE:
         beside = {"sentence": said, "label": series.label, "series": series.key}
         show_columns(rows, COLUMNS, output_format, called="runs", beside=beside)

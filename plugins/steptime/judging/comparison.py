@@ -5,13 +5,14 @@ A cell is a series of `judging.series` as its newest run was judged.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
 from steptime.errors import UserError, shown
 from steptime.judging.causes import WEEK_S, causes
+from steptime.judging.completeness import LOOK_BACK_S, completeness
 from steptime.judging.detection import (
     FRESH_RUNS,
     Baseline,
@@ -37,10 +38,9 @@ from steptime.results.store import Store
 
 def compare_since(store: Store, since: float) -> Comparison:
     """Compare the cells that have run since then (Unix time)."""
-    return replace(
-        _compare(store, judged_since(store, since)),
-        totals=totals_of(store.results(include_rejected=True, since=since)),
-    )
+    rows = store.results(include_rejected=True, since=since - LOOK_BACK_S)
+    ran = [row for row in rows if row["submitted_at"] >= since]
+    return _of_runs(store, _compare(store, judged_since(store, since)), ran, rows[len(ran) :])
 
 
 def compare_sweep(store: Store, name: str) -> Comparison:
@@ -54,22 +54,23 @@ def compare_sweep(store: Store, name: str) -> Comparison:
 
 def compare_sweep_run(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison:
     """Compare the cells of all runs of one DAG run of a sweep, as each stands today."""
-    return replace(compare_cells(store, rows), totals=totals_of(rows))
+    return _of_runs(store, compare_cells(store, rows), rows, _before(store, rows))
 
 
-def compare_dag_run(store: Store, dag_id: str, dag_run_id: str) -> Comparison:
-    """Compare the cells of a DAG run, each as it was judged after its own runs."""
+def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterable[Series] = ()) -> Comparison:
+    """Compare the cells of a DAG run, each as it was judged after its own runs; `planned` should have run."""
     scope = store.scope(dag_id, dag_run_id)
-    return replace(
-        _compare(store, judged_of(store, scope)),
-        totals=totals_of(store.results(include_rejected=True, **scope)),
-    )
+    rows = store.results(include_rejected=True, **scope)
+    found = _compare(store, judged_of(store, scope))
+    return _of_runs(store, found, rows, _before(store, rows), planned)
 
 
 def compare_planned(store: Store, name: str) -> Comparison:
     """Compare the cells of a sweep as planned today. Raises UserError if `config/` has no such sweep."""
-    planned = (Series.of_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in runs_of(cell))
-    return _compare(store, {one: newest(store, one) for one in planned if one.is_judged})
+    runs = (Series.of_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in runs_of(cell))
+    planned = [one for one in runs if one.is_judged]
+    found = _compare(store, {one: newest(store, one) for one in planned})
+    return replace(found, completeness=completeness(store, found.standings, (), planned=planned))
 
 
 def compare_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison:
@@ -148,7 +149,28 @@ def _compare(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> Comparis
         )
         for series, (one, *_) in ((series, some) for series, some in cells.items() if some)
     ]
-    return Comparison(among_all(findings), len(cells) - len(findings), causes(cells, began))
+    return Comparison(among_all(findings), causes(cells, began))
+
+
+def _of_runs(
+    store: Store,
+    found: Comparison,
+    ran: Sequence[Mapping[str, Any]],
+    before: Sequence[Mapping[str, Any]],
+    planned: Iterable[Series] = (),
+) -> Comparison:
+    """A comparison with what all of its runs took, and what is missing in it."""
+    missing = completeness(store, found.standings, ran, before, planned=planned)
+    return replace(found, totals=totals_of(ran), completeness=missing)
+
+
+def _before(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The earlier runs of the sweep that these runs of one DAG run are of; none if they are of no sweep."""
+    if not rows or rows[0]["sweep"] is None:
+        return []
+    first = min(row["submitted_at"] for row in rows)
+    of_sweep = store.results(include_rejected=True, sweep=rows[0]["sweep"], since=first - LOOK_BACK_S)
+    return [row for row in of_sweep if row["submitted_at"] < first]
 
 
 def _began(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from steptime.judging.causes import CommonCause
+from steptime.judging.completeness import Completeness
 from steptime.judging.detection import (
     FALSE_DISCOVERY_RATE,
     FEWEST_RUNS,
@@ -100,12 +101,12 @@ class Comparison:
     """The findings of a selection of the store, worst first."""
 
     findings: tuple[Finding, ...]
-    without_runs: int = 0
-    """Cells of the selection that have no run to judge."""
     causes: tuple[CommonCause, ...] = ()
     """What cells that moved have in common."""
     totals: Totals | None = None
     """What all runs of the selection took; None if runs are compared that were named."""
+    completeness: Completeness | None = None
+    """Which cells are planned, and why some are not judged; None if runs are compared that were named."""
 
     @property
     def took(self) -> str:
@@ -116,8 +117,13 @@ class Comparison:
 
     @property
     def cells(self) -> int:
-        """How many cells the selection has."""
-        return len(self.findings) + self.without_runs
+        """How many cells have a run to judge."""
+        return len(self.findings)
+
+    @property
+    def standings(self) -> dict[Series, Standing]:
+        """Return how each cell stands."""
+        return {one.series: one.standing for one in self.findings}
 
     @property
     def confirmed_slower(self) -> bool:
@@ -140,8 +146,6 @@ class Comparison:
         parts = [f"{counts[verdict]} {verdict}" for verdict in ("slower", "faster", "unchanged")]
         if unknown := counts["insufficient history"]:
             parts.append(f"{unknown} with insufficient history")
-        if self.without_runs:
-            parts.append(f"{self.without_runs} without a run to judge")
         sentence = f"{self.cells} cell{'' if self.cells == 1 else 's'}: {', '.join(parts)}"
         if counts["slower"]:
             worst = self.findings[0]

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import chain, pairwise
 from typing import Any
 
 from steptime.judging import findings
+from steptime.judging.completeness import MissingCell
 from steptime.judging.detection import Standing
 from steptime.judging.judged import Judged
 from steptime.judging.judgements import judged_now
@@ -64,14 +66,20 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
     ]
 
 
-def sentence(series: Series, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Sum up how a series stands after the last of its rows, and whether it drifts."""
+def sentence(series: Series, rows: Sequence[Mapping[str, Any]], missing: MissingCell | None = None) -> str:
+    """Sum up how a series stands after its newest row, what failed or did not run since, and its drift."""
+    return f"{series.full_name}: {verdict_sentence(rows, missing)} {drift_sentence(rows)}".rstrip()
+
+
+def verdict_sentence(rows: Sequence[Mapping[str, Any]], missing: MissingCell | None) -> str:
+    """Sum up the same without the name and the drift."""
+    since = f"; since then it {missing.sentence}" if missing else ""
     if not rows:
-        return f"{series.full_name}: no run has a time to be judged by."
+        return f"no run has a time to be judged by{since.replace('since then it', 'it')}."
     last, runs = rows[-1], len(rows)
     stands = ", ".join(filter(None, (f"{last['judged_s']:.4g} s", last["verdict"], last["suspicion"])))
-    said = f"{series.full_name}: {stands}, after {runs} run{'' if runs == 1 else 's'}."
-    return f"{said} {drift_sentence(rows)}".rstrip()
+    until = f" until {datetime.fromtimestamp(last['submitted_at']).astimezone():%Y-%m-%d}" if missing else ""
+    return f"{stands}{until}, after {runs} run{'' if runs == 1 else 's'}{since}."
 
 
 def drift_sentence(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -118,6 +118,7 @@ def html(report: Report, now: float) -> str:
         of=report.of,
         made=f"{_when(now)} by steptime {__version__}",
         sentence=found.sentence[:1].upper() + found.sentence[1:],
+        completeness=found.completeness,
         took=found.took,
         cells=_table(found.rows, findings.COLUMNS),
         verdicts=[one.verdict.replace(" ", "-") for one in found.findings],

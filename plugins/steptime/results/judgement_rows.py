@@ -123,6 +123,20 @@ def latest_judged_rows(store: "Store", since: float, limit: int) -> list[dict[st
         return list(dicts(connection.execute(query)))
 
 
+def latest_numbers(store: "Store", limit: int) -> list[dict[str, Any]]:
+    """Return what the latest `limit` valid runs of each series are judged by, oldest first."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs
+
+    numbers = ("steady_step_time_s", "steady_steps", "step_time_mean_s")
+    names = (*of_series(), *numbers, "checkpoint_save_s", "checkpoint_load_s")
+    query = select(*(runs.c[name] for name in names))
+    query = query.where(runs.c.id.in_(_latest_of_each_series(store, limit)))
+    with read_connection(store.url) as connection:
+        return list(dicts(connection.execute(query.order_by(runs.c.submitted_at, runs.c.id))))
+
+
 def newest_of_each(store: "Store") -> list[dict[str, Any]]:
     """Return the newest valid run of each series, latest first."""
     from sqlalchemy import select

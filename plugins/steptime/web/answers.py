@@ -9,11 +9,12 @@ from fastapi import Depends, HTTPException, Query, Request, Response
 
 from steptime.errors import UserError
 from steptime.judging.comparison import compare_dag_run, compare_since
+from steptime.judging.completeness import missing_of
 from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
 from steptime.judging.series import Series, all_series
 from steptime.judging.trend import COLUMNS as TREND
-from steptime.judging.trend import drift_sentence, passes_until_s, shown_range, trend
+from steptime.judging.trend import drift_sentence, passes_until_s, shown_range, trend, verdict_sentence
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.differences import record_differences
 from steptime.results.metrics import peak_source
@@ -48,8 +49,8 @@ def columns() -> Response:
 def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
     """Answer what got slower or faster among the cells that ran since then (Unix time), and what all took.
 
-    `{"sentence", "took", "remarks", "columns": […], "rows": [[…], …]}`; what it `took` is of all runs since,
-    rejected ones included.
+    `{"sentence", "completeness", "took", "remarks", "columns": […], "rows": [[…], …]}`; `completeness` says
+    which planned cells are missing and why; what it `took` is of all runs since, rejected ones included.
     """
     compared = compare_since(store, since)
     return json_response(_said(compared) | _table([column.name for column in COMPARED], compared.rows))
@@ -144,6 +145,7 @@ def series(store: Readable) -> Response:
 def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     """Answer with the series of a run over time, oldest first: `{"label", "series", "columns", "rows", …}`.
 
+    `stands`: its verdict in words, with what failed or did not run since; `missing`: whether something did;
     `may_accept`: whether the user may accept a level of it; `drift`: a sentence, empty if it does not;
     `range`: of the y axis, its ends and whether the published value is in it, None without rows;
     `passes_until_s`: the step time from which on a run is below the publication, None if there is none.
@@ -154,10 +156,12 @@ def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
         raise HTTPException(
             status_code=422, detail=f"runs in mode {own['mode']} are not judged: they have no trend"
         )
-    points = trend(store, own)
+    points, missing = trend(store, own), missing_of(store, own)
     answer = {
         "label": own.label,
         "series": own.key,
+        "stands": verdict_sentence(points, missing),
+        "missing": missing is not None,
         "may_accept": may_edit(row["dag_id"]),
         "drift": drift_sentence(points),
         "range": shown_range(points) if points else None,
@@ -216,7 +220,12 @@ def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[
 
 
 def _said(compared: Comparison) -> dict[str, Any]:
-    return {"sentence": compared.sentence, "took": compared.took, "remarks": compared.remarks}
+    return {
+        "sentence": compared.sentence,
+        "completeness": compared.completeness and compared.completeness.as_json,
+        "took": compared.took,
+        "remarks": compared.remarks,
+    }
 
 
 def _compared(store: Store, selection: SelectedRuns) -> Comparison | None:

@@ -14,6 +14,7 @@ from steptime.airflow.sweep.cells import rows_by_cell
 from steptime.airflow.sweep.operators import APPROVAL_TASK, REJECTED_BY_KEY
 from steptime.airflow.tables import as_text
 from steptime.judging.comparison import compare_dag_run
+from steptime.judging.series import Series
 from steptime.recipes.sweep_planning import Cell, SweepPlan, runs_of
 from steptime.results.charges import withdraw_plans
 from steptime.results.store import Store
@@ -52,13 +53,16 @@ class ReportSweepOperator(BaseOperator):
         with airflow_errors():
             store = Store()
             found = rows_by_cell(store, ti.dag_id, ti.run_id)
-            compared = compare_dag_run(store, ti.dag_id, ti.run_id)
+            planned = [Series.of_run(run) for cell in plan.cells for run in runs_of(cell)]
+            compared = compare_dag_run(store, ti.dag_id, ti.run_id, planned)
         fresh = [Cell.model_validate(one["sweep_cell"]) for one in (self.confirmed or {}).get("runs", ())]
         rows = [_row(cell, found.get(cell.label, ())) for cell in (*plan.cells, *fresh)]
         missing = [row["cell"] for row in rows if row["result"] != _VALID]
         sentence = sentences.of_sweep(compared, [row["cell"] for row in rows], missing)
         self.log.info("%s", sentence)
         notify(Event.SWEEP_FINISHED, f"sweep {plan.sweep}: {sentence}", context, self.log.error)
+        if compared.completeness is not None:
+            self.log.info("%s", compared.completeness.line)
         for remark in compared.remarks:
             self.log.info("%s", remark)
         self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))

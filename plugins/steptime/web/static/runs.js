@@ -2,6 +2,7 @@
 import { current, go, scope, stay } from "./address.js";
 import { airflowLink, dagRunAddress, logAddress, whyWithoutResults } from "./airflow.js";
 import { capitalised, choices, columnsOf, meaningOf } from "./columns.js";
+import { completenessBox, drawCompleteness } from "./completeness.js";
 import { byId, element } from "./dom.js";
 import { duration, significant, timestamps, words } from "./format.js";
 import { readNew, rowsOf } from "./server.js";
@@ -130,11 +131,12 @@ function summariseShown() {
   const of = answer.matching === answer.all ? runsOf(answer.all) : `${count(answer.matching)} of ${runsOf(answer.all)}`;
   const newest = answer.matching > rows.length ? `; the newest ${count(rows.length)} are shown` : "";
   const shown = `${of}${rejected ? `, ${count(rejected)} rejected` : ""}${newest}`;
-  const { sentence, took, remarks } = answer.comparison ?? { sentence: "", took: "", remarks: [] };
+  const { sentence, completeness, took, remarks } = answer.comparison ?? { sentence: "", completeness: null, took: "", remarks: [] };
   const judged = rows.some(({ verdict: found }) => found);
   const asCounted = shown === runsOf(answer.all); // what the line below has, too
   if (judged) summarise(element("strong", {}, `${capitalised(sentence)}.`), ...(asCounted ? [] : [` ${shown}`]));
   else summarise(answer.all ? shown : "");
+  drawCompleteness(parts.completeness, completeness);
   parts.took.textContent = took;
   parts.took.hidden = !took || !answer.all;
   parts.unmatched.hidden = !answer.all || rows.length > 0;
@@ -197,14 +199,15 @@ export function open(box) {
   const listing = element("section", { id: "listing", ariaLabel: "Runs", hidden: true });
   const unmatched = element("p", { hidden: true }, "No run matches these filters.");
   const charts = element("section", { id: "charts", ariaLabel: "Charts" });
+  const completeness = completenessBox();
   const [took, remarks] = [element("p", { className: "totals", hidden: true }), element("ul", { className: "remarks" })];
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.job = row.job_name; }, sections: byDagRun });
   listing.querySelector("tbody").addEventListener("click", openRow);
   listing.append(element("p", { className: "footnote" },
     "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale of the same sweep or DAG run, else of the nearest earlier runs. "
     + `Publication: ${meaningOf("against_publication")} MFU by different formulas must not be compared.`));
-  box.append(took, toolbar(), filtersForm, unmatched, listing, remarks, charts);
-  parts = { filters: filtersForm, unmatched, listing, charts, draw, took, remarks };
+  box.append(completeness, took, toolbar(), filtersForm, unmatched, listing, remarks, charts);
+  parts = { filters: filtersForm, unmatched, listing, charts, draw, completeness, took, remarks };
   answer = null;
 }
 

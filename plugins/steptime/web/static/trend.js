@@ -3,7 +3,7 @@ import { drawAccept, standsOut } from "./accept.js";
 import { current, go } from "./address.js";
 import { timeZone } from "./airflow.js";
 import { colour, draw, figureFor } from "./charts.js";
-import { columnsOf } from "./columns.js";
+import { capitalised, columnsOf } from "./columns.js";
 import { element } from "./dom.js";
 import { significant, timestamps } from "./format.js";
 import { read, readNew, rowsOf } from "./server.js";
@@ -149,7 +149,8 @@ function drawChart(rows, label) {
       plugins: { legend: { display: false }, tooltip: { filter: ({ datasetIndex }) => datasetIndex === 0, callbacks: { title: ([item]) => (item ? timestamps()(item.parsed.x) : ""), label: pointText } } },
     },
   }, `Times of ${label} over dates; the table below has the same`);
-  const found = mark === "passes" ? "the newest run passes by its documented number" : "the newest run is below by its documented number";
+  const which = answer.missing ? "the newest valid run" : "the newest run";
+  const found = `${which} ${mark === "passes" ? "passes" : "is below"} by its documented number`;
   const laid = published == null ? "" : ` Published: ${significant(published)} s${near ? "" : ", too far away for this picture"}; ${found}.`;
   parts.remark.textContent = `A point leads to its run.${laid}`;
 }
@@ -167,12 +168,12 @@ export function redraw() {
   drawChoice(answer.series);
   parts.listing.hidden = !rows.length;
   if (!rows.length) {
-    announce(element("p", {}, "No run of this series has a time to be judged by."));
+    announce(element("p", {}, capitalised(answer.stands)));
     return;
   }
   announce();
   const newest = rows.at(-1);
-  summarise(element("strong", {}, `${answer.label}: ${significant(newest.judged_s)} s, ${[newest.verdict, newest.suspicion].filter(Boolean).join(", ")}`), `, after ${rows.length} run${rows.length === 1 ? "" : "s"}.`);
+  summarise(element("strong", {}, `${answer.label}: ${answer.stands}`));
   parts.drift.textContent = ` ${answer.drift}`;
   drawAccept(parts.accepting, newest, answer.may_accept && standsOut(newest), () => attempt(show));
   drawChart(rows, nameOf({ ...answer.series, label: answer.label }));

@@ -1,5 +1,6 @@
 // This week: what got slower or faster, in one sentence and by cell.
 import { current, go, viewLink } from "./address.js";
+import { completenessBox, drawCompleteness } from "./completeness.js";
 import { capitalised, columnsOf, meaningOf } from "./columns.js";
 import { byId, element } from "./dom.js";
 import { readNew, rowsOf } from "./server.js";
@@ -50,12 +51,12 @@ const days = () => (Object.hasOwn(PERIODS, current().get("days")) ? current().ge
 
 /** Make what the view is made of. */
 export function open(box) {
-  const [footnote, totals, remarks, listing] = [meanings(), element("p", { className: "totals" }), element("ul", { className: "remarks" }), element("section", { id: "listing", hidden: true })];
+  const [footnote, completeness, totals, remarks, listing] = [meanings(), completenessBox(), element("p", { className: "totals" }), element("ul", { className: "remarks" }), element("section", { id: "listing", hidden: true })];
   listing.setAttribute("aria-label", "Cells");
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.cell = row.cell; made.dataset.verdict = row.verdict; } });
-  box.append(element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, periodChoice(), totals), listing, remarks, footnote);
+  box.append(completeness, element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, periodChoice(), totals), listing, remarks, footnote);
   byId("period").value = days();
-  parts = { totals, remarks, listing, footnote, draw };
+  parts = { completeness, totals, remarks, listing, footnote, draw };
   answer = null;
 }
 
@@ -70,6 +71,7 @@ export function redraw() {
   const rows = rowsOf(answer);
   byId("period").value = days();
   summarise(element("strong", {}, `${capitalised(answer.sentence)}.`));
+  drawCompleteness(parts.completeness, answer.completeness);
   parts.totals.textContent = answer.took;
   parts.listing.hidden = parts.footnote.hidden = !rows.length;
   parts.remarks.replaceChildren(...answer.remarks.map((remark) => element("li", {}, remark)));

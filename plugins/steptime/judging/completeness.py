@@ -1,0 +1,387 @@
+"""What a comparison leaves out: planned cells that failed or did not run, and verdicts that say little.
+
+A sweep's cells are planned: those of its file, or, if no file plans any cell that ran under the sweep's
+name, those that it ran in the four weeks before. A sweep that did not run counts if it is overdue.
+Other cells are planned if they ran.
+"""
+
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from steptime.errors import UserError
+from steptime.judging.detection import LEAST_CHANGE, Standing
+from steptime.judging.series import Series, judged_runs
+from steptime.recipes.sweep_planning import plan_sweep, runs_of
+from steptime.recipes.sweeps import load_sweep
+from steptime.results import judgement_rows
+from steptime.results.store import Store
+
+WEEK_S = 7 * 86_400.0
+LOOK_BACK_S = 4 * WEEK_S
+"""How long before a comparison a sweep's runs show which cells it has."""
+LARGEST_UNSEEN_CHANGE = 0.05
+"""A cell is too noisy if one run that is slower by this is noticed in fewer than 4 of 5 cases."""
+_OVERDUE = 1.25
+"""Time since a sweep began, relative to the longest between two of its runs, from which on it is overdue."""
+_LEVEL_RUNS = 52
+"""Runs of a cell that are searched for two levels."""
+_FEWEST_RUNS = 12
+_FEWEST_OF_A_LEVEL = 3
+_FEWEST_ALTERNATIONS = 4
+"""Changes from one level to the other: a step has one, a slowdown that was mended two."""
+_UNUSUAL_DEVIATION = 1.5
+"""Deviation of a cell with two levels, relative to the median of the comparison's cells, at least."""
+_NAMED = 4
+"""Cells that the line names of those with one cause."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class MissingCell:
+    """A planned cell without a valid result, or whose newest attempts have none."""
+
+    series: Series
+    cause: str
+    """Why it has no result, without the cell's name."""
+    attempts: int
+    """How often it failed; 0 if it did not run."""
+    last_job: str | None
+    """Its newest run, failed or not; None if it never ran."""
+    last_ran: float | None
+    """When that was submitted, in Unix time."""
+
+    @property
+    def sentence(self) -> str:
+        """Whether it failed or did not run, why, and when it ran last."""
+        if not self.attempts:
+            last = "it has never run" if self.last_ran is None else f"it ran last on {_day(self.last_ran)}"
+            return f"did not run: {self.cause}; {last}"
+        if self.attempts == 1:
+            return f"failed: {self.cause}"
+        return f"failed {self.attempts} times, the newest: {self.cause}"
+
+
+@dataclass(frozen=True)
+class Completeness:
+    """How many cells of a comparison were planned, and what became of them."""
+
+    judged: int
+    insufficient_history: int = 0
+    without_a_number: int = 0
+    """Cells whose runs are valid but have no number to be judged by."""
+    failed: tuple[MissingCell, ...] = ()
+    """Cells that ran without a valid result."""
+    not_run: tuple[MissingCell, ...] = ()
+    failed_since: tuple[MissingCell, ...] = ()
+    """Judged cells whose newest attempts failed."""
+    too_noisy: tuple[Series, ...] = ()
+    """Judged cells whose minimum detectable change is above `LARGEST_UNSEEN_CHANGE`."""
+    alternating: tuple[Series, ...] = ()
+    """Judged cells that alternate between two levels; they are not among those too noisy."""
+    full_names: frozenset[Series] = frozenset()
+    """Cells whose short name another planned cell has, too."""
+
+    @property
+    def planned(self) -> int:
+        """How many cells there should be."""
+        known = self.judged + self.insufficient_history + self.without_a_number
+        return known + len(self.failed) + len(self.not_run)
+
+    @property
+    def line(self) -> str:
+        """One line: planned, judged, failed and why, not run, too noisy, alternating between two levels."""
+        parts = [f"{self.judged} judged"]
+        if self.insufficient_history:
+            parts.append(f"{self.insufficient_history} with insufficient history")
+        if self.without_a_number:
+            parts.append(f"{self.without_a_number} without a time to judge")
+        parts += [self._counted(self.failed, "failed"), self._counted(self.not_run, "not run")]
+        line = f"{self.planned} cell{'' if self.planned == 1 else 's'} planned: {', '.join(parts)}"
+        if self.failed_since:
+            line += f"; {self._counted(self.failed_since, 'judged by an earlier run, as the newest failed')}"
+        percent = f"{100 * LARGEST_UNSEEN_CHANGE:g} %"
+        for cells, what in (
+            (self.too_noisy, f"too noisy to detect {percent}"),
+            (self.alternating, "alternating between two levels"),
+        ):
+            if cells:
+                line += f"; {len(cells)} {what} ({self._named(cells)})"
+        return line
+
+    @property
+    def missing(self) -> list[dict[str, Any]]:
+        """Return each cell that failed, did not run, or failed after it was judged, as JSON."""
+        return [
+            {
+                "cell": self._name(one.series),
+                "sentence": one.sentence,
+                "attempts": one.attempts,
+                "job_name": one.last_job,
+            }
+            for one in (*self.failed, *self.not_run, *self.failed_since)
+        ]
+
+    @property
+    def remarks(self) -> list[str]:
+        """A sentence for each of these cells."""
+        return [f"{one['cell']} {one['sentence']}" for one in self.missing]
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """Return it for programs and for the page."""
+        return {
+            "line": self.line,
+            "planned": self.planned,
+            "judged": self.judged,
+            "insufficient_history": self.insufficient_history,
+            "without_a_number": self.without_a_number,
+            "failed": len(self.failed),
+            "not_run": len(self.not_run),
+            "missing": self.missing,
+            "too_noisy": [self._name(one) for one in self.too_noisy],
+            "alternating": [self._name(one) for one in self.alternating],
+        }
+
+    def _counted(self, cells: Sequence[MissingCell], what: str) -> str:
+        by_cause: dict[str, list[Series]] = defaultdict(list)
+        for one in cells:
+            by_cause[one.cause].append(one.series)
+        why = "; ".join(f"{self._named(some)}: {cause}" for cause, some in by_cause.items())
+        return f"{len(cells)} {what}" + (f" ({why})" if why else "")
+
+    def _named(self, cells: Sequence[Series]) -> str:
+        more = len(cells) - _NAMED
+        names = ", ".join(map(self._name, cells[:_NAMED]))
+        return f"{names} and {more} more" if more > 0 else names
+
+    def _name(self, series: Series) -> str:
+        return series.full_name if series in self.full_names else series.label
+
+
+def completeness(
+    store: Store,
+    judged: Mapping[Series, Standing],
+    ran: Sequence[Row],
+    before: Sequence[Row] = (),
+    *,
+    planned: Iterable[Series] = (),
+    now: float | None = None,
+) -> Completeness:
+    """Return which planned cells of a comparison are not judged, and why.
+
+    Args:
+        store: where causes of failures are read.
+        judged: how each cell of the comparison that has a run to judge stands.
+        ran: all runs of the comparison, rejected ones included.
+        before: runs from before, which show what sweeps have as cells.
+        planned: cells that are planned beside those that ran, and those of sweeps that ran.
+        now: Unix time.
+    """
+    attempts, earlier = _by_series(ran), _by_series(before)
+    planned = (one for one in planned if one.is_judged)
+    cells = dict.fromkeys((*attempts, *_cells_of_sweeps(ran, before, now), *planned, *judged))
+    failed, failed_since, not_run, without_a_number = [], [], [], 0
+    for series in cells:
+        rejected = _newest_rejected(attempts.get(series, ()))
+        if rejected and series in judged:
+            failed_since.append((series, rejected))
+        elif rejected and len(rejected) == len(attempts[series]):
+            failed.append((series, rejected))
+        elif series not in attempts and series not in judged:
+            not_run.append(_not_run(series, ran, earlier.get(series, ())))
+        elif series not in judged:
+            without_a_number += 1
+    causes = _causes(store, [rows[0] for _, rows in (*failed, *failed_since)])
+    insufficient = sum(one.state == "insufficient history" for one in judged.values())
+    alternating = _alternating(store, judged)
+    labels = Counter(series.label for series in cells)
+    return Completeness(
+        judged=len(judged) - insufficient,
+        insufficient_history=insufficient,
+        without_a_number=without_a_number,
+        failed=tuple(_failed(series, rows, causes) for series, rows in failed),
+        not_run=tuple(not_run),
+        failed_since=tuple(_failed(series, rows, causes) for series, rows in failed_since),
+        too_noisy=tuple(
+            series for series, one in judged.items() if _too_noisy(one) and series not in alternating
+        ),
+        alternating=tuple(alternating),
+        full_names=frozenset(series for series in cells if labels[series.label] > 1),
+    )
+
+
+def missing_of(store: Store, series: Series, now: float | None = None) -> MissingCell | None:
+    """Return why a series is not up to date: its newest attempts failed, or it did not run this week.
+
+    None for a series that is not planned, and for one whose newest attempt is valid.
+    """
+    now = time.time() if now is None else now
+    since = now - WEEK_S
+    rows = store.results(include_rejected=True, **series.key)
+    if rejected := _newest_rejected(rows):
+        return _failed(series, rejected, _causes(store, rejected[:1]))
+    sweep = rows[0]["sweep"] if rows else None
+    if sweep is None or rows[0]["submitted_at"] >= since:
+        return None
+    of_sweep = store.results(include_rejected=True, sweep=sweep, since=since - LOOK_BACK_S)
+    ran = [row for row in of_sweep if row["submitted_at"] >= since]
+    before = [row for row in of_sweep if row["submitted_at"] < since]
+    if series not in _cells_of_sweeps(ran, before, now):
+        return None
+    return _not_run(series, ran, rows)
+
+
+def two_levels(seconds: Sequence[float]) -> tuple[float, float] | None:
+    """Return the means of two levels between which runs alternate, in seconds; None if they do not.
+
+    The runs are split where both parts together deviate least. Levels are at least `LEAST_CHANGE` apart, and
+    so many of their own deviations that it happens by chance in 1 % of series that have one level.
+    """
+    if len(seconds) < _FEWEST_RUNS:
+        return None
+    ordered = sorted(seconds)
+    places = range(_FEWEST_OF_A_LEVEL, len(ordered) - _FEWEST_OF_A_LEVEL + 1)
+    squares, place = min((_squares(ordered[:one]) + _squares(ordered[one:]), one) for one in places)
+    low, high = statistics.fmean(ordered[:place]), statistics.fmean(ordered[place:])
+    deviation = (squares / (len(ordered) - 2)) ** 0.5
+    if high - low < max(low * LEAST_CHANGE, (3 + 28 / len(ordered)) * deviation):
+        return None
+    is_high = [one >= ordered[place] for one in seconds]
+    alternations = sum(one != after for one, after in pairwise(is_high))
+    return (low, high) if alternations >= _FEWEST_ALTERNATIONS else None
+
+
+def _squares(seconds: Sequence[float]) -> float:
+    mean = statistics.fmean(seconds)
+    return sum((one - mean) ** 2 for one in seconds)
+
+
+def _alternating(store: Store, series: Collection[Series]) -> list[Series]:
+    """Cells that vary more than others, as they alternate between two levels."""
+    rows = judgement_rows.latest_numbers(store, _LEVEL_RUNS)
+    times = {
+        one: [run.seconds for run in judged_runs(some)]
+        for one, some in _by_series(rows).items()
+        if one in series
+    }
+    deviations = {
+        one: statistics.stdev(some) / statistics.fmean(some)
+        for one, some in times.items()
+        if len(some) >= _FEWEST_RUNS
+    }
+    usual = statistics.median(deviations.values()) if deviations else 0.0
+    return [
+        one
+        for one in deviations
+        if deviations[one] > _UNUSUAL_DEVIATION * usual and two_levels(times[one]) is not None
+    ]
+
+
+def _too_noisy(standing: Standing) -> bool:
+    against = standing.against
+    return against.suffices and against.minimum_detectable_change > LARGEST_UNSEEN_CHANGE
+
+
+def _by_series(rows: Iterable[Row]) -> dict[Series, list[Row]]:
+    """Rows by their cell, in their order; only of modes that are judged."""
+    found: dict[Series, list[Row]] = defaultdict(list)
+    for row in rows:
+        series = Series.of_row(row)
+        if series.is_judged:
+            found[series].append(row)
+    return found
+
+
+def _cells_of_sweeps(ran: Iterable[Row], before: Iterable[Row], now: float | None) -> list[Series]:
+    """The cells of all sweeps that ran or are overdue, by their files, or else by what they ran."""
+    of_sweep: dict[str, list[Row]] = defaultdict(list)
+    for row in (*ran, *before):
+        if row["sweep"] is not None:
+            of_sweep[row["sweep"]].append(row)
+    counts = {row["sweep"] for row in ran}
+    found: dict[Series, None] = {}
+    for sweep, rows in of_sweep.items():
+        if sweep in counts or _is_overdue(rows, time.time() if now is None else now):
+            cells, of_file = _by_series(rows), _cells_of_file(sweep)
+            found |= dict.fromkeys(of_file if not cells.keys().isdisjoint(of_file) else cells)
+    return list(found)
+
+
+def _is_overdue(rows: Iterable[Row], now: float) -> bool:
+    """Whether a sweep has not begun for longer than between its runs; once a week if only one is known."""
+    began: dict[str, float] = {}
+    for row in rows:
+        began[row["sweep_run"]] = min(row["submitted_at"], began.get(row["sweep_run"], now))
+    starts = sorted(began.values())
+    longest = max((after - one for one, after in pairwise(starts)), default=WEEK_S)
+    return now - starts[-1] > _OVERDUE * longest
+
+
+def _cells_of_file(sweep: str) -> list[Series]:
+    """The cells that a sweep's file plans today; none if there is no such file, or it cannot be planned."""
+    try:
+        cells = plan_sweep(load_sweep(sweep)).cells
+    except UserError:
+        return []
+    planned = (Series.of_run(run) for cell in cells for run in runs_of(cell))
+    return [series for series in planned if series.is_judged]
+
+
+def _newest_rejected(rows: Iterable[Row]) -> list[Row]:
+    """The rejected runs since the newest valid one, the newest first."""
+    found: list[Row] = []
+    for row in sorted(rows, key=lambda row: row["submitted_at"], reverse=True):
+        if row["state"] == "valid":
+            break
+        if row["state"] == "rejected":
+            found.append(row)
+    return found
+
+
+def _failed(series: Series, rejected: Sequence[Row], causes: Mapping[str, str]) -> MissingCell:
+    newest = rejected[0]
+    cause = causes.get(newest["job_name"]) or newest["reason"] or "no reason is recorded"
+    return MissingCell(series, cause, len(rejected), newest["job_name"], newest["submitted_at"])
+
+
+def _not_run(series: Series, ran: Iterable[Row], earlier: Sequence[Row]) -> MissingCell:
+    newest = max(earlier, key=lambda row: row["submitted_at"]) if earlier else None
+    sweep = newest and newest["sweep"]
+    if sweep is None:
+        cause = "nothing of it has a result"
+    elif any(row["sweep"] == sweep for row in ran):
+        cause = f"sweep {sweep} has no result of it"
+    else:
+        cause = f"sweep {sweep} did not run"
+    last = (newest["job_name"], newest["submitted_at"]) if newest else (None, None)
+    return MissingCell(series, cause, 0, *last)
+
+
+def _causes(store: Store, rows: Sequence[Row]) -> dict[str, str]:
+    """The first cause that the log of each rejected job names, or else the first check that failed."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import readings, runs, validations
+
+    names = [row["job_name"] for row in rows]
+    found: dict[str, str] = {}
+    query = select(runs.c.job_name, readings.c.log).select_from(runs).join(readings)
+    for job_name, log in store.of_each(names, query):
+        fatal = [problem["message"] for problem in log.get("problems", ()) if problem["fatal"]]
+        found |= {job_name: fatal[0].rstrip(".")} if fatal else {}
+    failed_checks = select(runs.c.job_name, validations.c.message).select_from(runs).join(validations)
+    failed_checks = failed_checks.where(validations.c.passed.is_(False), validations.c.severity == "error")
+    for job_name, message in store.of_each(names, failed_checks.order_by(validations.c.position)):
+        found.setdefault(job_name, message.rstrip("."))
+    return found
+
+
+def _day(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d}"

@@ -1,0 +1,230 @@
+"""What a comparison leaves out is said in one line, by the page, the command line and the report alike."""
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.judging.comparison import compare_dag_run, compare_planned, compare_since, compare_sweep
+from steptime.judging.completeness import WEEK_S, missing_of, two_levels
+from steptime.judging.judgements import publish, reject
+from steptime.judging.series import Series
+from steptime.judging.trend import sentence, trend
+from steptime.logs.models import Problem
+from steptime.reporting.page import html, report_since
+from steptime.results.models import Check, Result, Verdict
+from steptime.results.store import Store
+from steptime.settings import config_dir
+
+MakeResult = Callable[..., Result]
+NOW = time.time()
+MEMORY = "CUDA out of memory on rank 1"
+NCCL = "NCCL: a collective timed out on rank 0"
+WEEKS = 8
+WATCHED = Verdict(checks=(Check(name="job_succeeded", passed=False, message="Expected it, but it failed."),))
+
+
+def run(
+    make_result: MakeResult,
+    gpus: int,
+    week: float,
+    *,
+    sweep: str | None = "weekly-h",
+    cause: str | None = None,
+    attempt: int = 1,
+    seconds: float = 0.2,
+    **options: Any,
+) -> Result:
+    """A run of the cell `tiny·fp32·GPUS`, `week` weeks ago; with a cause one that failed."""
+    of_sweep = {"sweep": sweep, "sweep_run": sweep and f"weekly_sweep/{week}"}
+    made_by = make_result("x", dag_run_id=f"{gpus}-{week}").submitted.made_by.model_copy(update=of_sweep)
+    name = f"tiny-{gpus}-{week}-{attempt}{sweep or ''}"
+    at = NOW - 3600 - week * WEEK_S + 60 * attempt
+    made = make_result(
+        name, gpus=gpus, submitted_at=at, made_by=made_by, step_times=[seconds * gpus] * 20, **options
+    )
+    if cause is None:
+        return made
+    problem = Problem(kind="failed", message=f"{cause}.", fatal=True)
+    return made.model_copy(
+        update={"log": made.log.model_copy(update={"problems": (problem,)}), "verdict": WATCHED}
+    )
+
+
+@pytest.fixture
+def weeks(store: Store, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Eight weeks of a sweep of three cells: in the last one failed three times, and one did not run."""
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    for week in reversed(range(WEEKS)):
+        for gpus in (1, 2, 4):
+            if week or gpus == 1:
+                publish(store, run(make_result, gpus, week))
+    for attempt, cause in enumerate((MEMORY, NCCL, MEMORY), start=1):
+        reject(store, run(make_result, 2, 0, cause=cause, attempt=attempt))
+    return store
+
+
+LINE = (
+    f"3 cells planned: 1 judged, 1 failed (tiny·fp32·2: {MEMORY}), "
+    "1 not run (tiny·fp32·4: sweep weekly-h has no result of it)"
+)
+
+
+def test_cells_that_failed_or_did_not_run_are_named_with_the_cause(weeks: Store) -> None:
+    day = time.strftime("%Y-%m-%d", time.localtime(NOW - 3600 - WEEK_S + 60))
+    remarks = [
+        f"tiny·fp32·2 failed 3 times, the newest: {MEMORY}",
+        f"tiny·fp32·4 did not run: sweep weekly-h has no result of it; it ran last on {day}",
+    ]
+    newest = weeks.results(sweep="weekly-h", limit=1)[0]
+    for found in (
+        compare_since(weeks, NOW - WEEK_S),
+        compare_sweep(weeks, "weekly-h"),
+        compare_dag_run(weeks, *newest["sweep_run"].split("/")),
+    ):
+        assert found.completeness is not None
+        assert found.completeness.line == LINE
+        assert found.completeness.remarks == remarks
+        assert found.sentence.startswith("1 cell: 0 slower, 0 faster, 1 unchanged")
+
+
+def test_command_line_and_report_print_the_same(weeks: Store) -> None:
+    shown = CliRunner().invoke(app, ["results", "compare"], catch_exceptions=False).stdout
+    as_json = json.loads(
+        CliRunner().invoke(app, ["results", "compare", "--format", "json"], catch_exceptions=False).stdout
+    )
+    report = html(report_since(weeks, NOW - WEEK_S), NOW)
+
+    assert f"\n{LINE}.\n" in shown
+    assert "tiny·fp32·4 did not run: " in shown
+    assert as_json["completeness"]["line"] == LINE
+    assert [one["cell"] for one in as_json["completeness"]["missing"]] == ["tiny·fp32·2", "tiny·fp32·4"]
+    assert f"{LINE}." in report
+    assert f"<li>tiny·fp32·2 failed 3 times, the newest: {MEMORY}</li>" in report
+
+
+def test_the_trend_of_such_a_cell_says_so_instead_of_a_verdict_of_today(weeks: Store) -> None:
+    said = {}
+    for row in weeks.results(since=NOW - 2 * WEEK_S):
+        series = Series.of_row(row)
+        said[row["gpus"]] = sentence(series, trend(weeks, series), missing_of(weeks, series, NOW))
+
+    assert "0.2 s, unchanged, after 8 runs." in said[1]
+    assert ": 0.4 s, unchanged until " in said[2]
+    assert f", after 7 runs; since then it failed 3 times, the newest: {MEMORY}." in said[2]
+    assert ", after 7 runs; since then it did not run: sweep weekly-h has no result of it; " in said[4]
+
+
+def test_a_judged_cell_whose_newest_attempt_failed_is_named_too(
+    store: Store, make_result: MakeResult
+) -> None:
+    for week in reversed(range(WEEKS)):
+        publish(store, run(make_result, 1, week))
+    reject(store, run(make_result, 1, 0, attempt=2, cause=NCCL))
+
+    found = compare_since(store, NOW - WEEK_S).completeness
+    assert found is not None
+    assert found.line == (
+        "1 cell planned: 1 judged, 0 failed, 0 not run; "
+        f"1 judged by an earlier run, as the newest failed (tiny·fp32·1: {NCCL})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("late", "line"),
+    [
+        (0.0, "1 cell planned: 0 judged, 1 with insufficient history, 0 failed, 0 not run"),
+        (
+            0.3,
+            "2 cells planned: 0 judged, 1 with insufficient history, 0 failed, "
+            "1 not run (tiny·fp32·1: sweep weekly-h did not run)",
+        ),
+    ],
+)
+def test_a_whole_sweep_is_missing_once_it_is_overdue(
+    store: Store, make_result: MakeResult, late: float, line: str
+) -> None:
+    for week in (3, 2, 1):
+        publish(store, run(make_result, 1, week + late))
+        publish(store, run(make_result, 2, week + late, sweep=None))
+    publish(store, run(make_result, 4, 0, sweep=None))
+
+    found = compare_since(store, NOW - 0.9 * WEEK_S).completeness
+
+    assert found is not None
+    assert found.line == line
+
+
+def test_the_sweeps_file_says_what_is_planned(
+    store: Store, make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(shutil.copytree(config_dir(), tmp_path / "config")))
+    (tmp_path / "config" / "sweeps" / "weekly-h.yaml").write_text(
+        "name: weekly-h\ndescription: Two cells\ncluster: local\ngpu_hours_max: 10\n"
+        "runs:\n  - {workload: llama3.1, size: tiny, gpus: [1, 2], checkpoint: false}\n"
+    )
+    never = "nothing of it has a result; it has never run"
+
+    before = compare_planned(store, "weekly-h").completeness
+    for gpus, week in ((1, 1), (8, 1), (1, 0)):
+        publish(store, run(make_result, gpus, week))
+    after = compare_since(store, NOW - WEEK_S).completeness
+
+    assert before is not None
+    assert before.line.startswith(
+        "2 cells planned: 0 judged, 0 failed, 2 not run (tiny·fp32·1, tiny·fp32·2: "
+    )
+    assert after is not None
+    assert after.remarks == [f"tiny·fp32·2 did not run: {never}"], "8 is planned no longer"
+
+
+def levels(seed: int, level: Callable[[int, random.Random], float], noise: float = 0.01) -> list[float]:
+    """Half a year of weekly runs."""
+    rng = random.Random(seed)  # noqa: S311 - step times, not secrets
+    return [level(week, rng) * rng.gauss(1, noise) for week in range(26)]
+
+
+@pytest.mark.parametrize(
+    ("level", "least", "most"),
+    [
+        (lambda _week, _rng: 1.0, 0, 0.02),
+        (lambda _week, rng: 1 + 0.04 * rng.randint(0, 1), 0.35, 1),
+        (lambda _week, rng: 1 + 0.06 * rng.randint(0, 1), 0.95, 1),
+        (lambda week, _rng: 1 + 0.06 * (week // 4 % 2), 0.95, 1),
+        (lambda week, _rng: 1 + 0.06 * (week > 13), 0, 0.05),
+        (lambda week, _rng: 1 + 0.06 * (10 < week < 16), 0, 0.05),
+    ],
+    ids=["one level", "4 %", "6 %", "by the month", "a step", "a step and back"],
+)
+def test_two_levels_are_told_from_one_and_from_a_step(
+    level: Callable[[int, random.Random], float], least: float, most: float
+) -> None:
+    found = [two_levels(levels(seed, level)) is not None for seed in range(300)]
+    assert least <= sum(found) / len(found) <= most
+
+
+def test_cells_that_alternate_or_are_too_noisy_are_counted(store: Store, make_result: MakeResult) -> None:
+    def times(seed: int, level: Sequence[float], noise: float) -> list[float]:
+        rng = random.Random(seed)  # noqa: S311 - step times, not secrets
+        return [0.2 * level[week % len(level)] * rng.gauss(1, noise) for week in range(16)]
+
+    cells = {1: times(1, [1], 0.005), 2: times(2, [1], 0.005), 4: times(3, [1, 1.05], 0.005)}
+    cells[8] = times(4, [1], 0.06)
+    for gpus, seconds in cells.items():
+        for week, one in enumerate(reversed(seconds)):
+            store.publish(run(make_result, gpus, week, seconds=one))
+
+    found = compare_since(store, NOW - WEEK_S).completeness
+
+    assert found is not None
+    assert found.line == (
+        "4 cells planned: 4 judged, 0 failed, 0 not run; 1 too noisy to detect 5 % (tiny·fp32·8); "
+        "1 alternating between two levels (tiny·fp32·4)"
+    )
