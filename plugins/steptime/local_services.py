@@ -22,11 +22,11 @@ _Left = TypeVar("_Left")
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on `port` of this machine."""
+    """Return whether no server listens on `port` of any of this machine's addresses."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((LOOPBACK, port))
+            probe.bind(("", port))
         except OSError:
             return False
     return True

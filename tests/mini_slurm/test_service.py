@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -269,3 +270,39 @@ def test_down_ends_jobs_and_what_they_left_behind_and_keeps_the_accounting(mini_
 
     service.up(mini_slurm.home, quiet)
     eventually(lambda: accounted(mini_slurm, job).startswith("CANCELLED"), "its end in the accounting")
+
+
+LISTEN_WHERE_THE_HOST_NAME_LEADS = """
+import sys
+from pathlib import Path
+import psutil
+from steptime.mini_slurm import processes, service
+
+try:
+    layout, _ = service.up(Path(sys.argv[1]), print)
+    print(*sorted({
+        f"listens:{one.laddr.ip}" for daemon in processes.daemons(layout).values()
+        for one in daemon.net_connections("tcp") if one.status == psutil.CONN_LISTEN
+    }))
+finally:
+    service.down(Path(sys.argv[1]), print)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give this test a host name and an /etc/hosts")
+def test_it_starts_where_the_host_name_is_not_127_0_0_1(tmp_path: Path) -> None:
+    """Debian's installer writes 127.0.1.1, and a container has its own address; nothing listens elsewhere."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n127.0.1.1 myhost\n")
+    prepare = 'mount --bind "$0" /etc/hosts && hostname myhost && exec "$@"'
+    script = [sys.executable, "-c", LISTEN_WHERE_THE_HOST_NAME_LEADS, tmp_path / "home"]
+    done = subprocess.run(
+        ["unshare", "--mount", "--uts", "sh", "-c", prepare, hosts, *script],  # noqa: S607 (util-linux)
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    listening = [word for word in done.stdout.split() if word.startswith("listens:")]
+    assert listening == ["listens:127.0.0.1", "listens:127.0.1.1"]  # sshd, and all of Slurm

@@ -70,7 +70,7 @@ def up(
     """Start the mini Slurm, or what is missing of it, and wait until every node can be used.
 
     It runs as you, from Debian's packages; the command names those that are missing. All its state is
-    below STEPTIME_HOME, and it listens on 127.0.0.1. It goes on when the terminal closes.
+    below STEPTIME_HOME; its sshd listens on 127.0.0.1. It goes on when the terminal closes.
     """
     from steptime.mini_slurm import login, service
     from steptime.service import connection_file

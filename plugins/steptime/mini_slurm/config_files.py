@@ -9,6 +9,7 @@ from typing import Any
 
 import jinja2
 
+from steptime.errors import SystemFailure
 from steptime.files import write_whole
 from steptime.mini_slurm import login
 from steptime.mini_slurm.layout import GPUS_PER_NODE, MARKER, NODES, SlurmLayout, user
@@ -39,6 +40,7 @@ def write_all(layout: SlurmLayout) -> None:
         "gpus": GPUS_PER_NODE,
         "user": user(),
         "hostname": socket.gethostname().partition(".")[0],
+        "address": _address(),
         "ssh_command": shlex.join(login.command(layout)),
         "host_alias": login.HOST_ALIAS,
         "environment": _login_environment(layout),
@@ -50,6 +52,21 @@ def write_all(layout: SlurmLayout) -> None:
     if not _plugstack(layout).exists():
         write_plugstack(layout, "")
     _write_keys(layout)
+
+
+def _address() -> str:
+    """Return the IPv4 address that this machine's name resolves to: with NoInAddrAny, daemons listen there.
+
+    Often 127.0.0.1; Debian's installer writes 127.0.1.1; in a container it is the container's.
+    """
+    name = socket.gethostname()
+    try:
+        return str(socket.getaddrinfo(name, None, socket.AF_INET)[0][4][0])
+    except OSError as error:
+        raise SystemFailure(
+            f"the name of this machine, {name}, has no IPv4 address ({error.strerror}): "
+            f"add the line '127.0.1.1 {name}' to /etc/hosts."
+        ) from None
 
 
 def write_plugstack(layout: SlurmLayout, text: str) -> bool:

@@ -77,7 +77,7 @@ class SlurmLayout(Frozen):
     """The folder as the daemons name it: `<home>/slurm`, or a short link to it if that is too long."""
     ports: Ports
     ssh_host: str = LOOPBACK
-    """The address that sshd listens on; everything else is on loopback always."""
+    """The address that sshd listens on; the other daemons listen on the address of the host name."""
 
     @property
     def slurm_conf(self) -> Path:
