@@ -66,7 +66,7 @@ def _fp8_options(settings: Settings) -> dict[str, Any]:
 def model_options(run: PlannedRun) -> dict[str, Any]:
     """Return the fields of Megatron's TransformerConfig for CUDA graphs and fused kernels."""
     options: dict[str, Any] = {}
-    if run.records_graphs:
+    if run.settings.cuda_graphs:
         # Megatron-Core 0.15 has a new name; its old one does not survive that NeMo checks a config twice.
         if has_option(TransformerConfig, "cuda_graph_impl"):
             options |= accepted(TransformerConfig, cuda_graph_impl="local", use_te_rng_tracker=True)
@@ -95,11 +95,13 @@ def callbacks(run: PlannedRun, *, bootstrap: str | None = None) -> list[Callback
                 gc_interval_train=settings.gc_interval, gc_interval_val=settings.gc_interval
             )
         )
-    if settings.comm_overlap_callback or run.overlaps:
+    if settings.comm_overlap_callback or run.settings.tp_comm_overlap:
         found.append(
             MegatronCommOverlapCallback(
-                tp_comm_overlap=run.overlaps,
-                tp_comm_overlap_cfg=_tuned_buffers(settings.tp_comm_overlap_cfg) if run.overlaps else None,
+                tp_comm_overlap=run.settings.tp_comm_overlap,
+                tp_comm_overlap_cfg=_tuned_buffers(settings.tp_comm_overlap_cfg)
+                if run.settings.tp_comm_overlap
+                else None,
                 tp_comm_bootstrap_backend=bootstrap,
                 overlap_param_gather_with_optimizer_step=settings.overlap_param_gather_with_optimizer_step,
                 defer_embedding_wgrad_compute=settings.defer_embedding_wgrad_compute,

@@ -124,7 +124,7 @@ def _spread(run: PlannedRun) -> dict[str, Any]:
         "sequence_parallel": parallelism.tensor > 1,
         "overlap_p2p_comm": interleaved,
         "batch_p2p_comm": not interleaved,
-        "ub_tp_comm_overlap": run.overlaps,
+        "ub_tp_comm_overlap": run.settings.tp_comm_overlap,
     }
 
 

@@ -180,10 +180,6 @@ class PlannedRun:
     """Floating-point operations of a step on one sample; with them each step is logged with its TFLOPS."""
     performance: Performance = Performance()
     """Empty on the CPU."""
-    cuda_graphs: bool | None = None
-    """Whether steps are recorded as CUDA graphs; None for what the settings have."""
-    tp_comm_overlap: bool | None = None
-    """Whether tensor-parallel communication overlaps with matrix products; None as in the settings."""
 
     def tflops_per_gpu(self, step_time_s: float) -> float | None:
         """Return 10¹² operations per second of one rank; None if the plan has no flops of a step."""
@@ -194,18 +190,8 @@ class PlannedRun:
 
     @property
     def settings(self) -> Settings:
-        """Those of the workload; for graphs and overlap see `records_graphs` and `overlaps`."""
+        """Settings of NeMo: the workload's, with those that the user asks for."""
         return self.performance.trainer
-
-    @property
-    def records_graphs(self) -> bool:
-        """Whether steps are recorded as CUDA graphs."""
-        return self.settings.cuda_graphs if self.cuda_graphs is None else self.cuda_graphs
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether tensor-parallel communication overlaps with matrix products."""
-        return self.settings.tp_comm_overlap if self.tp_comm_overlap is None else self.tp_comm_overlap
 
 
 def read_run(path: Path) -> PlannedRun:
@@ -340,10 +326,13 @@ def _check_mode(run: PlannedRun) -> None:
 def _check_gpu_options(run: PlannedRun) -> None:
     """Refuse what only GPUs do on the CPU, and an FP8 recipe that does not go with the number format."""
     recipe = run.recipe
-    for name, wanted in (("cuda_graphs", run.records_graphs), ("tp_comm_overlap", run.overlaps)):
+    for name, wanted in (
+        ("cuda_graphs", run.settings.cuda_graphs),
+        ("tp_comm_overlap", run.settings.tp_comm_overlap),
+    ):
         if wanted and recipe.gpu_type == "cpu":
             raise TrainerError(f"{name} is for GPUs, and the plan is for the CPU: plan the run without it.")
-    if run.overlaps and recipe.parallelism.tensor == 1:
+    if run.settings.tp_comm_overlap and recipe.parallelism.tensor == 1:
         raise TrainerError("tp_comm_overlap needs tensor parallelism, and the plan has none.")
     fp8_recipe = run.settings.fp8_recipe
     if fp8_recipe not in ((None,) if recipe.dtype != "fp8" else FP8_RECIPES):

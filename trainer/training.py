@@ -78,7 +78,7 @@ def fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, devic
         recipe.model.num_layers,
         device,
         run.settings,
-        records_graphs=run.records_graphs,
+        records_graphs=run.settings.cuda_graphs,
         async_save=run.async_save,
     )
     strategy.checkpoint_io = measured(strategy.checkpoint_io, ending.progress if launch.rank == 0 else None)

@@ -113,7 +113,7 @@ def _model(run: PlannedRun, device: str, compile_mode: str) -> Model:
 def _usual_mode(run: PlannedRun, device: str) -> str:
     if device == "cpu":
         return "off"
-    return "reduce-overhead" if run.records_graphs else "default"
+    return "reduce-overhead" if run.settings.cuda_graphs else "default"
 
 
 @contextlib.contextmanager

@@ -39,22 +39,26 @@ class PlugPoint:
         if name not in self.built_in and name not in self.names():  # looking for others takes 0.1 s
             raise unknown_value(self.what, name, (*self.names(), *also))
 
-    def load(self, name: str) -> Any:
-        """Load the object of that name. Raises UserError if there is none, or it cannot be imported."""
-        return _load(self, name)
+    def load(self, name: str, module: str = "") -> Any:
+        """Load the object of that name, or a module of the package that has that name.
+
+        Raises UserError if there is none, or it cannot be imported.
+        """
+        return _load(self, name, module)
 
 
 CLUSTER_KINDS = PlugPoint(
     "steptime.cluster_kinds",
     "kind of cluster",
     {
-        "local": "steptime.clusters.local.cluster",
-        "runai": "steptime.clusters.runai.cluster",
-        "slurm": "steptime.clusters.slurm.cluster",
+        "local": "steptime.clusters.local",
+        "runai": "steptime.clusters.runai",
+        "slurm": "steptime.clusters.slurm",
     },
 )
-"""A module: `Config` is the model of its files, a `ClusterConfig`; `connect(config, connections)` gives the
-`Cluster`; and `job.sh.j2` beside it is the template of its job scripts."""
+"""A package. Its module `cluster` has `Config`, the model of its files, a `ClusterConfig`, and
+`connect(config, connections)`, which gives the `Cluster`. `job.sh.j2` is the template of its job scripts. The
+package may define `Options`, the `recipes.options.ClusterOptions` that a run may have there."""
 
 CONTAINERS = PlugPoint(
     "steptime.containers",
@@ -134,15 +138,19 @@ def _added(point: PlugPoint) -> Mapping[str, EntryPoint]:
 
 
 @cache
-def _load(point: PlugPoint, name: str) -> Any:
+def _load(point: PlugPoint, name: str, module: str) -> Any:
     if name in point.built_in:
-        return EntryPoint(name, point.built_in[name], point.group).load()
+        return _object(point.built_in[name], module)
     point.check(name)
     added = _added(point)[name]
     try:
-        return added.load()
+        return _object(added.value, module)
     except Exception as error:  # code of somebody else's
         raise UserError(
             f"{point.what} '{name}' cannot be loaded from '{added.value}': {error or type(error).__name__}. "
             "Mend or uninstall the package that adds it."
         ) from error
+
+
+def _object(value: str, module: str) -> Any:
+    return EntryPoint("", f"{value}.{module}" if module else value, "").load()

@@ -9,8 +9,8 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from steptime.airflow.params import dag_params, plan_from_params
 from steptime.errors import UserError
-from steptime.recipes.planning import PlanRequest, parse_request
-from steptime.recipes.request import SECTIONS
+from steptime.recipes.planning import parse_request
+from steptime.recipes.request import option_fields, sections
 from steptime.recipes.workloads import list_workloads, load_workload
 
 
@@ -19,9 +19,9 @@ def form(workload: str = "llama3.1", **defaults: Any) -> dict[str, Any]:
 
 
 def test_every_field_of_a_request_has_its_place_in_the_form() -> None:
-    placed = [name for names in SECTIONS.values() for name in names]
+    placed = [name for names in sections().values() for name in names]
 
-    assert sorted(placed) == sorted(set(PlanRequest.model_fields) - {"workload"})
+    assert sorted(placed) == sorted(option_fields())
 
 
 def test_choices_are_those_of_the_workload() -> None:
@@ -38,7 +38,7 @@ def test_every_form_is_complete_and_its_defaults_hold(workload: str) -> None:
 
     for name, param in params.items():
         assert param.description, name
-        assert param.schema["section"] in SECTIONS
+        assert param.schema["section"] in sections()
     ParamsDict(params).validate()
 
 
@@ -91,7 +91,7 @@ def test_every_empty_field_means_its_default(home: Path) -> None:
 def test_a_switch_of_the_recipe_can_be_left_alone(home: Path, chosen: object, meant: bool | None) -> None:
     params = ParamsDict(form())
     params["gres"] = chosen
-    assert parse_request({"workload": "llama3.1", **params.dump()}).gres is meant
+    assert parse_request({"workload": "llama3.1", **params.dump()}).cluster_options.get("gres") is meant
 
 
 def test_examples_are_written_as_they_are_typed() -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from steptime import settings
 from steptime.cli import app, main, recipes
-from steptime.recipes.request import SECTIONS
+from steptime.recipes.request import sections
 from steptime.recipes.workloads import list_workloads, load_workload
 
 
@@ -169,7 +169,7 @@ def test_help_has_the_panels_of_the_trigger_form(command: str, monkeypatch: pyte
         if flag := re.match(r"│ +--([a-z-]+)", line):
             panels[list(panels)[-1]].append(flag[1].replace("env", "environment").replace("-", "_"))
 
-    form = {section: list(names) for section, names in SECTIONS.items()}
+    form = {section: list(names) for section, names in sections().items()}
     assert {name: panels[name] for name in list(panels)[-len(form) :]} == form
     assert list(panels)[: -len(form)] == ["Arguments", "Options"]
     assert list(panels)[-len(form) :] == list(form)

@@ -21,7 +21,6 @@ from steptime.errors import UserError
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.models import Mode, ProfileWindow, Run
 from steptime.recipes.planning import parse_request, plan
-from steptime.recipes.slurm_options import SlurmOptions
 from tests.upstream.settings_record import load
 
 VENV = Staged(
@@ -105,7 +104,7 @@ def test_the_cluster_says_how_gpus_are_asked_for(
     gpu_option: str, switched: bool | None, options: list[str]
 ) -> None:
     run = planned("llama3.1", size="8b", gpus="16")
-    run = run.model_copy(update={"slurm": SlurmOptions(gres=switched)})
+    run = run.model_copy(update={"cluster_options": {"gres": switched}})
     wanted = asked(script_of(run, site(gpu_option=gpu_option)))
     assert [one for one in wanted if one.startswith(("--gres", "--gpus"))] == options
 
@@ -294,7 +293,13 @@ def test_options_that_a_site_may_have_for_every_job() -> None:
 
 def test_a_job_of_the_staging_is_counted_and_placed_as_its_run(two_ranks: Run) -> None:
     run = two_ranks.model_copy(
-        update={"slurm": SlurmOptions(account="mine", reservation="bench", additional=("--mem=100G",))}
+        update={
+            "cluster_options": {
+                "account": "mine",
+                "reservation": "bench",
+                "additional_slurm_params": "mem=100G",
+            }
+        }
     )
     extra = ("--qos=low", "--constraint=big", "--exclude=n1", "--contiguous")
     fields = {"partition": "batch", "account": "llm", "extra_options": extra}
@@ -311,18 +316,18 @@ def test_a_job_of_the_staging_is_counted_and_placed_as_its_run(two_ranks: Run) -
 
 
 def test_what_a_run_asks_of_slurm_wins_over_the_clusters_file(two_ranks: Run) -> None:
-    options = SlurmOptions(
-        gpus_per_node=1,
-        partition="debug",
-        nodelist="node[001-004]",
-        exclude="node003",
-        reservation="bench",
-        segment=2,
-        gres=False,
-        additional=("--mem=100G", "--constraint=gpu&memory", "--qos=high"),
-    )
+    options = {
+        "gpus_per_node": 1,
+        "partition": "debug",
+        "nodelist": "node[001-004]",
+        "exclude": "node003",
+        "reservation": "bench",
+        "segment": 2,
+        "gres": False,
+        "additional_slurm_params": "mem=100G;constraint=gpu&memory;qos=high",
+    }
     config = site(gpus_per_node=8, partition="batch", account="llm", extra_options=("--qos=low", "--nice=5"))
-    assert asked(script_of(two_ranks.model_copy(update={"slurm": options}), config)) == [
+    assert asked(script_of(two_ranks.model_copy(update={"cluster_options": options}), config)) == [
         *("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--exclusive", "--mem=100G"),
         *("--partition=debug", "--account=llm", "--qos=high", "--nice=5"),
         *("'--nodelist=node[001-004]'", "--exclude=node003", "--reservation=bench", "--segment=2"),
@@ -333,7 +338,7 @@ def test_what_a_run_asks_of_slurm_wins_over_the_clusters_file(two_ranks: Run) ->
 def test_a_segment_divides_the_nodes() -> None:
     run = planned("nemotron4-340b", gpu_type="gb200", gpus="128")
     with pytest.raises(UserError, match="segment 5 does not divide the 32 nodes of 340b·fp8·128"):
-        script_of(run.model_copy(update={"slurm": SlurmOptions(segment=5)}), site())
+        script_of(run.model_copy(update={"cluster_options": {"segment": 5}}), site())
 
 
 def test_a_run_that_cannot_be_is_known_before_it_is_staged() -> None:
@@ -433,7 +438,7 @@ def test_a_trace_sets_what_nccl_logs(two_ranks: Run) -> None:
 def test_a_resubmitted_run_avoids_nodes_that_failed_unless_they_are_asked_for(
     two_ranks: Run, own: dict[str, Any], extra: tuple[str, ...], excluded: str | None
 ) -> None:
-    run = two_ranks.model_copy(update={"slurm": SlurmOptions(**own)})
+    run = two_ranks.model_copy(update={"cluster_options": own})
     config = site(extra_options=extra)
     options = asked(script_of(config.avoiding(run, ("n7", "n8")), config))
     assert [option for option in options if "--exclude=" in option] == ([excluded] if excluded else [])

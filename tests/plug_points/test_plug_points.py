@@ -24,7 +24,7 @@ from steptime.results.models import Result
 from steptime.results.quality import validate
 from trainer.families import builder, check_family
 
-run = plan(PlanRequest(workload="acme", size="tiny", gpus="1", cluster="far")).runs[0]
+run = plan(PlanRequest(workload="acme", size="tiny", gpus="1", cluster="far", queue="fast")).runs[0]
 staged = Staged(
     python=None, venv_lock_sha256=None, trainer_path="/trainer", trainer_sha256="0" * 64, image_path="/i.sif"
 )
@@ -32,6 +32,7 @@ done = Result.model_validate_json(sys.stdin.read())
 verdict = validate(done.run, done.status, done.log, done.measurement)
 check_family(run.recipe.model.architecture)
 print(json.dumps({
+    "options": run.cluster_options,
     "script": job_spec(run, staged, load_cluster("far"), identity="x", started=0).script,
     "flops": model_flops(run.recipe.model, run.recipe.flops_formula),
     "checks": {check.name: check.message for check in verdict.warnings},
@@ -91,6 +92,7 @@ def test_one_of_everything_is_added_from_outside(
     told = json.loads(done.stdout)
     assert 'echo "a job of ACME"' in told["script"]
     assert "exec acmebox run /i.sif" in told["script"]
+    assert told["options"] == {"queue": "fast"}
     assert told["flops"] == 6.0 * 2 * 256
     assert told["checks"] == {"acme_cheap": "It took 2 GPUs."}
     assert told["model"] == "a model of ACME on cpu"
@@ -119,7 +121,7 @@ def test_a_broken_addition_is_named_with_what_to_do(outside: Callable[..., Any],
     entries = about.read_text()
     ask = ("-c", "from steptime.clusters.config import load_cluster; load_cluster('far')")
 
-    about.write_text(entries.replace("acme_plugs.cluster", "acme_plugs.gone"))
+    about.write_text(entries.replace("acme_plugs.kind", "acme_plugs.gone"))
     assert (
         "kind of cluster 'acme' cannot be loaded from 'acme_plugs.gone': No module named 'acme_plugs.gone'. "
         "Mend or uninstall the package that adds it." in outside(*ask).stderr

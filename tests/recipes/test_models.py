@@ -62,6 +62,7 @@ def test_a_run_that_is_told_nothing_is_the_first_from_step_0() -> None:
         "seed": 1234,
         "async_save": False,
         "environment": {},
+        "cluster_options": {},
     }
 
 

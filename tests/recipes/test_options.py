@@ -10,7 +10,6 @@ from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes.models import Mode, ProfileWindow, Run
 from steptime.recipes.planning import Plan, parse_request, plan
-from steptime.recipes.slurm_options import SlurmOptions
 
 NAMED = "/shared/checkpoints/default--None=0.0000-epoch=0-consumed_samples=12800.0"
 SAVED_320 = "/shared/default--None=0.0000-epoch=0-consumed_samples=320.0-last"
@@ -144,19 +143,21 @@ def test_the_options_of_slurm() -> None:
         segment=2,
         additional_slurm_params="nodelist=node[001-004],login1; constraint=gpu&memory ;exclusive;",
     )
-    assert run.slurm == SlurmOptions(
-        gpus_per_node=4,
-        gres=False,
-        partition="batch,debug",
-        account="llm",
-        segment=2,
-        nodelist="node[001-004],login1",
-        additional=("--constraint=gpu&memory", "--exclusive"),
-    )
+    assert run.cluster_options == {
+        "gpus_per_node": 4,
+        "gres": False,
+        "partition": "batch,debug",
+        "account": "llm",
+        "segment": 2,
+        "nodelist": "node[001-004],login1",
+        "additional_slurm_params": "constraint=gpu&memory;exclusive",
+    }
+    assert run.account == "llm"
 
 
 def test_nothing_is_asked_of_slurm_by_default() -> None:
-    assert run_of(size="8b", cluster="eos").slurm is None
+    run = run_of(size="8b", cluster="eos")
+    assert (run.cluster_options, run.account) == ({}, None)
 
 
 def test_another_image() -> None:
@@ -166,10 +167,9 @@ def test_another_image() -> None:
 
 
 def test_graphs_and_overlap_are_on_off_or_the_recipes() -> None:
-    run = run_of(size="70b", cuda_graphs=True, tp_comm_overlap=False)
-    assert (run.cuda_graphs, run.tp_comm_overlap) == (True, False)
-    run = run_of(size="70b")
-    assert (run.cuda_graphs, run.tp_comm_overlap) == (None, None)
+    recipes = run_of(size="70b").performance.trainer
+    asked = {"cuda_graphs": not recipes.cuda_graphs, "tp_comm_overlap": not recipes.tp_comm_overlap}
+    assert run_of(size="70b", **asked).performance.trainer == recipes.model_copy(update=asked)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from steptime.cli import main
 from steptime.errors import UserError
 from steptime.recipes import sweep_planning, sweeps
-from steptime.recipes.planning import PlanRequest, plan
+from steptime.recipes.planning import plan
+from steptime.recipes.request import option_fields
 from steptime.recipes.sweep_planning import Cell, SweepPlan, fresh_cells, plan_sweep, runs_of
 from steptime.recipes.sweeps import excludes, list_sweeps, load_sweep
 from steptime.settings import shipped
@@ -334,13 +335,13 @@ def test_all_that_is_wrong_with_a_sweep_is_told_at_once(write: Callable[..., Pat
         "line 2, gpu_hours_max: has to be above 0, not 0.",
         "line 5, runs.0.size: size stands both in zip and beside it.",
         "line 9, runs.0.sise: unknown field 'sise': did you mean 'size'? Valid are: "
-        + ", ".join([*PlanRequest.model_fields, "zip"])
+        + ", ".join(["workload", *option_fields(), "zip"])
         + ".",
         "line 10, runs.0.max_steps: has to be at least 1, not 0.",
         "line 14, runs.1: names no workload, as in workload: llama3.1.",
         "line 15, runs.1.gpus: an empty list asks for nothing: leave it out, or name a value.",
         "line 17, exclude.0.repeats: unknown field 'repeats': did you mean 'reservation'? Valid are: "
-        + ", ".join(name for name in PlanRequest.model_fields if name not in ("repeats", "environment"))
+        + ", ".join(name for name in ("workload", *option_fields()) if name not in ("repeats", "environment"))
         + ".",
         "line 18, exclude.0.size: has to be text, not 8.",
         "line 19, exclude.1: an empty exclusion would exclude everything: name a field, as in size: 70b.",

@@ -12,7 +12,6 @@ import sqlalchemy
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
-from steptime.recipes.slurm_options import SlurmOptions
 from steptime.results import charges, database, schema
 from steptime.results.budgets import BudgetBalance, BudgetExceeded, Charge, month_bounds, month_of, times_of
 from steptime.results.models import Result
@@ -60,9 +59,9 @@ def make_run(make_result: Callable[..., Result]) -> MakeRun:
 
     def make(gpu_hours: int = 4, *, repeat: int = 1, account: str | None = None) -> Run:
         of_run = {"cluster": "eos", "time_limit_s": 3600, "repeat": repeat}
-        slurm = None if account is None else SlurmOptions(account=account)
+        options = {} if account is None else {"account": account}
         run = make_result(gpus=gpu_hours).run
-        return run.model_copy(update=of_run | {"slurm": slurm})
+        return run.model_copy(update=of_run | {"cluster_options": options})
 
     return make
 

@@ -46,7 +46,12 @@ def test_what_does_not_change_how_a_run_ran_is_no_event(make_result: MakeResult)
     one = json.loads(make_result("one").record)
     other = json.loads(json.dumps(one))
     other["run"] |= {"model_flops": 1.0, "experiment": "other", "repeat": 9, "checkpoint_path": "/other"}
-    other["run"] |= {"schema_version": 2, "cluster": "other", "mode": "profile", "slurm": {"exclude": "n1"}}
+    other["run"] |= {
+        "schema_version": 2,
+        "cluster": "other",
+        "mode": "profile",
+        "cluster_options": {"exclude": "n1"},
+    }
     other["run"]["recipe"] |= {"image": "nemo:25.12"}
     other["provenance"]["environment"] |= {"PYTHONPATH": "/elsewhere"}
     assert changes(json.dumps(one), json.dumps(other)) == []

@@ -40,7 +40,9 @@ def planned(**asked: Any) -> Run:
 
 def on_one_gpu(run: Run) -> Run:
     recipe = run.recipe.model_copy(update={"parallelism": Parallelism(data=1)})
-    return run.model_copy(update={"recipe": recipe, "tp_comm_overlap": False})
+    settings = run.performance.trainer.model_copy(update={"tp_comm_overlap": False})
+    performance = run.performance.model_copy(update={"trainer": settings})
+    return run.model_copy(update={"recipe": recipe, "performance": performance})
 
 
 def given(run: Run, folder: Path) -> dict[str, str]:

@@ -78,7 +78,7 @@ def test_the_thin_loop_takes_every_plan(tmp_path: Path, gpu_type: str) -> None:
         for run in (few, many, profiled):
             limits.check(run)
             assert (run.recipe.gpu_type, run.recipe.dtype) == (gpu_type, name.rpartition("-")[2])
-            assert not run.records_graphs
+            assert not run.settings.cuda_graphs
         assert few.recipe.model.num_layers == profiled.recipe.model.num_layers < many.recipe.model.num_layers
         assert (few.mode, many.mode, profiled.mode) == ("performance", "performance", "profile")
     true = {"hidden_size": 4096, "seq_length": 8192, "vocab_size": 128256}

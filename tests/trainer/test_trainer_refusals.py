@@ -51,6 +51,11 @@ def test_broken_file(tmp_path: Path, content: str | None, reason: str) -> None:
     assert str(path) in line
 
 
+def settings(run: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = run["performance"]["trainer"]
+    return found
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -64,14 +69,17 @@ def test_broken_file(tmp_path: Path, content: str | None, reason: str) -> None:
         (lambda run: run.update(first_step=5), "starts above 0, every other mode at 0"),
         (lambda run: run.update(mode="fast"), "mode 'fast' is not one this trainer has; it has: performance"),
         (lambda run: run.update(mode="profile"), "mode 'profile' with profile None: a profile run has"),
-        (lambda run: run.update(cuda_graphs=True), "cuda_graphs is for GPUs, and the plan is for the CPU"),
-        (lambda run: run.update(tp_comm_overlap=True), "tp_comm_overlap is for GPUs"),
+        (
+            lambda run: settings(run).update(cuda_graphs=True),
+            "cuda_graphs is for GPUs, and the plan is for the CPU",
+        ),
+        (lambda run: settings(run).update(tp_comm_overlap=True), "tp_comm_overlap is for GPUs"),
         (lambda run: run["recipe"].update(dtype="fp8"), "dtype 'fp8' with fp8_recipe None: fp8 needs one of"),
         (
-            lambda run: run["performance"]["trainer"].update(fp8_recipe="delayed"),
+            lambda run: settings(run).update(fp8_recipe="delayed"),
             "dtype 'fp32' with fp8_recipe",
         ),
-        (lambda run: run.update(tp_comm_overlap=1), "tp_comm_overlap is 1, not of type bool"),
+        (lambda run: settings(run).update(tp_comm_overlap=1), "tp_comm_overlap is 1, not of type bool"),
         (lambda run: run.update(checkpoint_path="x"), "a checkpoint_load needs one"),
         (lambda run: run.update(mode="checkpoint_load", first_step=5), "a checkpoint_load needs one"),
         (

@@ -6,24 +6,11 @@ from typing import Any
 
 from steptime.errors import UserError
 from steptime.recipes.notation import format_time_limit
+from steptime.recipes.options import declaration
 from steptime.recipes.planning import Plan, plan
-from steptime.recipes.request import PlanRequest
+from steptime.recipes.request import PlanRequest, option_fields
 from steptime.recipes.selection import readable_clusters, select
 from steptime.recipes.workload_file import PROXY_SUFFIX, Workload
-
-_ON_SLURM = "On a Slurm cluster"
-_CONDITIONS: Mapping[str, str] = {
-    **dict.fromkeys(("gpus_per_node", "gres", "partition", "account", "nodelist", "exclude"), _ON_SLURM),
-    **dict.fromkeys(("reservation", "additional_slurm_params"), _ON_SLURM),
-    "segment": f"{_ON_SLURM}, with so many nodes",
-    "cuda_graphs": "On GPUs",
-    "async_save": "With checkpoint or save_checkpoint",
-    "tp_comm_overlap": "On GPUs, with tensor parallelism",
-    "image": "On a cluster that runs containers",
-    "load_checkpoint": "With one number of GPUs",
-    "profile_ranks": "With profile",
-}
-"""For examples that cannot be run with the form's defaults alone: what else they need."""
 
 
 class Hints:
@@ -48,7 +35,7 @@ class Hints:
 
     def suggested(self, name: str, field: Mapping[str, Any]) -> list[Any]:
         """Return a field's examples, if they can be run with everything else as the form begins."""
-        return [] if name in _CONDITIONS else self.examples(name, field)
+        return [] if declaration(option_fields()[name]).needs else self.examples(name, field)
 
     def description(self, name: str, field: Mapping[str, Any], *, lists_choices: bool) -> str:
         """Return the form's text below a field."""
@@ -61,7 +48,7 @@ class Hints:
             sentences.append(f"Default: {self._defaults[name]}.")
         if some := self.examples(name, field):
             as_typed = (example if isinstance(example, str) else json.dumps(example) for example in some)
-            condition = _CONDITIONS.get(name)
+            condition = declaration(option_fields()[name]).needs
             beginning = "For example" if condition is None else f"{condition}, for example"
             sentences.append(f"{beginning}: {', '.join(as_typed)}.")
         return " ".join(sentences)

@@ -6,12 +6,14 @@ from types import MappingProxyType
 from typing import Any
 
 from airflow.sdk import Param
+from pydantic import BaseModel
 
 from steptime.airflow.form_hints import Hints
 from steptime.clusters.config import list_clusters
 from steptime.errors import UserError
+from steptime.recipes.options import options_of_kinds
 from steptime.recipes.planning import Plan, PlanRequest, parse_request, plan
-from steptime.recipes.request import SECTIONS
+from steptime.recipes.request import option_fields, sections
 from steptime.recipes.selection import readable_clusters
 from steptime.recipes.workload_file import Workload
 from steptime.recipes.workloads import load_workload
@@ -25,45 +27,43 @@ _WORDS = {
     "dtype": "number format (dtype)",
     "gpu": "GPU",
     "gpus": "GPUs",
-    "gres": "GRES",
     "nccl": "NCCL",
-    "params": "parameters",
-    "slurm": "Slurm",
     "tp": "TP",
 }
 """Words of fields' names as titles have them."""
 
 
 def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Param]:
-    """Return a typed param for each field of `PlanRequest` but the workload, which the DAG itself names.
+    """Return a typed param for each option; the DAG itself names the workload.
 
-    `defaults` replaces defaults of `PlanRequest`. Combinations are checked by `plan_from_params`, in a task.
+    `defaults` replaces defaults of the options. Combinations are checked by `plan_from_params`, in a task.
     """
     properties = _properties()
     defaults = {"cluster": _first_cluster(workload), **defaults}
     begins_with = {
-        name: defaults.get(name, PlanRequest.model_fields[name].get_default(call_default_factory=True))
-        for names in SECTIONS.values()
-        for name in names
+        name: defaults.get(name, field.get_default(call_default_factory=True))
+        for name, field in option_fields().items()
     }
     choices, hints = _choices(workload), Hints(workload, begins_with)
     return {
         name: Param(
             begins_with[name],
-            title=_title(name),
+            title=option_fields()[name].title or _title(name),
             section=section,
             **_shown(name, properties[name], choices.get(name), hints),
         )
-        for section, names in SECTIONS.items()
+        for section, names in sections().items()
         for name in names
     }
 
 
 @cache
 def _properties() -> Mapping[str, Any]:
-    """The JSON schema of each field; it is the same in each reading of a DAG's file."""
-    schema: Mapping[str, Any] = PlanRequest.model_json_schema()
-    return MappingProxyType(schema["properties"])
+    """The JSON schema of each option; it is the same in each reading of a DAG's file."""
+    models: tuple[type[BaseModel], ...] = (*options_of_kinds().values(), PlanRequest)
+    return MappingProxyType(
+        {name: schema for model in models for name, schema in model.model_json_schema()["properties"].items()}
+    )
 
 
 def plan_from_params(workload: str, params: Mapping[str, Any]) -> Plan:

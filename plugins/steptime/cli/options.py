@@ -19,24 +19,24 @@ from pydantic.fields import FieldInfo
 
 from steptime.errors import UserError, shown
 from steptime.recipes.planning import PlanRequest, parse_request
-from steptime.recipes.request import SECTIONS
+from steptime.recipes.request import option_fields, sections
 
 
 def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace the first parameter of `command`, a `PlanRequest`, by one flag for each of its fields.
+    """Replace the first parameter of `command`, a `PlanRequest`, by the workload and a flag for each option.
 
     Values that the model refuses raise UserError; what fits no recipe is refused by `plan()`.
     """
-    fields = PlanRequest.model_fields
+    fields = option_fields()
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
     @wraps(command)
     def with_flags(**values: Any) -> Any:
-        request = _request({name: values.pop(name) for name in fields})
+        request = _request({name: values.pop(name) for name in ("workload", *fields)})
         return command(request, **values)
 
-    flags = [_argument(name, field) for name, field in fields.items() if field.is_required()]
-    flags += [_flag(name, fields[name], panel) for panel, names in SECTIONS.items() for name in names]
+    flags = [_argument("workload", PlanRequest.model_fields["workload"])]
+    flags += [_flag(name, fields[name], panel) for panel, names in sections().items() for name in names]
     # Typer reads both: the signature for names and defaults, the annotations for the types.
     with_flags.__signature__ = inspect.Signature(flags + own)  # type: ignore[attr-defined]
     with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in flags + own}
@@ -71,7 +71,7 @@ def _is_dictionary(field: FieldInfo) -> bool:
 
 
 def _request(values: dict[str, Any]) -> PlanRequest:
-    for name, field in PlanRequest.model_fields.items():
+    for name, field in option_fields().items():
         if _is_dictionary(field):
             values[name] = _assignments(values[name] or ())
     return parse_request(values)

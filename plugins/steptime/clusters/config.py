@@ -287,7 +287,7 @@ def _of_its_kind(document: Document) -> tuple[ClusterConfig | None, list[Mistake
     if kind is None:
         return None, problems
     try:
-        model: type[ClusterConfig] = CLUSTER_KINDS.load(kind.kind).Config
+        model: type[ClusterConfig] = CLUSTER_KINDS.load(kind.kind, "cluster").Config
     except UserError as error:
         return None, [*problems, Mistake.of(error, "kind")]
     return document.fit(model)
@@ -324,7 +324,7 @@ def open_cluster(config: ClusterConfig, connections: Connections = no_connection
 
     `connections` gives its login.
     """
-    cluster: Cluster = CLUSTER_KINDS.load(config.kind).connect(config, connections)
+    cluster: Cluster = CLUSTER_KINDS.load(config.kind, "cluster").connect(config, connections)
     return cluster
 
 

@@ -13,7 +13,6 @@ from steptime.recipes.config_problems import FieldError, FieldErrors, Mistake
 from steptime.recipes.layers import HybridShape, LatentAttention, MoeShape, NemoConfig
 from steptime.recipes.named import DESCRIBED, MEGATRON_BRIDGE, NAMED, NamedRecipe, kind_of_model
 from steptime.recipes.performance import Performance
-from steptime.recipes.slurm_options import SlurmOptions
 from steptime.refusals import written
 
 RUN_FILE = "run.json"
@@ -317,24 +316,21 @@ class Run(Frozen):
     environment: dict[str, str] = Field(default_factory=dict)
     """What the user asks for; it wins over that of the workload and of the cluster."""
     performance: Performance = Performance()
-    """How the workload launches such a run."""
+    """How the workload launches such a run, with the trainer's settings that the user asks for."""
     profile: ProfileWindow | None = None
     """For the mode `profile`, and only there."""
-    cuda_graphs: bool | None = None
-    """Whether steps are recorded as CUDA graphs; None for what the workload sets."""
-    tp_comm_overlap: bool | None = None
-    """Whether tensor-parallel communication overlaps with matrix products; None as in the workload."""
     model_flops: PositiveFloat | None = None
     """Floating-point operations of a step on one sample, by the recipe's formula: for TFLOPS in the log."""
-    slurm: SlurmOptions | None = None
-    """What is asked of Slurm; None elsewhere, and if nothing is."""
+    cluster_options: dict[str, bool | int | str] = Field(default_factory=dict)
+    """What is asked of the kind of cluster, by the names that it declares in its folder."""
     cell: str | None = None
     """The label of its cell in a sweep; None outside sweeps."""
 
     @property
     def account(self) -> str | None:
         """The account that pays for the run; None for the cluster's default."""
-        return None if self.slurm is None else self.slurm.account
+        account = self.cluster_options.get("account")
+        return None if account is None else str(account)
 
     @property
     def label(self) -> str:

@@ -223,13 +223,15 @@ class PerformanceRules(Frozen):
         # To look at one row of each kind is enough.
         kinds = {self._kind(row): row for row in rows if not any(rule.holds_for_row(row) for rule in unclear)}
         found = set()
-        for row, mode in itertools.product(kinds.values(), Mode):
-            settings = self._of_row(row, mode, _TRAINS_WITH_RULES).trainer
+        setting = (rule for rule in self.rules if rule.trainer.model_fields_set)
+        clusters = {_OTHER_KIND, *(name for rule in setting for name in rule.cluster_kinds)}
+        for row, mode, cluster in itertools.product(kinds.values(), Mode, sorted(clusters)):
+            settings = self._of_row(row, mode, cluster).trainer
             for names, misfit in _misfits(row, settings):
                 if misfit not in found:
                     found.add(misfit)
                     message = f"{row.name} in {row.dtype} on {row.gpu_type}, {mode.value}: {misfit}"
-                    yield Mistake(message, self._place_of(names, row, mode))
+                    yield Mistake(message, self._place_of(names, row, mode, cluster))
 
     def _whatever_is_meant(self, misnamed: Iterable[Mistake]) -> list[Rule]:
         """The rules with unknown names, without the conditions that have these."""
@@ -248,18 +250,18 @@ class PerformanceRules(Frozen):
         held = tuple(rule.holds_for_row(row) for rule in self.rules)
         return row.dtype, row.parallelism.tensor == 1, held
 
-    def _place_of(self, names: Collection[str], row: Row, mode: Mode) -> Location:
+    def _place_of(self, names: Collection[str], row: Row, mode: Mode, cluster: str) -> Location:
         """Of the last rule of a run that sets one of these settings; this block itself if none does."""
         for index, rule in reversed([*enumerate(self.rules)]):
-            if rule.holds_for_row(row) and rule.holds_for_job(mode, _TRAINS_WITH_RULES):
+            if rule.holds_for_row(row) and rule.holds_for_job(mode, cluster):
                 own = [name for name in names if name in rule.trainer.model_fields_set]
                 if own:
                     return ("rules", index, "trainer", own[0])
         return ()
 
 
-_TRAINS_WITH_RULES = "slurm"
-"""The kind of cluster whose runs are looked at for settings that cannot go together."""
+_OTHER_KIND = ""
+"""Stands for the kinds of clusters that no rule names."""
 
 
 def _misfits(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -12,16 +12,15 @@ from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.recipes.environment import check_environment
 from steptime.recipes.flops import recipe_flops
-from steptime.recipes.machine_options import (
-    check_graphs_and_overlap,
-    slurm_options,
-    with_image,
-)
+from steptime.recipes.image import parse_image
 from steptime.recipes.models import Mode, Recipe, Run, Window
 from steptime.recipes.modes import Schedule, mode_of, profile_of, recipe_of_pair, require_tested, schedule_of
+from steptime.recipes.named import NamedRecipe
 from steptime.recipes.notation import parse_time_limit
-from steptime.recipes.request import PlanRequest, parse_request
-from steptime.recipes.selection import Selection, recipes_of, select
+from steptime.recipes.options import ClusterOptions, declaration, options_of_kinds
+from steptime.recipes.performance import Performance
+from steptime.recipes.request import PlanRequest, option_fields, parse_request
+from steptime.recipes.selection import Selection, clusters_of_kind, recipes_of, select
 
 __all__ = ["CheckpointPair", "Plan", "PlanRequest", "parse_request", "plan", "require_runnable"]
 
@@ -72,13 +71,13 @@ def plan(request: PlanRequest) -> Plan:
     A plan may be for another type of GPU than its cluster has, to be read; `require_runnable` refuses that.
     """
     selection = select(request)
-    recipes = [with_image(recipe, request, selection) for recipe in recipes_of(selection, request)]
+    recipes = [_with_image(recipe, request, selection) for recipe in recipes_of(selection, request)]
     mode = mode_of(request)
     schedule = schedule_of(request, mode, selection, recipes)
     time_limit_s = parse_time_limit(schedule.time_limit)
     check_environment(request.environment)
-    check_graphs_and_overlap(request, selection, recipes)
-    slurm = slurm_options(request, selection, recipes)
+    trainer_settings = _trainer_settings(request, recipes)
+    cluster_options = _cluster_options(request, selection, recipes)
 
     def run(recipe: Recipe, mode: Mode = mode, repeat: int = 1) -> Run:
         return Run(
@@ -94,16 +93,12 @@ def plan(request: PlanRequest) -> Plan:
             checkpoint_path=request.load_checkpoint,
             async_save=mode is Mode.CHECKPOINT_SAVE and _saves_asynchronously(request, recipe),
             environment=request.environment,
-            performance=selection.workload.performance.of(
-                recipe, selection.size_name, mode, selection.cluster.kind
-            ),
+            performance=_performance(selection, recipe, mode, trainer_settings),
             profile=profile_of(request, selection, recipe, schedule.max_steps)
             if mode is Mode.PROFILE
             else None,
-            cuda_graphs=request.cuda_graphs,
-            tp_comm_overlap=request.tp_comm_overlap,
             model_flops=recipe_flops(recipe).per_sample,
-            slurm=slurm,
+            cluster_options=cluster_options,
         )
 
     if mode in (Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD):
@@ -127,6 +122,70 @@ def plan(request: PlanRequest) -> Plan:
         gpu_hours_max=gpus * time_limit_s / 3600,
         cluster_gpu_type=selection.cluster.gpu_type,
     )
+
+
+def _with_image(recipe: Recipe, request: PlanRequest, selection: Selection) -> Recipe:
+    """Return the recipe with the image that was asked for. Raises UserError if it cannot be run."""
+    if request.image is None:
+        return recipe
+    parse_image(request.image)
+    if selection.cluster.container == "none":
+        raise UserError(
+            f"image needs a cluster that runs containers, and '{request.cluster}' runs none "
+            "(container: none in its file): leave image out, or name another cluster."
+        )
+    return recipe.model_copy(update={"image": request.image})
+
+
+def _trainer_settings(request: PlanRequest, recipes: Sequence[Recipe]) -> dict[str, Any]:
+    """Return the trainer's settings that were asked for by name. Raises UserError for what cannot be."""
+    settings = {}
+    for name, field in option_fields().items():
+        declared, value = declaration(field), getattr(request, name, None)
+        if value is None:
+            continue
+        for recipe in recipes:
+            if declared.sets_trainer and isinstance(recipe.model, NamedRecipe):
+                raise UserError(
+                    f"{name} of {recipe.workload} {recipe.size} on {recipe.gpu_type} is its recipe's in "
+                    "Megatron-Bridge: leave it out."
+                )
+            for check in declared.checks:
+                check(name, value, recipe)
+        if declared.sets_trainer:
+            settings[name] = value
+    return settings
+
+
+def _performance(
+    selection: Selection, recipe: Recipe, mode: Mode, trainer_settings: dict[str, Any]
+) -> Performance:
+    """Return how the workload launches a run, with the trainer's settings that were asked for."""
+    found = selection.workload.performance.of(recipe, selection.size_name, mode, selection.cluster.kind)
+    return found.model_copy(update={"trainer": found.trainer.model_copy(update=trainer_settings)})
+
+
+def _cluster_options(
+    request: PlanRequest, selection: Selection, recipes: Sequence[Recipe]
+) -> dict[str, bool | int | str]:
+    """Return the options for the kind of cluster.
+
+    Raises UserError for a value that it cannot have, and for an option of another kind.
+    """
+    kind, of_kinds = selection.cluster.kind, options_of_kinds()
+    own = of_kinds.get(kind, ClusterOptions)
+    for name in request.cluster_options:
+        if name not in own.model_fields:
+            other = next(one for one, options in of_kinds.items() if name in options.model_fields)
+            called, known = of_kinds[other].clusters, ", ".join(clusters_of_kind(other)) or "none yet"
+            raise UserError(
+                f"{name} is for {called} clusters, and '{request.cluster}' is of kind {kind}: "
+                f"leave it out, or name a {called} cluster ({known})."
+            )
+    options = own.of(request.cluster_options)
+    for recipe in recipes:
+        options.check(recipe)
+    return options.given
 
 
 def _filled_in(

@@ -1,202 +1,238 @@
-"""What somebody asks for, before it is checked against a recipe: flags, DAG params and JSON become this."""
+"""What somebody asks for, before it is checked against a recipe: flags, DAG params and JSON become this.
 
-from collections.abc import Mapping
+Each option is declared here, or in the folder of its kind of cluster, and nowhere else: the trigger form, the
+flags of the command line and the fields of sweeps follow from `option_fields`.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
+from pydantic.fields import FieldInfo
 
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
+from steptime.recipes.models import Recipe
+from steptime.recipes.named import NamedRecipe
 from steptime.recipes.notation import NUMBERS_PATTERN, TIME_LIMIT_PATTERN, WINDOW_PATTERN
+from steptime.recipes.options import declaration, option, options_of_kinds
 from steptime.refusals import in_words
 from steptime.settings import default_cluster
 
-SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "Where": ("cluster",),  # it decides what of the rest can be run
-        "Model": ("size", "dtype", "proxy"),
-        "Scale": ("gpu_type", "gpus", "scaling", "tensor_parallel", "repeats"),
-        "Run": (
-            *("max_steps", "window", "time_limit"),
-            *("checkpoint", "save_checkpoint", "load_checkpoint", "async_save"),
-        ),
-        "Profile and trace": (
-            *("profile", "profile_start", "profile_stop", "profile_ranks", "gpu_metrics"),
-            "nccl_trace",
-        ),
-        "Machines": ("image", "cuda_graphs", "tp_comm_overlap", "environment"),
-        "Slurm": (
-            *("gpus_per_node", "gres", "partition", "account", "nodelist", "exclude", "reservation"),
-            *("segment", "additional_slurm_params"),
-        ),
-    }
-)
-"""Sections of the trigger form and panels of `steptime run --help`, in the order people read them."""
+
+def _on_gpus(name: str, _: Any, recipe: Recipe) -> None:
+    if recipe.gpu_type == "cpu":
+        raise UserError(
+            f"{name} is for GPUs, and {recipe.workload} {recipe.size} on cpu has none: leave it out."
+        )
+
+
+def _with_tensor_parallelism(name: str, value: Any, recipe: Recipe) -> None:
+    if value and not isinstance(recipe.model, NamedRecipe) and recipe.parallelism.tensor == 1:
+        raise UserError(
+            f"{name} needs tensor parallelism, and {recipe.workload} {recipe.size} on {recipe.gpu_type} on "
+            f"{recipe.gpus} GPUs has none: leave it out."
+        )
 
 
 class PlanRequest(Frozen):
-    """What somebody asks for. None means the default, which the description names."""
+    """What somebody asks for. None means the default, which the description names.
+
+    In JSON the options of a kind of cluster stand beside the others, as people write them.
+    """
 
     workload: str = Field(
         description="Workload, with its release (llama3.1-25.04), or its family alone (llama3.1).",
         examples=["llama3.1", "nemotron4-340b-24.11"],
     )
-    size: str | None = Field(
-        None,
-        description="Model size; by default tiny on a cluster without GPUs, else the document's default.",
-        examples=["tiny", "8b", "405b"],
-    )
-    dtype: str | None = Field(
-        None,
-        description="Number format; by default the document's, or the only one of the size.",
-        examples=["bf16", "fp8"],
-    )
-    gpu_type: str | None = Field(
-        None, description="Type of GPU; by default the cluster's.", examples=["h100", "gb200", "cpu"]
-    )
-    gpus: str | None = Field(
-        None,
-        description="GPU counts: a list with commas, or FIRST-LAST for the documented scales within it; "
-        "by default the size's own.",
-        json_schema_extra={"pattern": NUMBERS_PATTERN},
-    )
-    scaling: str = Field(
-        "weak",
-        description="weak: the global batch size grows with the GPUs; strong: it stays.",
-        examples=["weak", "strong"],
-    )
-    proxy: bool = Field(
-        False,
-        description="The proxy of the size, for small clusters: the same layers, but fewer (405b has one).",
-    )
-    tensor_parallel: int | None = Field(
-        None,
-        ge=1,
-        description="Tensor parallelism, if the size leaves it open (tiny does).",
-    )
-    max_steps: int | None = Field(
-        None,
-        ge=1,
-        le=1_000_000,
-        description="Training steps; by default the document's.",
-    )
-    window: str | None = Field(
-        None,
-        description="Global steps to average, FIRST:LAST, both included; by default the document's.",
-        json_schema_extra={"pattern": WINDOW_PATTERN},
-    )
-    time_limit: str | None = Field(
-        None,
-        description="Time after which the cluster ends a job, HH:MM:SS; by default the document's.",
-        json_schema_extra={"pattern": TIME_LIMIT_PATTERN},
-    )
-    checkpoint: bool = Field(
-        False,
-        description="Also save a checkpoint, load it in a second job, and time both: "
-        "on the largest of the GPU counts.",
-    )
-    save_checkpoint: bool = Field(
-        False, description="Only save a checkpoint at the end of each run, and time it."
-    )
-    load_checkpoint: str | None = Field(
-        None,
-        description="Only load the checkpoint in this folder of the cluster (the one above weights/), "
-        "time it, and train one step. Its step follows from its name; without one there it is max_steps.",
-        examples=["/shared/checkpoints/default--None=0.0000-epoch=0-consumed_samples=12800.0"],
-    )
-    async_save: bool | None = Field(
-        None,
-        description="Save checkpoints asynchronously, or not: training waits only until a copy in memory is "
-        "made, and another process writes it. Goes with checkpoint and save_checkpoint. By default on GPUs, "
-        "as upstream, and not on the CPU.",
-    )
-    profile: bool = Field(
-        False,
-        description="Run under a profiler instead: Nsight Systems on GPUs that have it, else torch's. "
-        "Its times are not for comparison.",
-    )
-    profile_start: int | None = Field(
-        None, ge=0, le=1_000_000, description="Step at which profiling starts; by default the document's."
-    )
-    profile_stop: int | None = Field(
-        None, ge=1, le=1_000_000, description="Step at which profiling stops; by default the document's."
-    )
-    profile_ranks: str | None = Field(
-        None,
-        description="Ranks to profile; by default the document's.",
-        examples=["0"],
-        json_schema_extra={"pattern": NUMBERS_PATTERN},
-    )
-    gpu_metrics: bool = Field(
-        False,
-        description="Sample the GPUs' hardware counters in the profile, too; the cluster must allow it.",
-    )
-    nccl_trace: bool = Field(
-        False,
-        description="Run a few steps and log every call of NCCL instead (of gloo's collectives on the CPU). "
-        "Not together with profile.",
-    )
-    cuda_graphs: bool | None = Field(
-        None, description="Record steps as CUDA graphs, or not; by default as the recipe does."
-    )
-    tp_comm_overlap: bool | None = Field(
-        None,
-        description="Overlap tensor-parallel communication with matrix products, or not; by default as the "
-        "recipe does. To turn it off is the documents' cure for watchdog time-outs on GB200.",
-    )
-    repeats: int = Field(1, ge=1, le=100, description="How many times each run is made.", examples=[3])
-    cluster: str = Field(
+    # The form and `--help` keep this order. The cluster comes first: it decides which others can be run.
+    cluster: str = option(
+        "Where",
+        "Where to run: a file of config/clusters.",
         default_factory=default_cluster,
-        description="Where to run: a file of config/clusters.",
         examples=["local"],
     )
-    image: str | None = Field(
-        None,
-        description="Another container image than the recipe's; the cluster must run containers.",
+    size: str | None = option(
+        "Model",
+        "Model size; by default tiny on a cluster without GPUs, else the document's default.",
+        examples=["tiny", "8b", "405b"],
+    )
+    dtype: str | None = option(
+        "Model",
+        "Number format; by default the document's, or the only one of the size.",
+        examples=["bf16", "fp8"],
+    )
+    proxy: bool = option(
+        "Model",
+        "The proxy of the size, for small clusters: the same layers, but fewer (405b has one).",
+        default=False,
+    )
+    gpu_type: str | None = option(
+        "Scale", "Type of GPU; by default the cluster's.", examples=["h100", "gb200", "cpu"]
+    )
+    gpus: str | None = option(
+        "Scale",
+        "GPU counts: a list with commas, or FIRST-LAST for the documented scales within it; by default the "
+        "size's own.",
+        pattern=NUMBERS_PATTERN,
+    )
+    scaling: str = option(
+        "Scale",
+        "weak: the global batch size grows with the GPUs; strong: it stays.",
+        default="weak",
+        examples=["weak", "strong"],
+    )
+    tensor_parallel: int | None = option(
+        "Scale", "Tensor parallelism, if the size leaves it open (tiny does).", ge=1
+    )
+    repeats: int = option("Scale", "How many times each run is made.", default=1, ge=1, le=100, examples=[3])
+    max_steps: int | None = option("Run", "Training steps; by default the document's.", ge=1, le=1_000_000)
+    window: str | None = option(
+        "Run",
+        "Global steps to average, FIRST:LAST, both included; by default the document's.",
+        pattern=WINDOW_PATTERN,
+    )
+    time_limit: str | None = option(
+        "Run",
+        "Time after which the cluster ends a job, HH:MM:SS; by default the document's.",
+        pattern=TIME_LIMIT_PATTERN,
+    )
+    checkpoint: bool = option(
+        "Run",
+        "Also save a checkpoint, load it in a second job, and time both: on the largest of the GPU counts.",
+        default=False,
+    )
+    save_checkpoint: bool = option(
+        "Run", "Only save a checkpoint at the end of each run, and time it.", default=False
+    )
+    load_checkpoint: str | None = option(
+        "Run",
+        "Only load the checkpoint in this folder of the cluster (the one above weights/), time it, and train "
+        "one step. Its step follows from its name; without one there it is max_steps.",
+        needs="With one number of GPUs",
+        examples=["/shared/checkpoints/default--None=0.0000-epoch=0-consumed_samples=12800.0"],
+    )
+    async_save: bool | None = option(
+        "Run",
+        "Save checkpoints asynchronously, or not: training waits only until a copy in memory is made, and "
+        "another process writes it. Goes with checkpoint and save_checkpoint. By default on GPUs, as "
+        "upstream, and not on the CPU.",
+        needs="With checkpoint or save_checkpoint",
+    )
+    profile: bool = option(
+        "Profile and trace",
+        "Run under a profiler instead: Nsight Systems on GPUs that have it, else torch's. Its times are not "
+        "for comparison.",
+        default=False,
+    )
+    profile_start: int | None = option(
+        "Profile and trace",
+        "Step at which profiling starts; by default the document's.",
+        ge=0,
+        le=1_000_000,
+    )
+    profile_stop: int | None = option(
+        "Profile and trace",
+        "Step at which profiling stops; by default the document's.",
+        ge=1,
+        le=1_000_000,
+    )
+    profile_ranks: str | None = option(
+        "Profile and trace",
+        "Ranks to profile; by default the document's.",
+        needs="With profile",
+        pattern=NUMBERS_PATTERN,
+        examples=["0"],
+    )
+    gpu_metrics: bool = option(
+        "Profile and trace",
+        "Sample the GPUs' hardware counters in the profile, too; the cluster must allow it.",
+        default=False,
+    )
+    nccl_trace: bool = option(
+        "Profile and trace",
+        "Run a few steps and log every call of NCCL instead (of gloo's collectives on the CPU). Not together "
+        "with profile.",
+        default=False,
+    )
+    image: str | None = option(
+        "Machines",
+        "Another container image than the recipe's; the cluster must run containers.",
+        needs="On a cluster that runs containers",
         examples=["nvcr.io/nvidia/nemo:25.04.01"],
     )
-    gpus_per_node: int | None = Field(
-        None,
-        ge=1,
-        le=1024,
-        description="GPUs that a job takes of each node; by default the cluster's, or else the recipe's.",
-        examples=[4, 8],
+    cuda_graphs: bool | None = option(
+        "Machines",
+        "Record steps as CUDA graphs, or not; by default as the recipe does.",
+        needs="On GPUs",
+        checks=(_on_gpus,),
+        sets_trainer=True,
     )
-    partition: str | None = Field(
-        None, description="Slurm partition; by default the cluster's.", examples=["batch"]
+    tp_comm_overlap: bool | None = option(
+        "Machines",
+        "Overlap tensor-parallel communication with matrix products, or not; by default as the recipe does. "
+        "To turn it off is the documents' cure for watchdog time-outs on GB200.",
+        needs="On GPUs, with tensor parallelism",
+        checks=(_on_gpus, _with_tensor_parallelism),
+        sets_trainer=True,
     )
-    account: str | None = Field(
-        None, description="Slurm account; by default the cluster's.", examples=["llm"]
-    )
-    nodelist: str | None = Field(
-        None, description="Nodes that a Slurm job must have.", examples=["node001,node002", "node[001-016]"]
-    )
-    exclude: str | None = Field(
-        None, description="Nodes that a Slurm job must not have.", examples=["node[003,007-009]"]
-    )
-    reservation: str | None = Field(None, description="Slurm reservation to run in.", examples=["llm_bench"])
-    segment: int | None = Field(
-        None,
-        ge=1,
-        le=1024,
-        description="Nodes that Slurm must keep together in a block; by default, on GB200 and GB300, the "
-        "largest number that fits in a rack and divides the nodes.",
-        examples=[16],
-    )
-    gres: bool | None = Field(
-        None, description="Ask Slurm for GPUs, or not; by default as in the cluster's file."
-    )
-    additional_slurm_params: str | None = Field(
-        None,
-        description="Further options of sbatch: option=value;option=value;option.",
-        examples=["constraint=gpu&memory;exclusive"],
-    )
-    environment: dict[str, str] = Field(
+    environment: dict[str, str] = option(
+        "Machines",
+        "Environment variables of the training processes. Not for secrets: they are recorded.",
         default_factory=dict,
-        description="Environment variables of the training processes. Not for secrets: they are recorded.",
         examples=[{"NCCL_DEBUG": "INFO"}],
     )
+    cluster_options: dict[str, bool | int | str] = Field(default_factory=dict)
+    """What is asked of the kind of cluster, by the names that it declares."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_cluster_options(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        others = values.keys() - cls.model_fields.keys()
+        beside = others & option_fields().keys() if others else others
+        given = {name: values[name] for name in beside if values[name] is not None}
+        kept = {name: value for name, value in values.items() if name not in beside}
+        return kept | {"cluster_options": given} if given else kept
+
+    @model_serializer(mode="wrap")
+    def _spread_cluster_options(self, serialize: Callable[["PlanRequest"], dict[str, Any]]) -> dict[str, Any]:
+        values = serialize(self)
+        options: dict[str, Any] = values.pop("cluster_options", {})
+        return values | options
+
+
+@cache
+def option_fields() -> Mapping[str, FieldInfo]:
+    """Return every option by name, in the order of the form; kinds of cluster may share an option."""
+    own = {name: field for name, field in PlanRequest.model_fields.items() if field.json_schema_extra}
+    of_kinds = (options.model_fields for options in options_of_kinds().values())
+    fields = {name: field for declared in of_kinds for name, field in declared.items()}
+    return MappingProxyType({**own, **{name: field for name, field in fields.items() if name not in own}})
+
+
+@cache
+def sections() -> Mapping[str, tuple[str, ...]]:
+    """Return the sections of the form, which are the panels of `--help`, with the names of their options."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, field in option_fields().items():
+        section = declaration(field).section
+        found[section] = (*found.get(section, ()), name)
+    return MappingProxyType(found)
+
+
+@cache
+def _type_of(name: str) -> TypeAdapter[Any]:
+    field = PlanRequest.model_fields[name] if name == "workload" else option_fields()[name]
+    return TypeAdapter(Annotated[field.annotation, field])  # type: ignore[arg-type]
+
+
+def parse_value(name: str, value: Any, *, strict: bool = False) -> Any:
+    """Return the value in the type of its option. Raises pydantic's ValidationError."""
+    return _type_of(name).validate_python(value, strict=strict)
 
 
 def parse_request(values: Mapping[str, Any]) -> PlanRequest:
@@ -204,14 +240,18 @@ def parse_request(values: Mapping[str, Any]) -> PlanRequest:
 
     Raises UserError for unknown names and wrong types.
     """
-    for name in values:
-        if name not in PlanRequest.model_fields:
-            raise unknown_value("parameter", name, PlanRequest.model_fields)
-    try:
-        return PlanRequest(**{name: value for name, value in values.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "missing":
-            raise UserError(f"the parameter {name} is missing: name it, as in {name}=llama3.1.") from None
-        raise UserError(f"{name} {shown(repr(first['input']))}: {in_words(first)}.") from None
+    parsed: dict[str, Any] = {}
+    for name, value in values.items():
+        if name != "workload" and name not in option_fields():
+            raise unknown_value("parameter", name, ("workload", *option_fields()))
+        if value is None:
+            continue
+        try:
+            parsed[name] = parse_value(name, value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join((name, *map(str, first["loc"])))
+            raise UserError(f"{place} {shown(repr(first['input']))}: {in_words(first)}.") from None
+    if "workload" not in parsed:
+        raise UserError("the parameter workload is missing: name it, as in workload=llama3.1.")
+    return PlanRequest(**parsed)

@@ -13,7 +13,6 @@ from pydantic import Field, PositiveInt
 
 from steptime.errors import BrokenFiles, UserError, shown
 from steptime.frozen import Frozen
-from steptime.recipes.machine_options import excluding
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
 from steptime.recipes.planning import CheckpointPair, Plan, plan, require_runnable
@@ -98,7 +97,12 @@ def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -
 
 
 def fresh_cells(
-    cell: Cell, number: int, *, checkpoint: bool, after: int, exclude: str | None = None
+    cell: Cell,
+    number: int,
+    *,
+    checkpoint: bool,
+    after: int,
+    cluster_options: Mapping[str, bool | int | str] | None = None,
 ) -> list[Cell]:
     """Return cells that run a cell again, to confirm or dismiss the suspicion that its run raised.
 
@@ -107,11 +111,11 @@ def fresh_cells(
         number: how many.
         checkpoint: whether each saves and loads a checkpoint, too.
         after: the largest `repeat` of the sweep's cells; theirs follow it.
-        exclude: the nodes that they must not have, instead of those that the cell must not; None for these.
+        cluster_options: instead of those of the cell; None for these.
     """
     request = cell.request.model_copy(update={"checkpoint": checkpoint})
-    if exclude is not None:
-        request = excluding(request, exclude)
+    if cluster_options is not None:
+        request = request.model_copy(update={"cluster_options": dict(cluster_options)})
     (planned,) = _cells(plan(request), cell.entry, cell.sweep)
     return [
         planned.model_copy(update={"label": f"{cell.label}{_FRESH}{place}", "repeat": after + place})
@@ -258,7 +262,7 @@ def _with_labels(cells: Sequence[Cell]) -> Iterator[Cell]:
         others = [_values(other.request) for other in alike[cell.label]]
         mine = _values(cell.request)
         differing = {
-            name: value for name, value in mine.items() if any(other[name] != value for other in others)
+            name: value for name, value in mine.items() if any(other.get(name) != value for other in others)
         }
         parts = [cell.label, *(f"{name} {_text(value)}" for name, value in differing.items())]
         if cell.repeat > 1:

@@ -25,7 +25,7 @@ from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model, names_in
 from steptime.recipes.config_problems import FieldError, FieldErrors, Mistake
-from steptime.recipes.request import PlanRequest
+from steptime.recipes.request import option_fields, parse_value
 from steptime.refusals import in_words, written
 from steptime.settings import config_dir, default_cluster
 
@@ -33,9 +33,12 @@ MOST_COMBINATIONS = 10_000
 """Of one entry, before exclusions: more is a mistake, and would only be found out when memory is gone."""
 
 _ZIP = "zip"
-_FIELDS = tuple(PlanRequest.model_fields)
 _NOT_EXCLUDED = ("repeats", "environment")
 """Fields that an exclusion cannot name."""
+
+
+def _fields() -> tuple[str, ...]:
+    return "workload", *option_fields()
 
 
 def _entry(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -54,10 +57,10 @@ def _entry(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
     if len(set(lengths.values())) > 1:
         counted = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         problems.append(Mistake(f"lists that go together are of one length, but {counted}", (_ZIP,)))
-    checked = _checked_each(plain, _plain, problems, (*_FIELDS, _ZIP))
+    checked = _checked_each(plain, _plain, problems, (*_fields(), _ZIP))
     if zipped:
         checked[_ZIP] = _checked_each(
-            zipped, lambda name, values: _alternatives(name, values, _ZIP), problems, (*_FIELDS, _ZIP)
+            zipped, lambda name, values: _alternatives(name, values, _ZIP), problems, (*_fields(), _ZIP)
         )
     if problems:
         raise FieldErrors(problems)
@@ -103,11 +106,11 @@ def _alternatives(name: str, values: JsonValue, *inside: str) -> list[Any]:
 
 
 def _value(name: str, value: JsonValue, *place: int | str) -> Any:
-    """One value of a field of `PlanRequest`, as its model takes it, without coercion of types."""
+    """One value of an option, as its model takes it, without coercion of types."""
     if name == "gpus" and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     try:
-        PlanRequest.model_validate({"workload": "any", name: value}, strict=True)
+        parse_value(name, value, strict=True)
     except ValidationError as error:
         problem = error.errors()[0]
         raise FieldError(
@@ -126,7 +129,7 @@ def _exclusion(exclusion: dict[str, JsonValue]) -> dict[str, JsonValue]:
             _value(name, one)
 
     problems: list[Mistake] = []
-    _checked_each(exclusion, each, problems, [name for name in _FIELDS if name not in _NOT_EXCLUDED])
+    _checked_each(exclusion, each, problems, [name for name in _fields() if name not in _NOT_EXCLUDED])
     if problems:
         raise FieldErrors(problems)
     return exclusion
@@ -194,7 +197,7 @@ class Sweep(Frozen):
         for group in together:
             for combination in itertools.product(*lists.values()):
                 chosen = fixed | group | dict(zip(lists, combination, strict=True))
-                yield {name: chosen[name] for name in _FIELDS if name in chosen}
+                yield {name: chosen[name] for name in _fields() if name in chosen}
 
 
 def _zipped(lists: Any) -> list[dict[str, Any]]:

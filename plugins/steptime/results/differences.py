@@ -83,7 +83,7 @@ def _made_of(record: str) -> dict[str, Any]:
     # Where the trainer lies follows from the trainer, and the image is named already.
     environment = {name: value for name, value in made_by["environment"].items() if name != "PYTHONPATH"}
     run.pop("recipe.image", None)
-    run.pop("slurm.exclude", None)  # what it was to keep off shows in the nodes that it had
+    run.pop("cluster_options.exclude", None)  # what it was to keep off shows in the nodes that it had
     return {
         "image": staged.get("image"),
         "image digest": staged.get("image_digest"),

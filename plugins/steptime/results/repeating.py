@@ -10,7 +10,7 @@ from steptime.errors import UserError
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_time_limit
 from steptime.recipes.planning import plan
-from steptime.recipes.request import PlanRequest, parse_request
+from steptime.recipes.request import PlanRequest, option_fields, parse_request
 
 
 def request_of(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
@@ -65,10 +65,11 @@ def _same_work(one: Run, other: Run) -> bool:
 
 def _command(request: PlanRequest) -> str:
     words = ["steptime", "run", request.workload]
-    for name, field in PlanRequest.model_fields.items():
-        value = getattr(request, name)
+    values = request.model_dump()
+    for name, field in option_fields().items():
+        value = values.get(name)
         flag = f"--{name.replace('_', '-')}"
-        if name in ("workload", "environment") or value == field.get_default(call_default_factory=True):
+        if name == "environment" or value in (None, field.get_default(call_default_factory=True)):
             continue
         if isinstance(value, bool):
             words.append(flag if value else f"--no-{flag.removeprefix('--')}")

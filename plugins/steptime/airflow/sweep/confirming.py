@@ -84,7 +84,9 @@ class ConfirmOperator(BaseOperator):
         for cell, runs, checkpoint, change, nodes in suspicions:
             repeats = max(one.repeat for one in (*plan.cells, *fresh, *added))
             apart = elsewhere(cell, nodes)
-            cells = fresh_cells(cell, runs, checkpoint=checkpoint, after=repeats, exclude=apart.exclude)
+            cells = fresh_cells(
+                cell, runs, checkpoint=checkpoint, after=repeats, cluster_options=apart.cluster_options
+            )
             check_plan(plan_of(cells[0]))
             hours = sum(one.gpu_hours_max for one in cells)
             self.log.info(

@@ -19,8 +19,8 @@ _ANSWERS_WITHIN_S = 60
 class Elsewhere(NamedTuple):
     """Which nodes fresh runs of a cell are to avoid."""
 
-    exclude: str | None
-    """The option `exclude` of their requests; None for that of the cell's own."""
+    cluster_options: dict[str, bool | int | str] | None
+    """The options of their requests for the kind of cluster; None for those of the cell."""
     words: str
     """The same as the end of a sentence about them."""
 
@@ -34,7 +34,7 @@ def elsewhere(cell: Cell, nodes: str) -> Elsewhere:
     if not nodes:
         return Elsewhere(None, "on any nodes, as it is not known on which it ran")
     config = load_cluster(cell.request.cluster)
-    exclude: str | None = None
+    options: dict[str, bool | int | str] | None = None
     for run in runs_of(cell):
         apart = config.avoiding(run, expand_nodes(nodes))
         if config.placement_test(run) is None:
@@ -43,8 +43,8 @@ def elsewhere(cell: Cell, nodes: str) -> Elsewhere:
             return Elsewhere(None, f"on {nodes} again, which its request names")
         if refusal := asyncio.run(_refusal(config, apart)):
             return Elsewhere(None, f"on any nodes, as there are none without {nodes}: {refusal}")
-        exclude = apart.slurm.exclude if apart.slurm else None
-    return Elsewhere(exclude, f"without {nodes}")
+        options = apart.cluster_options
+    return Elsewhere(options, f"without {nodes}")
 
 
 async def _refusal(config: ClusterConfig, run: Run) -> str:

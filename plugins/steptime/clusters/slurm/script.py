@@ -16,11 +16,11 @@ from steptime.clusters.program import program_of
 from steptime.clusters.slurm.binding import binding_of, bound
 from steptime.clusters.slurm.end_record import end_record_path
 from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command
+from steptime.clusters.slurm.options import SlurmOptions, check_form
 from steptime.clusters.slurm.site import Site
 from steptime.errors import UserError
 from steptime.recipes.gpus import load_gpu_type
 from steptime.recipes.models import Recipe, Run
-from steptime.recipes.slurm_options import SlurmOptions, check_form
 
 _OF_PYTHON = ("PYTHONHOME", "PYTHONPATH")
 _OF_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -71,7 +71,7 @@ def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
 
     Raises UserError if the run cannot be spread over nodes or blocks, or for an option of another form.
     """
-    own = run.slurm or SlurmOptions()
+    own = SlurmOptions.of(run.cluster_options)
     per_node = _ranks_per_node(run.recipe, own.gpus_per_node or site.gpus_per_node, site)
     nodes = run.recipe.gpus // per_node
     options = [f"--nodes={nodes}", f"--ntasks={run.recipe.gpus}", f"--ntasks-per-node={per_node}"]
@@ -120,7 +120,7 @@ def _ranks_per_node(recipe: Recipe, wanted: int | None, site: Site) -> int:
 
 def staging_job_options(run: Run, site: Site) -> tuple[str, ...]:
     """Return the #SBATCH options of a job that stages for a run: one task, no GPUs. Raises UserError."""
-    own = run.slurm or SlurmOptions()
+    own = SlurmOptions.of(run.cluster_options)
     ours = {"--partition": site.partition, "--account": site.account}
     given = [f"{name}={value}" for name, value in ours.items() if value is not None]
     by_name = _by_name((*given, *site.extra_options, *own.as_given))

@@ -9,11 +9,11 @@ from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import split_address
 from steptime.clusters.slurm.binding import NumaBinding
 from steptime.clusters.slurm.node_check import NodeCheck
+from steptime.clusters.slurm.options import SlurmOptions, check_of_every_job
 from steptime.plug_points import CONTAINERS
 from steptime.recipes.config_problems import check_each
 from steptime.recipes.models import Run
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
-from steptime.recipes.slurm_options import SlurmOptions, check_of_every_job
 
 _PERMITTED = {
     "account": "permitted_accounts",
@@ -86,21 +86,21 @@ class Site(ClusterConfig):
     def check_permitted(self, run: Run) -> None:
         """Raise UserError for variables, an image, or an account, partition or QOS that the file has not."""
         super().check_permitted(run)
-        for option in (run.slurm or SlurmOptions()).as_given:
+        for option in SlurmOptions.of(run.cluster_options).as_given:
             name, _, values = option.removeprefix("--").partition("=")
             for value in values.split(",") if name in _PERMITTED else ():
                 self.require_permitted(name, value, _PERMITTED[name])
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
         """Return the run with these nodes excluded as well, unless they are asked for by name."""
-        own = run.slurm or SlurmOptions()
+        own = SlurmOptions.of(run.cluster_options)
         asked_for = expand_nodes(own.nodelist or self._extra("nodelist"))
         avoided = [node for node in nodes if node not in asked_for]
         if not avoided:
             return run
         excluded = (own.exclude or self._extra("exclude"), fold_nodes(avoided))
         exclude = ",".join(filter(None, excluded))
-        return run.model_copy(update={"slurm": own.model_copy(update={"exclude": exclude})})
+        return run.model_copy(update={"cluster_options": {**own.given, "exclude": exclude}})
 
     def _extra(self, name: str) -> str:
         """The value of an option of `extra_options`; empty if it is not there."""

@@ -1,4 +1,4 @@
-"""What a run asks of Slurm beside its nodes: where it may land, and a site's further options of sbatch.
+"""The options of a run on a Slurm cluster: where it may land, and further options of sbatch.
 
 Slurm itself reads these from the `#SBATCH` lines of the job script, so every one has a strict form.
 `additional_slurm_params` is as in the documents: `nodelist=node001,node002;constraint=gpu;exclusive`.
@@ -6,12 +6,12 @@ Slurm itself reads these from the `#SBATCH` lines of the job script, so every on
 
 import re
 from collections.abc import Mapping
-from typing import Any
-
-from pydantic import PositiveInt
+from functools import partial
+from typing import Any, Self
 
 from steptime.errors import UserError, shown, unknown_value
-from steptime.frozen import Frozen
+from steptime.recipes.models import Recipe
+from steptime.recipes.options import ClusterOptions, option
 
 _LONGEST = 2000
 
@@ -75,57 +75,85 @@ _INSTEAD = {
 """Options that a cluster's file cannot have for every job, and what it has for them."""
 
 
-class SlurmOptions(Frozen):
-    """What a run asks of Slurm; None is what the cluster's file has."""
+_option = partial(option, "Slurm", needs="On a Slurm cluster")
 
-    gpus_per_node: PositiveInt | None = None
-    partition: str | None = None
-    account: str | None = None
-    nodelist: str | None = None
-    exclude: str | None = None
-    reservation: str | None = None
-    segment: PositiveInt | None = None
-    """Nodes that must share a block of the network; None for what the nodes' type needs."""
-    gres: bool | None = None
-    """Whether GPUs are asked for, by the cluster's option or else by `--gres=gpu:N`."""
-    additional: tuple[str, ...] = ()
-    """`--name` or `--name=value` each, in the order given."""
+
+class SlurmOptions(ClusterOptions):
+    """What a run asks of Slurm; None means what the cluster's file has."""
+
+    clusters = "Slurm"
+
+    gpus_per_node: int | None = _option(
+        "GPUs that a job takes of each node; by default the cluster's, or else the recipe's.",
+        ge=1,
+        le=1024,
+        examples=[4, 8],
+    )
+    gres: bool | None = _option(
+        "Ask Slurm for GPUs, or not; by default as in the cluster's file.", title="GRES"
+    )
+    partition: str | None = _option("Slurm partition; by default the cluster's.", examples=["batch"])
+    account: str | None = _option("Slurm account; by default the cluster's.", examples=["llm"])
+    nodelist: str | None = _option(
+        "Nodes that a Slurm job must have.", examples=["node001,node002", "node[001-016]"]
+    )
+    exclude: str | None = _option("Nodes that a Slurm job must not have.", examples=["node[003,007-009]"])
+    reservation: str | None = _option("Slurm reservation to run in.", examples=["llm_bench"])
+    segment: int | None = _option(
+        "Nodes that Slurm must keep together in a block; by default, on GB200 and GB300, the largest number "
+        "that fits in a rack and divides the nodes.",
+        needs="On a Slurm cluster, with so many nodes",
+        ge=1,
+        le=1024,
+        examples=[16],
+    )
+    additional_slurm_params: str | None = _option(
+        "Further options of sbatch: option=value;option=value;option.",
+        title="Additional Slurm parameters",
+        examples=["constraint=gpu&memory;exclusive"],
+    )
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Parse options; those in `additional_slurm_params` that have a name of their own move there.
+
+        Raises:
+            UserError: a value of another form; an option of sbatch that steptime sets itself, an unknown one,
+                or one that is given twice.
+        """
+        fields, further = dict(given), _parse_additional(given.get("additional_slurm_params") or "")
+        for name in _FIELDS:
+            if name in further:
+                if name in fields:
+                    raise UserError(f"{name} is also in additional_slurm_params: keep one of the two.")
+                fields[name] = further.pop(name)
+        for name in ("partition", "account", "reservation"):
+            _check(_NAMES, name, fields.get(name), "write a name of letters, digits and _ . + - only")
+        for name in ("nodelist", "exclude"):
+            _check(_NODES, name, fields.get(name), "write nodes as in node001,node002 or node[001-016,020]")
+        number = re.compile(r"[1-9]\d{0,3}", re.ASCII)
+        _check(number, "segment", fields.get("segment"), "write a number of nodes")
+        left = ";".join(name if value is None else f"{name}={value}" for name, value in further.items())
+        return cls(**fields | {"additional_slurm_params": left or None})
+
+    def check(self, recipe: Recipe) -> None:
+        """Raise UserError if the recipe's GPUs do not fill nodes of `gpus_per_node`."""
+        per_node = self.gpus_per_node or 1
+        if recipe.gpus > per_node and recipe.gpus % per_node:
+            raise UserError(
+                f"gpus_per_node {per_node} does not divide {recipe.gpus} GPUs: choose another number, "
+                f"or leave {recipe.gpus} out of gpus."
+            )
 
     @property
     def as_given(self) -> tuple[str, ...]:
         """The options that sbatch takes as they are; those about GPUs need more than is known here."""
         values = self.model_dump(include=set(_FIELDS), exclude_none=True)
-        return (*(f"--{name}={value}" for name, value in values.items()), *self.additional)
-
-
-def parse_slurm_options(asked: Mapping[str, Any], additional: str | None) -> SlurmOptions:
-    """Parse the options of a request.
-
-    Args:
-        asked: values of the fields of `SlurmOptions` that were given, except `additional`.
-        additional: further options of sbatch, `constraint=gpu&memory;exclusive`.
-
-    Raises:
-        UserError: a value of another form; an option that steptime sets itself, an unknown one, or one that
-            is given twice.
-    """
-    fields, options = dict(asked), _parse_additional(additional or "")
-    for name in _FIELDS:
-        if name in options:
-            if name in fields:
-                raise UserError(f"{name} is also in additional_slurm_params: keep one of the two.")
-            fields[name] = options.pop(name)
-    for name in ("partition", "account", "reservation"):
-        _check(_NAMES, name, fields.get(name), "write a name of letters, digits and _ . + - only")
-    for name in ("nodelist", "exclude"):
-        _check(_NODES, name, fields.get(name), "write nodes as in node001,node002 or node[001-016,020]")
-    _check(re.compile(r"[1-9]\d{0,3}", re.ASCII), "segment", fields.get("segment"), "write a number of nodes")
-    return SlurmOptions(
-        **fields,
-        additional=tuple(
-            f"--{name}" if value is None else f"--{name}={value}" for name, value in options.items()
-        ),
-    )
+        further = (self.additional_slurm_params or "").split(";")
+        return (
+            *(f"--{name}={value}" for name, value in values.items()),
+            *(f"--{one}" for one in further if one),
+        )
 
 
 def check_form(option: str) -> None:

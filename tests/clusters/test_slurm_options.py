@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from steptime.clusters.slurm.options import SlurmOptions, check_of_every_job
 from steptime.errors import UserError
-from steptime.recipes.slurm_options import SlurmOptions, check_of_every_job, parse_slurm_options
 
 HELP = Path(__file__).parents[1] / "data" / "slurm" / "sbatch-help.txt"
 """What `sbatch --help` prints, of Slurm 22.05.8 in Debian 12."""
@@ -76,7 +76,7 @@ def of_help() -> set[str]:
 def of_a_run(option: str) -> str:
     """Why a run cannot ask for it; empty where it can."""
     try:
-        taken = parse_slurm_options({}, option).as_given
+        taken = SlurmOptions.of({"additional_slurm_params": option}).as_given
     except UserError as error:
         return str(error)
     return "" if taken == (f"--{option}",) else f"became {taken}"
@@ -188,7 +188,9 @@ def test_the_form_of_what_a_run_asks_for() -> None:
     wrong = []
     for asked, additional, expected in FORMS:
         try:
-            became: tuple[str, ...] | str = parse_slurm_options(asked, additional).as_given
+            became: tuple[str, ...] | str = SlurmOptions.of(
+                {**asked, "additional_slurm_params": additional}
+            ).as_given
         except UserError as error:
             became = str(error)
         good = (
@@ -202,8 +204,8 @@ def test_the_form_of_what_a_run_asks_for() -> None:
 
 
 def test_nothing_asked_for_is_nothing_set() -> None:
-    assert parse_slurm_options({}, None) == SlurmOptions()
-    assert set(SlurmOptions().model_dump().values()) == {None, ()}
+    assert SlurmOptions.of({}) == SlurmOptions()
+    assert SlurmOptions().given == {}
 
 
 def test_a_files_option_has_a_form() -> None:

@@ -1,0 +1,97 @@
+"""How an option of a run is declared: once, for the flags, the form, the checks and the plan."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+from steptime.errors import UserError
+from steptime.frozen import Frozen
+from steptime.plug_points import CLUSTER_KINDS
+from steptime.recipes.models import Recipe
+
+Check = Callable[[str, Any, Recipe], None]
+"""Called with an option's name and value for each recipe of a plan; raises UserError."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What an option has besides its name, type, default and help."""
+
+    section: str
+    """Section of the trigger form, and panel of `--help`."""
+    needs: str | None
+    """What its examples need beyond the form's defaults, as the start of a sentence: `On GPUs`."""
+    pattern: str | None
+    """Regular expression, in the syntax of JSON schema."""
+    checks: tuple[Check, ...]
+    sets_trainer: bool
+    """Whether it replaces the trainer's setting of the same name."""
+
+    def __call__(self, schema: dict[str, Any]) -> None:
+        """Add the pattern to the JSON schema of the option."""
+        if self.pattern is not None:
+            schema["pattern"] = self.pattern
+
+
+def option(
+    section: str,
+    text: str,
+    default: Any = None,
+    *,
+    needs: str | None = None,
+    pattern: str | None = None,
+    checks: tuple[Check, ...] = (),
+    sets_trainer: bool = False,
+    **field: Any,
+) -> Any:
+    """Declare an option as a field of a model; `text` is its help, and `field` goes to pydantic's `Field`."""
+    declaration = Declaration(section, needs, pattern, checks, sets_trainer)
+    if "default_factory" not in field:
+        field["default"] = default
+    return Field(description=text, json_schema_extra=declaration, **field)
+
+
+def declaration(field: FieldInfo) -> Declaration:
+    """Return what was declared with `option`."""
+    declared = field.json_schema_extra
+    if not isinstance(declared, Declaration):
+        raise TypeError(f"{field} is not declared with option()")
+    return declared
+
+
+class ClusterOptions(Frozen):
+    """What a run may ask of its kind of cluster; a kind declares its own as `Options` in its folder."""
+
+    clusters: ClassVar[str] = ""
+    """What people call clusters of the kind: `Slurm`."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Parse options by name. Raises UserError for a value that the cluster would not take."""
+        return cls(**given)
+
+    @property
+    def given(self) -> dict[str, bool | int | str]:
+        """The options that have a value, by name."""
+        return self.model_dump(exclude_none=True)
+
+    def check(self, recipe: Recipe) -> None:
+        """Raise UserError if a run of the recipe cannot have these options."""
+
+
+@cache
+def options_of_kinds() -> Mapping[str, type[ClusterOptions]]:
+    """Return the options of each kind of cluster that has some."""
+    found = {}
+    for kind in CLUSTER_KINDS.names():
+        with suppress(
+            UserError
+        ):  # a kind that cannot be loaded is refused where one of its clusters is named
+            found[kind] = getattr(CLUSTER_KINDS.load(kind), "Options", ClusterOptions)
+    return MappingProxyType({kind: options for kind, options in found.items() if options.model_fields})
