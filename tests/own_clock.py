@@ -1,22 +1,27 @@
-"""Waits that are over at once: a module goes by a clock of the test, which its waits alone set forward."""
+"""Long waits that are over at once, on a clock of the test's own, which these waits alone set forward."""
 
 import asyncio
 import time
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import tenacity
+
+_LONG_S = 0.25
 
 
-def waits_over_at_once(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return what the module sleeps by asyncio from now on, in seconds, as it goes on."""
-    began = time.monotonic()
+def waits_over_at_once(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> list[float]:
+    """Return the long sleeps of coroutines from now on, in seconds; tenacity and `modules` use the clock."""
+    began, sleep = time.monotonic(), asyncio.sleep
     waits: list[float] = []
 
     async def wait(seconds: float) -> None:
-        if seconds:
+        if seconds >= _LONG_S:
             waits.append(seconds)
+        await sleep(seconds if seconds < _LONG_S else 0)
 
     clock = SimpleNamespace(time=time.time, monotonic=lambda: began + sum(waits))
-    monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "asyncio", SimpleNamespace(Lock=asyncio.Lock, sleep=wait))
+    for module in (tenacity, *modules):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(asyncio, "sleep", wait)
     return waits

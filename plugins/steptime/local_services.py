@@ -1,7 +1,6 @@
 """Ports, a lock, waiting, state files and logs for `steptime up` and `steptime slurm up`."""
 
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ LOOPBACK = "127.0.0.1"
 Announce = Callable[[str], None]
 """Shows people one sentence about the current phase."""
 _State = TypeVar("_State", bound=Frozen)
-_Left = TypeVar("_Left")
 
 
 def is_free(port: int) -> bool:
@@ -30,17 +28,6 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def wait_while(left: Callable[[], _Left], timeout_s: float) -> _Left:
-    """Call `left` until it returns something empty or the time is over; return its last value.
-
-    For processes that are not children of this one: psutil would also wait for zombies.
-    """
-    deadline = time.monotonic() + timeout_s
-    while (some := left()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return some
 
 
 @contextmanager

@@ -202,7 +202,7 @@ def test_a_log_that_cannot_be_read_is_tried_again_until_the_clusters_patience_is
         return await reading(self, path, offset, 5_000)
 
     monkeypatch.setattr(LocalCluster, "read", broken)
-    pauses = waits_over_at_once(patience, monkeypatch)
+    pauses = waits_over_at_once(monkeypatch, patience)
     with structlog.testing.capture_logs() as said:
         outcome = read(submitted, make_context)
     assert len(log_of(outcome, cluster).steps) == 20

@@ -41,7 +41,6 @@ def steptime(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     monkeypatch.setenv("STEPTIME_AIRFLOW_URL", api.url)
     monkeypatch.setenv("STEPTIME_AIRFLOW_USER", "ada")
     monkeypatch.setenv("STEPTIME_AIRFLOW_PASSWORD", "secret")
-    monkeypatch.setattr(sweeps, "_POLL_S", 0.01)
 
     def run(arguments: str) -> int | str | None:
         monkeypatch.setattr(sys, "argv", ["steptime", *arguments.split()])

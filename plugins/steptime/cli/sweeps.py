@@ -1,6 +1,5 @@
 """`steptime sweep`: which sweeps there are, what one would run and cost, and starting it."""
 
-import time
 from typing import Annotated, Any
 
 import typer
@@ -16,13 +15,13 @@ from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import SweepPlan, runs_of
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.service.rest import AirflowClient, DagRun
+from steptime.waiting import poll_until
 
 DAG_ID = "scaling_sweep"
 """The DAG that runs any sweep, when it is asked to."""
 _SWEEP_TAG = "sweep"
 """Of the DAGs that run sweeps."""
 _ENDED_WITHIN_S = 300.0
-_POLL_S = 1.0
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -150,14 +149,13 @@ def cancel(
 
 def _wait_for_end(client: AirflowClient, sweep: DagRun) -> None:
     """Wait until the tasks of a sweep have ended their jobs."""
-    deadline = time.monotonic() + _ENDED_WITHIN_S
-    while not client.dag_run(sweep.dag_id, sweep.dag_run_id).has_ended:
-        if time.monotonic() > deadline:
-            raise SystemFailure(
-                f"{_ENDED_WITHIN_S:.0f} s after it was marked as failed, {sweep.dag_run_id} has not ended: "
-                f"see {client.run_address(sweep.dag_id, sweep.dag_run_id)}"
-            )
-        time.sleep(_POLL_S)
+    if not poll_until(
+        lambda: client.dag_run(sweep.dag_id, sweep.dag_run_id).has_ended, every_s=1, timeout_s=_ENDED_WITHIN_S
+    ):
+        raise SystemFailure(
+            f"{_ENDED_WITHIN_S:.0f} s after it was marked as failed, {sweep.dag_run_id} has not ended: "
+            f"see {client.run_address(sweep.dag_id, sweep.dag_run_id)}"
+        )
 
 
 def _runs(planned: SweepPlan) -> list[Run]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from steptime.local_services import wait_while
 from steptime.mini_slurm.layout import MARKER, NODES, SlurmLayout
+from steptime.waiting import poll_until
 
 DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sshd")
 _KILL_S = 5
@@ -92,7 +92,9 @@ def kill(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 def _wait(asked: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
     """Until all have ended, or the time is over: those that live."""
-    return wait_while(lambda: [process for process in asked if _lives(process)], timeout_s)
+    # psutil's own wait also waits for zombies, which are of another parent.
+    poll_until(lambda: not any(map(_lives, asked)), every_s=0.02, timeout_s=timeout_s)
+    return [process for process in asked if _lives(process)]
 
 
 def _daemon(process: psutil.Process, layout: SlurmLayout) -> str | None:

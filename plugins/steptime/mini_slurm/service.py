@@ -2,7 +2,6 @@
 
 import shlex
 import shutil
-import time
 from collections import Counter
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,6 +14,7 @@ from steptime.local_services import LOOPBACK, Announce, is_free, one_at_a_time
 from steptime.mini_slurm import config_files, daemons, login, packages, processes
 from steptime.mini_slurm import layout as layouts
 from steptime.mini_slurm.layout import NODES, SlurmLayout
+from steptime.waiting import poll_until
 
 _LOCK_TIMEOUT_S = 120
 _JOBS_END_S = 60
@@ -204,7 +204,8 @@ def _stop(layout: SlurmLayout, announce: Announce) -> bool:
 def cancel_jobs(layout: SlurmLayout, announce: Announce) -> None:
     """Cancel what waits or runs, and wait until it has ended, so that the accounting has its end."""
     try:
-        jobs = set(daemons.command(layout, "squeue", "-h", "-o", "%A").split())
+        queue = ("squeue", "-h", "-o", "%A")
+        jobs = set(daemons.command(layout, *queue).split())
         if not jobs:
             return
         announce(f"cancelling {len(jobs)} jobs")
@@ -212,8 +213,6 @@ def cancel_jobs(layout: SlurmLayout, announce: Announce) -> None:
             daemons.command(layout, "scancel", *sorted(jobs))
         except SystemFailure as failure:  # of one that has ended meanwhile, too: the others have got it
             announce(str(failure))
-        deadline = time.monotonic() + _JOBS_END_S
-        while time.monotonic() < deadline and daemons.command(layout, "squeue", "-h", "-o", "%A"):
-            time.sleep(0.1)
+        poll_until(lambda: not daemons.command(layout, *queue), every_s=0.1, timeout_s=_JOBS_END_S)
     except SystemFailure as failure:
         announce(f"the jobs cannot be cancelled: {failure}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from steptime.errors import StoreUnavailable, SystemFailure, UserError, shown
+from steptime.waiting import retrying
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine, Result, Table
@@ -74,18 +75,15 @@ def wait_for_store(work: Callable[[], Done], warn: Callable[[str], None]) -> Don
 
     `work` must be idempotent. Raises StoreUnavailable after STORE_PATIENCE_S.
     """
-    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
-
-    retrying = Retrying(
-        retry=retry_if_exception_type(StoreUnavailable),
-        wait=wait_exponential(max=_LONGEST_PAUSE_S),
-        stop=stop_after_delay(STORE_PATIENCE_S),
+    again = retrying(
+        StoreUnavailable,
+        longest_s=_LONGEST_PAUSE_S,
+        timeout_s=STORE_PATIENCE_S,
         before_sleep=lambda state: warn(
             f"{state.outcome and state.outcome.exception()}; trying again in {state.upcoming_sleep:.0f} s"
         ),
-        reraise=True,
     )
-    return retrying(work)
+    return again(work)()
 
 
 def dicts(result: "Result[Any]") -> Iterator[dict[str, Any]]:

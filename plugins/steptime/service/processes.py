@@ -6,7 +6,6 @@ reused, no other process is mistaken for it.
 """
 
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -14,15 +13,17 @@ import psutil
 from steptime import settings
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
-from steptime.local_services import Announce, read_state, wait_while
+from steptime.local_services import Announce, read_state
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import supervisor
 from steptime.service.component import API_SERVER
 from steptime.service.rest import AirflowClient
 from steptime.service.standalone_config import ADMIN, password
+from steptime.waiting import poll_until
 
 STOP_TIMEOUT_S = supervisor.STOP_GRACE_S + 15
 _KILL_TIMEOUT_S = 10.0
+_POLL_S = 0.02
 
 
 class Service(Frozen):
@@ -86,14 +87,15 @@ def end_session(service: Service, announce: Announce) -> None:
         announce("stopping Airflow")
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-        wait_while(lambda: supervisor_process(service), STOP_TIMEOUT_S)
+        poll_until(lambda: supervisor_process(service) is None, every_s=_POLL_S, timeout_s=STOP_TIMEOUT_S)
     elif left := session(service):
         announce(f"{_left_behind(left)}; ending them")
         _end_components(service)
     if left := session(service):
         announce(f"killing {_counted(left)} that did not end")
         # Repeatedly, because a process may start another one before it is killed.
-        left = wait_while(lambda: _kill(session(service)), _KILL_TIMEOUT_S)
+        poll_until(lambda: not _kill(session(service)), every_s=_POLL_S, timeout_s=_KILL_TIMEOUT_S)
+        left = session(service)
     if left:
         pids = ", ".join(str(member.pid) for member in left)
         raise SystemFailure(f"these processes of Airflow cannot be ended: {pids}")
@@ -122,7 +124,7 @@ def _end_components(service: Service) -> None:
         for member in left(api_server):
             with suppress(psutil.NoSuchProcess):
                 member.terminate()
-        wait_while(partial(left, api_server), grace_s)
+        poll_until(lambda: not left(api_server), every_s=_POLL_S, timeout_s=grace_s)  # noqa: B023 (called at once)
 
 
 def _kill(members: list[psutil.Process]) -> list[psutil.Process]:

@@ -6,7 +6,6 @@ validate, an unknown DAG), and SystemFailure if Airflow does not answer or has a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -17,13 +16,13 @@ from pydantic import BaseModel, ConfigDict
 from steptime.airflow.addresses import dag_run_path
 from steptime.errors import SystemFailure, UserError, shown, unknown_value
 from steptime.frozen import Frozen
+from steptime.waiting import poll_until
 
 if TYPE_CHECKING:
     import httpx
 
 _TIMEOUT_S = 30.0
 _PAGE = 100
-_POLL_S = 0.5
 
 
 class _Answer(BaseModel):
@@ -182,11 +181,9 @@ class AirflowClient:
         The run's id is chosen here, so that the run can be looked up after a lost reply and starts only once.
         """
         path = f"/api/v2/dags/{quote(dag_id)}"
-        deadline = time.monotonic() + patience_s
-        while (dag := self._dag(path)) is None:
-            if time.monotonic() >= deadline:
-                raise self._no_dag(dag_id)
-            time.sleep(_POLL_S)
+        dag = poll_until(lambda: self._dag(path), every_s=0.5, timeout_s=patience_s)
+        if dag is None:
+            raise self._no_dag(dag_id)
         if dag.is_paused:
             raise UserError(f"the DAG '{dag_id}' is paused: unpause it at {self.url}/dags/{quote(dag_id)}")
         run_id = f"steptime_run__{datetime.now(UTC).isoformat(timespec='milliseconds')}"

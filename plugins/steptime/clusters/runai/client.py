@@ -10,20 +10,24 @@ The secret and the tokens are kept in this object and in the requests, and in no
 import asyncio
 import contextlib
 import logging
-import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 from steptime.clusters.connections import Connection
 from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError, shown
+from steptime.waiting import retrying
 
 if TYPE_CHECKING:
     import httpx
+    from tenacity import RetryCallState
+
+Done = TypeVar("Done")
 
 TRAININGS, DISTRIBUTED = "trainings", "distributed"
 """The two kinds of workload by the last part of their address: one pod, or a master with its workers."""
@@ -31,8 +35,6 @@ TRAININGS, DISTRIBUTED = "trainings", "distributed"
 _PAGE = 500
 """Workloads asked for at once: the most that the API allows."""
 _TIMEOUT_S = 30.0
-_FIRST_BACKOFF_S = 0.5
-_LONGEST_BACKOFF_S = 15.0
 _RENEW_BEFORE_S = 60.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -44,6 +46,14 @@ Workload = Mapping[str, Any]
 
 class UnclearAnswer(SystemFailure):
     """The request may have taken effect or not: the connection broke, or the server failed meanwhile."""
+
+
+class _TryAgain(SystemFailure):
+    """The request had no effect, or may be repeated."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class NameTaken(UserError):
@@ -98,7 +108,7 @@ class RunaiClient:
 
     async def log_in(self) -> None:
         """Check that the application gets a token. Raises UserError if it is refused."""
-        await self._valid_token(time.monotonic() + self._patience_s)
+        await self._patiently(self._valid_token)
 
     async def project(self, name: str) -> Project:
         """Return the project of that name. Raises UserError if the application sees none."""
@@ -172,62 +182,66 @@ class RunaiClient:
         What certainly had no effect (no connection, 401, 429) is always tried again, what may have had one
         only if the request is repeatable.
         """
+        send = partial(self._send, method, path, repeatable=repeatable, accepted=accepted, **request)
+        return await self._patiently(send)
+
+    async def _patiently(self, send: Callable[[], Awaitable[Done]]) -> Done:
+        """Repeat `send` while it raises `_TryAgain`. Raises OutOfReach at the end of the patience."""
+
+        def note(state: "RetryCallState") -> None:
+            error = state.outcome and state.outcome.exception()
+            _log.info("%s; trying again in %.1f s", error, state.upcoming_sleep)
+
+        again = retrying(_TryAgain, first_s=0.5, longest_s=15, timeout_s=self._patience_s, before_sleep=note)
+        try:
+            return await again(send)()
+        except _TryAgain as error:
+            raise OutOfReach(f"{error}; given up after {self._patience_s:g} s") from None
+
+    async def _send(
+        self, method: str, path: str, *, repeatable: bool, accepted: Sequence[int], **request: Any
+    ) -> "httpx.Response":
         import httpx
 
         what = f"{method} {path}"
-        deadline = time.monotonic() + self._patience_s
-        backoff_s = _FIRST_BACKOFF_S
         refused_token = ""
         while True:
-            token = await self._valid_token(deadline)
-            wait_s = backoff_s * random.uniform(0.5, 1)  # noqa: S311 - spreads callers, hides nothing
-            backoff_s = min(_LONGEST_BACKOFF_S, backoff_s * 2)
+            token = await self._valid_token()
             try:
                 answer = await self._client().request(
                     method, self.base_url + path, headers={"Authorization": f"Bearer {token}"}, **request
                 )
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-                problem = f"cannot be reached ({_name(error)})"
+                raise self._again(f"cannot be reached ({_name(error)})") from None
             except httpx.TransportError as error:
-                problem = f"broke off {what} ({_name(error)})"
-                if not repeatable:
-                    raise UnclearAnswer(f"Run:ai at {self.base_url} {problem}") from None
-            else:
-                if answer.is_success or answer.status_code in accepted:
-                    return answer
-                problem = f"answered {what} with {self._refusal(answer)}"
-                if answer.status_code == 401 and token != refused_token:
-                    refused_token = token
-                    self._forget(token)
-                    continue  # once, with a new token: this one may have been revoked or have run out
-                if answer.status_code == 429:
-                    wait_s = max(wait_s, _retry_after_s(answer))
-                elif answer.status_code < 500:
-                    raise self._refused(answer, problem)
-                elif not repeatable:
-                    raise UnclearAnswer(f"Run:ai at {self.base_url} {problem}")
-            if time.monotonic() + wait_s > deadline:
-                raise OutOfReach(
-                    f"Run:ai at {self.base_url} {problem}; given up after {self._patience_s:g} s"
-                )
-            _log.info("Run:ai at %s %s; trying again in %.1f s", self.base_url, problem, wait_s)
-            await asyncio.sleep(wait_s)
+                raise self._unclear(f"broke off {what} ({_name(error)})", repeatable=repeatable) from None
+            if answer.status_code == 401 and token != refused_token:
+                refused_token = token
+                self._forget(token)
+                continue  # once, with a new token: this one may have been revoked or have run out
+            if answer.is_success or answer.status_code in accepted:
+                return answer
+            problem = f"answered {what} with {self._refusal(answer)}"
+            if answer.status_code == 429:
+                raise self._again(problem, _retry_after_s(answer))
+            if answer.status_code < 500:
+                raise self._refused(answer, problem)
+            raise self._unclear(problem, repeatable=repeatable)
 
-    async def _valid_token(self, deadline: float) -> str:
+    def _again(self, problem: str, retry_after_s: float = 0) -> "_TryAgain":
+        return _TryAgain(f"Run:ai at {self.base_url} {problem}", retry_after_s)
+
+    def _unclear(self, problem: str, *, repeatable: bool) -> SystemFailure:
+        return self._again(problem) if repeatable else UnclearAnswer(f"Run:ai at {self.base_url} {problem}")
+
+    async def _valid_token(self) -> str:
         """The bearer token; fetched once for all callers if there is none or it is about to expire."""
         async with self._token_lock:
-            while time.monotonic() >= self._token_ends:
-                wait_s = await self._renew_token()
-                now = time.monotonic()
-                if now >= self._token_ends and now + wait_s > deadline:
-                    raise OutOfReach(
-                        f"Run:ai at {self.base_url} gives no token; given up after {self._patience_s:g} s"
-                    )
-                await asyncio.sleep(wait_s)
+            if time.monotonic() >= self._token_ends:
+                await self._renew_token()
             return self._token
 
-    async def _renew_token(self) -> float:
-        """Ask for a token; return the seconds to wait before asking again, 0 if it came."""
+    async def _renew_token(self) -> None:
         import httpx
 
         credentials = {
@@ -239,9 +253,9 @@ class RunaiClient:
         try:
             answer = await self._client().post(f"{self.base_url}/token", json=credentials)
         except httpx.TransportError:
-            return _FIRST_BACKOFF_S
+            raise self._again("gives no token") from None
         if answer.status_code == 429 or answer.status_code >= 500:
-            return max(_FIRST_BACKOFF_S, _retry_after_s(answer))
+            raise self._again("gives no token", _retry_after_s(answer))
         given = _json(answer) if answer.is_success else {}
         if not given.get("accessToken"):
             raise UserError(
@@ -253,7 +267,6 @@ class RunaiClient:
         lifetime_s = float(given.get("expiresIn") or 3600)
         # Renewed before it ends, yet not so early that a short-lived one is never used.
         self._token_ends = asked_at + lifetime_s - min(_RENEW_BEFORE_S, lifetime_s / 4)
-        return 0
 
     def _forget(self, token: str) -> None:
         if token == self._token:  # another caller may have a new one by now

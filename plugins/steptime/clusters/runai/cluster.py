@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -30,6 +31,7 @@ from steptime.clusters.runai.config import PREFIX, RunaiConfig, workload_name, w
 from steptime.clusters.runai.phases import ENDED, MEANING, Stop, status_of, vanished
 from steptime.clusters.runai.volume import JobNotes, RunaiJob
 from steptime.errors import SystemFailure, UserError
+from steptime.waiting import poll_until_async
 
 _APPEARS_WITHIN_S = 15.0
 """How long a workload may take to show after its making was not answered."""
@@ -264,17 +266,14 @@ class RunaiCluster:
 
     async def _made_after_all(self, name: str, error: Exception) -> Job:
         """The job whose making was not answered, or was done by another at the same moment."""
-        deadline = time.monotonic() + _APPEARS_WITHIN_S
-        while True:
-            job = await self.find(name)
-            if job is not None:
-                return job
-            if time.monotonic() > deadline:
-                raise SystemFailure(
-                    f"job {name} may or may not have been submitted to {self.name}, and is not seen there: "
-                    f"{error}; submitting it again looks for it first"
-                ) from None
-            await asyncio.sleep(_LOOK_S)
+        look = partial(self.find, name)
+        job = await poll_until_async(look, every_s=_LOOK_S, timeout_s=_APPEARS_WITHIN_S)
+        if job is None:
+            raise SystemFailure(
+                f"job {name} may or may not have been submitted to {self.name}, and is not seen there: "
+                f"{error}; submitting it again looks for it first"
+            ) from None
+        return job
 
     async def _list(self, jobs: dict[str, RunaiJob]) -> tuple[dict[str, Workload], float]:
         """Run:ai's words on all these jobs by workload id, and its clock."""

@@ -1,0 +1,77 @@
+"""Waiting: poll until something is true, and repeat what fails after growing pauses."""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:  # tenacity is imported late: each job of a local cluster has a process that imports this
+    from tenacity import RetryCallState
+
+Found = TypeVar("Found")
+Work = TypeVar("Work", bound=Callable[..., Any])
+
+
+def poll_until(look: Callable[[], Found], *, every_s: float, timeout_s: float = math.inf) -> Found:
+    """Call `look` until it returns something true or the time is over; return its last value."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := look()) and time.monotonic() < deadline:
+        time.sleep(every_s)
+    return found
+
+
+async def poll_until_async(
+    look: Callable[[], Awaitable[Found]], *, every_s: float, timeout_s: float = math.inf
+) -> Found:
+    """Do the same as `poll_until`, on the event loop."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = await look()
+        if found or time.monotonic() >= deadline:
+            return found
+        await asyncio.sleep(every_s)
+
+
+def backoff_s(failures: int, *, longest_s: float, first_s: float = 1.0) -> float:
+    """Return the pause after that many failures in a row: `first_s`, doubled each time, up to `longest_s`."""
+    return min(longest_s, first_s * 2.0 ** min(failures - 1, 100))
+
+
+def retrying(
+    *errors: type[Exception],
+    longest_s: float,
+    first_s: float = 1.0,
+    timeout_s: float = math.inf,
+    before_sleep: "Callable[[RetryCallState], None] | None" = None,
+) -> Callable[[Work], Work]:
+    """Decorate a function, or a coroutine function, that is called again while it raises one of `errors`.
+
+    It must be idempotent. The pauses are those of `backoff_s` and up to a quarter more, so that callers
+    spread; an error may ask for a longer one with an attribute `retry_after_s`.
+
+    Args:
+        errors: the errors after which it is called again.
+        longest_s: the longest pause.
+        first_s: the first pause.
+        timeout_s: the last error is raised if the next pause would end later than this.
+        before_sleep: called before each pause with tenacity's state of the call; its exceptions end the call.
+    """
+    import tenacity
+
+    def pause_s(state: "RetryCallState") -> float:
+        growing_s = backoff_s(state.attempt_number, first_s=first_s, longest_s=longest_s)
+        error = state.outcome and state.outcome.exception()
+        return max(
+            random.uniform(1, 1.25) * growing_s,  # noqa: S311 (no secret)
+            getattr(error, "retry_after_s", 0.0),
+        )
+
+    return tenacity.retry(  # type: ignore[return-value]  # it has attributes besides
+        retry=tenacity.retry_if_exception_type(errors),
+        wait=pause_s,
+        stop=tenacity.stop_before_delay(timeout_s),
+        before_sleep=before_sleep,
+        reraise=True,
+    )
