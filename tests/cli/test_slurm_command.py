@@ -8,7 +8,7 @@ from slurm_service import MiniSlurm
 from typer.testing import CliRunner
 
 from steptime.cli import app, main
-from steptime.mini_slurm import daemons, packages
+from steptime.mini_slurm import daemons, layout
 from steptime.service import connection_file
 
 runner = CliRunner()
@@ -42,7 +42,7 @@ def test_down_where_nothing_runs(home: Path) -> None:
 def test_missing_packages_are_a_matter_of_the_system(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(packages, "search_path", lambda: str(home / "empty"))
+    monkeypatch.setattr(layout, "search_path", lambda: str(home / "empty"))
     monkeypatch.setattr("sys.argv", ["steptime", "slurm", "up"])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from steptime.mini_slurm import packages
+from steptime.mini_slurm.layout import PACKAGES
 
 pytestmark = pytest.mark.service
 
@@ -195,7 +195,7 @@ def test_a_database_that_is_being_made_is_not_healthy(services: dict[str, Any]) 
 
 
 def test_the_image_of_the_mini_slurm_has_the_packages_that_ci_installs() -> None:
-    needed = sorted(set(packages.PACKAGES.values()))
+    needed = sorted(set(PACKAGES.values()))
     assert set(needed) <= set((ROOT / "tests" / "debian-packages.txt").read_text().split())
     assert " ".join(needed) in (ROOT / "docker" / "Dockerfile").read_text()
 

@@ -7,7 +7,6 @@ import pytest
 
 from steptime.errors import SystemFailure
 from steptime.mini_slurm import layout as layouts
-from steptime.mini_slurm import packages
 from steptime.mini_slurm.layout import SlurmLayout
 
 SHORT = Path("/srv/steptime")
@@ -91,11 +90,11 @@ def test_missing_packages_are_told_with_the_command_that_installs_them(
 ) -> None:
     for name in ("munged", "sshd", "ssh", "ssh-keygen", "sbatch"):
         (tmp_path / name).touch(mode=0o755)
-    monkeypatch.setattr(packages, "search_path", lambda: str(tmp_path))
+    monkeypatch.setattr(layouts, "search_path", lambda: str(tmp_path))
     with pytest.raises(SystemFailure) as failure:
-        packages.check()
+        layouts.require_packages()
     packed = "mariadb-server slurmctld slurmd slurmdbd"
     assert str(failure.value).endswith(f"apt-get install --no-install-recommends {packed}")
     (tmp_path / "munged").unlink()
     with pytest.raises(SystemFailure, match="packages that are not installed: munge"):
-        packages.program("munged")
+        layouts.program("munged")

@@ -25,7 +25,7 @@ from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import load_reference, published_performance
 from steptime.recipes.workloads import load_workload
 from steptime.results.metrics import throughput
-from steptime.staging.families import require_trainable
+from steptime.staging.checking import require_trainable
 from trainer.errors import TrainerError
 from trainer.run import read_run
 

@@ -24,7 +24,7 @@ from steptime.recipes.parameters import Parameters, stated_parameters
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.results.metrics import throughput
-from steptime.staging.families import require_trainable
+from steptime.staging.checking import require_trainable
 from tests.stand_ins.megatron_bridge.argument_parser import parser_of, recorded
 
 DATA = Path(__file__).parents[1] / "data" / "megatron_bridge"

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from steptime.reporting.charts import Line, scaling_chart, trend_chart
+from steptime.reporting.page import Line, scaling_chart, trend_chart
 from steptime.results.columns import of_series
 
 DAY_S = 86_400.0

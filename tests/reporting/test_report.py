@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from steptime.cli import app, main
 from steptime.judging.comparison import compare_since
 from steptime.judging.judgements import publish, reject
-from steptime.reporting.charts import scaling_chart, trend_chart
-from steptime.reporting.page import html, report_since, report_sweep
+from steptime.reporting.page import html, report_since, report_sweep, scaling_chart, trend_chart
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 

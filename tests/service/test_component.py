@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from steptime.service import component
-from steptime.service.component import Component, ComponentState
+from steptime.service import supervisor
+from steptime.service.supervisor import Component, ComponentState
 
 
 class Ended:
@@ -29,7 +29,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise outcome
         return outcome
 
-    monkeypatch.setattr(component, "start_airflow", start)
+    monkeypatch.setattr(supervisor, "start_airflow", start)
     return outcomes
 
 

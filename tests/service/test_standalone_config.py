@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, text
 
-from steptime.service.component import LONGEST_PAUSE_S
+from steptime.service.supervisor import LONGEST_PAUSE_S
 
 
 def test_writers_of_airflows_database_wait_for_each_other(airflow_cfg: ConfigParser, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from steptime.clusters.containers import Inside, Mount, in_container
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.recipes.planning import parse_request, plan
-from steptime.staging.image import StagedImage, stage_image
+from steptime.staging.stage import StagedImage, stage_image
 
 LOOKS_AROUND = """
 import json, os, pathlib, ssl, sys

@@ -14,7 +14,7 @@ from steptime.recipes.layers import MoeShape, NemoConfig
 from steptime.recipes.models import ModelShape, Recipe, Run
 from steptime.recipes.performance import Performance, TrainerSettings
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.staging.families import FP8_RECIPES, NEMO_1_IMAGES, NUMBER_FORMATS, TRAINED, require_trainable
+from steptime.staging.checking import FP8_RECIPES, NEMO_1_IMAGES, NUMBER_FORMATS, TRAINED, require_trainable
 
 
 def test_what_the_pipeline_believes_is_what_the_trainer_has() -> None:

@@ -15,8 +15,7 @@ from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.staging.hub import require_hub_files
-from steptime.staging.stage import stage
+from steptime.staging.stage import require_hub_files, stage
 
 COMMIT = "0123456789" * 4
 SUPER = "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16"

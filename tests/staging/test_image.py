@@ -24,8 +24,7 @@ from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
 from steptime.results.models import Result
 from steptime.staging import import_image
-from steptime.staging.image import StagedImage, stage_image
-from steptime.staging.stage import stage
+from steptime.staging.stage import StagedImage, stage, stage_image
 from steptime.staging.unpack_image import _make_mount_point
 
 from .reported import DEADLINE_S, Reported, child_running

@@ -10,7 +10,7 @@ import pytest
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure
 from steptime.settings import shipped
-from steptime.staging.trainer_code import stage_trainer
+from steptime.staging.stage import stage_trainer
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
-from steptime.staging import build_venv, venv
+from steptime.staging import build_venv, stage
 from steptime.staging.scripts import ScriptEnd
-from steptime.staging.venv import stage_venv
+from steptime.staging.stage import stage_venv
 
 from .reported import Reported, child_running
 
@@ -231,7 +231,7 @@ async def test_another_python_has_an_environment_of_its_own(
     ],
 )
 def test_a_failure_says_why_and_shows_the_last_lines(last_line: str, why: str) -> None:
-    message = venv._failure("here", "/venvs/x", ScriptEnd(7, ("line before", last_line)))
+    message = stage._venv_failure("here", "/venvs/x", ScriptEnd(7, ("line before", last_line)))
     assert message.startswith(f"the trainer's environment /venvs/x could not be built on here: {why}")
     assert message.endswith(f"line before\n{last_line}")
 

@@ -12,8 +12,7 @@ import jinja2
 from steptime.errors import SystemFailure
 from steptime.files import write_whole
 from steptime.mini_slurm import login
-from steptime.mini_slurm.layout import GPUS_PER_NODE, MARKER, NODES, SlurmLayout, user
-from steptime.mini_slurm.packages import program, search_path
+from steptime.mini_slurm.layout import GPUS_PER_NODE, MARKER, NODES, SlurmLayout, program, search_path, user
 
 CLUSTER = "mini"
 """What Slurm calls the cluster in its accounting."""

@@ -12,8 +12,7 @@ from steptime.errors import SystemFailure
 from steptime.local_services import Announce, failed_start
 from steptime.mini_slurm import login, processes
 from steptime.mini_slurm.config_files import CLUSTER
-from steptime.mini_slurm.layout import NODES, SlurmLayout, user
-from steptime.mini_slurm.packages import program
+from steptime.mini_slurm.layout import NODES, SlurmLayout, program, user
 
 ALL = ("munged", "mariadbd", "slurmdbd", "slurmctld", *(f"slurmd-{node}" for node in NODES), "sshd")
 """Every daemon in the order of its start: each needs those before it, and sshd none."""

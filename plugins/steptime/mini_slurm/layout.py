@@ -1,9 +1,10 @@
-"""Where a mini Slurm keeps what it has, and which ports it has chosen."""
+"""Where a mini Slurm keeps what it has, which ports it uses, and which Debian packages it needs."""
 
 import hashlib
 import os
 import pwd
 import re
+import shutil
 import socket
 import tempfile
 from functools import cached_property
@@ -29,6 +30,19 @@ _FIRST_PORT, _PORTS_EACH, _BLOCKS = 10_240, 16, 610
 _JOBS_EACH = 19
 """Job ids from one block's first to the next one's: those of all blocks end below 12000."""
 _FIRST_SLURMD = 8
+PACKAGES = {
+    "munged": "munge",
+    "mariadbd": "mariadb-server",
+    "mariadb-install-db": "mariadb-server",
+    "slurmdbd": "slurmdbd",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sbatch": "slurm-client",
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+}
+"""Each program and the package that has it."""
 
 
 class Ports(Frozen):
@@ -91,8 +105,6 @@ class SlurmLayout(Frozen):
     @cached_property
     def environment(self) -> dict[str, str]:
         """What daemons and Slurm's commands are run with; nothing of the caller's that could be secret."""
-        from steptime.mini_slurm.packages import search_path
-
         return {
             "PATH": search_path(),
             "HOME": str(Path.home()),
@@ -193,3 +205,36 @@ def _root(home: Path) -> Path:
     link = Path(tempfile.mkdtemp(prefix="steptime-", dir=runtime if usable else "/tmp")) / "slurm"  # noqa: S108
     link.symlink_to(real)
     return link
+
+
+def program(name: str) -> str:
+    """Return the path of a program of `PACKAGES`: the PATH of ordinary users lacks the daemons' folders."""
+    found = _find_program(name)
+    if found is None:
+        raise _missing_packages([name])
+    return found
+
+
+def require_packages() -> None:
+    """Raise SystemFailure, with the one command that installs them, if packages are missing."""
+    missing = [name for name in PACKAGES if _find_program(name) is None]
+    if missing:
+        raise _missing_packages(missing)
+
+
+def search_path() -> str:
+    """Return the caller's PATH with the folders of daemons appended."""
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"))
+
+
+def _find_program(name: str) -> str | None:
+    return shutil.which(name, path=search_path())
+
+
+def _missing_packages(programs: list[str]) -> SystemFailure:
+    packages = sorted({PACKAGES[name] for name in programs})
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    return SystemFailure(
+        f"the mini Slurm needs Debian packages that are not installed: {', '.join(packages)}. "
+        f"Install them: {sudo}apt-get install --no-install-recommends {' '.join(packages)}"
+    )

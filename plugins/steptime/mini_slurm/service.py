@@ -11,7 +11,7 @@ from pydantic import Field
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
 from steptime.local_services import LOOPBACK, Announce, is_free, one_at_a_time
-from steptime.mini_slurm import config_files, daemons, login, packages, processes
+from steptime.mini_slurm import config_files, daemons, login, processes
 from steptime.mini_slurm import layout as layouts
 from steptime.mini_slurm.layout import NODES, SlurmLayout
 from steptime.waiting import poll_until
@@ -50,7 +50,7 @@ def up(
     at first empty. `announce` gets a sentence whenever the phase changes. Raises SystemFailure if a daemon
     does not start.
     """
-    packages.check()
+    layouts.require_packages()
     if ssh_host is not None:
         layouts.check_ssh_host(ssh_host)
     with _lock(home, announce):

@@ -16,9 +16,9 @@ from steptime.frozen import Frozen
 from steptime.local_services import Announce, read_state
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import supervisor
-from steptime.service.component import API_SERVER
 from steptime.service.rest import AirflowClient
 from steptime.service.standalone_config import ADMIN, password
+from steptime.service.supervisor import API_SERVER
 from steptime.waiting import poll_until
 
 STOP_TIMEOUT_S = supervisor.STOP_GRACE_S + 15

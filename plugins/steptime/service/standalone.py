@@ -18,7 +18,6 @@ from steptime.frozen import Frozen
 from steptime.local_services import Announce, failed_start, is_free, one_at_a_time
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import supervisor
-from steptime.service.component import log_file
 from steptime.service.processes import (
     STOP_TIMEOUT_S,
     Service,
@@ -34,6 +33,7 @@ from steptime.service.processes import (
 )
 from steptime.service.rest import AirflowClient
 from steptime.service.standalone_config import child_environment, write_config
+from steptime.service.supervisor import log_file
 
 DEFAULT_PORT = 8080
 START_TIMEOUT_S = 300.0

@@ -1,19 +1,30 @@
 """Makes ready on a cluster all that a run needs there: the trainer's code, its packages or an image."""
 
-from collections.abc import Callable
-from pathlib import PurePosixPath
+import asyncio
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.containers import ImageForm
-from steptime.errors import UserError
-from steptime.recipes.image import parse_image
+from steptime.clusters.containers import ImageForm, Mount, mount_points
+from steptime.clusters.hub import fetch_command, hub_cache
+from steptime.errors import SystemFailure, UserError
+from steptime.recipes.image import Image, parse_image
+from steptime.recipes.megatron_bridge import hub_files
 from steptime.recipes.models import Run
 from steptime.settings import shipped
-from steptime.staging.hub import require_hub_files
-from steptime.staging.image import stage_image
-from steptime.staging.trainer_code import stage_trainer
-from steptime.staging.venv import stage_venv
+from steptime.staging.scripts import ScriptEnd, copy_scripts, run_script
+
+_COMMIT = re.compile(rb"[0-9a-f]{40}\s*")
+_LOCKED_FOR = "3.11"
+"""The minor version of Python that the trainer's packages are locked for."""
+_NEVER = 2
+"""The scripts' exit code for what another try does not mend."""
 
 
 def _fetched_by_nodes(staged: Staged, name: str) -> Staged:
@@ -77,3 +88,259 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
             "image_environment": image.environment,
         }
     )
+
+
+async def stage_trainer(
+    cluster: Cluster, config: ClusterConfig, *, source: Path, report: Callable[[str], None]
+) -> tuple[str, str]:
+    """Copy the package folder `source` to the cluster unless its content is there.
+
+    Returns the package's folder on the cluster, and the SHA-256 of its content (names and files).
+    Raises SystemFailure if it cannot be written, or if somebody has changed the copy.
+    """
+    files = await asyncio.to_thread(_read_package, source)
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    listing = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
+    sha256 = hashlib.sha256(listing.encode()).hexdigest()
+    folder = PurePosixPath(config.root, "trainer", sha256[:16])
+    if await _is_there(cluster, folder, digests):
+        report(f"trainer code {folder.name} is there")
+        return str(folder), sha256
+    report(f"copying {len(files)} files of trainer code to {folder}")
+    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    try:
+        for name, content in files.items():
+            await cluster.write(str(partial / name), content)
+        moved = await cluster.run(["mv", "--no-target-directory", str(partial), str(folder)], timeout_s=60)
+    finally:
+        await cluster.run(["rm", "-rf", str(partial)], timeout_s=60)
+    if moved.exit_code and not await _is_there(cluster, folder, digests):  # else another was quicker
+        raise SystemFailure(
+            f"the trainer could not be copied to {folder} on {cluster.name}: {moved.stderr.strip()}"
+        )
+    return str(folder), sha256
+
+
+def _read_package(source: Path) -> dict[str, bytes]:
+    """All files of the package by their path below its parent; nothing hidden, nothing cached by Python."""
+    files = {}
+    for path in sorted(source.rglob("*")):
+        inside = path.relative_to(source.parent)
+        if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in inside.parts):
+            files[str(inside)] = path.read_bytes()
+    return files
+
+
+async def _is_there(cluster: Cluster, folder: PurePosixPath, digests: dict[str, str]) -> bool:
+    """Whether the folder is there; SystemFailure if it is not what was copied once."""
+    names = list(digests)
+    found = await cluster.run(["sha256sum", "--", *(str(folder / name) for name in names)], timeout_s=60)
+    if not found.stdout:
+        return False
+    if [line.split()[0] for line in found.stdout.splitlines()] != [digests[name] for name in names]:
+        raise SystemFailure(
+            f"the copy of the trainer in {folder} on {cluster.name} was changed later: remove that folder"
+        )
+    return True
+
+
+async def require_hub_files(cluster: Cluster, config: ClusterConfig, run: Run) -> None:
+    """Raise UserError if the cache on the cluster lacks a file of the hub that the run needs."""
+    cache = hub_cache(run, config.environment, config.root)
+    if cache is None:
+        return
+    for repository, names in hub_files(run.recipe).items():
+        missing = await _missing(cluster, PurePosixPath(cache), repository, names)
+        if missing is not None:
+            raise UserError(
+                f"{run.label} needs {missing} of {repository} from the Hugging Face hub, and {cache} on "
+                f"cluster {config.name} does not have it. On a machine that reaches the hub (after 'hf auth "
+                f"login' if the repository is gated) run: {fetch_command(repository, cache)} Then copy the "
+                "folder to the cluster if that is another machine."
+            )
+
+
+async def _missing(cluster: Cluster, cache: PurePosixPath, repository: str, names: list[str]) -> str | None:
+    """The first file that the cache lacks in the repository's main revision; None if all are there."""
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    commit = await cluster.read(str(folder / "refs" / "main"), limit=64)
+    for name in names:
+        path = folder / "snapshots" / commit.decode(errors="replace").strip() / name
+        if not _COMMIT.fullmatch(commit) or not await cluster.read(str(path), limit=1):
+            return name
+    return None
+
+
+async def stage_venv(
+    cluster: Cluster, config: ClusterConfig, *, lock: Path, bootstrap: Path, report: Callable[[str], None]
+) -> tuple[str, str]:
+    """Build the environment unless it is there; return its interpreter on the cluster and the lock's SHA-256.
+
+    Args:
+        cluster: the cluster.
+        config: its configuration.
+        lock: the pinned packages, on this machine.
+        bootstrap: the pinned installer, on this machine.
+        report: gets each line of progress as it comes.
+
+    Raises:
+        UserError: the cluster has no fitting Python.
+        SystemFailure: the packages could not be installed; with the tail of the installer's output.
+    """
+    version = await _python_version(cluster, config)
+    content = await asyncio.to_thread(lock.read_bytes)
+    lock_sha256 = hashlib.sha256(content).hexdigest()
+    key = hashlib.sha256(f"{lock_sha256} {version}".encode()).hexdigest()[:16]
+    venvs = PurePosixPath(config.root, "venvs")
+    target = venvs / f"trainer-{key}"
+    inputs = {
+        f"{target}.lock.txt": content,
+        f"{target}.bootstrap.txt": await asyncio.to_thread(bootstrap.read_bytes),
+    }
+    for path, data in inputs.items():
+        await cluster.write(path, data)
+    script = await copy_scripts(cluster, config) / "build_venv.py"
+    arguments = [str(target), *inputs]
+    built = await run_script(cluster, config, script, arguments, in_job=False, job_options=(), report=report)
+    if built.exit_code:
+        raise SystemFailure(_venv_failure(cluster.name, str(target), built))
+    return str(target / "bin" / "python"), lock_sha256
+
+
+async def _python_version(cluster: Cluster, config: ClusterConfig) -> str:
+    asked = await cluster.run(
+        [config.python, "-c", "import platform; print(platform.python_version())"], timeout_s=60
+    )
+    remedy = (
+        f"the trainer's packages are locked for {_LOCKED_FOR} and do not fit others (nvidia-resiliency-ext "
+        f"has nothing for 3.13): install Python {_LOCKED_FOR} there, or name it in "
+        f"config/clusters/{config.name}.yaml as python:"
+    )
+    if asked.exit_code:
+        raise UserError(f"cluster {config.name} has no {config.python}: {remedy} ({asked.stderr.strip()})")
+    version = asked.stdout.strip()
+    if not version.startswith(f"{_LOCKED_FOR}."):
+        raise UserError(f"{config.python} of cluster {config.name} is Python {version}: {remedy}")
+    return version
+
+
+def _venv_failure(cluster: str, target: str, built: ScriptEnd) -> str:
+    output = "\n".join(built.last_lines)
+    if "No space left on device" in output or "Disk quota exceeded" in output:
+        why = "the disk is full; an environment needs about 3 GB"
+    elif "No matching distribution" in output or "not found in the package registry" in output:
+        why = "a package was not found; is the package index reachable from there?"
+    else:
+        why = f"exit code {built.exit_code}"
+    return (
+        f"the trainer's environment {target} could not be built on {cluster}: {why}. "
+        f"The last lines were:\n{output}"
+    )
+
+
+class StagedImage(NamedTuple):
+    """An image that lies ready."""
+
+    path: str
+    """What a container is started from: a squashfs or SIF file, for bwrap the folder with its files."""
+    digest: str | None
+    sha256: str
+    environment: dict[str, str]
+
+
+async def stage_image(
+    cluster: Cluster,
+    config: ClusterConfig,
+    name: str,
+    *,
+    venv: str | None,
+    mounts: Sequence[Mount],
+    job_options: Sequence[str],
+    report: Callable[[str], None],
+) -> StagedImage:
+    """Make the image `name` ready for the cluster's containers, or find it there.
+
+    Args:
+        cluster: the cluster.
+        config: its configuration; `container` is the program.
+        name: the image's name, as a recipe has it.
+        venv: the trainer's environment on the cluster, for an image that is made of it.
+        mounts: what containers will mount.
+        job_options: options of the jobs, if jobs do it.
+        report: gets each line of progress as it comes.
+
+    Raises:
+        UserError: the name is none, or the cluster cannot get the image: a program or a login is missing.
+        SystemFailure: it could not be fetched or unpacked; with the last lines of the program's output.
+    """
+    image = parse_image(name)
+    tool, source = _source(image, config, venv)
+    suffix = "sif" if config.image_form is ImageForm.SIF else "sqsh"
+    folder = PurePosixPath(config.root, "images")
+    target = folder / f"{image.file_stem}.{suffix}"
+    scripts = await copy_scripts(cluster, config)
+    ended = await run_script(
+        cluster,
+        config,
+        scripts / "import_image.py",
+        [str(target), name, tool, source],
+        in_job=config.import_in_job,
+        job_options=job_options,
+        report=report,
+    )
+    _require_success(ended, f"image {name} could not be brought to {target} on {cluster.name}")
+    record = await _record(cluster, target)
+    digest, sha256 = record["digest"], record["sha256"]
+    if config.image_form is not ImageForm.FOLDER:
+        return StagedImage(str(target), digest, sha256, {})
+    unpacked = folder / "unpacked" / (digest or sha256).removeprefix("sha256:")[:16]
+    ended = await run_script(
+        cluster,
+        config,
+        scripts / "unpack_image.py",
+        [str(target), str(unpacked), *mount_points(mounts)],
+        in_job=config.import_in_job,
+        job_options=job_options,
+        report=report,
+    )
+    _require_success(ended, f"image {name} could not be unpacked into {unpacked} on {cluster.name}")
+    environment = await cluster.read(str(unpacked / "etc" / "environment"))
+    return StagedImage(str(unpacked), digest, sha256, _variables(environment.decode(errors="replace")))
+
+
+def _source(image: Image, config: ClusterConfig, venv: str | None) -> tuple[str, str]:
+    """Which program makes the image's file, and of what."""
+    if not image.is_own:
+        is_sif = config.image_form is ImageForm.SIF
+        return ("apptainer", image.uri("/")) if is_sif else ("enroot", image.uri("#"))
+    if venv is None or config.image_form not in (ImageForm.FOLDER, ImageForm.SQUASHFS):
+        raise UserError(
+            f"an image of the trainer's own environment is run by bwrap or pyxis, and cluster {config.name} "
+            f"has container: {config.container}"
+        )
+    return "squash_venv", venv
+
+
+def _require_success(ended: ScriptEnd, what: str) -> None:
+    if ended.exit_code == 0:
+        return
+    *before, last = ended.last_lines or ("it printed nothing",)
+    why = last.removeprefix("failed: ") if last.startswith("failed: ") else f"exit code {ended.exit_code}"
+    error = UserError if ended.exit_code == _NEVER else SystemFailure
+    output = "\n".join(before if last.startswith("failed: ") else ended.last_lines)
+    raise error(f"{what}: {why}." + (f" The last lines were:\n{output}" if output else ""))
+
+
+async def _record(cluster: Cluster, target: PurePosixPath) -> dict[str, Any]:
+    content = await cluster.read(f"{target}.json")
+    try:
+        record: dict[str, Any] = json.loads(content)
+    except ValueError:
+        raise SystemFailure(f"{target}.json on {cluster.name} is no record of an image: remove it") from None
+    return record
+
+
+def _variables(text: str) -> dict[str, str]:
+    """The variables of /etc/environment as enroot writes it: one NAME=value a line, without quotes."""
+    pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
+    return {name: value for name, separator, value in pairs if separator and name.isidentifier()}

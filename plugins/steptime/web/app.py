@@ -14,7 +14,7 @@ from fastapi.staticfiles import StaticFiles
 
 from steptime.errors import SystemFailure, UserError
 from steptime.web import answers
-from steptime.web.accepting import accept
+from steptime.web.answers import accept
 from steptime.web.permissions import require_own_page
 
 _STATIC = Path(__file__).parent / "static"
