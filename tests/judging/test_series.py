@@ -6,7 +6,6 @@ import pytest
 
 from steptime.judging.comparison import compare_since
 from steptime.judging.series import JudgedRun, Series, judged_runs
-from steptime.logs.models import CheckpointTiming
 from steptime.recipes.models import Mode, Run, Window
 from steptime.results.metrics import STEADY_STEPS, steady_steps
 from steptime.results.models import Result
@@ -100,23 +99,29 @@ def test_a_run_without_steps_is_judged_by_its_documented_number(
     assert (run.seconds, run.judged_on) == (result.measurement.step_time_mean_s, "step_time_mean_s")
 
 
-def test_checkpoints_are_judged_by_their_own_seconds(store: Store, make_result: MakeResult) -> None:
+@pytest.mark.parametrize("blocked", [True, False])
+def test_checkpoints_are_judged_by_their_own_seconds(
+    store: Store, make_result: MakeResult, *, blocked: bool
+) -> None:
+    """A save by the seconds that training waited, which the documents print, if its log has them."""
+    column = "checkpoint_blocked_s" if blocked else "checkpoint_save_s"
     for number in range(9):
         saved = make_result(f"save-{number}", mode=Mode.CHECKPOINT_SAVE, submitted_at=1e9 + number)
-        timing = CheckpointTiming(
-            kind="save", iteration=19, started_at=1e9, duration_s=1.5 if number > 5 else 1
-        )
-        log = saved.log.model_copy(update={"checkpoints": (timing,)})
-        measured = saved.measurement.model_copy(update={"checkpoint_save_s": timing.duration_s})
-        store.publish(saved.model_copy(update={"log": log, "measurement": measured}))
+        seconds = {"checkpoint_save_s": 9.0, "checkpoint_blocked_s": None}
+        seconds[column] = 1.5 if number > 5 else 1.0
+        measured = saved.measurement.model_copy(update=seconds | {"step_time_over_published": 0.99})
+        store.publish(saved.model_copy(update={"measurement": measured}))
     store.publish(make_result("loaded", mode=Mode.CHECKPOINT_LOAD))
 
     found = compare_since(store, 0)
 
     rows = {row["mode"]: row for row in found.rows}
     assert rows["checkpoint_save"]["verdict"] == "slower"
-    assert rows["checkpoint_save"]["judged_on"] == "checkpoint_save_s"
+    assert rows["checkpoint_save"]["judged_on"] == column
     assert rows["checkpoint_save"]["judged_s"] == 1.5
+    both = (rows["checkpoint_save"]["checkpoint_blocked_s"], rows["checkpoint_save"]["checkpoint_save_s"])
+    assert both == ((1.5, 9.0) if blocked else (None, 1.5))
+    assert rows["checkpoint_save"]["step_time_over_published"] is None, "its steps are not what is judged"
     assert rows["checkpoint_load"]["judged_on"] == "checkpoint_load_s"
     assert rows["checkpoint_load"]["verdict"] == "insufficient history"
 

@@ -244,6 +244,9 @@ def _row(name: str, finding: Finding) -> dict[str, Any]:
             "baseline_runs": len(against.runs),
             "p_value": standing.p_value(standing.direction or "slower") if known else None,
             "q_value": finding.q_value if standing.direction else None,
+            "step_time_over_published": (
+                row["step_time_over_published"] if finding.run.figure == "step_time_s" else None
+            ),
             "changes": "; ".join(finding.changes),
             "suspected_on": finding.placement and finding.placement.suspected,
             "fresh_on": finding.placement and finding.placement.fresh_nodes,
@@ -314,6 +317,7 @@ COLUMNS = (
     Column("p_value", "number", "How often so large a change is chance in an unchanged series."),
     Column("q_value", "number", "The same for all cells of the comparison, after Benjamini and Hochberg."),
     *_of_runs("step_time_over_published", "against_publication"),
+    *_of_runs("checkpoint_blocked_s", "checkpoint_save_s", "checkpoint_load_s"),
     *_of_runs("scaling_efficiency_percent", "gpu_hours", "queue_wait_s"),
     *_of_runs(*columns.of_series()),
     *_of_runs("job_name"),

@@ -16,7 +16,7 @@ from steptime.results.store import Store
 
 _FIGURES = {
     Mode.PERFORMANCE: ("step_time_s", ("steady_step_time_s", "step_time_mean_s")),
-    Mode.CHECKPOINT_SAVE: ("checkpoint_save_s", ("checkpoint_save_s",)),
+    Mode.CHECKPOINT_SAVE: ("checkpoint_blocked_s", ("checkpoint_blocked_s", "checkpoint_save_s")),
     Mode.CHECKPOINT_LOAD: ("checkpoint_load_s", ("checkpoint_load_s",)),
 }
 """What each mode is judged by, and the columns of it, of which the first that a run has counts; profiles and

@@ -130,7 +130,8 @@ def latest_numbers(store: "Store", limit: int) -> list[dict[str, Any]]:
     from steptime.results.schema import runs
 
     numbers = ("steady_step_time_s", "steady_steps", "step_time_mean_s")
-    names = (*of_series(), *numbers, "checkpoint_save_s", "checkpoint_load_s")
+    checkpoints = ("checkpoint_blocked_s", "checkpoint_save_s", "checkpoint_load_s")
+    names = (*of_series(), *numbers, *checkpoints)
     query = select(*(runs.c[name] for name in names))
     query = query.where(runs.c.id.in_(_latest_of_each_series(store, limit)))
     with read_connection(store.url) as connection:

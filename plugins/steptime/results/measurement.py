@@ -170,6 +170,7 @@ class Measurement(Frozen):
             unit="s",
             priority=3,
             significant=3,
+            in_events=True,
         ),
     ] = None
     checkpoint_load_s: Annotated[

@@ -202,7 +202,7 @@ def test_a_checkpoint_that_got_slower_is_saved_again(
             USUAL_S,
             CELL if week == 7 else None,
             mode=Mode.CHECKPOINT_SAVE,
-            measurement=measurement.model_copy(update={"checkpoint_save_s": seconds}),
+            measurement=measurement.model_copy(update={"checkpoint_blocked_s": seconds}),
         )
     checked = check(runs=[{"workload": "llama3.1", "gpus": 2, "checkpoint": True}])
 
@@ -291,7 +291,7 @@ def test_the_report_leads_with_what_got_slower_and_has_the_fresh_runs_too(
     saved = scene.make_result(mode=Mode.CHECKPOINT_SAVE).measurement
     save: dict[str, Any] = {
         "mode": Mode.CHECKPOINT_SAVE,
-        "measurement": saved.model_copy(update={"checkpoint_save_s": 0.5}),
+        "measurement": saved.model_copy(update={"checkpoint_blocked_s": 0.5}),
     }
     scene.measure(SLOW_S, CELL)
     scene.measure(USUAL_S, CELL, **save)
