@@ -24,6 +24,16 @@ from trainer.run import read_run
 ADDRESS = "127.0.0.1"
 
 Train = Callable[[Launch, Ending], None]
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Stopped(BaseException):
+    """A signal ended this process, which is not a rank."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal_name = signal.Signals(number).name
+        self.exit_code = 128 + number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,11 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         LOCAL_WORLD_SIZE=str(ranks),
         TORCHELASTIC_RUN_ID=run_id,
     )
-    prepared: list[Train] = []
+    prepared: list[tuple[Train, Ending]] = []
     refused = watched_part(
-        arguments.output, lambda launch, ending: prepared.append(ready(arguments, launch, ending))
+        arguments.output, lambda launch, ending: prepared.append((ready(arguments, launch, ending), ending))
     )
-    return refused or launch_ranks(ranks, run_id, arguments.output, *prepared)
+    if refused:
+        return refused
+    ((train, ending),) = prepared
+    try:
+        return launch_ranks(ranks, run_id, arguments.output, train)
+    except Stopped as stopped:
+        if not ending.is_recorded:  # rank 0 was not there yet
+            ending.terminated(stopped.signal_name)
+        return stopped.exit_code
 
 
 def launch_ranks(ranks: int, run_id: str, output: Path, train: Train) -> int:
@@ -53,8 +71,13 @@ def launch_ranks(ranks: int, run_id: str, output: Path, train: Train) -> int:
 
     Returns:
         The exit code of the rank that failed first, after which the others are terminated. 128 plus the
-        signal's number if a signal ended that rank or this process. 0 if all ranks succeeded.
+        signal's number if a signal ended that rank. 0 if all ranks succeeded.
+
+    Raises:
+        Stopped: a signal ended this process; no rank is left.
     """
+    for number in _ENDING_SIGNALS:  # until torch's agent handles them, just before it forks
+        signal.signal(number, _stop)
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -77,15 +100,21 @@ def launch_ranks(ranks: int, run_id: str, output: Path, train: Train) -> int:
         code = int(error.get_first_failure()[1].exitcode)
         return code if code > 0 else 128 - code
     except SignalException as error:
-        return 128 + int(error.sigval)
+        raise Stopped(error.sigval) from None
     return 0
+
+
+def _stop(number: int, _frame: object) -> NoReturn:
+    for ending in _ENDING_SIGNALS:
+        signal.signal(ending, signal.SIG_IGN)
+    raise Stopped(number)
 
 
 def _rank(output: Path, train: Train) -> None:
     """Train as the rank that torch's agent named in the environment."""
     # The agent's handlers, inherited by the fork, raise an exception that only the agent handles.
     signal.signal(signal.SIGINT, _interrupt_once)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for number in _ENDING_SIGNALS[1:]:
         signal.signal(number, signal.SIG_DFL)
     try:
         code = to_its_end(output, train)

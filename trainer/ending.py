@@ -63,6 +63,11 @@ class Ending:
     def _result_file(self) -> Path:
         return self.folder / "result.json"
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a process of this start of the job has written how it ended."""
+        return self._result_file.exists()
+
     def completed(self) -> None:
         """Note that all planned steps are done, and saved if that was planned."""
         self._write_once("completed", None)

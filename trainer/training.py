@@ -24,7 +24,7 @@ from trainer.callbacks import (
     StepBar,
     StepLines,
 )
-from trainer.checkpoint_io import measured
+from trainer.checkpoint_io import MeasuredCheckpointIO
 from trainer.cpu.cpu_as_cuda import cpu_as_cuda
 from trainer.cpu.initial_weights import InitialWeights
 from trainer.data import SyntheticData
@@ -81,7 +81,8 @@ def fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, devic
         records_graphs=run.settings.cuda_graphs,
         async_save=run.async_save,
     )
-    strategy.checkpoint_io = measured(strategy.checkpoint_io, ending.progress if launch.rank == 0 else None)
+    progress = ending.progress if launch.rank == 0 else None
+    strategy.checkpoint_io = MeasuredCheckpointIO(strategy.checkpoint_io, progress)
     trainer = Trainer(
         accelerator="cpu" if device == "cpu" else "gpu",
         devices=launch.local_world_size,

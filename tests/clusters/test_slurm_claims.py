@@ -14,8 +14,6 @@ from steptime.clusters.slurm import submit
 
 NODES, FOLDERS, PATIENCE_S = 3, 4, 12
 
-pytestmark = pytest.mark.long
-
 
 def programs(folder: Path, *, sbatch_takes_s: float) -> Path:
     """A controller whose queue is a file: a job is in it some time after sbatch was called."""
@@ -49,6 +47,7 @@ def contenders(folder: Path, command: list[str], *, sbatch_takes_s: float) -> li
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("left_by_a_dead_node", "sbatch_takes_s"),
     [
@@ -80,3 +79,20 @@ def test_login_nodes_submit_once(
         assert {printed for printed, _ in answers} == {f"job|{folder}/\n"}
         assert (folder / "submissions").read_text() == "\n", "submitted more than once"
         assert not (folder / "squeue.claim").exists()
+
+
+def test_a_submission_whose_claim_was_taken_while_it_stood_still_submits_nothing(
+    make_spec: Callable[..., JobSpec], tmp_path: Path
+) -> None:
+    command = submit.submit_command(make_spec("job", "true"), root=str(tmp_path), folder=str(tmp_path))
+    found, claim = programs(tmp_path, sbatch_takes_s=0), tmp_path / "squeue.claim"
+    # The last command before sbatch, during which another node takes the claim.
+    (found / "scontrol").write_text(f"#!/bin/sh\necho 'login2 7 7' >{claim}\n")
+
+    env = {"PATH": f"{found}:/usr/bin:/bin", "NODE": "login1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"{claim} was taken while this submission stood still\n"
+    assert not (tmp_path / "submissions").exists()
+    assert claim.read_text() == "login2 7 7\n", "it is the other node's"

@@ -390,3 +390,13 @@ async def test_sacct_looks_back_sixty_days_for_all_jobs_of_a_name() -> None:
     assert await commands.sacct("--name", ["one", "two"], ["one", "two"]) == {}
     (argv,) = asked
     assert {"sacct", "--duplicates", "--starttime=now-60days", "--name=one,two"} <= set(argv)
+
+
+@pytest.mark.parametrize("directory", ["/shared2/runs/a", "/shared", "/other/shared/a", ""])
+def test_a_job_whose_folder_is_not_below_the_clusters_is_anothers(directory: str) -> None:
+    async def run(*_: object, **_options: object) -> Completed:
+        raise AssertionError
+
+    commands = SlurmCommands(run, cluster="eos", root="/shared")
+    own = record(job_id="1", directory="/shared/runs/a")
+    assert commands.ours([own, record(job_id="2", directory=directory)], ["a"]) == {"a": [own]}

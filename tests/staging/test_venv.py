@@ -145,11 +145,14 @@ async def test_after_a_killed_build_the_next_one_waits_for_its_installer_and_sta
     building = asyncio.create_task(killed())
     await killed.has_said("[4/5]")
     os.kill(child_running("build_venv.py").pid, signal.SIGKILL)  # the installer goes on without it
+    (half,) = Path(config.root, "venvs").glob("*/bin/python")
+    (half.parent / "half-installed").touch()
     waiting = asyncio.create_task(again())
     await again.has_said("waiting for another build of")
     gate.unlink()
     python = await waiting
     assert any("removing what an unfinished build left" in line for line in again.lines)
+    assert not (python.parent / "half-installed").exists()
     assert venvs(config) == {python.parent.parent.name}
     with pytest.raises(SystemFailure, match="exit code -9"):
         await building
@@ -284,3 +287,4 @@ def test_pytorchs_own_index_is_the_second_choice(
             ("-r", str(tmp_path / "requirements-torch.txt")),
             ("--extra-index-url", looks_at),
         ]
+        assert all("--no-deps" in call for call in calls), "what it needs is in the lock, pinned"

@@ -65,12 +65,32 @@ def terminated_while_importing(*_):
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait()
 
+def terminate_before_the_fork():
+    from torch.distributed.elastic.multiprocessing.api import PContext
+    PContext.start = terminated_while_importing
+
+def terminate_after_the_fork():
+    def rank(*_):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if os.environ["RANK"] == "1":
+            os.kill(os.getppid(), signal.SIGTERM)
+        threading.Event().wait()
+    cpu_ranks._rank = rank
+
 if __name__ == "__main__":
     os.setpgid(0, 0)
     if sys.argv[1] == "run.json":
-        cpu_ranks.ready = terminated_while_importing
+        if sys.argv[2] == "import":
+            cpu_ranks.ready = terminated_while_importing
+        else:
+            cpu_ranks.ready = lambda *_: meet
+            globals()[sys.argv[2]]()
+        sys.argv[2:] = []
         sys.exit(cpu_ranks.main())
-    code = cpu_ranks.launch_ranks(2, "start", Path(), globals()[sys.argv[1]])
+    try:
+        code = cpu_ranks.launch_ranks(2, "start", Path(), globals()[sys.argv[1]])
+    except cpu_ranks.Stopped as stopped:
+        code = stopped.exit_code
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -79,10 +99,10 @@ if __name__ == "__main__":
 """
 
 
-def _ran(warm_trainer: WarmTrainer, folder: Path, what: str) -> Trained:
+def _ran(warm_trainer: WarmTrainer, folder: Path, *what: str) -> Trained:
     program = folder / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
-    return warm_trainer.run(str(program), [what], folder=folder)
+    return warm_trainer.run(str(program), [*what], folder=folder)
 
 
 def test_ranks_meet(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
@@ -132,13 +152,15 @@ def test_a_signal_ends_all_ranks_and_is_recorded_once(
     assert result["error"] == f"the training was ended from outside, by {signal_name}."
 
 
-def test_a_job_terminated_while_it_imports_leaves_its_record(
-    warm_trainer: WarmTrainer, tmp_path: Path
+@pytest.mark.parametrize("when", ["import", "terminate_before_the_fork", "terminate_after_the_fork"])
+def test_a_job_terminated_before_its_ranks_train_leaves_one_record(
+    warm_trainer: WarmTrainer, tmp_path: Path, when: str
 ) -> None:
     write_run(planned(2), tmp_path)
-    ended = _ran(warm_trainer, tmp_path, "run.json")
+    ended = _ran(warm_trainer, tmp_path, "run.json", when)
     assert ended.exit_code == 128 + signal.SIGTERM
     assert (ended.record("result")["state"], ended.record("result")["ranks"]) == ("terminated", 2)
+    assert ended.log.count("steptime.result ") == 1
 
 
 def test_a_plan_that_cannot_be_trained_is_refused_before_the_imports(tmp_path: Path) -> None:
