@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import stored
+
 from figures import Figure, show
 from steptime.judging.comparison import compare_since
 from steptime.judging.series import Series
@@ -38,7 +40,9 @@ def fill(store: Store, runs: int) -> None:
         at = now - 180 * DAY_S * (1 - number / runs)
         gpus, size = 2 ** (number % 10), f"size{number % 6}"
         name = f"made-{number:07}"
-        store.publish(result(name, size=size, gpus=gpus, submitted_at=at, dag_run_id=f"run{number // 60}"))
+        stored.write(
+            store, result(name, size=size, gpus=gpus, submitted_at=at, dag_run_id=f"run{number // 60}")
+        )
 
 
 def queries(store: Store) -> dict[str, Callable[[], Any]]:

@@ -1,4 +1,4 @@
-"""What tests of several packages share: a whole, real `Result` to start from, and the trainer's Python."""
+"""What tests of several packages share: a whole, real result to start from, and the trainer's Python."""
 
 import asyncio
 import configparser
@@ -14,6 +14,7 @@ from hypothesis import settings
 from sixty_cells import sixty_cells
 from slurm_service import mini_slurm, slurm_of_session
 from sqlalchemy import Engine, event
+from stored import CheckedResult
 from unchanged_process import pytest_runtest_setup, unchanged_process
 
 from steptime.clusters.base import Job, JobState, JobStatus, Staged
@@ -21,7 +22,7 @@ from steptime.logs.models import CheckpointTiming, Step, TrainingLog
 from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, Window
 from steptime.recipes.request import PlanRequest
 from steptime.results.metrics import measure
-from steptime.results.models import Check, Provenance, Result, Submitted, Verdict
+from steptime.results.models import Check, Provenance, Submitted, Verdict
 from steptime.results.record import make_record
 from steptime.service.standalone_config import write_config
 
@@ -84,7 +85,7 @@ def trainer_python() -> str:
 
 
 @pytest.fixture(scope="session")
-def make_result() -> Callable[..., Result]:
+def make_result() -> Callable[..., CheckedResult]:
     """A function that builds the result of a finished run of a tiny Llama; see `_result` for its keywords."""
     return _result
 
@@ -127,10 +128,10 @@ def _result(
     script: str = "#!/bin/bash\ntorchrun -m trainer --run run.json\n",
     verdict: Verdict | None = None,
     **replaced: Any,
-) -> Result:
+) -> CheckedResult:
     """A result as the pipeline would make it.
 
-    `replaced` fields of `Result` and `Submitted` (log, run, …) come last and win.
+    `replaced` fields of `CheckedResult` and `Submitted` (log, run, …) come last and win.
 
     Its record is of all that, unless it is replaced, too.
 
@@ -249,7 +250,7 @@ def _result(
         made_by=made_by,
     )
     parts = {name: replaced.pop(name) for name in Submitted.model_fields if name in replaced}
-    result = Result(
+    result = CheckedResult(
         submitted=submitted.model_copy(update=parts),
         status=JobStatus(
             state=JobState.SUCCEEDED,

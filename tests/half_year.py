@@ -9,9 +9,11 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+import stored
+from stored import publish
 
 from steptime.clusters.base import JobState, JobStatus
-from steptime.judging.judgements import judge_all, publish, reject
+from steptime.judging.judgements import judge_all
 from steptime.recipes.models import Mode
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -78,21 +80,21 @@ def half_years(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult
             with_plants = list(history(make_result, *cell, levels, end=now)) if cell in PLANTED else usual
             for number, result in enumerate(with_plants):
                 if levels[number] == 1:
-                    unchanged.publish(result)
+                    stored.write(unchanged, result)
                 else:
                     only_in[planted].append(result)
                     only_in[unchanged] += usual[number : number + 1]
     shutil.copy(folder / "unchanged.db", folder / "planted.db")
     for store, results in only_in.items():
         for result in results:
-            store.publish(result)
+            stored.write(store, result)
         judge_all(store)  # as if each had been judged as it came, in half of the time
     # None of these counts: a profile that got slower, and a rejected run.
     for result in history(make_result, "tiny", 1, [*USUAL[:7], 2.0, 2.0, 2.0], end=now, mode=Mode.PROFILE):
         publish(planted, result)
     bad = Verdict(checks=(Check(name="x", passed=False, message="Expected 20 steps, but found 3."),))
     slow = {"step_times": [9.0] * 20, "submitted_at": now}
-    reject(planted, make_result("rejected", size="tiny", gpus=2, verdict=bad, **slow))
+    publish(planted, make_result("rejected", size="tiny", gpus=2, verdict=bad, **slow))
     return unchanged.url, planted.url
 
 
@@ -147,7 +149,7 @@ def moved_together(tmp_path_factory: pytest.TempPathFactory, make_result: MakeRe
         for week in range(MANY_WEEKS - 1):
             usual = PLANTED_TOGETHER["unchanged"]
             for result in a_week_of_many_cells(make_result, week, end=now, level=usual):
-                before.publish(result)
+                stored.write(before, result)
         judge_all(before)
     stores: MovedTogether = {}
     for name, level in PLANTED_TOGETHER.items():
@@ -156,6 +158,6 @@ def moved_together(tmp_path_factory: pytest.TempPathFactory, make_result: MakeRe
         options = {"environment": {"NCCL_ALGO": "Ring"}} if name == "common-mode" else {}
         last = a_week_of_many_cells(make_result, MANY_WEEKS - 1, end=now, level=level, **options)
         for result in last:
-            Store(stores[name]).publish(result)
+            stored.write(Store(stores[name]), result)
         judge_all(Store(stores[name]))
     return stores

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import stored
 
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.judging.detection import FRESH_RUNS, Standing, judge
@@ -398,7 +399,7 @@ def sixty_cells(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResul
     def first() -> Path:
         store = Store(f"sqlite:///{folder / 'first.db'}")
         for result in first_runs(make_result):
-            store.publish(result)
+            stored.write(store, result)
         return folder / "first.db"
 
     @cache

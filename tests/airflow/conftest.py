@@ -1,6 +1,5 @@
 """Real jobs on a local cluster of the test's own, and the parts of Airflow's context that operators use."""
 
-import asyncio
 import sys
 import time
 import warnings
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import structlog
 from local_home import a_run, home, planned
+from stored import CheckedResult
 
 from . import airflow_home  # noqa: F401 (before anything imports Airflow)
 
@@ -36,9 +36,10 @@ from steptime.clusters.base import Staged
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, connect
 from steptime.files import write_whole
+from steptime.judging.judgements import keep_measured, keep_verdict
 from steptime.recipes.models import Run
-from steptime.results.models import Outcome, Result
-from steptime.results.parsed_log import keep_parsed_log
+from steptime.results.models import Result
+from steptime.results.store import Store
 
 __all__ = ["a_run", "home", "planned"]  # fixtures
 
@@ -291,15 +292,16 @@ def _task_of(dag: DAG, task_id: str, rendered: dict[str, Any]) -> Any:
     return task
 
 
-def parsed(result: Result, folder: Path, cluster: LocalCluster) -> dict[str, Any]:
-    """What `parse` hands on of a result, with what it leaves beside the log, in a folder of the test."""
-    folder.mkdir()
-    job = result.job.model_copy(update={"directory": str(folder), "log_path": str(folder / "log-x.out")})
-    asyncio.run(keep_parsed_log(cluster, job, result.log))
-    (folder / "record.json").write_text(result.record)
-    submitted = result.submitted.model_copy(update={"job": job})
-    outcome = Outcome(submitted=submitted, status=result.status, measurement=result.measurement)
-    return outcome.model_dump(mode="json")
+def handle_of(result: Result) -> dict[str, str]:
+    """What `parse` and `validate` hand on of a result."""
+    return {"cluster": result.job.cluster, "job": result.job.name}
+
+
+def checked_run(result: CheckedResult) -> dict[str, str]:
+    """Store a result as `parse` and `validate` do; what `validate` hands on."""
+    keep_measured(Store(), result)
+    keep_verdict(Store(), result.job.name, result.verdict)
+    return handle_of(result)
 
 
 def logged(execute: Callable[[], object]) -> list[str]:

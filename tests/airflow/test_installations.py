@@ -8,6 +8,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+import stored
 from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
 
@@ -134,7 +135,7 @@ def test_a_dag_run_is_not_judged_by_the_result_of_another_installation_that_shar
         result = make_result(name, gpus=1, dag_run_id=context["ti"].run_id)
         job = result.job.model_copy(update={"installation": whose})
         store = Store()
-        store.publish(make_result(name, gpus=1, dag_run_id=context["ti"].run_id, job=job))
+        stored.write(store, make_result(name, gpus=1, dag_run_id=context["ti"].run_id, job=job))
 
     publish("theirs", Installation(id="f00", address="http://production.example"))
     with pytest.raises(AirflowFailException, match="1 of 1 planned runs have no valid result"):

@@ -14,20 +14,19 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
+from stored import publish
 
 from steptime.airflow import webhook as steptime_webhook
 from steptime.airflow.assets import published_results
-from steptime.airflow.base import SUBMITTED_KEY
 from steptime.airflow.failures import FAILURE_KEY
 from steptime.airflow.notifications import Event, load_notifications, notify
-from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import UserError
-from steptime.judging.judgements import pending_notifications, publish
+from steptime.judging.judgements import pending_notifications
 from steptime.recipes.planning import Plan
 from steptime.results.models import Result
 from steptime.results.store import Store
 
-from .conftest import parsed, task_of
+from .conftest import checked_run, task_of
 
 SENTENCE = "tiny·fp32·1 on local is slower by 4.5 %, as two fresh runs confirm"
 TOKEN = "t0k3n-of-the-team"
@@ -258,18 +257,13 @@ def test_what_a_killed_publish_has_not_told_its_retry_tells_once(
     ask_for: Callable[..., None],
     make_context: Callable[..., Any],
     servers: Any,
-    *,
     runs: list[Result],
-    cluster: LocalCluster,
-    tmp_path: Path,
 ) -> None:
-    outcome = {**parsed(runs[7], tmp_path / "slow", cluster), "verdict": runs[7].verdict}
-    task = task_of("performance.publish", outcome=outcome)
+    task = task_of("performance.publish", handle=checked_run(runs[7]))
     event = published_results("llama3.1")
 
     def publish_as_task() -> Any:
-        pushed = {SUBMITTED_KEY: outcome["submitted"]}
-        context = make_context(pushed=pushed) | {"outlet_events": {event: SimpleNamespace(extra={})}}
+        context = make_context() | {"outlet_events": {event: SimpleNamespace(extra={})}}
         task.execute(context)
         return context["outlet_events"][event].extra
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from steptime import __version__
-from steptime.airflow.base import SUBMITTED_KEY, last_submitted
+from steptime.airflow.base import SUBMITTED_KEY
 from steptime.clusters.base import JobState
-from steptime.results.models import Outcome
+from steptime.results.models import Result
 from steptime.results.record import RunRecord
 from steptime.results.redaction import REDACTED
 from steptime.results.store import Store
@@ -27,13 +26,12 @@ PASSWORD = "hunter-2a8d"
 
 
 @pytest.fixture
-def parse(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str, Any]], Outcome]:
-    """Runs `parse` on what a task `submit` handed on."""
+def parse(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str, Any]], Result]:
+    """Runs `parse` on what a task `submit` handed on, and gives what it has stored."""
 
-    def run(submitted: dict[str, Any]) -> Outcome:
-        context = make_context(pushed={SUBMITTED_KEY: submitted})
-        returned = task_of("performance.parse").execute(context)
-        return Outcome.model_validate(returned | {"submitted": last_submitted(context, "performance.wait")})
+    def run(submitted: dict[str, Any]) -> Result:
+        handle = task_of("performance.parse").execute(make_context(pushed={SUBMITTED_KEY: submitted}))
+        return Store().measured(handle["job"])
 
     return run
 
@@ -44,25 +42,16 @@ def wait_for(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str,
     return lambda submitted: asyncio.run(event_of(trigger_of(submitted, make_context())))
 
 
-def record_file(submitted: dict[str, Any]) -> Path:
-    return Path(submitted["job"]["log_path"]).with_name("record.json")
+def recorded(read: Result) -> RunRecord:
+    return RunRecord.model_validate_json(read.record)
 
 
-def recorded(outcome: Outcome) -> RunRecord:
-    return RunRecord.model_validate_json(Path(outcome.job.log_path).with_name("record.json").read_bytes())
-
-
-def warnings(said: list[Any]) -> list[str]:
-    return [line["event"] for line in said if line["log_level"] == "warning" and "record" in line["event"]]
-
-
-def test_a_job_that_has_ended_has_its_record_beside_its_log(
+def test_a_job_that_has_ended_has_its_record(
     submission: Callable[..., dict[str, Any]],
     wait_for: Callable[[dict[str, Any]], object],
-    parse: Callable[..., Outcome],
+    parse: Callable[..., Result],
 ) -> None:
     submitted = submission(STAND_IN_STEP_S="0.001")
-    assert not record_file(submitted).exists()
     wait_for(submitted)
 
     read = parse(submitted)
@@ -83,33 +72,10 @@ def test_a_job_that_has_ended_has_its_record_beside_its_log(
     assert made_by.dag_run == f"{submitted['made_by']['dag_id']}/{submitted['made_by']['dag_run_id']}"
 
 
-def test_a_job_that_is_read_again_keeps_its_record(
+def test_a_job_that_its_cluster_has_forgotten_keeps_its_end_and_its_record(
     submission: Callable[..., dict[str, Any]],
     wait_for: Callable[[dict[str, Any]], object],
-    parse: Callable[..., Outcome],
-) -> None:
-    submitted = submission(STAND_IN_STEP_S="0.001")
-    wait_for(submitted)
-    first = parse(submitted)
-    with structlog.testing.capture_logs() as said:
-        assert parse(submitted) == first
-    assert warnings(said) == []
-
-    altered = json.loads(record_file(submitted).read_text()) | {"nodes": ["elsewhere"]}
-    record_file(submitted).write_text(json.dumps(altered))
-    with structlog.testing.capture_logs() as said:
-        again = parse(submitted)
-
-    [warning] = warnings(said)
-    assert warning.endswith('nodes[0] is recorded as "elsewhere", and is "localhost" now')
-    assert again == first
-    assert record_file(submitted).read_text() == json.dumps(altered)
-
-
-def test_a_job_that_its_cluster_has_forgotten_is_read_again_by_its_record(
-    submission: Callable[..., dict[str, Any]],
-    wait_for: Callable[[dict[str, Any]], object],
-    parse: Callable[..., Outcome],
+    parse: Callable[..., Result],
     home: Path,
 ) -> None:
     submitted = submission(STAND_IN_STEP_S="0.001")
@@ -119,15 +85,15 @@ def test_a_job_that_its_cluster_has_forgotten_is_read_again_by_its_record(
 
     assert parse(submitted) == first
 
-    another = json.loads(record_file(submitted).read_text())
-    another["job"]["job_id"] = "another"
-    record_file(submitted).write_text(json.dumps(another))
-    assert parse(submitted).status.state is JobState.UNKNOWN, "the record of another job says nothing"
+    submitted["job"]["job_id"] = "another"
+    again = parse(submitted)
+    assert again.status.state is JobState.UNKNOWN, "the end of another job of the same name says nothing"
+    assert again.record == first.record
 
 
 def test_earlier_attempts_are_in_the_record_with_how_they_ended(
     submit: Callable[..., Any],  # noqa: F811
-    parse: Callable[..., Outcome],
+    parse: Callable[..., Result],
     airflow_says: Callable[..., Any],
 ) -> None:
     first = submit(max_tries=2)
@@ -171,16 +137,15 @@ def test_a_secret_that_got_into_a_run_is_in_no_record_store_or_log(
     shown = {"MY_TOKEN": REDACTED, "SOME_PROXY": f"http://ada:{REDACTED}@proxy.example:3128"}
     assert record["run"]["environment"] == record["provenance"]["options"]["environment"] == shown
     assert record["provenance"]["environment"].items() >= shown.items()
-    [file] = home.glob("experiments/**/record.json")
-    assert file.read_text() == Store().record(row["job_name"])["content"]
-    assert CANARY in file.with_name("job.sh").read_text(), "the job itself got it"
+    [script] = home.glob("experiments/**/job.sh")
+    assert CANARY in script.read_text(), "the job itself got it"
     told = printed_and_logged(capfd)
     assert "its script:" in told
     assert "MY_TOKEN=" in told
     databases = [database.read_bytes() for database in (home / "store").iterdir() if database.is_file()]
     assert any(row["job_name"].encode() in content for content in databases)
     for secret in (CANARY, PASSWORD):
-        assert secret not in file.read_text() + told
+        assert secret not in told
         assert not any(secret.encode() in content for content in databases)
 
 

@@ -1,30 +1,30 @@
 """What the operators from a job's log to the store say and hand on."""
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import stored
 import structlog
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 from logs import line_forms
 from own_clock import waits_over_at_once
 
+from steptime.airflow.assets import published_results
 from steptime.airflow.base import SUBMITTED_KEY
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
-from steptime.judging.judgements import publish
-from steptime.logs.models import TrainingLog
+from steptime.judging.judgements import keep_measured, publish
 from steptime.recipes.planning import Plan
-from steptime.results.models import Check, Outcome, Result, Verdict
-from steptime.results.parsed_log import kept_parsed_log
+from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 from steptime.tracking import patience
 
-from .conftest import event_of, logged, parsed, task_of, trigger_of
+from .conftest import event_of, handle_of, logged, task_of, trigger_of
 
 Submit = Callable[..., dict[str, Any]]
 MakeContext = Callable[..., dict[str, Any]]
@@ -41,35 +41,33 @@ def ended(submitted: dict[str, Any], make_context: MakeContext) -> dict[str, Any
     return asyncio.run(event_of(trigger_of(submitted, make_context())))
 
 
-def returned(submitted: dict[str, Any], make_context: MakeContext) -> dict[str, Any]:
-    """What `parse` returns."""
-    json: dict[str, Any] = task_of("performance.parse").execute(
+def parse(submitted: dict[str, Any], make_context: MakeContext) -> dict[str, Any]:
+    """The handle that `parse` returns."""
+    handle: dict[str, Any] = task_of("performance.parse").execute(
         make_context(pushed={SUBMITTED_KEY: submitted})
     )
-    return json
+    return handle
 
 
-def read(submitted: dict[str, Any], make_context: MakeContext) -> Outcome:
-    """The same with what was submitted."""
-    return Outcome.model_validate(returned(submitted, make_context) | {"submitted": submitted})
+def read(submitted: dict[str, Any], make_context: MakeContext) -> Result:
+    """What `parse` stores."""
+    return Store().measured(parse(submitted, make_context)["job"])
 
 
-def log_of(outcome: Outcome, cluster: LocalCluster) -> TrainingLog:
-    return asyncio.run(kept_parsed_log(cluster, outcome.job))
-
-
+@pytest.mark.usefixtures("home")
 def test_a_failed_warning_is_logged_as_a_warning_and_does_not_reject(
-    make_context: MakeContext, make_result: Callable[..., Result], cluster: LocalCluster, tmp_path: Path
+    make_context: MakeContext, make_result: Callable[..., Result]
 ) -> None:
-    noisy = parsed(make_result("noisy", step_times=[0.2, 0.6] * 10), tmp_path / "noisy", cluster)
-    context = make_context(pushed={SUBMITTED_KEY: noisy["submitted"]})
+    noisy = make_result("noisy", step_times=[0.2, 0.6] * 10)
+    keep_measured(Store(), noisy)
 
     with structlog.testing.capture_logs() as said:
-        judged = task_of("performance.validate", outcome=noisy).execute(context)
+        task_of("performance.validate", handle=handle_of(noisy)).execute(make_context())
 
-    assert Verdict.model_validate(judged["verdict"]).valid
+    assert publish(Store(), "noisy"), "it is valid"
+    checks = Store().checks("noisy")
     told = {line["event"]: line["log_level"] for line in said if line["event"].startswith(("✓", "!", "✗"))}
-    assert len(told) == len(judged["verdict"]["checks"])
+    assert len(told) == len(checks)
     assert {mark: level for event, level in told.items() if (mark := event[0]) != "!"} == {"✓": "info"}
     [(warning, level)] = [(event, level) for event, level in told.items() if level != "info"]
     assert level == "warning"
@@ -89,7 +87,7 @@ def test_the_latest_attempt_of_a_run_counts(
     for name, minutes, verdict in (("b-first", 0, bad), ("c-second", 5, None), ("a-third", 9, bad)):
         run_id = context["ti"].run_id
         result = make_result(name, gpus=1, dag_run_id=run_id, submitted_at=begun + minutes, verdict=verdict)
-        (store.publish if verdict is None else store.reject)(result)
+        stored.write(store, result)
         if name == "c-second":
             report.execute(context)
     with pytest.raises(AirflowFailException, match="1 of 1 planned runs have no valid result"):
@@ -97,7 +95,7 @@ def test_the_latest_attempt_of_a_run_counts(
 
 
 def test_a_log_out_of_reach_is_read_as_the_clusters_own(
-    submission: Submit, make_context: MakeContext, home: Path, far: None, cluster: LocalCluster
+    submission: Submit, make_context: MakeContext, home: Path, far: None
 ) -> None:
     submitted = submission()
     ended(submitted, make_context)
@@ -105,12 +103,10 @@ def test_a_log_out_of_reach_is_read_as_the_clusters_own(
     with pytest.MonkeyPatch.context() as in_reach:
         in_reach.setattr(LocalCluster, "local_path", lambda self, path: Path(path))
         there = read(submitted, make_context)
-        read_there = log_of(there, cluster)
     here = read(submitted, make_context)
 
     assert here == there
-    log = log_of(here, cluster)
-    assert log == read_there
+    log = here.log
     assert log.path == submitted["job"]["log_path"], "the copy is nobody's business"
     assert [path.name for path in home.glob("logs-collected/local/*/log-*.out")] == [Path(log.path).name]
 
@@ -126,46 +122,69 @@ def test_parse_validate_and_report_begin_with_their_sentence(
     submitted = submission()
     ended(submitted, make_context)
     context = make_context(pushed={SUBMITTED_KEY: submitted})
-    outcome: dict[str, Any] = {}
-    read_log = logged(lambda: outcome.update(task_of("performance.parse").execute(context)))
-    checked = logged(lambda: task_of("performance.validate", outcome=outcome).execute(context))
-    publish(Store(), make_result("now", gpus=1, dag_run_id=context["ti"].run_id, submitted_at=time.time()))
+    handle: dict[str, Any] = {}
+    read_log = logged(lambda: handle.update(task_of("performance.parse").execute(context)))
+    checked = logged(lambda: task_of("performance.validate", handle=handle).execute(context))
+    stored.publish(
+        Store(), make_result("now", gpus=1, dag_run_id=context["ti"].run_id, submitted_at=time.time())
+    )
     report = task_of("report", plan=planned().model_dump(mode="json"))
     reported = logged(lambda: report.execute(context))
 
     assert read_log[0].startswith("tiny·fp32·1: ")
-    assert any(line.startswith("its record: ") for line in read_log)
     assert checked[0].startswith("tiny·fp32·1 is valid: ")
     assert reported[0].startswith("all 1 runs have valid results: tiny·fp32·1 ")
 
 
-@pytest.mark.long
-def test_what_tasks_hand_on_does_not_grow_with_the_steps(
-    submission: Submit, make_context: MakeContext, cluster: LocalCluster, home: Path
+def test_a_run_becomes_a_result_when_it_is_published(
+    submission: Submit, make_context: MakeContext, home: Path
+) -> None:
+    """And doing it all again, as Airflow does if a person clears these tasks, changes nothing."""
+    submitted = submission()
+    ended(submitted, make_context)
+    job = submitted["job"]["name"]
+    asset = published_results("llama3.1")
+    before: list[dict[str, Any]] = []
+    for turn in range(2):
+        handle = parse(submitted, make_context)
+        assert handle == {"cluster": "local", "job": job}
+        assert Store().results(include_rejected=True) == before
+        assert task_of("performance.validate", handle=handle).execute(make_context()) == handle
+        assert Store().results(include_rejected=True) == before
+        context = make_context() | {"outlet_events": {asset: SimpleNamespace(extra={})}}
+        assert task_of("performance.publish", handle=handle).execute(context) == handle
+        [row] = Store().results()
+        assert (row["job_name"], row["state"]) == (job, "valid")
+        assert turn == 0 or before == [row], "the time when it was published included"
+        before = [row]
+
+
+def test_a_log_that_has_changed_replaces_the_result_once_it_is_checked_again(
+    submission: Submit, make_context: MakeContext, home: Path
 ) -> None:
     submitted = submission()
     ended(submitted, make_context)
-    few = returned(submitted, make_context)
+    handle = parse(submitted, make_context)
+    task_of("performance.validate", handle=handle).execute(make_context())
+    publish(Store(), handle["job"])
     Path(submitted["job"]["log_path"]).write_bytes(line_forms.nemo2_log(range(2000)))
 
-    many = returned(submitted, make_context)
+    assert parse(submitted, make_context) == handle
+    assert Store().results(include_rejected=True) == []
+    with pytest.raises(AirflowFailException, match="is rejected and not published"):  # it ends too late
+        task_of("performance.validate", handle=handle).execute(make_context())
 
-    assert max(len(json.dumps(one)) for one in (few, many)) < 2_000
-    assert "steps" not in many
-    with pytest.raises(AirflowFailException):  # the log ends other than planned
-        task_of("performance.validate", outcome=many).execute(make_context(pushed={SUBMITTED_KEY: submitted}))
-    assert len(Store().steps(submitted["job"]["name"])) == 2000
+    [row] = Store().results(include_rejected=True)
+    assert row["state"] == "rejected"
+    assert len(Store().steps(handle["job"])) == 2000
 
 
-def test_a_reading_that_is_gone_says_what_writes_it_anew(
-    make_context: MakeContext, make_result: Callable[..., Result], cluster: LocalCluster, tmp_path: Path
-) -> None:
-    outcome = parsed(make_result("gone"), tmp_path / "gone", cluster)
-    context = make_context(pushed={SUBMITTED_KEY: outcome["submitted"]})
-    (tmp_path / "gone" / "steps.jsonl").write_text("torn {")
-
-    with pytest.raises(AirflowException, match=r"steps.jsonl .* clear the task 'parse'"):
-        task_of("performance.validate", outcome=outcome).execute(context)
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("task_id", ["performance.validate", "performance.publish"])
+def test_a_run_that_the_store_has_lost_is_to_be_read_again(task_id: str, make_context: MakeContext) -> None:
+    task = task_of(task_id, handle={"cluster": "local", "job": "lost"})
+    with pytest.raises(AirflowFailException, match="no run 'lost': clear the task 'parse'"):
+        task.execute(make_context())
 
 
 def test_a_failure_out_of_reach_is_explained(
@@ -189,7 +208,6 @@ def test_a_log_that_cannot_be_read_is_tried_again_until_the_clusters_patience_is
     make_context: MakeContext,
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
-    cluster: LocalCluster,
 ) -> None:
     submitted = submission()
     ended(submitted, make_context)
@@ -205,7 +223,7 @@ def test_a_log_that_cannot_be_read_is_tried_again_until_the_clusters_patience_is
     pauses = waits_over_at_once(monkeypatch, patience)
     with structlog.testing.capture_logs() as said:
         outcome = read(submitted, make_context)
-    assert len(log_of(outcome, cluster).steps) == 20
+    assert len(outcome.log.steps) == 20
     assert [line["event"] for line in said if "out of reach" in line["event"]] != []
     assert pauses == [1, 2]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -55,7 +56,7 @@ def test_it_is_one_document_with_a_version(call: str, key: str, here: Path, make
     if call.startswith("results"):
         from steptime.results.store import Store
 
-        Store().publish(make_result("one"))
+        stored.write(Store(), make_result("one"))
     log = next(path for path in LOG.rglob("*.out"))
     arguments = [str(log) if word == "LOG" else word for word in call.split()]
 

@@ -11,6 +11,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import stored
 from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
@@ -36,10 +37,10 @@ def filled(make_result: MakeResult, tmp_path_factory: pytest.TempPathFactory) ->
     now = time.time()
     bad = Verdict(checks=(Check(name="x", passed=False, message="Expected 20 steps, but found 3."),))
     store = Store(f"sqlite:///{path}")
-    store.publish(make_result("one", gpus=1, step_times=[0.2] * 20, submitted_at=now - 60))
-    store.publish(make_result("two", gpus=2, step_times=[0.25] * 20, submitted_at=now - 30))
-    store.publish(make_result("saved", mode=Mode.CHECKPOINT_SAVE, submitted_at=now - 3 * DAY_S))
-    store.reject(make_result("bad", gpus=4, verdict=bad, measurement=None, submitted_at=now))
+    stored.write(store, make_result("one", gpus=1, step_times=[0.2] * 20, submitted_at=now - 60))
+    stored.write(store, make_result("two", gpus=2, step_times=[0.25] * 20, submitted_at=now - 30))
+    stored.write(store, make_result("saved", mode=Mode.CHECKPOINT_SAVE, submitted_at=now - 3 * DAY_S))
+    stored.write(store, make_result("bad", gpus=4, verdict=bad, measurement=None, submitted_at=now))
     return path
 
 
@@ -167,9 +168,9 @@ def test_the_cells_of_a_sweep_are_named_by_its_dag_run(make_result: MakeResult) 
         one = make_result(name)
         told = {"dag_run_id": name, "sweep": "weekly", "sweep_run": f"scaling_sweep/week-{name}"}
         made_by = one.submitted.made_by.model_copy(update=told)
-        Store().publish(make_result(name, made_by=made_by))
+        stored.write(Store(), make_result(name, made_by=made_by))
 
-    Store().publish(make_result("of-no-sweep"))
+    stored.write(Store(), make_result("of-no-sweep"))
 
     assert jobs("--dag", "scaling_sweep", "--dag-run", "week-cell") == ["cell"]
     assert jobs("--sweep", "Weekly") == ["cell", "other"]
@@ -270,7 +271,7 @@ def test_show_tells_how_ranks_were_started_and_what_the_nodes_told(make_result: 
         result = make_result(name)
         record = json.loads(result.record)
         record |= {"node_check": found, "launch": {"numa_bound_ranks": 2, "vboost": True}}
-        Store().publish(result.model_copy(update={"record": json.dumps(record)}))
+        stored.write(Store(), result.model_copy(update={"record": json.dumps(record)}))
     well, refused = (call("show", name, "--format", "csv").stdout for name in told)
     assert '"n1 650.2 TFLOPS, n2 650.2 TFLOPS, all-reduce 360.5 GB/s"' in well
     assert '"n1 no fault, n2 it burns; it smells"' in refused
@@ -291,14 +292,13 @@ def test_show_as_json_is_whole() -> None:
 
 
 @pytest.mark.usefixtures("filled_store")
-def test_show_prints_the_record_as_its_file_is() -> None:
+def test_show_prints_the_record_as_it_is_stored() -> None:
     printed = call("show", "two", "--record").stdout
 
     sha256 = hashlib.sha256(printed.encode()).hexdigest()
     assert json.loads(printed)["job"]["name"] == "two"
     shown = call("show", "two").stdout
     assert sha256 in shown
-    assert "/experiments/two/record.json" in shown
 
 
 def test_every_column_is_explained() -> None:

@@ -12,7 +12,7 @@ from steptime.clusters.base import Cluster, Installation, Job, JobSpec, JobState
 from steptime.clusters.slurm.cluster import SlurmCluster
 from steptime.errors import SystemFailure, UserError
 from steptime.results.models import Result
-from steptime.results.record import EarlierAttempt, RunRecord, earlier_attempts, keep_record, make_record
+from steptime.results.record import EarlierAttempt, RunRecord, earlier_attempts, make_record
 
 MakeSpec = Callable[..., JobSpec]
 EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
@@ -258,7 +258,7 @@ async def test_a_command_ends_with_the_task_that_waits_for_it(
     await eventually(lambda: not _lives(_pids(pids)[0]))
 
 
-async def test_a_run_has_its_record_beside_its_log_with_earlier_attempts(
+async def test_a_record_has_the_earlier_attempts_of_its_run(
     cluster: Cluster, make_spec: MakeSpec, end_of: EndOf, make_result: Callable[..., Result]
 ) -> None:
     failed, job = [
@@ -272,9 +272,4 @@ async def test_a_run_has_its_record_beside_its_log_with_earlier_attempts(
     attempts = await earlier_attempts(cluster, job, submitted.attempt)
     record = make_record(submitted, status, made.log, attempts)
     assert attempts == (EarlierAttempt(job=failed, status=before),)
-    assert await keep_record(cluster, job, record) == (record, [])
-    kept, [difference] = await keep_record(cluster, job, make_record(submitted, status, made.log))
-    assert kept == record
-    assert difference.endswith("and is [] now")
-    assert await cluster.read(f"{job.directory}/record.json") == record.encode()
     assert RunRecord.model_validate_json(record).earlier_attempts == attempts

@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 import pytest
 from stand_ins.trainer_python import STAND_IN
+from stored import publish
 
 from end_to_end.conftest import SLOWER
 from end_to_end.driving import Airflow
-from steptime.judging.judgements import publish
 from steptime.results.store import Store
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]

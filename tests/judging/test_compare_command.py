@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import stored
 from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
@@ -101,7 +102,7 @@ def test_a_suspicion_says_how_to_start_the_runs_that_decide(
     alone = {"run": planned, "request": request_of(planned, request.model_dump())}
     for number in range(7):
         times = [0.2 if number < 6 else 0.25] * 20
-        store.publish(make_result(f"run-{number}", step_times=times, submitted_at=time.time(), **alone))
+        stored.write(store, make_result(f"run-{number}", step_times=times, submitted_at=time.time(), **alone))
 
     shown = call()
 

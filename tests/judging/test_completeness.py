@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
+from stored import publish
 from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.judging.comparison import compare_dag_run, compare_planned, compare_since, compare_sweep
 from steptime.judging.completeness import WEEK_S, missing_of, two_levels
-from steptime.judging.judgements import publish, reject
 from steptime.judging.series import Series
 from steptime.judging.trend import sentence, trend
 from steptime.logs.models import Problem
@@ -67,7 +68,7 @@ def weeks(store: Store, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
             if week or gpus == 1:
                 publish(store, run(make_result, gpus, week))
     for attempt, cause in enumerate((MEMORY, NCCL, MEMORY), start=1):
-        reject(store, run(make_result, 2, 0, cause=cause, attempt=attempt))
+        publish(store, run(make_result, 2, 0, cause=cause, attempt=attempt))
     return store
 
 
@@ -127,7 +128,7 @@ def test_a_judged_cell_whose_newest_attempt_failed_is_named_too(
 ) -> None:
     for week in reversed(range(WEEKS)):
         publish(store, run(make_result, 1, week))
-    reject(store, run(make_result, 1, 0, attempt=2, cause=NCCL))
+    publish(store, run(make_result, 1, 0, attempt=2, cause=NCCL))
 
     found = compare_since(store, NOW - WEEK_S).completeness
     assert found is not None
@@ -219,7 +220,7 @@ def test_cells_that_alternate_or_are_too_noisy_are_counted(store: Store, make_re
     cells[8] = times(4, [1], 0.06)
     for gpus, seconds in cells.items():
         for week, one in enumerate(reversed(seconds)):
-            store.publish(run(make_result, gpus, week, seconds=one))
+            stored.write(store, run(make_result, gpus, week, seconds=one))
 
     found = compare_since(store, NOW - WEEK_S).completeness
 

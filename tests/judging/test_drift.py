@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import stored
+from stored import publish
 from typer.testing import CliRunner
 
 from steptime.cli import app
@@ -19,7 +21,7 @@ from steptime.judging.comparison import compare_since
 from steptime.judging.detection import FEWEST_RUNS
 from steptime.judging.drift import LONGEST_RUNS, _clearness, find_drift
 from steptime.judging.findings import Comparison
-from steptime.judging.judgements import accept, judge_all, publish
+from steptime.judging.judgements import accept, judge_all
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
 from steptime.results import schema
@@ -56,7 +58,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) ->
             for week, (_, seconds) in enumerate(runs(level, seed=gpus)):
                 at = now - (WEEKS - 1 - week) * WEEK_S - 3600
                 times = [seconds] * 20
-                store.publish(make_result(f"{gpus}-{week:02}", gpus=gpus, step_times=times, submitted_at=at))
+                stored.write(
+                    store, make_result(f"{gpus}-{week:02}", gpus=gpus, step_times=times, submitted_at=at)
+                )
     judge_all(store)
     return path
 

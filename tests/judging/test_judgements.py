@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+import stored
+from stored import publish
 from typer.testing import CliRunner
 
 from steptime.airflow.sentences import of_regression
@@ -16,7 +18,7 @@ from steptime.errors import UserError
 from steptime.judging import judgements
 from steptime.judging.comparison import compare_dag_run, compare_since, compare_sweep
 from steptime.judging.judged import Judged
-from steptime.judging.judgements import accept, judge_all, publish, reject
+from steptime.judging.judgements import accept, judge_all
 from steptime.judging.series import JudgedRun
 from steptime.recipes.models import Mode
 from steptime.recipes.node_lists import fold_nodes
@@ -45,7 +47,7 @@ def runs(make_result: MakeResult) -> list[Result]:
     ]
 
 
-def stored(store: Store, kind: str = "history") -> dict[str, dict[str, Any]]:
+def kept_judgements(store: Store, kind: str = "history") -> dict[str, dict[str, Any]]:
     """The judgements of a kind by job."""
     with read_connection(store.url) as connection:
         query = sqlalchemy.text(
@@ -57,7 +59,7 @@ def stored(store: Store, kind: str = "history") -> dict[str, dict[str, Any]]:
 
 
 def verdicts(store: Store) -> list[str]:
-    return [row["verdict"] for _, row in sorted(stored(store).items())]
+    return [row["verdict"] for _, row in sorted(kept_judgements(store).items())]
 
 
 def test_a_run_is_judged_as_it_is_published_and_keeps_what_that_rests_on(
@@ -67,7 +69,7 @@ def test_a_run_is_judged_as_it_is_published_and_keeps_what_that_rests_on(
         publish(store, result)
 
     assert verdicts(store) == [*["insufficient history"] * 6, "unchanged", *["suspected"] * 2, "confirmed"]
-    last = stored(store)["run-9"]
+    last = kept_judgements(store)["run-9"]
     assert (last["figure"], last["direction"], last["baseline_runs"]) == ("step_time_s", "slower", 7)
     assert last["ratio"] == pytest.approx(1.0595 / (sum(LEVELS[:7]) / 7))
     assert 1.015 <= last["limit_ratio"] < last["ratio"]
@@ -87,9 +89,9 @@ def test_runs_that_end_in_another_order_are_judged_as_they_were_submitted(
         publish(store, result)
 
     assert verdicts(store)[-3:] == ["suspected", "suspected", "confirmed"]
-    kept, progress = stored(store), []
+    kept, progress = kept_judgements(store), []
     judge_all(store, lambda *numbers: progress.append(numbers))
-    assert stored(store) == kept, "as if all were judged at once"
+    assert kept_judgements(store) == kept, "as if all were judged at once"
     assert progress == [(1, 1)], "of one series"
 
 
@@ -121,10 +123,10 @@ def test_a_run_that_is_rejected_after_all_leaves_no_judgement(store: Store, runs
         publish(store, result)
     bad = Verdict(checks=(Check(name="x", passed=False, message="No."),))
 
-    reject(store, runs[8].model_copy(update={"verdict": bad}))
+    publish(store, runs[8].model_copy(update={"verdict": bad}))
 
-    assert "run-8" not in stored(store)
-    assert stored(store)["run-9"]["verdict"] == "suspected", "of two fresh runs one is gone"
+    assert "run-8" not in kept_judgements(store)
+    assert kept_judgements(store)["run-9"]["verdict"] == "suspected", "of two fresh runs one is gone"
 
 
 def test_nothing_is_stored_where_judging_fails(
@@ -149,7 +151,7 @@ def test_a_published_step_time_passes_from_95_percent_of_its_throughput_on(
             store, result.model_copy(update={"measurement": result.measurement.model_copy(update=published)})
         )
 
-    kept = stored(store, "publication")
+    kept = kept_judgements(store, "publication")
     told = {name: (row["verdict"], row["ratio"]) for name, row in kept.items()}
 
     assert {row["limit_ratio"] for row in kept.values()} == {1 / 0.95}
@@ -161,9 +163,9 @@ def test_runs_that_were_not_judged_are_judged_by_a_command(
 ) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     for result in runs:
-        store.publish(result)  # without judging
+        stored.write(store, result)  # without judging
     told = compare_since(store, 0).rows
-    assert not stored(store)
+    assert not kept_judgements(store)
 
     shown = CliRunner().invoke(app, ["results", "judge", "--all"], catch_exceptions=False)
 
@@ -238,9 +240,9 @@ def test_an_accepted_level_is_the_new_baseline(
     for number, level in enumerate(later):
         publish(store, make_result(f"seen-{number}", step_times=[level] * 20, submitted_at=2e9 + number))
     assert verdicts(store)[-2:] == ["unchanged", "suspected"], "judged by six runs of the new level"
-    kept = stored(store)
+    kept = kept_judgements(store)
     judge_all(store)
-    assert stored(store) == kept
+    assert kept_judgements(store) == kept
     with read_connection(store.url) as connection:
         (row,) = connection.execute(sqlalchemy.text("SELECT * FROM accepted_levels")).mappings()
     assert (row["note"], row["accepted_by"], row["accepted_at"]) == ("meant", "somebody", 1e9)
@@ -315,9 +317,9 @@ def test_what_fresh_runs_decided_says_on_which_nodes(
     for number, nodes in enumerate(fresh, start=8):
         publish(store, on_nodes(make_result, number, level, *nodes))
 
-    placed = json.loads(stored(store)["run-9"]["rests_on"])["nodes"]
+    placed = json.loads(kept_judgements(store)["run-9"]["rests_on"])["nodes"]
     assert placed == {"suspected": "a[1-2]", "fresh": [fold_nodes(some) for some in fresh]}
-    assert "nodes" not in json.loads(stored(store)["run-6"]["rests_on"]), "usual"
+    assert "nodes" not in json.loads(kept_judgements(store)["run-6"]["rests_on"]), "usual"
     judged = judgements.judged_run(store, store.run("run-9"))
     assert judged is not None
     assert words in of_regression(judged)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+import stored
 
 from steptime.judging.comparison import compare_since
 from steptime.judging.series import JudgedRun, Series, judged_runs
@@ -20,7 +21,7 @@ def history(store: Store, series: Series) -> list[JudgedRun]:
 
 def test_a_stored_run_and_its_plan_are_of_one_series(store: Store, make_result: MakeResult) -> None:
     result = make_result(gpus=4, tensor=2)
-    store.publish(result)
+    stored.write(store, result)
 
     series = Series.of_row(store.run(result.job.name))
 
@@ -34,8 +35,8 @@ def test_what_was_asked_for_makes_a_series_and_nothing_else_does(
 ) -> None:
     one = make_result("one")
     moved = one.run.model_copy(update={"seed": 99, "repeat": 2, "environment": {"OMP_NUM_THREADS": "4"}})
-    store.publish(one)
-    store.publish(make_result("two", run=moved))
+    stored.write(store, one)
+    stored.write(store, make_result("two", run=moved))
     series = Series.of_run(one.run)
 
     assert [run.job_name for run in history(store, series)] == ["one", "two"]
@@ -55,8 +56,8 @@ def test_expert_parallelism_makes_a_series_only_where_there_is_some(
 ) -> None:
     dense = make_result("dense")
     for name, ranks in (("one", 1), ("two", 2)):
-        store.publish(make_result(name, run=spread_over_experts(dense.run, ranks)))
-    store.publish(dense)
+        stored.write(store, make_result(name, run=spread_over_experts(dense.run, ranks)))
+    stored.write(store, dense)
 
     series, other = Series.of_run(dense.run), Series.of_run(spread_over_experts(dense.run, 2))
 
@@ -69,7 +70,7 @@ def test_expert_parallelism_makes_a_series_only_where_there_is_some(
 def test_a_run_is_judged_by_its_steady_steps(store: Store, make_result: MakeResult) -> None:
     slow_start = [9.0] * 30 + [0.2] * 9 + [0.3] * 11
     result = make_result(max_steps=50, step_times=slow_start)
-    store.publish(result)
+    stored.write(store, result)
 
     (run,) = history(store, Series.of_run(result.run))
 
@@ -92,7 +93,7 @@ def test_a_run_without_steps_is_judged_by_its_documented_number(
     result = make_result()
     assert result.measurement is not None
     measured = result.measurement.model_copy(update={"steady_steps": None, "steady_step_time_s": None})
-    store.publish(result.model_copy(update={"measurement": measured}))
+    stored.write(store, result.model_copy(update={"measurement": measured}))
 
     (run,) = history(store, Series.of_run(result.run))
 
@@ -110,8 +111,8 @@ def test_checkpoints_are_judged_by_their_own_seconds(
         seconds = {"checkpoint_save_s": 9.0, "checkpoint_blocked_s": None}
         seconds[column] = 1.5 if number > 5 else 1.0
         measured = saved.measurement.model_copy(update=seconds | {"step_time_over_published": 0.99})
-        store.publish(saved.model_copy(update={"measurement": measured}))
-    store.publish(make_result("loaded", mode=Mode.CHECKPOINT_LOAD))
+        stored.write(store, saved.model_copy(update={"measurement": measured}))
+    stored.write(store, make_result("loaded", mode=Mode.CHECKPOINT_LOAD))
 
     found = compare_since(store, 0)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
@@ -189,7 +190,7 @@ def test_what_changed_is_what_the_records_say(make_result: Callable[..., Result]
     for number, (node, environment) in enumerate(ran):
         result = make_result(f"run-{number}", environment=environment, submitted_at=1.79e9 + number)
         record = json.loads(result.record) | {"nodes": [node]}
-        store.publish(result.model_copy(update={"record": json.dumps(record)}))
+        stored.write(store, result.model_copy(update={"record": json.dumps(record)}))
     with closing(sqlite3.connect(tmp_path / "s.db")) as before, before:
         before.execute(  # as of the steptime before this column
             "UPDATE records SET made_sha256 = NULL "

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stored import publish
 from typer.testing import CliRunner
 
 from steptime import __version__
 from steptime.cli import app, main
 from steptime.errors import UserError
 from steptime.judging.comparison import compare_since
-from steptime.judging.judgements import accept, publish, reject
+from steptime.judging.judgements import accept
 from steptime.results import archive, judgement_rows
 from steptime.results.database import REVISION, close_engines
 from steptime.results.models import Check, Result, Verdict
@@ -24,7 +25,7 @@ from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
 LOG = b"step 1\n" * 1000
-BESIDE = {"record.json": b"{}", "run.json": b"{ }", "steps.jsonl": b"[]", "job.sh": b"true\n"}
+BESIDE = {"end.json": b"{}", "run.json": b"{ }", "of-ranks.jsonl": b"[]", "job.sh": b"true\n"}
 BESIDE |= {"log-0.out.gz": b"\x1f", "notes.txt": b"1", "nccl.log": b"2", "cluster.yaml": b"3"}
 
 
@@ -47,7 +48,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult)
         log = make_result("x").log.model_copy(update={"path": str(folder / "log-run.out")})
         publish(store, make_result(f"run-{number}", submitted_at=1e9 + number, log=log))
     bad = Verdict(checks=(Check(name="x", passed=False, message="Expected 20 steps, but found 3."),))
-    reject(store, make_result("bad", verdict=bad, submitted_at=2e9))
+    publish(store, make_result("bad", verdict=bad, submitted_at=2e9))
     accept(store, "run-7", note="NeMo 2.8", accepted_by="ada")
     close_engines()  # the whole store is in its file
     folder = made / "experiments" / "run-3"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy
+import stored
 
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.errors import SystemFailure
@@ -321,10 +322,10 @@ def test_runs_in_the_store_count_whatever_became_of_them_and_once(
         return make_result(job=its_job, run=run, status=status, record=record, verdict=verdict)
 
     store_ = Store()
-    store_.publish(of("job-2", result.verdict))
-    store_.reject(of("job-2", BAD))
-    store_.publish(of("job-2", result.verdict))
-    store_.reject(of("job-3", BAD, record="{}"))
+    stored.write(store_, of("job-2", result.verdict))
+    stored.write(store_, of("job-2", BAD))
+    stored.write(store_, of("job-2", result.verdict))
+    stored.write(store_, of("job-3", BAD, record="{}"))
 
     clusters("gpu_hours_per_month: 20")
     assert counted() == (4 + 2 + 4, 0)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import stored
 
 from steptime.recipes.flops import model_flops
 from steptime.recipes.models import Mode
@@ -63,7 +64,13 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
     row = {column.name: column.take(result) for column in COLUMNS if column.take}
     flops = model_flops(result.run.recipe.model, "llama3.1-25.04")
     assert {name: row[name] for name in row if name not in ("published_at", "mfu_percent")} == {
-        **{"job_name": "job-1", "label": "tiny·fp32·2", "state": "valid", "reason": None, "warnings": None},
+        **{
+            "job_name": "job-1",
+            "label": "tiny·fp32·2",
+            "state": "measured",
+            "reason": None,
+            "warnings": None,
+        },
         **{"workload": "llama3.1-25.04", "size": "tiny", "dtype": "fp32", "gpu_type": "cpu"},
         **{"scaling": "weak", "proxy": False, "cluster": "local", "mode": "performance", "repeat": 1},
         **{"gpus": 2, "tensor_parallel": 1, "pipeline_parallel": 1, "context_parallel": 1},
@@ -88,10 +95,15 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
     assert planned_values(result.run) == planned
 
 
-def test_a_rejected_result_says_why_and_a_valid_one_what_to_know(make_result: MakeResult) -> None:
+def test_a_rejected_result_says_why_and_a_valid_one_what_to_know(
+    tmp_path: Path, make_result: MakeResult
+) -> None:
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+
     def taken(*checks: Check) -> list[str | None]:
-        result = make_result(verdict=Verdict(checks=checks))
-        return [take(result) for name in ("state", "reason", "warnings") if (take := BY_NAME[name].take)]
+        stored.write(store, make_result(verdict=Verdict(checks=checks)))
+        [row] = store.results(include_rejected=True)
+        return [row[name] for name in ("state", "reason", "warnings")]
 
     broken = Check(name="a", passed=False, message="It broke.")
     odd = Check(name="b", passed=False, severity="warning", message="It is odd.")
@@ -117,14 +129,14 @@ def test_no_heading_repeats_its_unit() -> None:
 def test_a_row_is_what_the_declaration_takes(tmp_path: Path, make_result: MakeResult) -> None:
     result = make_result()
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
-    store.publish(result)
+    stored.write(store, result)
 
     (row,) = store.results()
 
     assert list(row) == [column.name for column in COLUMNS]
     taken = {column.name: column.take(result) for column in COLUMNS if column.take}
-    assert {name: row[name] for name in taken if name != "published_at"} == {
-        name: value for name, value in taken.items() if name != "published_at"
+    assert {name: row[name] for name in taken if name not in ("state", "published_at")} == {
+        name: value for name, value in taken.items() if name not in ("state", "published_at")
     }
 
 

@@ -11,6 +11,7 @@ import psutil
 import psycopg
 import pytest
 import sqlalchemy
+import stored
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -62,7 +63,7 @@ def test_the_newest_migration_is_the_revision_that_stores_need() -> None:
 def test_a_store_of_another_revision_is_refused(
     store_url: str, make_result: MakeResult, revision: str
 ) -> None:
-    Store(store_url).publish(make_result())
+    stored.write(Store(store_url), make_result())
     with database.write_transaction(store_url) as connection:
         connection.execute(
             sqlalchemy.text(f"UPDATE {database.VERSION_TABLE} SET version_num = :it"),  # noqa: S608
@@ -90,7 +91,7 @@ def test_a_failed_migration_leaves_no_table(
         with pytest.raises(SystemFailure, match="the machine failed"):
             Store(store_url).results()
 
-    assert Store(store_url).publish(make_result()), "the next one begins on an empty database"
+    assert stored.write(Store(store_url), make_result()), "the next one begins on an empty database"
 
 
 @pytest.mark.parametrize(
@@ -122,11 +123,11 @@ def test_a_locked_store_is_a_failure_of_the_system(
 ) -> None:
     monkeypatch.setattr(database, "_WAIT_S", 0.1)
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
-    store.publish(make_result())
+    stored.write(store, make_result())
     with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(SystemFailure, match=r"\(database is locked\).*another process.*try again"):
-            store.publish(make_result("next"))
+            stored.write(store, make_result("next"))
         assert len(store.results()) == 1, "reading goes on beside a writer"
         database.close_engines()
         assert len(store.results()) == 1, "and begins beside one"
@@ -169,7 +170,7 @@ def test_whoever_changes_the_schema_is_not_waited_for_for_ever(
 def test_no_file_of_a_store_stays_open_after_its_use(tmp_path: Path, make_result: MakeResult) -> None:
     """A connection that is left would go into forks, and to threads that SQLite does not take it from."""
     store = Store(f"sqlite:///{tmp_path / 'a' / 'folder' / 's.db'}")
-    store.publish(make_result())
+    stored.write(store, make_result())
     assert len(store.results()) == 1
     assert not [file.path for file in psutil.Process().open_files() if str(tmp_path) in file.path]
 
@@ -218,7 +219,7 @@ def test_an_address_without_the_databases_name_is_one_of_postgresql() -> None:
 
 
 def test_what_belongs_to_a_run_goes_with_it(store_url: str, make_result: MakeResult) -> None:
-    Store(store_url).publish(make_result())
+    stored.write(Store(store_url), make_result())
     belonging = [table for table in schema.metadata.sorted_tables if "run_id" in table.c]
     with database.write_transaction(store_url) as connection:
 
@@ -234,7 +235,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(
     tmp_path: Path, make_result: MakeResult, request: pytest.FixtureRequest
 ) -> None:
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
-    store.publish(make_result())
+    stored.write(store, make_result())
 
     def fill(connection: Any, _record: Any) -> None:
         connection.execute("PRAGMA max_page_count = 1")  # SQLite raises it to what the file has
@@ -243,7 +244,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(
     request.addfinalizer(lambda: sqlalchemy.event.remove(sqlalchemy.Engine, "connect", fill))
 
     with pytest.raises(SystemFailure, match=r"disk is full.*free some space"):
-        store.publish(make_result("big", max_steps=5000))
+        stored.write(store, make_result("big", max_steps=5000))
     assert [row["job_name"] for row in store.results()] == ["pretrain_llama3.1_tiny_fp32_2-1a2b3c4d"]
 
 

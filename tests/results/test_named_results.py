@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import stored
 from named_runs import run_of
 from typer.testing import CliRunner
 
@@ -56,7 +57,9 @@ def store(
     store, run = Store(url), run_of()
     for name, began in (("first", time.time() - 7200), ("second", time.time() - 3600)):
         log = log_of(run, tflops=tflops)
-        store.publish(make_result(name, run=run, log=log, measurement=measure(run, log), submitted_at=began))
+        stored.write(
+            store, make_result(name, run=run, log=log, measurement=measure(run, log), submitted_at=began)
+        )
     return store
 
 

@@ -20,7 +20,7 @@ from steptime.results import row_checks
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.quality import FinishedRun, measured_over_window, validate
-from steptime.results.record import EarlierAttempt, make_record, recorded_attempts
+from steptime.results.record import EarlierAttempt, make_record, parse_record
 
 MakeResult = Callable[..., Result]
 
@@ -228,12 +228,18 @@ def test_a_run_that_needed_another_job_counts_and_says_so(make_result: MakeResul
     earlier_attempts = (EarlierAttempt(job=first, status=lost),)
     record = make_record(result.submitted, result.status, result.log, earlier_attempts)
 
-    earlier = recorded_attempts(record)
-    verdict = validate(result.run, result.status, result.log, result.measurement, earlier_attempts=earlier)
+    recorded = parse_record(record)
+    assert recorded is not None
+    verdict = validate(
+        result.run,
+        result.status,
+        result.log,
+        result.measurement,
+        earlier_attempts=recorded.earlier_attempts,
+    )
 
     assert verdict.valid
     assert "this is attempt 2, after job 17 (failed: NODE_FAIL)." in by_name(verdict)["first_attempt"].message
-    assert recorded_attempts("{}") == ()
 
 
 def test_a_step_listed_twice_is_named(make_result: MakeResult) -> None:

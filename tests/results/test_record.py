@@ -1,42 +1,59 @@
-"""The record of a run: what is in it, and that it is written once. On the real local cluster."""
+"""The record of a run: what is in it, and what it is made of."""
 
+import asyncio
 import json
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from steptime.clusters.base import Cluster, Job
-from steptime.clusters.config import open_cluster
-from steptime.clusters.local.cluster import LocalConfig
-from steptime.errors import SystemFailure, UserError
+from steptime.clusters.base import Cluster, Job, JobState, JobStatus
+from steptime.errors import UserError
 from steptime.recipes.request import PlanRequest
 from steptime.results.models import Result, Submitted
 from steptime.results.record import (
-    RECORD_FILE,
     RunRecord,
     as_text,
-    differences,
-    keep_record,
+    earlier_attempts,
     make_record,
-    record_path,
+    measured_result,
+    parse_record,
+    read_whole,
+    with_script,
 )
 
 MakeResult = Callable[..., Result]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Cluster:
-    return open_cluster(LocalConfig(name="local", kind="local", gpu_type="cpu", work_dir=str(tmp_path)))
+class Files:
+    """A cluster that has files, and jobs by their names."""
+
+    name = "local"
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.jobs: dict[str, Job] = {}
+        self.polled: list[Sequence[str]] = []
+
+    async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        return self.files.get(path, b"")[offset : offset + min(limit, 1000)]
+
+    async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
+        self.polled.append(names)
+        return {name: JobStatus(state=JobState.FAILED, reason=f"end of {name}") for name in names}
+
+    async def find(self, name: str) -> Job | None:
+        return self.jobs.get(name)
 
 
 @pytest.fixture
-def job(tmp_path: Path, make_result: MakeResult) -> Job:
-    made = make_result().job
-    return made.model_copy(
-        update={"directory": str(tmp_path / "job"), "log_path": str(tmp_path / "job" / "log-x.out")}
-    )
+def files() -> Files:
+    return Files()
+
+
+@pytest.fixture
+def cluster(files: Files) -> Cluster:
+    return files  # type: ignore[return-value]
 
 
 def record_of(result: Result, **replaced: Any) -> dict[str, Any]:
@@ -99,63 +116,42 @@ def test_what_the_training_told_at_its_end_counts_too(make_result: MakeResult) -
     assert (silent["versions"], silent["nodes"]) == ({}, ["localhost"])
 
 
-async def test_a_record_is_written_beside_the_log_and_never_again(
-    cluster: Cluster, job: Job, make_result: MakeResult
+def test_a_long_file_is_read_to_its_end(cluster: Cluster, files: Files) -> None:
+    files.files["/a"] = bytes(range(256)) * 10
+    assert asyncio.run(read_whole(cluster, "/a")) == files.files["/a"]
+    assert asyncio.run(read_whole(cluster, "/b")) == b""
+
+
+def test_a_record_has_the_script_as_it_lies_in_the_jobs_folder(
+    cluster: Cluster, files: Files, make_result: MakeResult
 ) -> None:
-    record = make_result().record
-    async with cluster:
-        assert await keep_record(cluster, job, record) == (record, [])
-        file = Path(job.log_path).with_name(RECORD_FILE)
-        written = file.stat()
-        assert file.read_text() == record
-        assert record_path(job.log_path) == str(file)
-
-        assert await keep_record(cluster, job, record) == (record, [])
-        other = make_result(gpus=4, tensor=2).record
-        kept, told = await keep_record(cluster, job, other)
-
-    assert kept == file.read_text() == record
-    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
-    assert "run.recipe.parallelism.tensor is recorded as 1, and is 2 now" in told
+    submitted = make_result().submitted
+    files.files[f"{submitted.job.directory}/job.sh"] = b"#!/bin/bash\necho \xff\n"
+    with_it = asyncio.run(with_script(cluster, submitted))
+    assert with_it.made_by.script == "#!/bin/bash\necho \ufffd\n"
+    assert with_it.made_by.model_copy(update={"script": submitted.made_by.script}) == submitted.made_by
 
 
-async def test_a_record_that_somebody_changed_is_named(
-    cluster: Cluster, job: Job, make_result: MakeResult
+def test_earlier_attempts_are_those_that_the_cluster_knows(
+    cluster: Cluster, files: Files, make_result: MakeResult
 ) -> None:
-    file = Path(job.log_path).with_name(RECORD_FILE)
-    file.parent.mkdir()
-    for content in (b'{"job": ', b"\xff\xfe"):
-        file.write_bytes(content)
-        async with cluster:
-            with pytest.raises(UserError, match=rf"{file} on cluster 'local' is no JSON .* move it away"):
-                await keep_record(cluster, job, make_result().record)
-        assert file.read_bytes() == content
+    job = make_result().job
+    assert asyncio.run(earlier_attempts(cluster, job, 1)) == ()
+    assert files.polled == []
+    third = job.model_copy(update={"name": "run-1a2b3c4d-3"})
+    asyncio.run(earlier_attempts(cluster, third, 3))
+    [names] = files.polled
+    assert len(names) == 2
+    files.jobs = {names[1]: job.model_copy(update={"name": names[1]})}
+    [known] = asyncio.run(earlier_attempts(cluster, third, 3))
+    assert (known.job.name, known.status.reason) == (names[1], f"end of {names[1]}")
 
 
-async def test_a_record_that_cannot_be_written_is_a_failure_of_the_system(
-    cluster: Cluster, job: Job, make_result: MakeResult
-) -> None:
-    nowhere = job.model_copy(update={"log_path": "/proc/no/such/folder/log.out"})
-
-    async with cluster:
-        with pytest.raises(SystemFailure, match=r"/proc/no/such/folder/record\.json could not be written"):
-            await keep_record(cluster, nowhere, make_result().record)
-
-
-def test_differences_are_told_by_their_places() -> None:
-    kept = {"a": {"b": 1, "gone": 0}, "list": [1, 2], "same": [{"x": None}], "long": ["one"]}
-    new = {"a": {"b": 1.5, "come": 0}, "list": [1, 3], "same": [{"x": None}], "long": ["one", "two"]}
-
-    assert differences(json.dumps(kept), json.dumps(new)) == [
-        "a.b is recorded as 1, and is 1.5 now",
-        "a.gone is only in the recorded one",
-        "a.come is only in the new one",
-        "list[1] is recorded as 2, and is 3 now",
-        'long is recorded as ["one"], and is ["one", "two"] now',
-    ]
-    assert differences(json.dumps(kept), json.dumps(kept, indent=2)) == []
-    for one in ({"x": 1}, [1], "x"):
-        for other in ({"x": 1}, [1], "x"):
-            told = differences(json.dumps({"a": one}), json.dumps({"a": other}))
-            expected = f"a is recorded as {json.dumps(one)}, and is {json.dumps(other)} now"
-            assert told == ([] if one == other else [expected])
+def test_a_damaged_record_is_parsed_as_none(make_result: MakeResult) -> None:
+    result = make_result()
+    found = parse_record(result.record)
+    assert found is not None
+    assert (found.job, found.nodes) == (result.job, ("localhost",))
+    assert [parse_record(changed) for changed in ("{}", "no JSON")] == [None, None]
+    with pytest.raises(UserError, match=rf"cannot read the record of the run with the log {result.log.path}"):
+        measured_result("{}", {}, None, {"path": result.log.path})

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 
 from steptime.recipes.models import Mode
 from steptime.results.columns import Column
@@ -24,7 +25,7 @@ def stored_rows(tmp_path: Path) -> StoredRows:
     def store_all(*results: Result) -> list[dict[str, Any]]:
         store = Store(f"sqlite:///{tmp_path / 's.db'}")
         for result in results:
-            (store.publish if result.verdict.valid else store.reject)(result)
+            stored.write(store, result)
         return list(store.in_reading_order(include_rejected=True))
 
     return store_all

@@ -2,18 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 from sqlalchemy import Connection, select
 
 from steptime.errors import UserError
 from steptime.logs.models import Problem
 from steptime.recipes.models import Mode
-from steptime.results import judgement_rows, schema
+from steptime.results import judgement_rows, schema, writing
 from steptime.results.columns import CHOICES, COLUMNS
 from steptime.results.database import read_connection, write_transaction
 from steptime.results.judgement_rows import judged_rows, latest_judged_rows, newest_of_each
@@ -37,7 +39,7 @@ def test_a_published_run_comes_back_whole(store_url: str, make_result: MakeResul
     measurement = result.measurement
     assert measurement is not None
     store = Store(store_url)
-    assert store.publish(result)
+    assert stored.write(store, result)
     row = store.run(result.job.name)
 
     assert list(row) == [column.name for column in COLUMNS]
@@ -60,7 +62,7 @@ def test_a_published_run_comes_back_whole(store_url: str, make_result: MakeResul
 def test_what_is_needed_to_repeat_a_run_is_there(store_url: str, make_result: MakeResult) -> None:
     result = make_result()
     store = Store(store_url)
-    store.publish(result)
+    stored.write(store, result)
 
     kept = store.record(result.job.name)
 
@@ -76,7 +78,7 @@ def test_what_was_read_beside_the_steps_is_there(store_url: str, make_result: Ma
     result = make_result()
     assert result.measurement is not None
     store = Store(store_url)
-    store.publish(result)
+    stored.write(store, result)
 
     reading = store.parsed_log(result.job.name)
 
@@ -84,26 +86,72 @@ def test_what_was_read_beside_the_steps_is_there(store_url: str, make_result: Ma
     assert set(reading["log"]) == set(type(result.log).model_fields) - {"steps", "checkpoints"}
 
 
-def test_a_record_is_kept_as_it_was_first_and_says_what_differs(
-    store_url: str, make_result: MakeResult
-) -> None:
+def test_a_record_is_kept_as_it_was_first(store_url: str, make_result: MakeResult) -> None:
     first = make_result()
-    moved = first.status.model_copy(update={"nodes": ("elsewhere",), "exit_code": 1})
-    later = make_result(status=moved, log=first.log.model_copy(update={"bytes_read": 9000}))
+    later = make_result(
+        status=first.status.model_copy(update={"nodes": ("elsewhere",)}),
+        log=first.log.model_copy(update={"bytes_read": 9000}),
+    )
+    assert later.record != first.record
     store = Store(store_url)
-    assert store.record_differences(first) == [], "nothing is kept yet"
-    store.publish(first)
+    stored.write(store, first)
 
-    assert store.record_differences(first) == []
-    assert store.record_differences(later) == [
-        "status.exit_code is recorded as 0, and is 1 now",
-        'status.nodes[0] is recorded as "localhost", and is "elsewhere" now',
-        'nodes[0] is recorded as "localhost", and is "elsewhere" now',
-    ]
-    assert store.publish(later), "what was read of the run is replaced"
+    assert stored.write(store, later), "what was read of the run is replaced"
 
     assert store.record(first.job.name)["content"] == first.record
     assert store.parsed_log(first.job.name)["log"]["bytes_read"] == 9000
+
+
+def test_a_measured_run_is_read_whole_and_is_no_result_until_it_is_published(
+    store_url: str, make_result: MakeResult
+) -> None:
+    saved = make_result("saved", mode=Mode.CHECKPOINT_SAVE)
+    first, second = saved.log.steps[:2]
+    odd = (replace(first, loss=math.nan, step_time_s=math.inf), replace(second, tflops_per_gpu=-math.inf))
+    result = saved.model_copy(
+        update={"log": saved.log.model_copy(update={"steps": (*odd, *saved.log.steps[2:])})}
+    )
+    store, reader = Store(store_url), Store(store_url, dags=["llama31"])
+    stored.write(store, make_result("result"))
+    before = _what_readers_see(store), _what_readers_see(reader)
+
+    assert writing.keep_measured(store_url, result, stored.judge_nothing)
+
+    found = store.measured("saved")
+    assert repr(found) == repr(Result.model_validate(result.model_dump(exclude={"verdict"}))), "NaN included"
+    assert (_what_readers_see(store), _what_readers_see(reader)) == before
+    assert writing.keep_verdict(store_url, "saved", result.verdict, stored.judge_nothing)
+    assert (_what_readers_see(store), _what_readers_see(reader)) == before
+    with pytest.raises(UserError, match="there is no run 'saved'"):
+        store.run("saved")
+    assert writing.publish(store_url, "saved", stored.judge_nothing)
+    assert store.run("saved")["state"] == "valid"
+    with pytest.raises(UserError, match="the metrics store has no run 'lost': clear the task 'parse'"):
+        store.measured("lost")
+
+
+def _what_readers_see(store: Store) -> list[Any]:
+    with read_connection(store.url) as connection:
+        judged_by = judgement_rows.runs_of(connection, {}, ["step_time_mean_s", "checkpoint_save_s"])
+    return [
+        store.results(include_rejected=True),
+        store.in_reading_order(include_rejected=True),
+        store.count(include_rejected=True),
+        store.choices(),
+        store.runs_of("llama31", "manual__2026-11-21"),
+        store.made_sha256s(),
+        store.records(["saved", "result"]).keys(),
+        store.step_times(["saved", "result"]).keys(),
+        store.run_times({}, 9),
+        store.measured_together(limit=9),
+        store.run_named("last"),
+        [row["job_name"] for row in judged_by],
+        judged_rows(store, {}),
+        latest_judged_rows(store, 0, 9),
+        newest_of_each(store),
+        judgement_rows.submitted_at(store, ["saved", "result"]),
+        judgement_rows.hidden(Store(store.url, dags=[])),
+    ]
 
 
 def test_a_run_is_found_by_the_beginning_of_its_name_where_that_is_unique(
@@ -111,8 +159,8 @@ def test_a_run_is_found_by_the_beginning_of_its_name_where_that_is_unique(
 ) -> None:
     store = Store(store_url)
     for name in ("run-10", "run-11", "run_2"):
-        store.publish(make_result(name))
-    store.reject(make_result("run-1", verdict=BAD, submitted_at=2e9))
+        stored.write(store, make_result(name))
+    stored.write(store, make_result("run-1", verdict=BAD, submitted_at=2e9))
 
     assert store.run_named("run-10")["job_name"] == "run-10"
     assert store.run_named("run-1")["job_name"] == "run-1", "a whole name is no beginning of others"
@@ -127,9 +175,9 @@ def test_a_run_is_found_by_the_beginning_of_its_name_where_that_is_unique(
 def test_publishing_twice_is_publishing_once(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
 
-    assert store.publish(make_result())
+    assert stored.write(store, make_result())
     before = store.results()
-    assert not store.publish(make_result())
+    assert not stored.write(store, make_result())
 
     assert store.results() == before, "the time of publishing included"
     assert len(store.steps(before[0]["job_name"])) == 20
@@ -137,8 +185,8 @@ def test_publishing_twice_is_publishing_once(store_url: str, make_result: MakeRe
 
 def test_what_was_read_anew_replaces_the_run_whole(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
-    store.reject(make_result(verdict=BAD, max_steps=40))
-    store.publish(make_result(max_steps=20))
+    stored.write(store, make_result(verdict=BAD, max_steps=40))
+    stored.write(store, make_result(max_steps=20))
 
     (row,) = store.results(include_rejected=True)
     assert (row["state"], row["reason"], row["window"]) == ("valid", None, "10:19")
@@ -150,8 +198,8 @@ def test_a_rejected_run_is_kept_apart_with_its_reason(store_url: str, make_resul
     store = Store(store_url)
     rejected = make_result("bad", verdict=BAD, measurement=None)
 
-    assert store.reject(rejected)
-    assert not store.reject(rejected)
+    assert stored.write(store, rejected)
+    assert not stored.write(store, rejected)
 
     assert store.results() == []
     (row,) = store.results(include_rejected=True)
@@ -166,23 +214,23 @@ def test_a_rejected_run_is_kept_apart_with_its_reason(store_url: str, make_resul
     ]
 
 
-def test_only_valid_runs_are_published_and_only_bad_ones_rejected(
-    store_url: str, make_result: MakeResult
-) -> None:
+def test_only_valid_runs_that_were_measured_are_published(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
-    with pytest.raises(UserError, match=r"cannot be published: Expected finite losses"):
-        store.publish(make_result(verdict=BAD))
-    with pytest.raises(UserError, match="it was not measured"):
-        store.publish(make_result(measurement=None))
-    with pytest.raises(UserError, match="no check failed"):
-        store.reject(make_result())
-    assert store.results(include_rejected=True) == []
+    writing.keep_measured(store_url, make_result("new"), stored.judge_nothing)
+    with pytest.raises(UserError, match="new cannot be published: it is measured, not valid"):
+        writing.publish(store_url, "new", stored.judge_nothing)
+    stored.write(store, make_result("bad", verdict=BAD))
+    with pytest.raises(UserError, match=r"it is rejected, not valid\. Expected finite losses"):
+        writing.publish(store_url, "bad", stored.judge_nothing)
+    with pytest.raises(UserError, match="it has no step times"):
+        stored.write(store, make_result("empty", measurement=None))
+    assert store.results() == []
 
 
 def test_a_warning_stands_beside_a_valid_result(store_url: str, make_result: MakeResult) -> None:
     noisy = Check(name="step_times_steady", passed=False, message="It is noisy.", severity="warning")
     store = Store(store_url)
-    store.publish(make_result(verdict=Verdict(checks=(noisy,))))
+    stored.write(store, make_result(verdict=Verdict(checks=(noisy,))))
 
     (row,) = store.results()
     assert (row["state"], row["warnings"]) == ("valid", "It is noisy.")
@@ -191,12 +239,13 @@ def test_a_warning_stands_beside_a_valid_result(store_url: str, make_result: Mak
 def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
     for number, (size, gpus) in enumerate([("tiny", 1), ("tiny", 2), ("tiny", 4), ("small", 2)]):
-        store.publish(
+        stored.write(
+            store,
             make_result(
                 f"job{number}", size=size, gpus=gpus, submitted_at=1000.0 + number, map_index=3 - number
-            )
+            ),
         )
-    store.reject(make_result("job4", dag_run_id="other", verdict=BAD, submitted_at=2000.0))
+    stored.write(store, make_result("job4", dag_run_id="other", verdict=BAD, submitted_at=2000.0))
 
     def names(**filters: Any) -> list[str]:
         return [row["job_name"] for row in store.results(**filters)]
@@ -223,8 +272,8 @@ def test_a_search_finds_words_in_the_texts_that_runs_are_known_by(
     store_url: str, make_result: MakeResult
 ) -> None:
     store = Store(store_url)
-    store.publish(make_result("job_1", size="tiny"))
-    store.publish(make_result("Other", size="small", submitted_at=1.0))
+    stored.write(store, make_result("job_1", size="tiny"))
+    stored.write(store, make_result("Other", size="small", submitted_at=1.0))
 
     def found(search: str) -> list[str]:
         listed = [row["job_name"] for row in store.results(search=search)]
@@ -247,9 +296,9 @@ def test_rows_in_reading_order_are_those_of_the_results(store_url: str, make_res
         ("one", 1, Mode.PERFORMANCE, 1002.0),
         ("load", 2, Mode.CHECKPOINT_LOAD, 1003.0),
     ]:
-        store.publish(make_result(name, gpus=gpus, mode=mode, submitted_at=submitted_at))
-    store.publish(make_result("other", size="small", gpus=1, submitted_at=1002.5))
-    store.reject(make_result("bad", gpus=1, verdict=BAD, submitted_at=3000.0))
+        stored.write(store, make_result(name, gpus=gpus, mode=mode, submitted_at=submitted_at))
+    stored.write(store, make_result("other", size="small", gpus=1, submitted_at=1002.5))
+    stored.write(store, make_result("bad", gpus=1, verdict=BAD, submitted_at=3000.0))
 
     def names(**filters: Any) -> list[str]:
         rows = list(store.in_reading_order(**filters))
@@ -268,7 +317,7 @@ def test_an_unknown_run_is_answered_with_the_nearest(
     ask: Callable[..., Any], tmp_path: Path, make_result: MakeResult
 ) -> None:
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
-    store.publish(make_result("pretrain_llama3.1_tiny-1a"))
+    stored.write(store, make_result("pretrain_llama3.1_tiny-1a"))
 
     with pytest.raises(
         UserError, match=r"no run 'pretrain_llama3.1_tiny-1b'.* mean 'pretrain_llama3.1_tiny-1a'"
@@ -282,7 +331,7 @@ def test_a_run_without_steps_or_checkpoints_is_known(store_url: str, make_result
     result = make_result("bad", verdict=BAD, measurement=None)
     bare = result.model_copy(update={"log": result.log.model_copy(update={"steps": ()})})
     store = Store(store_url)
-    store.reject(bare)
+    stored.write(store, bare)
 
     assert store.steps("bad") == []
     assert store.checkpoints("bad") == []
@@ -304,7 +353,7 @@ def test_what_json_and_databases_refuse_is_stored_as_what_they_take(
     torn = Verdict(checks=(Check(name="x", passed=False, message="Expected text, but found \0."),))
     store = Store(store_url)
 
-    store.reject(result.model_copy(update={"log": log, "verdict": torn}))
+    stored.write(store, result.model_copy(update={"log": log, "verdict": torn}))
 
     everything = [
         store.run("bad"),
@@ -331,7 +380,7 @@ def test_no_secret_reaches_the_store(store_url: str, make_result: MakeResult) ->
         ),
     )
     store = Store(store_url)
-    store.publish(result)
+    stored.write(store, result)
 
     record = json.loads(store.record(result.job.name)["content"])
     everything = json.dumps([store.results(), record, store.parsed_log(result.job.name)])
@@ -348,8 +397,8 @@ def test_no_secret_reaches_the_store(store_url: str, make_result: MakeResult) ->
 
 def test_a_run_is_found_by_each_text_that_people_know_it_by(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
-    store.publish(make_result("the-job"))
-    store.publish(make_result("another", size="1b", dag_run_id="tuesday", submitted_at=1e9))
+    stored.write(store, make_result("the-job"))
+    stored.write(store, make_result("another", size="1b", dag_run_id="tuesday", submitted_at=1e9))
     [row] = store.results(job_name="the-job")
 
     for name in ("label", "job_name", "dag_run_id"):
@@ -362,7 +411,7 @@ def test_the_scope_of_a_dag_run_is_its_runs_or_those_of_its_cells(
     store_url: str, make_result: MakeResult
 ) -> None:
     store = Store(store_url)
-    store.publish(make_result("the-job", dag_run_id="monday"))
+    stored.write(store, make_result("the-job", dag_run_id="monday"))
 
     own = {"dag_id": "llama31", "dag_run_id": "monday"}
     assert store.scope(**own) == own
@@ -376,10 +425,10 @@ def test_how_long_the_latest_runs_took(store_url: str, make_result: MakeResult) 
     for number, steps in enumerate((20, 30, 40)):
         ended = status.model_copy(update={"started_at": 1e9, "ended_at": 1e9 + 10 * steps})
         made = make_result(f"run-{number}", max_steps=steps, submitted_at=1e9 + number, status=ended)
-        store.publish(made)
+        stored.write(store, made)
     never = status.model_copy(update={"started_at": None})
-    store.publish(make_result("unknown", submitted_at=2e9, status=never))
-    store.reject(make_result("bad", submitted_at=3e9, verdict=BAD))
+    stored.write(store, make_result("unknown", submitted_at=2e9, status=never))
+    stored.write(store, make_result("bad", submitted_at=3e9, verdict=BAD))
 
     of_cluster = store.run_times({"cluster": "local"}, 2)
 
@@ -393,7 +442,7 @@ def test_of_two_verdicts_that_a_run_raised_each_is_told_by_itself(
 ) -> None:
     store = Store(store_url)
     for number in range(3):
-        store.publish(make_result(f"run-{number}", submitted_at=1e9 + number))
+        stored.write(store, make_result(f"run-{number}", submitted_at=1e9 + number))
     with write_transaction(store_url) as connection:
         query = select(schema.runs.c.id).order_by(schema.runs.c.submitted_at)
         first, second, _ = connection.scalars(query)
@@ -415,7 +464,7 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
 ) -> None:
     store, ids = Store(store_url), {}
     for gpus in (1, 2):
-        store.publish(make_result(f"of-{gpus}", gpus=gpus, submitted_at=1e9 + gpus))
+        stored.write(store, make_result(f"of-{gpus}", gpus=gpus, submitted_at=1e9 + gpus))
     judged = {"figure": "step_time_s", "verdict": "slower", "judged_on": "means", "judged_s": 0.5}
     unknown = dict.fromkeys(judgement_rows.columns()) | judged | {"rests_on": [1], "changes": {}}
     with write_transaction(store_url) as connection:
@@ -443,7 +492,7 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
 def test_judgements_are_replaced_by_run_figure_and_kind(tmp_path: Path, make_result: MakeResult) -> None:
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     for number in range(2):
-        store.publish(make_result(f"run-{number}", submitted_at=1e9 + number))
+        stored.write(store, make_result(f"run-{number}", submitted_at=1e9 + number))
     unknown = dict.fromkeys(judgement_rows.columns()) | {"judged_on": "means", "judged_s": 0.5}
     unknown |= {"kind": "history", "rests_on": [1], "changes": {}}
     places = {("step_time_s", "same"), ("checkpoint_save_s", "slower")}
@@ -470,25 +519,40 @@ def test_runs_without_the_number_are_not_judged(tmp_path: Path, make_result: Mak
     assert measured is not None
     for name, value in (("has", 1.0), ("zero", 0.0), ("none", None)):
         numbers = measured.model_copy(update={"checkpoint_save_s": value})
-        store.publish(make_result(name, measurement=numbers))
+        stored.write(store, make_result(name, measurement=numbers))
     numbers = measured.model_copy(update={"checkpoint_save_s": 2.0})
-    store.reject(make_result("bad", verdict=BAD, measurement=numbers))
+    stored.write(store, make_result("bad", verdict=BAD, measurement=numbers))
     with read_connection(store.url) as connection:
         found = judgement_rows.runs_of(connection, {}, ["checkpoint_save_s"])
     assert [row["job_name"] for row in found] == ["has"]
 
 
-def test_what_follows_is_within_the_transaction_of_the_run(store_url: str, make_result: MakeResult) -> None:
-    store, seen = Store(store_url), list[str]()
+def test_what_follows_is_within_the_transaction_that_changes_the_published_runs(
+    store_url: str, make_result: MakeResult
+) -> None:
+    seen = list[tuple[str, bool]]()
 
-    def then(connection: Connection) -> None:
-        seen.append(str(connection.scalar(select(schema.runs.c.state))))
+    def then(connection: Connection, row: Mapping[str, Any]) -> None:
+        query = select(schema.runs.c.state, schema.is_result).where(schema.runs.c.job_name == row["job_name"])
+        seen.append(tuple(connection.execute(query).one()))
 
-    for submitted_at in (2e9, 3e9, 3e9):
-        store.publish(make_result("job", submitted_at=submitted_at), then)
-    store.reject(make_result("job", submitted_at=4e9, verdict=BAD), then)
+    def write(verdict: Verdict, **options: Any) -> None:
+        writing.keep_measured(store_url, make_result("job", **options), then)
+        writing.keep_verdict(store_url, "job", verdict, then)
+        if verdict.valid:
+            writing.publish(store_url, "job", then)
 
-    assert seen == ["valid", "valid", "rejected"], "nothing follows if nothing has changed"
+    good = make_result().verdict
+    for submitted_at in (2e9, 2e9):
+        write(good, submitted_at=submitted_at)
+    assert seen == [("valid", True)], "nothing follows if nothing has changed"
+    write(BAD, submitted_at=2e9)
+    assert seen[1:] == [("rejected", True)]
+    write(BAD, submitted_at=3e9)
+    assert seen[2:] == [], "a rejected run was never among them"
+    write(good, submitted_at=3e9)
+    write(good, submitted_at=4e9)
+    assert seen[2:] == [("valid", True), ("measured", False), ("valid", True)]
 
 
 def test_of_each_series_the_latest_runs_are_read_with_their_judgements(
@@ -497,9 +561,9 @@ def test_of_each_series_the_latest_runs_are_read_with_their_judgements(
     store = Store(store_url)
     for number in range(4):
         for gpus in (1, 2):
-            store.publish(make_result(f"{gpus}-{number}", gpus=gpus, submitted_at=1e9 + number))
-    store.publish(make_result("small", size="small", submitted_at=1e9))
-    store.reject(make_result("bad", gpus=1, verdict=BAD, submitted_at=1e9 + 9))
+            stored.write(store, make_result(f"{gpus}-{number}", gpus=gpus, submitted_at=1e9 + number))
+    stored.write(store, make_result("small", size="small", submitted_at=1e9))
+    stored.write(store, make_result("bad", gpus=1, verdict=BAD, submitted_at=1e9 + 9))
     none = Store(store_url, dags=["another"])
 
     def read(since: float, limit: int) -> list[str]:

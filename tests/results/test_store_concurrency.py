@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+import stored
 
-from steptime.results import database, schema
+from steptime.results import database, schema, writing
 from steptime.results.models import Result
 from steptime.results.store import Store
 
@@ -33,21 +34,26 @@ def _run_in_processes(target: Callable[..., None], arguments: list[tuple[Any, ..
 
 def _publish_and_die(url: str, result: Result) -> None:
     def die(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if "INSERT INTO validations" in statement:
+        if "INSERT INTO readings" in statement:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", die)
-    Store(url).publish(result)
+    stored.write(Store(url), result)
 
 
 def _publish_all(url: str, results: list[Result]) -> None:
     for result in results:
-        Store(url).publish(result)
+        stored.write(Store(url), result)
+
+
+def _measure_all(url: str, results: list[Result]) -> None:
+    for result in results:
+        writing.keep_measured(url, result, stored.judge_nothing)
 
 
 def test_a_process_killed_while_it_publishes_leaves_nothing(store_url: str, make_result: MakeResult) -> None:
     store, result = Store(store_url), make_result()
-    store.publish(make_result("before"))
+    stored.write(store, make_result("before"))
 
     codes = _run_in_processes(_publish_and_die, [(store_url, result)])
 
@@ -56,7 +62,7 @@ def test_a_process_killed_while_it_publishes_leaves_nothing(store_url: str, make
     with database.read_connection(store_url) as connection:
         count = connection.scalar(sqlalchemy.select(sqlalchemy.func.count()).select_from(schema.steps))
     assert count == 20, "no step of the killed one"
-    assert store.publish(result), "the retry finds no leftovers"
+    assert stored.write(store, result), "the retry finds no leftovers"
 
 
 def test_processes_may_publish_at_once_and_make_the_store_at_once(
@@ -77,24 +83,26 @@ def test_processes_may_publish_at_once_and_make_the_store_at_once(
 def test_different_contents_of_one_run_never_mix(store_url: str, make_result: MakeResult) -> None:
     lengths = [20, 30, 40, 50]
     store = Store(store_url)
-    store.publish(make_result("one", max_steps=10))
+    stored.write(store, make_result("one", max_steps=10))
 
     codes = _run_in_processes(
-        _publish_all, [(store_url, [make_result("one", max_steps=length)] * 5) for length in lengths]
+        _measure_all, [(store_url, [make_result("one", max_steps=length)] * 5) for length in lengths]
     )
 
     assert codes == [0, 0, 0, 0]
-    (row,) = store.results()
-    steps = len(store.steps("one"))
-    assert steps in lengths
-    assert row["window"] == f"{steps // 2}:{steps - 1}"
+    assert store.results() == [], "what is measured again is no result"
+    found = store.measured("one")
+    assert len(found.log.steps) in lengths
+    with database.read_connection(store_url) as connection:
+        window = connection.scalar(sqlalchemy.select(schema.runs.c.window))
+    assert window == f"{len(found.log.steps) // 2}:{len(found.log.steps) - 1}"
 
 
 def test_threads_share_a_store(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
 
     def publish_and_read(number: int) -> int:
-        store.publish(make_result(f"job{number}"))
+        stored.write(store, make_result(f"job{number}"))
         return len(store.steps(f"job{number}"))
 
     with ThreadPoolExecutor(8) as pool:
@@ -113,6 +121,6 @@ def test_scales_that_are_published_at_once_are_all_relative_to_the_smallest(
             for result in results
         ]
         with ThreadPoolExecutor(len(some)) as threads:
-            list(threads.map(Store(store_url).publish, some))
+            list(threads.map(lambda one: stored.write(Store(store_url), one), some))
 
         assert {row["scaling_base_jobs"] for row in Store(store_url).results()} == {"run-1"}

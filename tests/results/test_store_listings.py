@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 from sqlalchemy import select
 
 from steptime.errors import UserError
@@ -48,7 +49,7 @@ def store(tmp_path: Path, make: MakeResult) -> Store:
         make("secret-1", "secret", "s", gpus=1, size="small", submitted_at=1e9 + 7),
         make("secret-2", "secret", "s", gpus=2, size="small", submitted_at=1e9 + 8),
     ):
-        (found.publish if result.verdict.valid else found.reject)(result)
+        stored.write(found, result)
     return found
 
 
@@ -80,7 +81,9 @@ def test_what_is_selected_by_tells_nothing_of_runs_that_a_reader_may_not_read(
     store: Store, make: MakeResult
 ) -> None:
     ours = make("x", "secret").submitted.made_by.model_copy(update={"sweep": "of nobody's concern"})
-    store.publish(make("secret-3", submitted=make("secret-3").submitted.model_copy(update={"made_by": ours})))
+    stored.write(
+        store, make("secret-3", submitted=make("secret-3").submitted.model_copy(update={"made_by": ours}))
+    )
     assert store.choices()["sweep"] == ["of nobody's concern", "s"]
     seen = of_reader(store, "llama31").choices()
     assert (seen["sweep"], seen["size"]) == (["s"], ["tiny"])
@@ -96,7 +99,7 @@ def test_a_dag_run_that_has_none_of_its_own_has_those_of_its_cells(store: Store,
     assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-1", "cell-4"]
     assert store.newest_sweep_run("another") == []
     bad = make("cell-8", "bad", "c", gpus=8, sweep_run="weekly/x", verdict=BAD, submitted_at=1e9 + 10)
-    store.reject(bad)
+    stored.write(store, bad)
     assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-8"], "rejected, and the newest"
     assert store.scope("bad", "c") == {"dag_id": "bad", "dag_run_id": "c"}
     store.require("dag_id", "bad", "a DAG with nothing but rejected runs")
@@ -159,7 +162,7 @@ def test_of_several_names_that_begin_alike_three_are_told(
 ) -> None:
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     for number in range(runs):
-        store.publish(make(f"run-{number}", submitted_at=1e9 + number))
+        stored.write(store, make(f"run-{number}", submitted_at=1e9 + number))
     with pytest.raises(UserError) as refused:
         store.run_named("run")
     assert f"'run' begins the names of {runs} runs ({named}): write more." in str(refused.value)
@@ -179,8 +182,9 @@ def test_runs_of_a_dag_run_come_in_the_order_of_their_tasks(tmp_path: Path, make
     ):
         made = make(name, submitted_at=1e9 + at)
         ours = made.submitted.made_by.model_copy(update={"map_index": map_index})
-        store.publish(
-            make(name, submitted_at=1e9 + at, submitted=made.submitted.model_copy(update={"made_by": ours}))
+        stored.write(
+            store,
+            make(name, submitted_at=1e9 + at, submitted=made.submitted.model_copy(update={"made_by": ours})),
         )
     assert [row["job_name"] for row in store.runs_of("llama31", "r")] == ["d", "c", "b", "e", "a"]
     assert store.runs_of("llama31", "another") == store.runs_of("another", "r") == []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 
 from steptime.cli import following, main
 from steptime.recipes.models import Mode
@@ -95,7 +96,7 @@ def test_valid_results_are_printed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    airflow.before_end = lambda run_id: Store().publish(make_result(dag_run_id=run_id))
+    airflow.before_end = lambda run_id: stored.write(Store(), make_result(dag_run_id=run_id))
     assert steptime(monkeypatch, "run", "llama3.1", "--wait", "--format", "csv") == 0
     captured = capsys.readouterr()
     (row,) = csv.DictReader(io.StringIO(captured.out))
@@ -111,7 +112,7 @@ def test_a_rejected_result_is_printed_and_is_a_failure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     bad = Verdict(checks=(Check(name="x", passed=False, message="3 of 20 steps"),))
-    airflow.before_end = lambda run_id: Store().reject(make_result(dag_run_id=run_id, verdict=bad))
+    airflow.before_end = lambda run_id: stored.write(Store(), make_result(dag_run_id=run_id, verdict=bad))
     assert steptime(monkeypatch, "run", "llama3.1", "--wait", "--format", "csv") == 2
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert row["state"] == "rejected"
@@ -124,9 +125,9 @@ def test_results_stand_as_people_read_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def made(run_id: str) -> None:
-        Store().publish(make_result("saved", mode=Mode.CHECKPOINT_SAVE, dag_run_id=run_id))
-        Store().publish(make_result("two", map_index=1, dag_run_id=run_id))
-        Store().publish(make_result("one", gpus=1, dag_run_id=run_id))
+        stored.write(Store(), make_result("saved", mode=Mode.CHECKPOINT_SAVE, dag_run_id=run_id))
+        stored.write(Store(), make_result("two", map_index=1, dag_run_id=run_id))
+        stored.write(Store(), make_result("one", gpus=1, dag_run_id=run_id))
 
     airflow.before_end = made
     assert steptime(monkeypatch, "run", "llama3.1", "--wait", "--format", "csv") == 0
@@ -161,7 +162,7 @@ def test_a_failed_dag_run_is_a_failure_although_one_of_its_runs_is_valid(
 ) -> None:
     airflow.state = "failed"
     airflow.task |= {"task_id": "wait", "state": "failed", "map_index": 1}
-    airflow.before_end = lambda run_id: Store().publish(make_result("one", dag_run_id=run_id))
+    airflow.before_end = lambda run_id: stored.write(Store(), make_result("one", dag_run_id=run_id))
     assert steptime(monkeypatch, "run", "llama3.1", "--gpus", "1,2", "--wait", "--format", "csv") == 2
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (row["job_name"], row["state"]) == ("one", "valid")

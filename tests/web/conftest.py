@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import stored
 
 from ..airflow import airflow_home  # noqa: F401, TID252 (before anything imports Airflow)
 
@@ -109,9 +110,9 @@ def publish(store: Store, make_result: Callable[..., Result]) -> Callable[..., R
     def put(job_name: str, **options: object) -> Result:
         result = make_result(job_name, **options)
         if result.verdict.valid:
-            store.publish(result)
+            stored.write(store, result)
         else:
-            store.reject(result)
+            stored.write(store, result)
         return result
 
     return put

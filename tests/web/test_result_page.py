@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import stored
 from browser import Watched
 from playwright.sync_api import Error, Page, Request, Route, expect
 from sixty_cells import BELOW, LAST, STEP, SWEEP_DAG, Made, cells
 from web.framed import RUNS, TAB, column, ending, number, opened
 
 from steptime.clusters.base import JobState
-from steptime.judging import judgements
 from steptime.recipes.published import published_performance
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.record import EarlierAttempt, make_record
@@ -84,7 +84,7 @@ def weekly_sweep(store: Store, make_result: Callable[..., Result]) -> None:
             usual = make_result(run, gpus=gpus, step_times=times, submitted_at=at, dag_run_id=f"of-{run}")
             of_sweep = {"sweep": "nightly", "sweep_run": f"scaling_sweep/week-{week}"}
             made_by = usual.submitted.made_by.model_copy(update=of_sweep)
-            judgements.publish(
+            stored.publish(
                 store, make_result(run, gpus=gpus, step_times=times, submitted_at=at, made_by=made_by)
             )
 
@@ -125,7 +125,7 @@ def test_runs_are_selected_by_their_sweep(
     page: Page, store: Store, make_result: Callable[..., Result]
 ) -> None:
     made_by = make_result("x").submitted.made_by.model_copy(update={"sweep": "hourly", "sweep_run": "s/1"})
-    store.publish(make_result("of-another", made_by=made_by))
+    stored.write(store, make_result("of-another", made_by=made_by))
     frame = opened(page)
     frame.locator("#filter-sweep").select_option("hourly")
     expect(frame.locator("#summary")).to_have_text("1 of 19 runs")
@@ -343,7 +343,7 @@ def test_the_record_is_shown_as_it_is_kept_and_without_secrets(
     rates = "n1 650.3 TFLOPS, n2 it burns, all-reduce 360.5 GB/s"
     for fact in ("run failed (NODE_FAIL)", "MY_TOKEN=(not stored)", rates, "2 of 2"):
         expect(frame.locator("#detail .facts").last).to_contain_text(fact)
-    expect(frame.locator("#detail .remark")).to_contain_text("/experiments/run/record.json")
+    expect(frame.locator("#detail .remark")).to_contain_text("never changed; sha256 ")
     assert canary not in (frame.locator("html").text_content() or "")
 
 

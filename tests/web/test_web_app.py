@@ -10,12 +10,12 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+import stored
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from steptime.airflow.plugin import PREFIX, SteptimePlugin, _serve
-from steptime.judging import judgements
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
 from steptime.recipes.models import Mode
@@ -157,7 +157,7 @@ async def test_the_runs_of_a_dag_run_have_the_verdicts_of_their_cells_then(
     for week in range(8):
         times = [1.3 if week == 6 else 1.0] * 20
         for gpus in (1, 2):
-            judgements.publish(
+            stored.publish(
                 store,
                 make_result(
                     f"{gpus}-{week}",
@@ -168,7 +168,7 @@ async def test_the_runs_of_a_dag_run_have_the_verdicts_of_their_cells_then(
                 ),
             )
     bad = Verdict(checks=(Check(name="x", passed=False, message="It did not."),))
-    judgements.reject(store, make_result("bad", verdict=bad, submitted_at=1.78e9, dag_run_id="week-6"))
+    stored.publish(store, make_result("bad", verdict=bad, submitted_at=1.78e9, dag_run_id="week-6"))
 
     answer = (await get(pages, "/api/results", params={"dag_id": "llama31", "dag_run_id": "week-6"})).json()
 
@@ -395,7 +395,6 @@ async def test_a_run_is_given_whole(pages: FastAPI, store: Store, publish: Publi
     assert whole["checks"] == store.checks(JOB)
     assert whole.items() >= store.parsed_log(JOB).items()
     assert {"content": whole["record"], "sha256": whole["record_sha256"]} == store.record(JOB)
-    assert whole["record_path"] == f"/experiments/{JOB}/record.json"
 
 
 async def test_two_runs_are_laid_beside_each_other(

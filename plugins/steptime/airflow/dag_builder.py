@@ -179,14 +179,9 @@ def train(
     end = EndTrainingOperator(task_id="end", submitted=submit.output, waited_in=waited_in)
     # A training that failed has its log read, too.
     parse = ReadLogOperator(task_id="parse", waited_in=waited_in, trigger_rule=TriggerRule.ALL_DONE)
-    validate = ValidateOperator(task_id="validate", outcome=parse.output, waited_in=waited_in)
+    validate = ValidateOperator(task_id="validate", handle=parse.output)
     outlets = [] if published is None else [published]
-    publish = PublishOperator(
-        task_id="publish",
-        outcome=validate.output,
-        waited_in=waited_in,
-        outlets=outlets,
-    )
+    publish = PublishOperator(task_id="publish", handle=validate.output, outlets=outlets)
     wait >> parse >> validate >> publish
     wait >> end.as_teardown(setups=submit)
     return wait

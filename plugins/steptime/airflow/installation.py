@@ -59,11 +59,12 @@ def require_own(job: Job) -> None:
 
 def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any]]:
     """Return what a store has of a DAG run of this Airflow; others may share it and have the same run id."""
-    from steptime.results.record import recorded_job
+    from steptime.results.record import parse_record
 
     rows = store.runs_of(dag_id, dag_run_id)
     records = store.records([row["job_name"] for row in rows])
-    return [row for row in rows if (job := recorded_job(records[row["job_name"]])) is None or is_own(job)]
+    recorded = {job_name: parse_record(content) for job_name, content in records.items()}
+    return [row for row in rows if (found := recorded[row["job_name"]]) is None or is_own(found.job)]
 
 
 def _ids() -> list[str]:

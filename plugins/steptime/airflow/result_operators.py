@@ -1,8 +1,9 @@
 """The operators from a job's log to the metrics store: read, validate, publish, report."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -12,7 +13,6 @@ from steptime.airflow.assets import extra_of_run, published_results
 from steptime.airflow.base import (
     RunOperator,
     airflow_errors,
-    as_json,
     dag_run_of,
     end_job,
     last_submitted,
@@ -24,7 +24,7 @@ from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.tables import as_text
-from steptime.clusters.base import Cluster, JobState, JobStatus
+from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.logs.models import TrainingLog
@@ -32,17 +32,13 @@ from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results.charges import withdraw_plans
 from steptime.results.columns import BY_NAME
+from steptime.results.database import wait_for_store
 from steptime.results.measurement import Measurement
-from steptime.results.models import Outcome, Result, Submitted, Verdict
-
-if TYPE_CHECKING:
-    from steptime.results.store import Store
+from steptime.results.models import Result, Submitted, Verdict
 
 
 class ReadLogOperator(RunOperator):
-    """Reads the training log of a job that has ended, well or not, and measures its window.
-
-    What ran is recorded here, in `record.json` beside the log: once, whatever becomes of the numbers.
+    """Reads the training log of a job that has ended, well or not, and stores the measured run.
 
     What was submitted comes from the task that waited, which hands it on even if it fails. It is pulled
     rather than templated: if nothing was submitted this task is skipped, and a missing XCom is no error.
@@ -61,10 +57,11 @@ class ReadLogOperator(RunOperator):
         """Return the run whose log is read."""
         return self._run
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Read and measure. Returns the `Outcome` as JSON, without what was submitted."""
+    def execute(self, context: Context) -> dict[str, str]:
+        """Read, measure and store. Returns the handle of the run: its `cluster` and the name of its `job`."""
+        from steptime.judging.judgements import keep_measured
         from steptime.results.metrics import measure
-        from steptime.results.record import record_path
+        from steptime.results.store import Store
 
         submitted = last_submitted(context, self.waited_in)
         if submitted is None:
@@ -74,7 +71,7 @@ class ReadLogOperator(RunOperator):
         self._run = run = submitted.run
         with airflow_errors():
             config = load_cluster(submitted.job.cluster)
-            status, log, differences = asyncio.run(
+            status, log, record = asyncio.run(
                 patiently(config, lambda cluster: self._read(cluster, submitted), self.log.warning)
             )
         measurement: Measurement | None = None
@@ -89,38 +86,26 @@ class ReadLogOperator(RunOperator):
         else:
             self.log.info("%s", as_text(_numbers(measurement), title=f"steps {measurement.window}"))
         self.log.info("read %d bytes of %s (%s)", log.bytes_read, log.path, log.format)
-        self.log.info("its record: %s", record_path(log.path))
-        for difference in differences:
-            self.log.warning("the record stays as it was written first: %s", difference)
         for problem in log.problems:
             self.log.warning("%s: %s", problem.kind, problem.message)
-        return _returned(Outcome(submitted=submitted, status=status, measurement=measurement))
+        result = Result(submitted=submitted, status=status, measurement=measurement, log=log, record=record)
+        with airflow_errors():
+            wait_for_store(lambda: keep_measured(Store(), result), self.log.warning)
+        return {"cluster": submitted.job.cluster, "job": submitted.job.name}
 
-    async def _read(
-        self, cluster: Cluster, submitted: Submitted
-    ) -> tuple[JobStatus, TrainingLog, Sequence[str]]:
-        """How the job ended, and its log; both are kept beside the log, with the run's record.
-
-        Also how this record differs from one that was written before, if there is one.
-        """
+    async def _read(self, cluster: Cluster, submitted: Submitted) -> tuple[JobStatus, TrainingLog, str]:
+        """Return how the job ended, its log, and its record."""
         from steptime.clusters.collecting import collect_log
         from steptime.logs.reader import read_log
-        from steptime.results.parsed_log import keep_parsed_log
-        from steptime.results.record import (
-            earlier_attempts,
-            keep_record,
-            make_record,
-            recorded_end,
-            with_script,
-        )
+        from steptime.results.record import earlier_attempts, make_record, with_script
 
         run, job = submitted.run, submitted.job
         status = (await cluster.poll([job.name]))[job.name]
         if status.state.is_live:
             # Waiting was given up (failed by hand, timed out): only a log that grows no more can be read.
             status = await end_job(cluster, job)
-        if status.state is JobState.UNKNOWN:
-            status = await recorded_end(cluster, job) or status
+        if status.state is JobState.UNKNOWN:  # clusters forget their jobs
+            status = await asyncio.to_thread(self._stored_status, job, status)
         try:
             path = await collect_log(cluster, job)
         except SystemFailure as failure:  # a file system that hangs is as far away as a login node
@@ -133,25 +118,15 @@ class ReadLogOperator(RunOperator):
             gpu_type=run.recipe.gpu_type,
         )
         log = log.model_copy(update={"path": job.log_path})
-        await keep_parsed_log(cluster, job, log)
         attempts = await earlier_attempts(cluster, job, submitted.attempt)
-        record = make_record(await with_script(cluster, submitted), status, log, attempts)
-        _, differences = await keep_record(cluster, job, record)
-        return status, log, differences
+        return status, log, make_record(await with_script(cluster, submitted), status, log, attempts)
 
+    def _stored_status(self, job: Job, otherwise: JobStatus) -> JobStatus:
+        """Return how a job ended according to the store, if its log was read before."""
+        from steptime.results.store import Store
 
-async def read_again(outcome: Outcome, warn: Callable[[str], None]) -> tuple[TrainingLog, str]:
-    """Read what `parse` has read and recorded of a run, from beside its log.
-
-    Raises OutOfReach if the cluster is for longer than its file allows, SystemFailure if it is gone.
-    """
-    from steptime.results.parsed_log import kept_parsed_log
-    from steptime.results.record import kept_record
-
-    async def read(cluster: Cluster) -> tuple[TrainingLog, str]:
-        return await kept_parsed_log(cluster, outcome.job), await kept_record(cluster, outcome.job)
-
-    return await patiently(load_cluster(outcome.job.cluster), read, warn)
+        stored = wait_for_store(lambda: Store().find(job.name), self.log.warning)
+        return stored.status if stored is not None and stored.job == job else otherwise
 
 
 def _numbers(measurement: Measurement) -> list[dict[str, Any]]:
@@ -160,66 +135,53 @@ def _numbers(measurement: Measurement) -> list[dict[str, Any]]:
     return [{"what": name, "value": value} for name, value in values.items()]
 
 
-class OutcomeOperator(RunOperator):
-    """An operator about a run whose log was read.
+class MeasuredRunOperator(RunOperator):
+    """An operator about a run that `parse` has stored.
 
-    :param outcome: what the task before it returned. (templated)
-    :param waited_in: id of the `TrainingSensor` task, whose XCom has what was submitted.
+    :param handle: what `parse` returned. (templated)
     """
 
-    template_fields: Sequence[str] = ("outcome",)
+    template_fields: Sequence[str] = ("handle",)
     operator_extra_links: Collection[BaseOperatorLink] = (ResultsLink(),)
 
-    def __init__(self, *, outcome: Any, waited_in: str, **kwargs: Any) -> None:
+    def __init__(self, *, handle: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.outcome = outcome
-        self.waited_in = waited_in
+        self.handle = handle
         self._run: Run | None = None
 
     def planned_run(self) -> Run | None:
         """Return the run, once the task has begun."""
         return self._run
 
-    def whole_outcome(self, context: Context) -> Outcome:
-        """Return what the task before returned, with what was submitted."""
-        submitted = last_submitted(context, self.waited_in)
-        outcome = Outcome.model_validate({**self.outcome, "submitted": submitted})
-        self._run = outcome.run
-        return outcome
 
-
-def _returned(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as a task returns it: without what was submitted, which the task that waited has pushed."""
-    return {name: value for name, value in as_json(outcome).items() if name != "submitted"}
-
-
-class ValidateOperator(OutcomeOperator):
-    """Checks a run before its numbers are published; one that fails is recorded as rejected."""
+class ValidateOperator(MeasuredRunOperator):
+    """Checks a measured run in the store, and makes it valid or rejected."""
 
     ui_color: str = "#f3ece2"
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Judge. Returns the `Outcome` with its verdict as JSON, without what was submitted."""
-        from steptime.judging.judgements import reject
+    def execute(self, context: Context) -> dict[str, str]:  # noqa: ARG002
+        """Check. Returns the handle; fails if the run is rejected."""
+        from steptime.judging.judgements import keep_verdict
         from steptime.results.quality import validate
-        from steptime.results.record import recorded_attempts
+        from steptime.results.record import parse_record
         from steptime.results.store import Store
 
-        outcome = self.whole_outcome(context)
-        run, job = outcome.run, outcome.job
+        job_name = self.handle["job"]
         with airflow_errors():
-            log, record = asyncio.run(read_again(outcome, self.log.warning))
-            earlier = recorded_attempts(record)
-            verdict = validate(run, outcome.status, log, outcome.measurement, earlier_attempts=earlier)
-            self.log.info("%s", sentences.of_verdict(run, verdict))
+            result = wait_for_store(lambda: Store().measured(job_name), self.log.warning)
+            self._run = result.run
+            record = parse_record(result.record)
+            earlier = () if record is None else record.earlier_attempts
+            verdict = validate(
+                result.run, result.status, result.log, result.measurement, earlier_attempts=earlier
+            )
+            self.log.info("%s", sentences.of_verdict(result.run, verdict))
             self._log(verdict)
-            judged = outcome.model_copy(update={"verdict": verdict})
+            wait_for_store(lambda: keep_verdict(Store(), job_name, verdict), self.log.warning)
             if not verdict.valid:
-                store = Store()
-                reject(store, _result(self, store, judged, log, record))
                 reasons = "; ".join(f"{check.name}: {check.message}" for check in verdict.failures)
-                raise UserError(f"the result of job '{job.name}' is rejected and not published: {reasons}")
-        return _returned(judged)
+                raise UserError(f"the result of job '{job_name}' is rejected and not published: {reasons}")
+        return dict(self.handle)
 
     def _log(self, verdict: Verdict) -> None:
         for check in verdict.checks:
@@ -231,49 +193,42 @@ class ValidateOperator(OutcomeOperator):
                 self.log.error("✗ %s: %s", check.name, check.message)
 
 
-def _result(task: BaseOperator, store: "Store", judged: Outcome, log: TrainingLog, record: str) -> Result:
-    """What the store takes; a difference from the record that it keeps of this run is logged."""
-    fields = {name: getattr(judged, name) for name in Outcome.model_fields}
-    result = Result(**fields, log=log, record=record)
-    for difference in store.record_differences(result):
-        task.log.warning("the metrics store keeps the first record of %s: %s", result.job.name, difference)
-    return result
-
-
-class PublishOperator(OutcomeOperator):
-    """Writes a valid result into the metrics store; writing it again changes nothing."""
+class PublishOperator(MeasuredRunOperator):
+    """Makes a valid run a result and judges its series; publishing it again changes nothing."""
 
     ui_color: str = "#e2f3e4"
 
-    def execute(self, context: Context) -> str:
-        """Publish and judge, and notify of what is new by it. Returns the job's name, the key of the result.
+    def execute(self, context: Context) -> dict[str, str]:
+        """Publish and judge, and notify of what is new by it. Returns the handle.
 
         If a try dies before everybody is notified, the next one does the rest.
         """
         from steptime.judging.comparison import finding_of_run, fresh_runs_command
         from steptime.judging.judgements import mark_notified, pending_notifications, publish
+        from steptime.results.record import parse_record
         from steptime.results.store import Store
 
-        judged = self.whole_outcome(context)
-        job_name = judged.job.name
+        job_name, store = self.handle["job"], Store()
+        warn = self.log.warning
         with airflow_errors():
-            store = Store()
-            log, record = asyncio.run(read_again(judged, self.log.warning))
-            publish(store, _result(self, store, judged, log, record))
-            row = store.run(job_name)
-            extra = extra_of_run(row, finding_of_run(store, row))
-            asset = published_results(judged.run.recipe.workload)
+            wait_for_store(lambda: publish(store, job_name), warn)
+            row = wait_for_store(lambda: store.run(job_name), warn)
+            record = parse_record(wait_for_store(lambda: store.record(job_name), warn)["content"])
+            self._run = None if record is None else record.run
+            extra = extra_of_run(row, wait_for_store(lambda: finding_of_run(store, row), warn))
+            asset = published_results(row["workload"])
             # Set here, and no alias: tasks that use an alias for the first time at once fail, in Airflow 3.3.
             self.outlets = [asset]
             context["outlet_events"][asset].extra = extra
             stands = ", ".join(filter(None, (extra["verdict"], extra["suspicion"])))
             self.log.info("published %s: %s", job_name, stands or "not judged")
-            for one in pending_notifications(store, job_name):
-                sentence = sentences.of_regression(one, fresh_runs_command(store, one.run, one.standing))
+            for one in wait_for_store(lambda: pending_notifications(store, job_name), warn):
+                command = wait_for_store(partial(fresh_runs_command, store, one.run, one.standing), warn)
+                sentence = sentences.of_regression(one, command)
                 self.log.info("%s", sentence)
                 notify(Event(f"regression {one.standing.state}"), sentence, context, self.log.error)
-                mark_notified(store, job_name, one)
-        return job_name
+                wait_for_store(partial(mark_notified, store, job_name, one), warn)
+        return dict(self.handle)
 
 
 class ReportOperator(BaseOperator):
@@ -300,9 +255,10 @@ class ReportOperator(BaseOperator):
         planned = Plan.model_validate(self.plan)
         ti = context["ti"]
         with airflow_errors():
-            store = Store()
-            withdraw_plans([dag_run_of(context)], [planned.request.cluster])
-            rows = own_runs(store, ti.dag_id, ti.run_id)
+            wait_for_store(
+                lambda: withdraw_plans([dag_run_of(context)], [planned.request.cluster]), self.log.warning
+            )
+            rows = wait_for_store(lambda: own_runs(Store(), ti.dag_id, ti.run_id), self.log.warning)
         # A cleared task makes a new attempt: the latest one of each planned run counts.
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
         sentence = sentences.of_runs([run.label for run in planned.all_runs], latest)

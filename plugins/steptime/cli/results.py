@@ -115,14 +115,13 @@ def show_run(
     run: Annotated[str, RUN_ARGUMENT],
     *,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
-    record_only: Annotated[bool, typer.Option("--record", help="Only the record, as in its file.")] = False,
+    record_only: Annotated[bool, typer.Option("--record", help="Only the record.")] = False,
 ) -> None:
     """Show everything about one run: its checks, and what is needed to repeat it (recipe, versions, script).
 
     json has it whole: the row, the steps, the checks, checkpoint timings and the record. --record prints the
-    record alone, byte for byte the record.json beside the run's log.
+    record alone, as it was written once.
     """
-    from steptime.results.record import record_path
     from steptime.results.repeating import repeat_command_of_record
     from steptime.results.store import Store
 
@@ -148,7 +147,7 @@ def show_run(
         }
         show_json(whole)
         return
-    facts = _facts(row, record) | {"record": record_path(row["log_path"]), "record, sha256": kept["sha256"]}
+    facts = _facts(row, record) | {"record, sha256": kept["sha256"]}
     headings = {"what": f"{row['label']} · {row['workload']}", "value": job_name}
     listed = [{"what": name, "value": value} for name, value in facts.items()]
     show(listed, output_format, called="result", headings=headings)

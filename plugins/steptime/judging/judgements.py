@@ -17,10 +17,10 @@ from steptime.judging.drift import find_drift
 from steptime.judging.judged import Judged, kept_drift, kept_rows, kept_standing
 from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series, all_series, judged_runs
-from steptime.results import efficiency, judgement_rows
+from steptime.results import efficiency, judgement_rows, writing
 from steptime.results.database import lock_series, read_connection, write_transaction
 from steptime.results.differences import changes
-from steptime.results.models import Result
+from steptime.results.models import Result, Verdict
 from steptime.results.store import Store
 
 if TYPE_CHECKING:
@@ -30,17 +30,22 @@ _LATEST_RUNS = 6
 """Of a series that a comparison looks at: one a week, its fresh runs, and some more."""
 
 
-def publish(store: Store, result: Result) -> bool:
-    """Put a valid run into the results and judge its series, in one transaction; as `Store.publish`.
+def keep_measured(store: Store, result: Result) -> bool:
+    """Store a measured run; judge its series again if it was published. As `writing.keep_measured`."""
+    return writing.keep_measured(store.url, result, _judge_series_of)
 
-    What is to be notified of it is kept with it, until `mark_notified`.
+
+def keep_verdict(store: Store, job_name: str, verdict: Verdict) -> bool:
+    """Store the verdict on a run; judge its series again if it was published. As `writing.keep_verdict`."""
+    return writing.keep_verdict(store.url, job_name, verdict, _judge_series_of)
+
+
+def publish(store: Store, job_name: str) -> bool:
+    """Publish a valid run and judge its series, in one transaction. As `writing.publish`.
+
+    What people are to be notified of is kept with it, until `mark_notified`.
     """
-    return store.publish(result, then=partial(_judge_with_news, result))
-
-
-def reject(store: Store, result: Result) -> bool:
-    """Keep a run out of the results; what rested on it is judged anew. As `Store.reject`."""
-    return store.reject(result, then=partial(_judge_series_of, result))
+    return writing.publish(store.url, job_name, _judge_with_news)
 
 
 def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _all: None) -> int:
@@ -219,15 +224,16 @@ def judge_runs(
     return judged
 
 
-def _judge_series_of(result: Result, connection: "Connection") -> None:
-    series = Series.of_run(result.run)
+def _judge_series_of(connection: "Connection", row: Mapping[str, Any]) -> None:
+    """Judge the series of a run that is no longer published."""
+    series = Series.of_row(row)
     if series.is_judged:
         judge_series(connection, series)
 
 
-def _judge_with_news(result: Result, connection: "Connection") -> None:
+def _judge_with_news(connection: "Connection", row: Mapping[str, Any]) -> None:
     """Judge the series of a run that is published, and keep what is to be notified of it."""
-    series, own = Series.of_run(result.run), result.job.name
+    series, own = Series.of_row(row), row["job_name"]
     if not series.is_judged:
         return
     judged, stood = judge_series(connection, series)

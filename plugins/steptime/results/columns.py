@@ -4,7 +4,6 @@ The table `runs`, the tables, CSV and JSON of the command line, and the page (`/
 these declarations. A new column needs a declaration, its computation, and a line in the store's migration.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
@@ -35,7 +34,7 @@ class Column:
     """`time` is Unix time in seconds."""
     description: str
     take: Callable[[Result], Any] | None = None
-    """Its value for a result; None for what only several runs show together."""
+    """Its value for a measured run; None for what only several runs show together."""
     of_run: Callable[[Run], Any] | None = None
     """Its value for a planned run, if the plan has it."""
     heading: str = ""
@@ -134,9 +133,10 @@ def _against_publication(result: Result) -> str | None:
 
 
 def _nodes(result: Result) -> str | None:
-    from steptime.results.record import recorded_nodes  # which brings what job scripts are made with
+    from steptime.results.record import parse_record  # which brings what job scripts are made with
 
-    return ", ".join(recorded_nodes(result.record)) or None
+    record = parse_record(result.record)
+    return None if record is None else ", ".join(record.nodes) or None
 
 
 def _gpu_hours(result: Result) -> float | None:
@@ -168,8 +168,8 @@ COLUMNS = (
     Column(
         "state",
         "text",
-        "`valid`, or `rejected` if a check failed.",
-        lambda result: "valid" if result.verdict.valid else "rejected",
+        "`valid`, or `rejected` if a check failed. `measured` until it is checked, which no reader sees.",
+        lambda _: "measured",
         required=True,
         choice=True,
         priority=1,
@@ -177,12 +177,12 @@ COLUMNS = (
         searched=True,
         in_events=True,
     ),
-    Column("reason", "text", "Why it is rejected.", lambda result: result.verdict.reason, searched=True),
+    Column("reason", "text", "Why it is rejected.", lambda _: None, searched=True),
     Column(
         "warnings",
         "text",
         "What a reader of a valid result should know.",
-        lambda result: result.verdict.remarks,
+        lambda _: None,
         searched=True,
     ),
     _identity(
@@ -415,7 +415,7 @@ COLUMNS = (
     Column(
         "log_path", "text", "The training log on its cluster.", lambda result: result.log.path, required=True
     ),
-    Column("published_at", "time", "When this row was written.", lambda _: time.time(), required=True),
+    Column("published_at", "time", "When it was published, or rejected.", lambda _: None),
 )
 """All columns in the order of CSV, JSON and documentation."""
 

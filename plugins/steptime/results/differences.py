@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from steptime.errors import shown
-from steptime.results.record import recorded_job
+from steptime.results.record import parse_record
 
 _NO_CHANGE = {
     *("schema_version", "experiment", "cluster", "mode", "repeat", "checkpoint_path", "model_flops"),
@@ -54,7 +54,7 @@ def _event(name: str, before: str, after: str) -> str:
 
 def made_sha256(record: str) -> str | None:
     """Return a hash that all runs made alike share, on whatever nodes; None for an unreadable record."""
-    if recorded_job(record) is None:
+    if parse_record(record) is None:
         return None
     made = _made_of(record)
     del made[_NODES]

@@ -30,7 +30,7 @@ _FAMILY = (*of_series("model", "variant", "mode"), "dag_id")
 _REPEATED = (*of_series("spread"), "global_batch_size", "micro_batch_size")
 """What repeats of a run have in common, beside the family; how many GPUs these are follows from it."""
 _READ = (
-    *("id", "job_name", "state", "submitted_at", "gpus", "tokens_per_s_per_gpu", "dag_run_id", "sweep_run"),
+    *("id", "job_name", "submitted_at", "gpus", "tokens_per_s_per_gpu", "dag_run_id", "sweep_run"),
     *(*_FAMILY, *_REPEATED, *COMPUTED),
 )
 _RESAMPLES = 2000
@@ -66,16 +66,16 @@ def compute_family(connection: "Connection", family: Row) -> None:
     """Store how every run of a family scales."""
     from sqlalchemy import bindparam, select
 
-    from steptime.results.schema import runs
+    from steptime.results.schema import is_valid, runs
 
     query = (
-        select(*(runs.c[name] for name in _READ))
+        select(*(runs.c[name] for name in _READ), is_valid.label("is_valid"))
         .where(*(runs.c[name] == value for name, value in family.items()))
         .order_by(runs.c.submitted_at, runs.c.id)
     )
     rows = list(dicts(connection.execute(query)))
     unknown: Row = dict.fromkeys(COMPUTED)
-    found = efficiencies([row for row in rows if row["state"] == "valid" and row["tokens_per_s_per_gpu"]])
+    found = efficiencies([row for row in rows if row["is_valid"] and row["tokens_per_s_per_gpu"]])
     changed = [
         {"of": row["id"], **values}
         for row in rows

@@ -31,11 +31,11 @@ def runs_of(connection: "Connection", key: Key, numbers: Sequence[str]) -> list[
     """Return the valid runs of a series that have one of these numbers (columns), oldest first."""
     from sqlalchemy import or_, select
 
-    from steptime.results.schema import runs
+    from steptime.results.schema import is_valid, runs
 
     of_series = [runs.c[name] == value for name, value in key.items()]
     has_number = or_(*(runs.c[name] != 0 for name in numbers))
-    query = select(runs).where(runs.c.state == "valid", has_number, *of_series)
+    query = select(runs).where(is_valid, has_number, *of_series)
     return list(dicts(connection.execute(query.order_by(runs.c.submitted_at, runs.c.id))))
 
 
@@ -155,15 +155,13 @@ def _latest_of_each_series(store: "Store", limit: int) -> "Select[tuple[int]]":
     """The ids of the latest valid runs of each series that the reader of the store may read."""
     from sqlalchemy import func, select
 
-    from steptime.results.schema import runs
+    from steptime.results.schema import is_valid, runs
 
     latest_first = func.row_number().over(
         partition_by=[runs.c[name] for name in of_series()],
         order_by=(runs.c.submitted_at.desc(), runs.c.id.desc()),
     )
-    ranked = store.readable(
-        select(runs.c.id, latest_first.label("place")).where(runs.c.state == "valid")
-    ).subquery()
+    ranked = store.readable(select(runs.c.id, latest_first.label("place")).where(is_valid)).subquery()
     return select(ranked.c.id).where(ranked.c.place <= limit)
 
 
@@ -171,12 +169,12 @@ def hidden(store: "Store") -> list[dict[str, Any]]:
     """Return the series with valid runs that the reader of the store may not read."""
     from sqlalchemy import select
 
-    from steptime.results.schema import runs
+    from steptime.results.schema import is_valid, runs
 
     if store.dags is None:
         return []
     query = select(*(runs.c[name] for name in of_series())).distinct()
-    query = query.where(runs.c.state == "valid", runs.c.dag_id.not_in(sorted(store.dags)))
+    query = query.where(is_valid, runs.c.dag_id.not_in(sorted(store.dags)))
     with read_connection(store.url) as connection:
         return list(dicts(connection.execute(query)))
 
@@ -185,7 +183,7 @@ def _with_judgements() -> "Select[*tuple[Any, ...]]":
     """Valid runs, latest submitted first, with the columns of their judgement against their history."""
     from sqlalchemy import and_, select
 
-    from steptime.results.schema import judgements, own_columns, runs
+    from steptime.results.schema import is_valid, judgements, own_columns, runs
 
     drifts = judgements.alias()
     against_history = and_(judgements.c.run_id == runs.c.id, judgements.c.kind == "history")
@@ -197,7 +195,7 @@ def _with_judgements() -> "Select[*tuple[Any, ...]]":
         )
         .outerjoin(judgements, against_history)
         .outerjoin(drifts, and_(drifts.c.run_id == runs.c.id, drifts.c.kind == "drift"))
-        .where(runs.c.state == "valid")
+        .where(is_valid)
         .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
     )
 

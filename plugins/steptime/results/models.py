@@ -1,4 +1,4 @@
-"""What travels from a job to the store: what was submitted, what became of it, its numbers, its verdict."""
+"""What the store keeps of a run: what was submitted, how it ended, its numbers, its verdict."""
 
 from typing import Any, Literal
 
@@ -66,7 +66,7 @@ class Provenance(Frozen):
     environment: dict[str, str] = Field(default_factory=dict)
     """The variables that the job script sets for the training, the run's own among them."""
     script: str = ""
-    """The job script; of a run that has no record yet it lies in the job's folder alone."""
+    """The job script; empty until `parse` reads it from the job's folder."""
     dag_id: str | None = None
     dag_run_id: str | None = None
     task_id: str | None = None
@@ -95,14 +95,16 @@ class Submitted(Frozen):
     made_by: Provenance
 
 
-class Outcome(Frozen):
-    """What became of a run. Its steps and its record lie beside its log, see `results.parsed_log`."""
+class Result(Frozen):
+    """A measured run: what was submitted, how it ended, and everything that its log says."""
 
     submitted: Submitted
     status: JobStatus
     measurement: Measurement | None
-    verdict: Verdict | None = None
-    """None as long as nobody has judged it."""
+    """None if nothing can be measured."""
+    log: TrainingLog
+    record: str
+    """The run's record as JSON text, without secrets; see `results.record`."""
 
     @property
     def run(self) -> Run:
@@ -113,12 +115,3 @@ class Outcome(Frozen):
     def job(self) -> Job:
         """The run's last job."""
         return self.submitted.job
-
-
-class Result(Outcome):
-    """An outcome that was judged, with what was read and recorded of it: what the store takes."""
-
-    verdict: Verdict
-    log: TrainingLog
-    record: str
-    """The run's record as it lies beside its log, without secrets; see `results.record`."""

@@ -1,13 +1,11 @@
 """The record of one run: what was asked for, what ran, made of what, where and when, and how it ended.
 
-It is one JSON document without secrets. It is written once: as `record.json` beside the log on the cluster,
-and, byte for byte the same, into the metrics store. Neither is ever changed: whoever comes to another record
-of the same run gets the first one, with what differs.
+It is one JSON document without secrets, in the metrics store. It is written once: what ran does not change
+when its log is read again.
 """
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -16,18 +14,17 @@ from pydantic import Field, PositiveInt, ValidationError
 from steptime import __version__
 from steptime.clusters.base import SCRIPT_FILE, Cluster, Job, JobStatus
 from steptime.clusters.jobscript import earlier_names
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import UserError, shown
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
-from steptime.results.models import Provenance, Submitted
-from steptime.results.parsed_log import read_whole
+from steptime.results.models import Provenance, Result, Submitted
 from steptime.results.redaction import redacted
 
-RECORD_FILE = "record.json"
 _PROJECT = Path(__file__).resolve().parents[3]
 _GIT_TIMEOUT_S = 10
+_PIECE_BYTES = 8 << 20
 
 
 class EarlierAttempt(Frozen):
@@ -38,7 +35,7 @@ class EarlierAttempt(Frozen):
 
 
 class RunRecord(Frozen):
-    """What `record.json` holds, in its order."""
+    """The fields of a record, in their order."""
 
     schema_version: Literal[1] = 1
     job: Job
@@ -69,7 +66,7 @@ def make_record(
     log: TrainingLog,
     earlier_attempts: tuple[EarlierAttempt, ...] = (),
 ) -> str:
-    """Make the record of a run that has ended: the text of its file, without secrets (see `redaction`)."""
+    """Make the record of a run that has ended, as JSON text without secrets (see `redaction`)."""
     of_trainer = [one for one in (log.started, log.ended) if one is not None]
     nodes = [one["node_names"] for one in of_trainer if one.get("node_names")]
     record = RunRecord(
@@ -94,7 +91,7 @@ def make_record(
 
 
 def as_text(record: dict[str, Any]) -> str:
-    """Return a record as the text of its file."""
+    """Return a record as text."""
     return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -111,40 +108,12 @@ async def earlier_attempts(cluster: Cluster, job: Job, attempt: int) -> tuple[Ea
     return tuple(EarlierAttempt(job=job, status=statuses[job.name]) for job in jobs if job is not None)
 
 
-def recorded_attempts(record: str) -> tuple[EarlierAttempt, ...]:
-    """Return the earlier attempts of a record; none if somebody has made it unreadable."""
-    parsed = _parsed(record)
-    return () if parsed is None else parsed.earlier_attempts
-
-
-def recorded_nodes(record: str) -> tuple[str, ...]:
-    """Return the nodes of a record; none if somebody has made it unreadable."""
-    parsed = _parsed(record)
-    return () if parsed is None else parsed.nodes
-
-
-def recorded_cell(record: str) -> str | None:
-    """Return the cell of a sweep that a record is of; None if there is none, or the record is unreadable."""
-    parsed = _parsed(record)
-    return None if parsed is None else parsed.run.cell
-
-
-def recorded_job(record: str) -> Job | None:
-    """Return the job that a record is of; None if somebody has made it unreadable."""
-    parsed = _parsed(record)
-    return None if parsed is None else parsed.job
-
-
-def _parsed(record: str | bytes) -> RunRecord | None:
+def parse_record(record: str) -> RunRecord | None:
+    """Parse the text of a record; None if it is damaged, or of another version of steptime."""
     try:
         return RunRecord.model_validate_json(record)
     except ValidationError:
         return None
-
-
-def record_path(log_path: str) -> str:
-    """Return the path of the record beside a run's log, on the same cluster."""
-    return str(PurePosixPath(log_path).with_name(RECORD_FILE))
 
 
 async def with_script(cluster: Cluster, submitted: Submitted) -> Submitted:
@@ -154,63 +123,38 @@ async def with_script(cluster: Cluster, submitted: Submitted) -> Submitted:
     return submitted.model_copy(update={"made_by": made_by})
 
 
-async def kept_record(cluster: Cluster, job: Job) -> str:
-    """Read the record beside the job's log. Raises SystemFailure if it is gone."""
-    path = record_path(job.log_path)
-    if not (content := await read_whole(cluster, path)):
-        raise SystemFailure(
-            f"the record {path} on cluster '{cluster.name}' is gone: clear the task 'parse', which writes it "
-            "anew."
-        )
-    return content.decode(errors="replace")
+async def read_whole(cluster: Cluster, path: str) -> bytes:
+    """Read a whole file on the cluster; b"" if there is none."""
+    content = b""
+    while piece := await cluster.read(path, len(content), _PIECE_BYTES):
+        content += piece
+    return content
 
 
-async def recorded_end(cluster: Cluster, job: Job) -> JobStatus | None:
-    """Return how the job ended by the record beside its log, or None: clusters forget their jobs."""
-    # There may be none, or a broken one, which `keep_record` names.
-    record = _parsed(await read_whole(cluster, record_path(job.log_path)))
-    return record.status if record is not None and record.job == job else None
+def measured_result(
+    record: str, status: dict[str, Any], measurement: dict[str, Any] | None, log: dict[str, Any]
+) -> Result:
+    """Return the measured run of a record and of what else the store keeps of it, as JSON.
 
-
-async def keep_record(cluster: Cluster, job: Job, record: str) -> tuple[str, list[str]]:
-    """Write the record beside the job's log, unless there is one.
-
-    Returns the text that is there, and how it differs from this one.
-
-    Raises SystemFailure if it cannot be written, UserError if what stands there is no record.
+    Raises UserError if this version of steptime cannot read the record.
     """
-    path = record_path(job.log_path)
-    if not (standing := await read_whole(cluster, path)):
-        await cluster.write(path, record.encode())
-        standing = await read_whole(cluster, path)  # of two who write at once, one was the last
-    try:
-        text = standing.decode()
-        return text, differences(text, record)
-    except ValueError as error:
+    recorded = parse_record(record)
+    if recorded is None:
+        log_path = shown(log["path"], at_most=None)
         raise UserError(
-            f"the record {path} on cluster '{job.cluster}' is no JSON ({shown(error)}): somebody changed it; "
-            "move it away and clear this task to have it written anew."
-        ) from None
-
-
-def differences(kept: str, new: str) -> list[str]:
-    """Return how two records of one run differ, a line for each place; none if they are equal."""
-    return [] if kept == new else list(_differing(json.loads(kept), json.loads(new), ""))
-
-
-def _differing(kept: Any, new: Any, place: str) -> Iterator[str]:
-    if isinstance(kept, dict) and isinstance(new, dict):
-        for name in dict.fromkeys((*kept, *new)):
-            within = f"{place}.{name}" if place else str(name)
-            if name not in kept or name not in new:
-                yield f"{within} is only in the {'recorded' if name in kept else 'new'} one"
-            else:
-                yield from _differing(kept[name], new[name], within)
-    elif isinstance(kept, list) and isinstance(new, list) and len(kept) == len(new):
-        for number, (one, other) in enumerate(zip(kept, new, strict=True)):
-            yield from _differing(one, other, f"{place}[{number}]")
-    elif kept != new:
-        yield f"{place} is recorded as {shown(json.dumps(kept))}, and is {shown(json.dumps(new))} now"
+            f"this version of steptime cannot read the record of the run with the log {log_path}: "
+            "run the cell again."
+        )
+    submitted = Submitted(
+        run=recorded.run,
+        request=recorded.request,
+        job=recorded.job,
+        attempt=recorded.attempt,
+        made_by=recorded.provenance,
+    )
+    return Result.model_validate(
+        {"submitted": submitted, "status": status, "measurement": measurement, "log": log, "record": record}
+    )
 
 
 def of_this_code() -> dict[str, Any]:

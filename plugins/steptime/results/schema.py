@@ -1,8 +1,8 @@
 """Tables of the metrics store; that of runs has the columns of `results.columns`.
 
 Import it inside functions only: it brings SQLAlchemy.
-Times are Unix time in seconds, durations seconds. A number that is not finite is stored as NULL; the check
-that found it has its value. A change here belongs in `migrations/versions/`, too.
+Times are Unix time in seconds, durations seconds. A number that is not finite is stored as NULL.
+A change here belongs in `migrations/versions/`, too.
 """
 
 from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
@@ -17,6 +17,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     MetaData,
     Table,
     Text,
+    and_,
 )
 
 from steptime.results.columns import COLUMNS
@@ -47,6 +48,10 @@ runs = Table(
     Index(None, "sweep_run"),
     Index(None, "submitted_at"),
 )
+
+is_result = runs.c.published_at.is_not(None)
+"""Whether a run is for readers: published, or rejected. A run that is measured or checked is not yet."""
+is_valid = and_(is_result, runs.c.state == "valid")
 
 steps = Table(
     "steps",
@@ -106,8 +111,11 @@ readings = Table(
     "readings",
     metadata,
     Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("status", JSON, nullable=False),
     Column("measurement", JSON(none_as_null=True)),
     Column("log", JSON, nullable=False),
+    # Of `steps`, what is NULL there: position, column, and `nan`, `inf` or `-inf`.
+    Column("not_finite", JSON, nullable=False),
 )
 
 judgements = Table(

@@ -1,8 +1,7 @@
-"""The metrics store: every run with its steps, checkpoint timings, checks, and what is needed to repeat it.
+"""Read the metrics store: every run with its steps, checkpoint timings, checks and record.
 
-SQLite by default, PostgreSQL by `STEPTIME_STORE_URL`. A run is written in one transaction under its job name:
-writing it again changes nothing, and what was read anew under the same name replaces it. Only its record is
-never replaced: what ran does not change by being read again.
+SQLite by default, PostgreSQL by `STEPTIME_STORE_URL`. `results.writing` writes it. Except for `find`, readers
+see only results: runs that were published or rejected, not those that are still being measured or checked.
 """
 
 import difflib
@@ -14,14 +13,11 @@ from steptime.recipes.models import Mode
 from steptime.results.columns import CHOICES, COLUMNS, of_series
 from steptime.results.database import NAMES_AT_ONCE, dicts, exists, read_connection
 from steptime.results.models import Result
-from steptime.results.record import differences
-from steptime.results.writing import write
+from steptime.results.record import measured_result
 from steptime.settings import store_url
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Select
-
-    from steptime.results.writing import Then
 
 LAST = "last"
 """Names the run that was submitted last."""
@@ -55,30 +51,6 @@ class Store:
     def exists(self) -> bool:
         """Return whether there is anything to read; reading makes an empty store if there is none."""
         return exists(self.url)
-
-    def publish(self, result: Result, then: "Then | None" = None) -> bool:
-        """Put a valid run into the results; return False if exactly this is there already.
-
-        `then` is called within the same transaction, once the run is in it.
-
-        Raises UserError for a run whose verdict has failures, or without a measurement.
-        """
-        if not result.verdict.valid:
-            raise UserError(f"{result.job.name} cannot be published: {result.verdict.reason}")
-        if result.measurement is None:
-            raise UserError(f"{result.job.name} cannot be published: it was not measured.")
-        return write(self.url, result, then)
-
-    def reject(self, result: Result, then: "Then | None" = None) -> bool:
-        """Keep a run out of the results, with the reason; return False if exactly this is there already.
-
-        `then` as in `publish`.
-
-        Raises UserError for a run whose verdict has no failure.
-        """
-        if not result.verdict.failures:
-            raise UserError(f"{result.job.name} cannot be rejected: no check failed.")
-        return write(self.url, result, then)
 
     def newest_sweep_run(self, sweep: str) -> list[dict[str, Any]]:
         """Return the runs of a sweep's newest DAG run in reading order, rejected ones included."""
@@ -154,13 +126,13 @@ class Store:
         """
         from sqlalchemy import distinct, func, select
 
-        from steptime.results.schema import runs
+        from steptime.results.schema import is_valid, runs
 
         together = func.coalesce(runs.c.sweep_run, runs.c.dag_id + "/" + runs.c.dag_run_id)
         newest = func.max(runs.c.submitted_at).label("submitted_at")
         query = (
             select(together.label("together"), newest, func.count().label("runs"))
-            .where(runs.c.state == "valid", runs.c.mode == Mode.PERFORMANCE, together.is_not(None))
+            .where(is_valid, runs.c.mode == Mode.PERFORMANCE, together.is_not(None))
             .group_by(together)
             .having(func.count(distinct(runs.c.gpus)) > 1)
             .order_by(newest.desc())
@@ -178,13 +150,13 @@ class Store:
         """Return the times of the latest valid runs with these column values, as far as they are known."""
         from sqlalchemy import func, select
 
-        from steptime.results.schema import runs, steps
+        from steptime.results.schema import is_valid, runs, steps
 
         count = select(func.count()).where(steps.c.run_id == runs.c.id).scalar_subquery()
         times = (runs.c.ended_at - runs.c.started_at, runs.c.step_time_mean_s)
         query = (
             select(*times, count)
-            .where(runs.c.state == "valid", *(one.is_not(None) for one in times))
+            .where(is_valid, *(one.is_not(None) for one in times))
             .where(*(runs.c[name] == value for name, value in key.items()))
             .order_by(*_latest_first())
             .limit(limit)
@@ -324,30 +296,37 @@ class Store:
 
         Raises UserError for an unknown job name.
         """
-        return self._children("readings", job_name)[0]
+        reading = self._children("readings", job_name)[0]
+        return {name: reading[name] for name in ("measurement", "log")}
 
-    def record_differences(self, result: Result) -> list[str]:
-        """Return how the record that is kept of this run differs from the result's; it is not replaced."""
-        from sqlalchemy import select
+    def measured(self, job_name: str) -> Result:
+        """Return a run as it was measured, whether it is a result yet or not.
 
-        from steptime.results.schema import records, runs
+        Raises UserError for an unknown run, and if this version of steptime cannot read its record.
+        """
+        found = self.find(job_name)
+        if found is None:
+            raise unknown_run(job_name)
+        return found
 
-        query = select(records.c.content).join(runs).where(runs.c.job_name == result.job.name)
+    def find(self, job_name: str) -> Result | None:
+        """Return the same as `measured`, or None for an unknown run."""
         with read_connection(self.url) as connection:
-            kept = connection.scalar(query)
-        return [] if kept is None else differences(kept, result.record)
+            reading, record, steps, checkpoints = (
+                list(dicts(connection.execute(_rows_of(table, job_name))))
+                for table in ("readings", "records", "steps", "checkpoints")
+            )
+        if not reading:
+            return None
+        [read], [kept] = reading, record
+        for position, name, value in read["not_finite"]:
+            steps[position][name] = float(value)
+        log = read["log"] | {"steps": steps, "checkpoints": checkpoints}
+        return measured_result(kept["content"], read["status"], read["measurement"], log)
 
     def _children(self, table_name: str, job_name: str) -> list[dict[str, Any]]:
-        from sqlalchemy import select
-
-        from steptime.results.schema import metadata, own_columns, runs
-
-        table = metadata.tables[table_name]
-        query = select(*own_columns(table)).join(runs).where(runs.c.job_name == job_name)
-        if "position" in table.c:
-            query = query.order_by(table.c.position)
         with read_connection(self.url) as connection:
-            rows = list(dicts(connection.execute(self.readable(query))))
+            rows = list(dicts(connection.execute(self.readable(_rows_of(table_name, job_name)))))
         if not rows:
             self.run(job_name)
         return rows
@@ -363,10 +342,10 @@ class Store:
         """A query of runs with the conditions of `results`."""
         from sqlalchemy import or_
 
-        from steptime.results.schema import runs
+        from steptime.results.schema import is_valid, runs
 
         if not include_rejected:
-            query = query.where(runs.c.state == "valid")
+            query = query.where(is_valid)
         if since is not None:
             query = query.where(runs.c.submitted_at >= since)
         for word in (search or "").split():
@@ -378,11 +357,12 @@ class Store:
         return self.readable(query)
 
     def readable(self, query: "Select[*tuple[Any, ...]]") -> "Select[*tuple[Any, ...]]":
-        """Return a query of runs without the runs of DAGs that the reader may not read."""
+        """Return a query of runs restricted to results, and to the DAGs that the reader may read."""
         from sqlalchemy import or_
 
-        from steptime.results.schema import runs
+        from steptime.results.schema import is_result, runs
 
+        query = query.where(is_result)
         if self.dags is None:
             return query
         return query.where(or_(runs.c.dag_id.is_(None), runs.c.dag_id.in_(sorted(self.dags))))
@@ -398,6 +378,22 @@ class Store:
         every = f"`steptime results --all --format csv` lists all, in the column {column}."
         hint = f"did you mean '{nearest[0]}'?" if nearest else every
         return UserError(f"{sentence} '{shown(value)}' in the metrics store: {hint}")
+
+
+def unknown_run(job_name: str) -> UserError:
+    """Return the error for a run that no task has stored yet, or that the store has lost."""
+    return UserError(f"the metrics store has no run '{job_name}': clear the task 'parse', which stores it.")
+
+
+def _rows_of(table_name: str, job_name: str) -> "Select[*tuple[Any, ...]]":
+    """Return the query for the rows that a table has of one run, in their order."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import metadata, own_columns, runs
+
+    table = metadata.tables[table_name]
+    query = select(*own_columns(table)).join(runs).where(runs.c.job_name == job_name)
+    return query.order_by(table.c.position) if "position" in table.c else query
 
 
 def _latest_first() -> "tuple[ColumnElement[Any], ...]":

@@ -1,77 +1,155 @@
-"""Writing a run into the metrics store: its row and what belongs to it, in one transaction."""
+"""Write runs into the metrics store: measured, then valid or rejected, then published.
+
+Each function is one transaction and idempotent: writing the same again changes nothing. A run is a result for
+readers once it has `published_at`: `publish` sets it for a valid run, `keep_verdict` for a rejected one.
+`then` is called with the run's row, in the transaction, if the published runs of its series have changed.
+"""
 
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from steptime.errors import UserError
 from steptime.results import efficiency
 from steptime.results.charges import write_taken
 from steptime.results.columns import COLUMNS
-from steptime.results.database import insert, write_transaction
+from steptime.results.database import dicts, insert, write_transaction
 from steptime.results.differences import made_sha256
-from steptime.results.models import Result
-from steptime.results.record import recorded_attempts
+from steptime.results.models import Result, Verdict
+from steptime.results.record import parse_record
+from steptime.results.store import unknown_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sqlalchemy import Connection, Table
 
-    Then = Callable[[Connection], None]
+    Then = Callable[[Connection, Mapping[str, Any]], None]
 
 
-def write(url: str, result: Result, then: "Then | None" = None) -> bool:
-    """Store a run with all that belongs to it; return False if exactly this is there already.
+_CONTENT = {"submitted", "status", "measurement", "log"}
+"""Fields of `Result` whose change replaces a stored run. Its record is written once."""
 
-    `then` is called within the same transaction, once the run is in it. The run's row is the lock: concurrent
-    writers of one run take turns.
+
+def keep_measured(url: str, result: Result, then: "Then") -> bool:
+    """Store a measured run with all that belongs to it; return False if exactly this is there already.
+
+    A run that was read before with other content is replaced, except for its record, and is no result until
+    it is checked and published again.
     """
+    from sqlalchemy import select
+
     from steptime.results import schema
 
-    run = run_row(result)
-    children = {
-        schema.steps: [asdict(step) for step in result.log.steps],
+    runs, run = schema.runs, run_row(result)
+    recorded = parse_record(result.record)
+    earlier = () if recorded is None else recorded.earlier_attempts
+    steps = [asdict(step) for step in result.log.steps]
+    children: dict[Table, list[dict[str, Any]]] = {
+        schema.steps: steps,
         schema.checkpoints: [checkpoint.model_dump() for checkpoint in result.log.checkpoints],
-        schema.validations: [check.model_dump() for check in result.verdict.checks],
-        schema.readings: [_parsed_log_row(result)],
+        schema.validations: [],
+        schema.readings: [_reading(result) | {"not_finite": _not_finite(steps)}],
     }
-    sha256 = hashlib.sha256(result.record.encode()).hexdigest()
+    record = {
+        "content": result.record,
+        "sha256": hashlib.sha256(result.record.encode()).hexdigest(),
+        "made_sha256": made_sha256(result.record),
+    }
     with write_transaction(url) as connection:
-        # Before the run's own row, for all in this order: they never wait for each other in a circle.
+        # Before the run's own row: all writers lock in this order, so that none waits in a circle.
         efficiency.lock(connection, run)
+        was_published = connection.scalar(
+            select(runs.c.id).where(schema.is_valid, runs.c.job_name == result.job.name)
+        )
         run_id = connection.scalar(_upsert(connection.dialect.name), run)
         if run_id is None:
             return False
         for table, rows in children.items():
-            connection.execute(table.delete().where(table.c.run_id == run_id))
-            if rows:
-                connection.execute(table.insert(), list(_numbered(table, run_id, rows)))
-        record = {
-            "run_id": run_id,
-            "content": result.record,
-            "sha256": sha256,
-            "made_sha256": made_sha256(result.record),
-        }
-        kept = insert(connection.dialect.name, schema.records).values(record)
-        connection.execute(kept.on_conflict_do_nothing(index_elements=[schema.records.c.run_id]))
-        ends = {attempt.job.name: attempt.status for attempt in recorded_attempts(result.record)}
+            _replace_rows(connection, table, run_id, rows)
+        first = insert(connection.dialect.name, schema.records).values(run_id=run_id, **record)
+        connection.execute(first.on_conflict_do_nothing(index_elements=[schema.records.c.run_id]))
+        ends = {attempt.job.name: attempt.status for attempt in earlier}
         ends |= {result.job.name: result.status}
         write_taken(connection, result.run, ends, dag_run=result.submitted.made_by.dag_run)
-        efficiency.compute(connection, run)
-        if then is not None:
-            then(connection)
+        if was_published:
+            efficiency.compute(connection, run)
+            then(connection, run)
     return True
+
+
+def keep_verdict(url: str, job_name: str, verdict: Verdict, then: "Then") -> bool:
+    """Store the checks of a measured run, which make it valid or rejected; return False if they are there.
+
+    Raises UserError for an unknown run.
+    """
+    from sqlalchemy import select
+
+    from steptime.results.schema import own_columns, runs, validations
+
+    state = "valid" if verdict.valid else "rejected"
+    checks = [_storable_row(check.model_dump()) for check in verdict.checks]
+    stored = select(*own_columns(validations)).order_by(validations.c.position)
+    with write_transaction(url) as connection:
+        row = _locked_row(connection, job_name)
+        before = list(dicts(connection.execute(stored.where(validations.c.run_id == row["id"]))))
+        if (row["state"], before) == (state, checks):
+            return False
+        _replace_rows(connection, validations, row["id"], checks)
+        if row["state"] == state:
+            published_at = row["published_at"]
+        else:
+            published_at = None if verdict.valid else time.time()
+        values = {"state": state, "reason": verdict.reason, "warnings": verdict.remarks}
+        values = _storable_row(values) | {"published_at": published_at}
+        connection.execute(runs.update().where(runs.c.id == row["id"]).values(values))
+        if row["state"] == "valid" and row["published_at"] and not verdict.valid:
+            efficiency.compute(connection, row)
+            then(connection, row)
+    return True
+
+
+def publish(url: str, job_name: str, then: "Then") -> bool:
+    """Make a valid run a result; return False if it is one. Raises UserError for any other run."""
+    from steptime.results.schema import runs
+
+    with write_transaction(url) as connection:
+        row = _locked_row(connection, job_name)
+        if row["state"] != "valid":
+            reason = f" {row['reason']}" if row["reason"] else ""
+            raise UserError(f"{job_name} cannot be published: it is {row['state']}, not valid.{reason}")
+        if row["step_time_mean_s"] is None:
+            raise UserError(f"{job_name} cannot be published: it has no step times.")
+        if row["published_at"] is not None:
+            return False
+        connection.execute(runs.update().where(runs.c.id == row["id"]).values(published_at=time.time()))
+        efficiency.compute(connection, row)
+        then(connection, row)
+    return True
+
+
+def _locked_row(connection: "Connection", job_name: str) -> dict[str, Any]:
+    """Return the row of a run, with its family locked until the transaction ends."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs
+
+    query = select(runs).where(runs.c.job_name == job_name)
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        raise unknown_run(job_name)
+    efficiency.lock(connection, dict(row))
+    return dict(connection.execute(query).mappings().one())
 
 
 @cache
 def _upsert(dialect: str) -> Any:
     """What inserts a run or replaces it, and gives its id, or None if the same content is there already.
 
-    Kept: to make it takes longer than to insert a run.
+    Cached: to build it takes longer than to insert a run.
     """
     from steptime.results.schema import runs
 
@@ -84,29 +162,50 @@ def _upsert(dialect: str) -> Any:
     ).returning(runs.c.id)
 
 
+def _replace_rows(
+    connection: "Connection", table: "Table", run_id: int, rows: Sequence[dict[str, Any]]
+) -> None:
+    connection.execute(table.delete().where(table.c.run_id == run_id))
+    if rows:
+        connection.execute(table.insert(), list(_numbered(table, run_id, rows)))
+
+
 def _numbered(table: "Table", run_id: int, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for position, row in enumerate(rows):
         place = {"run_id": run_id} | ({"position": position} if "position" in table.c else {})
-        yield place | {name: _storable(value) for name, value in row.items()}
+        yield place | _storable_row(row)
+
+
+def _storable_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: _storable(value) for name, value in row.items()}
 
 
 def _storable(value: Any) -> Any:
-    """Without what JSON and PostgreSQL refuse: NaN and infinity in numbers, NUL (of a torn log) in text."""
+    """Replace what JSON and PostgreSQL refuse: NaN and infinity by None, NUL (of a torn log) in text."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
 def run_row(result: Result) -> dict[str, Any]:
-    """Return the row of `runs` that a result is stored as."""
+    """Return the row of `runs` that a measured run is stored as."""
     row = {column.name: column.take(result) for column in COLUMNS if column.take}
-    row["content_sha256"] = hashlib.sha256(result.model_dump_json().encode()).hexdigest()
-    return {name: _storable(value) for name, value in row.items()}
+    row["content_sha256"] = hashlib.sha256(result.model_dump_json(include=_CONTENT).encode()).hexdigest()
+    return _storable_row(row)
 
 
-def _parsed_log_row(result: Result) -> dict[str, Any]:
-    # Through pydantic's JSON, which knows no NaN: PostgreSQL refuses it.
-    measured = result.measurement
-    measurement = None if measured is None else json.loads(measured.model_dump_json())
-    log = json.loads(result.log.model_dump_json(exclude={"steps", "checkpoints"}))
-    return {"measurement": measurement, "log": log}
+def _reading(result: Result) -> dict[str, Any]:
+    """Return what was read besides steps and checkpoints, through pydantic's JSON: PostgreSQL refuses NaN."""
+    included, children = {"status", "measurement", "log"}, {"log": {"steps", "checkpoints"}}
+    reading: dict[str, Any] = json.loads(result.model_dump_json(include=included, exclude=children))
+    return reading
+
+
+def _not_finite(steps: Sequence[dict[str, Any]]) -> list[tuple[int, str, str]]:
+    """Return the position, column and text of each number of the steps that is stored as NULL."""
+    return [
+        (position, name, str(value))
+        for position, step in enumerate(steps)
+        for name, value in step.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    ]

@@ -22,7 +22,6 @@ from steptime.judging.trend import drift_sentence, passes_until_s, shown_range, 
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.differences import record_differences
 from steptime.results.metrics import peak_source
-from steptime.results.record import record_path
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.report import csv_text
 from steptime.results.store import Store
@@ -194,7 +193,6 @@ def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
             # As text: through numbers of a browser, 1.0 would become 1, and the checksum wrong.
             "record": record["content"],
             "record_sha256": record["sha256"],
-            "record_path": record_path(row["log_path"]),
             "repeat_command": repeat_command_of_record(json.loads(record["content"])),
         }
     )

@@ -9,15 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import stored
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 from airflow.sdk.execution_time.context import OutletEventAccessors
+from stored import publish
 
 from steptime.airflow.sweep.cells import check_config_files
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.airflow.sweep.operators import _markdown
 from steptime.errors import UserError
-from steptime.judging.judgements import publish, reject
 from steptime.recipes.models import Mode
 from steptime.results.models import Check, Verdict
 from steptime.results.store import Store
@@ -162,7 +163,7 @@ def test_the_report_shows_no_times_of_checkpoint_runs(
             report(checked=checked)
         steps = 1 if mode is Mode.CHECKPOINT_LOAD else 20
         made = make_result(name, mode=mode, step_times=[time] * steps, submitted_at=1e9 + at)
-        store.publish(of_sweep(made, TWO))
+        stored.write(store, of_sweep(made, TWO))
 
     report(checked=checked)
     told = capsys.readouterr().out
@@ -175,7 +176,7 @@ def test_the_report_fails_for_a_cell_that_was_rejected_and_one_without_a_result(
 ) -> None:
     failed = Check(name="all_steps", passed=False, message="steps are missing")
     rejected = make_result("job-1", gpus=1, verdict=Verdict(checks=(failed,)), submitted_at=1e9)
-    reject(Store(), of_sweep(rejected, ONE))
+    publish(Store(), of_sweep(rejected, ONE))
 
     with pytest.raises(AirflowFailException, match=r"2 of 2 runs have no valid result: .*·1, .*·2"):
         report()

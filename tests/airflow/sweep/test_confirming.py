@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from stored import publish
 
 from steptime.airflow import budgets, sentences
 from steptime.airflow.assets import extra_of_run
@@ -15,7 +16,7 @@ from steptime.airflow.sweep.confirming import _gpu_hours
 from steptime.judging.causes import WEEK_S
 from steptime.judging.comparison import compare_since, finding_of_run
 from steptime.judging.detection import Baseline
-from steptime.judging.judgements import pending_notifications, publish
+from steptime.judging.judgements import pending_notifications
 from steptime.recipes.models import Mode
 from steptime.recipes.sweep_planning import Cell
 from steptime.results import charges

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from end_to_end.driving import wait_until
 from slurm_service import MiniSlurm
+from stored import publish
 
 from steptime.airflow.sweep.elsewhere import elsewhere
 from steptime.clusters.base import JobState, JobStatus
-from steptime.judging.judgements import publish
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import Cell, fresh_cells, runs_of
 from steptime.results.store import Store

@@ -3,22 +3,19 @@
 import email
 import html
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
+from stored import publish
 
 from steptime import settings
 from steptime.airflow.assets import published_results
-from steptime.airflow.base import SUBMITTED_KEY
 from steptime.airflow.notifications import Event
-from steptime.clusters.local.cluster import LocalCluster
-from steptime.judging.judgements import publish
 from steptime.results.store import Store
-from tests.airflow.conftest import parsed, task_of
+from tests.airflow.conftest import checked_run, task_of
 from tests.airflow.test_notifications import ask_for, servers
 
 from .conftest import SweepTask, of_sweep
@@ -59,8 +56,6 @@ def happens(
     planned: Callable[..., Any],
     *,
     make_result: Callable[..., Any],
-    cluster: LocalCluster,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[Event], None]:
     """Makes an event happen in its task."""
@@ -73,10 +68,10 @@ def happens(
         )
         for result in before:
             publish(Store(), result)
-        outcome = {**parsed(last, tmp_path / "last", cluster), "verdict": last.verdict}
-        events = {published_results("llama3.1"): SimpleNamespace(extra={})}
-        context = make_context(pushed={SUBMITTED_KEY: outcome["submitted"]}) | {"outlet_events": events}
-        task_of("performance.publish", outcome=outcome).execute(context)
+        context = make_context() | {
+            "outlet_events": {published_results("llama3.1"): SimpleNamespace(extra={})}
+        }
+        task_of("performance.publish", handle=checked_run(last)).execute(context)
 
     def finishes() -> None:
         publish(Store(), of_sweep(make_result("of-the-sweep", gpus=1), ONE))

@@ -10,7 +10,7 @@ from steptime.recipes.config_problems import load_each, refuse
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_of, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.recipes.workloads import load_workloads
-from steptime.results.record import recorded_cell
+from steptime.results.record import parse_record
 from steptime.results.store import Store
 from steptime.staging.checking import check_plan
 
@@ -50,6 +50,7 @@ def rows_by_cell(store: Store, dag_id: str, run_id: str) -> dict[str, list[dict[
     records = store.records([row["job_name"] for row in rows])
     found = defaultdict(list)
     for row in rows:
-        if (cell := recorded_cell(records[row["job_name"]])) is not None:
-            found[cell].append(row)
+        record = parse_record(records[row["job_name"]])
+        if record is not None and record.run.cell is not None:
+            found[record.run.cell].append(row)
     return dict(found)

@@ -169,7 +169,7 @@ function fill(whole) {
     section("To repeat it", whole.repeat_command ? copyable(whole.repeat_command)
       : element("p", {}, "Today's recipes no longer plan this run; its plan is in its record, under run.")),
     folded("Job script", record.provenance.script),
-    folded("Record (JSON)", whole.record, `${whole.record_path}, never changed; sha256 ${whole.record_sha256}`),
+    folded("Record (JSON)", whole.record, `never changed; sha256 ${whole.record_sha256}`),
     folded("Everything else (JSON)", JSON.stringify({ ...whole, steps: `${steps.length} steps`, record: undefined }, null, 2)),
   );
   if (!byId("detail").open) byId("detail").showModal();

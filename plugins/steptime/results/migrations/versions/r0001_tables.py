@@ -132,7 +132,7 @@ def upgrade() -> None:
         sa.Column("sweep", sa.Text(), nullable=True),
         sa.Column("sweep_run", sa.Text(), nullable=True),
         sa.Column("log_path", sa.Text(), nullable=False),
-        sa.Column("published_at", sa.Double(), nullable=False),
+        sa.Column("published_at", sa.Double(), nullable=True),
         sa.Column("content_sha256", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
         sa.UniqueConstraint("job_name", name=op.f("uq_runs_job_name")),
@@ -209,8 +209,10 @@ def upgrade() -> None:
     op.create_table(
         "readings",
         sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("status", sa.JSON(), nullable=False),
         sa.Column("measurement", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("log", sa.JSON(), nullable=False),
+        sa.Column("not_finite", sa.JSON(), nullable=False),
         sa.ForeignKeyConstraint(
             ["run_id"], ["runs.id"], name=op.f("fk_readings_run_id_runs"), ondelete="CASCADE"
         ),

@@ -1,0 +1,43 @@
+"""Put results into a store, as the tasks from `parse` to `publish` do one after the other."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from steptime.judging import judgements
+from steptime.results import writing
+from steptime.results.models import Result, Verdict
+from steptime.results.store import Store
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+class CheckedResult(Result):
+    """A result with the verdict that `validate` is to come to."""
+
+    verdict: Verdict
+
+
+def publish(store: Store, result: Result) -> bool:
+    """Store, check and publish a result, or reject it if its verdict says so; judge its series.
+
+    Returns whether that has changed anything.
+    """
+    assert isinstance(result, CheckedResult)
+    name, verdict = result.job.name, result.verdict
+    changed = judgements.keep_measured(store, result)
+    changed |= judgements.keep_verdict(store, name, verdict)
+    return (verdict.valid and judgements.publish(store, name)) or changed
+
+
+def write(store: Store, result: Result) -> bool:
+    """Do the same, and judge nothing."""
+    assert isinstance(result, CheckedResult)
+    name, verdict = result.job.name, result.verdict
+    changed = writing.keep_measured(store.url, result, judge_nothing)
+    changed |= writing.keep_verdict(store.url, name, verdict, judge_nothing)
+    return (verdict.valid and writing.publish(store.url, name, judge_nothing)) or changed
+
+
+def judge_nothing(_connection: "Connection", _row: Mapping[str, Any]) -> None:
+    """Leave the series as they are."""
