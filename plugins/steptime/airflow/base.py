@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from airflow.sdk import BaseOperator, Context, ExceptionRetryPolicy, RetryAction, RetryRule
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from pydantic import BaseModel
@@ -20,6 +21,7 @@ from steptime.airflow.connections import open_cluster, patiently
 from steptime.airflow.installation import require_own
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.states import state_of
+from steptime.airflow.versions import never_retry
 from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
@@ -94,8 +96,7 @@ class RefusingOperator(BaseOperator):
     """The first task of a DAG, which refuses the impossible with one sentence in its log, and no retry."""
 
     def __init__(self, **kwargs: Any) -> None:
-        rule = RetryRule(exception=Refused, action=RetryAction.FAIL)
-        super().__init__(**{"retry_policy": ExceptionRetryPolicy(rules=[rule]), **kwargs})
+        super().__init__(**{**never_retry(Refused), **kwargs})
 
     @contextmanager
     def refusals(self, context: Context) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from airflow.sdk import conf
+from airflow.providers.common.compat.sdk import conf
 
 from steptime.recipes.workload_file import Configuration, Workload
 

@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from airflow.sdk import BaseOperator, BaseOperatorLink, conf
+from airflow.providers.common.compat.sdk import conf
+from airflow.sdk import BaseOperator, BaseOperatorLink
 
 from steptime.airflow.addresses import RUN_ROUTE, dag_run_path
 
 if TYPE_CHECKING:
-    from airflow.sdk.types import TaskInstanceKey
+    from airflow.providers.common.compat.sdk import TaskInstanceKey
 
 
 class ResultsLink(BaseOperatorLink):

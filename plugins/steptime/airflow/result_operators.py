@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from steptime.airflow import sentences
 from steptime.airflow.assets import extra_of_run, published_results

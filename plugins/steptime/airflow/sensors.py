@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, NoReturn, cast
 
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from pydantic import TypeAdapter
 

@@ -13,7 +13,7 @@ depends on the sweep's file: it may be edited while a sweep runs.
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param, TaskGroup, TriggerRule, task_group
+from airflow.sdk import DAG, Param, TaskGroup, TriggerRule, task_group
 
 from steptime.airflow.dag_builder import RETRIES, train
 from steptime.airflow.failures import record_failure
@@ -21,6 +21,7 @@ from steptime.airflow.selecting import SelectOperator
 from steptime.airflow.sweep.confirming import ConfirmOperator
 from steptime.airflow.sweep.operators import CheckSweepOperator, StageSweepOperator, approval
 from steptime.airflow.sweep.reporting import ReportSweepOperator
+from steptime.airflow.versions import CronTriggerTimetable
 from steptime.recipes.sweeps import list_sweeps
 
 

@@ -6,9 +6,9 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowSkipException
 
 from steptime.airflow.base import RefusingOperator, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
