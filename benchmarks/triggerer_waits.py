@@ -81,8 +81,14 @@ def submit(layout: SlurmLayout, work: Path, count: int) -> Iterator[Job]:
         options = [f"--job-name={name}", f"--chdir={folder}", f"--output={folder}/log", "--cpus-per-task=2"]
         steps = [str(lengths.randint(2, 8)), f"{lengths.uniform(4, 6):.2f}"]
         job_id = daemons.command(layout, "sbatch", *options, "--parsable", f"{folder}/job.sh", *steps).strip()
-        places = {"directory": str(folder), "log_path": f"{folder}/log"}
-        yield Job(cluster="polled", name=name, job_id=job_id, submitted_at=time.time(), **places)
+        yield Job(
+            cluster="polled",
+            name=name,
+            job_id=job_id,
+            submitted_at=time.time(),
+            directory=str(folder),
+            log_path=f"{folder}/log",
+        )
 
 
 def ended_at(job: Job) -> float:

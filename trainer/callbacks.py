@@ -16,7 +16,8 @@ from trainer.ending import Ending
 from trainer.errors import TrainerError, check_loss
 from trainer.history import write_step
 from trainer.progress import Progress
-from trainer.run import TFLOPS_FIELD, WALL_TIME_FIELD, PlannedRun
+from trainer.run import TFLOPS_FIELD, WALL_TIME_FIELD
+from trainer.spec import PlannedRun
 
 
 class StepLines(ProgressPrinter):

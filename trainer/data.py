@@ -5,7 +5,7 @@ from typing import Any
 from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
 from nemo.collections.llm.gpt.data.mock import MockDataModule
 
-from trainer.run import PlannedRun
+from trainer.spec import PlannedRun
 from trainer.tokens import SyntheticTokens
 
 WORKERS = 8

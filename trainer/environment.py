@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 
 from trainer.launch import Launch
-from trainer.run import Recipe
+from trainer.spec import Recipe
 
 EXPECTED_WARNINGS = (
     # torch prefers another name of a package that NeMo's dependencies bring.

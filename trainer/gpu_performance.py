@@ -15,7 +15,7 @@ from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommO
 from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 
 from trainer.errors import TrainerError
-from trainer.run import PlannedRun, Settings
+from trainer.spec import PlannedRun, Settings
 from trainer.versions import accepted, has_option
 
 

@@ -4,7 +4,7 @@ The learning rate rises linearly and is constant afterwards. It does not depend 
 shorter run, or one that loads a checkpoint, takes the same steps.
 """
 
-from trainer.run import PlannedRun
+from trainer.spec import PlannedRun
 
 LEARNING_RATE = 3e-4
 """The highest rate, if the plan has none: that of NeMo's recipes."""

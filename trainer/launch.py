@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainer.errors import TrainerError
-from trainer.run import PlannedRun
 from trainer.slurm import ranks_of_srun
+from trainer.spec import PlannedRun
 
 
 @dataclass(frozen=True)

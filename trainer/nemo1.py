@@ -15,7 +15,7 @@ from typing import Any
 from trainer.ending import Ending
 from trainer.errors import TrainerError
 from trainer.launch import Launch
-from trainer.run import PlannedRun, Recipe
+from trainer.spec import PlannedRun, Recipe
 
 IMAGES = ("nemo:24.09",)
 """Name and tag of the images that have NeMo 1, in whatever registry."""
@@ -137,7 +137,7 @@ def _profile(run: PlannedRun) -> dict[str, Any]:
             "enabled": True,
             "start_step": window.first_step,
             "end_step": window.last_step,
-            "ranks": window.ranks,
+            "ranks": list(window.ranks),
         }
     }
 

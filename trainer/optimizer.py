@@ -7,7 +7,7 @@ from nemo.lightning.pytorch.optim import MegatronOptimizerModule
 from nemo.lightning.pytorch.optim.lr_scheduler import WarmupPolicyScheduler
 
 from trainer import hyperparameters
-from trainer.run import PlannedRun
+from trainer.spec import PlannedRun
 from trainer.versions import accepted
 
 

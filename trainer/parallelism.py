@@ -7,7 +7,7 @@ from megatron.core.distributed import DistributedDataParallelConfig
 from nemo.lightning.pytorch.strategies import MegatronStrategy
 
 from trainer.errors import TrainerError
-from trainer.run import Parallelism, Recipe, Settings
+from trainer.spec import Parallelism, Recipe, Settings
 from trainer.versions import accepted
 
 DTYPES = {"cpu": ("fp32",), "cuda": ("fp32", "bf16", "fp8")}

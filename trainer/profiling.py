@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 
-from trainer.run import TRACE_FOLDER, ProfileWindow
+from trainer.run import TRACE_FOLDER
+from trainer.spec import ProfileWindow
 
 NSIGHT_VARIABLE = "STEPTIME_NSIGHT"
 

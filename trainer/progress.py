@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trainer.run import PlannedRun
+from trainer.spec import PlannedRun
 
 REMEMBERED_STEPS = 50
 """Steps whose wall times the usual step is taken from."""

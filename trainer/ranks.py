@@ -4,7 +4,7 @@ import torch
 from megatron.core import parallel_state
 
 from trainer.records import bound_to_numa_node, own_node_name
-from trainer.run import Parallelism
+from trainer.spec import Parallelism
 
 
 def parallelism() -> Parallelism:

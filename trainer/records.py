@@ -5,7 +5,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainer.run import Parallelism, PlannedRun
+from trainer.spec import Parallelism, PlannedRun
 from trainer.versions import versions
 
 if TYPE_CHECKING:  # it imports torch, which a record does not need

@@ -3,17 +3,15 @@
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from trainer.errors import TrainerError
-from trainer.layers import HybridShape, LatentAttention, MoeShape, NemoConfig
+from trainer.spec import FP8_RECIPES, HybridShape, ModelShape, MoeShape, Parallelism, PlannedRun, Recipe
 
 SCHEMA_VERSION = 1
 MODES = ("performance", "checkpoint_save", "checkpoint_load", "profile", "nccl_trace")
-FP8_RECIPES = ("delayed", "current")
-"""How Transformer Engine scales tensors to FP8."""
 HYBRID = "nemotron_h"
 """The architecture with Mamba layers."""
 GPT = "gpt"
@@ -30,168 +28,6 @@ WALL_TIME_FIELD = "wall_step_timing in s"
 """Of a step's line, ours: from the end of the step before to the end of this one, whatever lay between."""
 
 Record = TypeVar("Record")
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """The sizes of the model, named as in NeMo's configs."""
-
-    architecture: str
-    num_layers: int
-    hidden_size: int
-    ffn_hidden_size: int
-    num_attention_heads: int
-    num_query_groups: int
-    vocab_size: int
-    seq_length: int
-    hybrid: HybridShape | None = None
-    """For a hybrid model, and only there."""
-    # The rest is for the family `gpt`, and only there.
-    kv_channels: int | None = None
-    """Width of an attention head; None for hidden_size / num_attention_heads."""
-    gated_linear_unit: bool | None = None
-    share_embeddings_and_output_weights: bool | None = None
-    moe: MoeShape | None = None
-    mla: LatentAttention | None = None
-    mtp_num_layers: int | None = None
-    nemo: NemoConfig | None = None
-
-
-@dataclass(frozen=True)
-class Parallelism:
-    """How the model is spread over ranks."""
-
-    tensor: int
-    pipeline: int
-    context: int
-    data: int
-    virtual_pipeline: int | None = None
-    first_stage_layers: int | None = None
-    """Layers of the first stage, where it has not as many as those between."""
-    last_stage_layers: int | None = None
-    expert: int | None = None
-    """Ranks that the experts of a layer are dealt to, of those that there are."""
-    expert_tensor: int | None = None
-    """Tensor parallelism within an expert; None for that of the other layers."""
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-        return self.tensor * self.pipeline * self.context * self.data
-
-    @property
-    def stages(self) -> int:
-        """Parts that the layers are cut into."""
-        return self.pipeline * (self.virtual_pipeline or 1)
-
-    def counts_embedding(self, num_layers: int) -> bool:
-        """Return whether embedding and output count as a layer each when the layers are dealt to the stages.
-
-        Llama 3.1 405b (126 layers on 64 stages) and its proxies of 30 and 62 layers divide only so.
-        """
-        return not self.own_layers and num_layers % self.stages != 0 and (num_layers + 2) % self.stages == 0
-
-    @property
-    def own_layers(self) -> tuple[int, ...]:
-        """Layers of the first and the last stage, of each that has a number of its own."""
-        given = (self.first_stage_layers, self.last_stage_layers)
-        return tuple(layers for layers in given if layers is not None)
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What is trained: the part of the pipeline's recipe that a trainer needs."""
-
-    dtype: str
-    gpu_type: str
-    """`cpu`, or the GPU's type, which means CUDA."""
-    model: ModelShape
-    parallelism: Parallelism
-    micro_batch_size: int
-    global_batch_size: int
-    image: str | None = None
-    """The container image that the run is in; None in the trainer's own environment."""
-    step_log: str = "lines"
-    """`lines`, or `bar` for NeMo's progress bar."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is set in NeMo beyond the recipe, under NeMo's and Megatron's names; a plan may have none."""
-
-    fp8_recipe: str | None = None
-    """`delayed` or `current`, if the dtype is fp8."""
-    first_last_layers_bf16: bool = False
-    cuda_graphs: bool = False
-    cross_entropy_fusion_impl: str = "native"
-    use_precision_aware_optimizer: bool = False
-    overlap_grad_reduce: bool = False
-    overlap_param_gather: bool = False
-    average_in_collective: bool = False
-    check_for_nan_in_grad: bool = False
-    comm_overlap_callback: bool = False
-    """Whether MegatronCommOverlapCallback is there; the next five are its own."""
-    tp_comm_overlap: bool = False
-    tp_comm_overlap_cfg: str | None = None
-    """Name of NeMo's userbuffers for it; None for Transformer Engine's defaults."""
-    overlap_param_gather_with_optimizer_step: bool = False
-    defer_embedding_wgrad_compute: bool = False
-    wgrad_deferral_limit: int | None = None
-    learning_rate: float | None = None
-    """The highest rate; None for NeMo's usual one."""
-    warmup_steps: int | None = None
-    """Steps over which the rate rises to it; None for NeMo's usual number, and few on the CPU."""
-    gc_interval: int | None = None
-    """Steps between two garbage collections; None for Python's own."""
-
-
-@dataclass(frozen=True)
-class Performance:
-    """How the run is launched: the part that the trainer needs."""
-
-    trainer: Settings = Settings()
-
-
-@dataclass(frozen=True)
-class ProfileWindow:
-    """What a profile run looks at."""
-
-    first_step: int
-    last_step: int
-    """Global steps `first_step … last_step` are profiled, as far as the run goes."""
-    ranks: list[int]
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """One training job: global steps `first_step … max_steps - 1` of a recipe, in a mode."""
-
-    experiment: str
-    recipe: Recipe
-    mode: str
-    first_step: int
-    max_steps: int
-    seed: int
-    checkpoint_path: str | None = None
-    async_save: bool = False
-    """Whether training goes on while another process writes the checkpoint."""
-    profile: ProfileWindow | None = None
-    model_flops: float | None = None
-    """Floating-point operations of a step on one sample; with them each step is logged with its TFLOPS."""
-    performance: Performance = Performance()
-    """Empty on the CPU."""
-
-    def tflops_per_gpu(self, step_time_s: float) -> float | None:
-        """Return 10¹² operations per second of one rank; None if the plan has no flops of a step."""
-        if self.model_flops is None:
-            return None
-        operations = self.model_flops * self.recipe.global_batch_size
-        return operations / step_time_s / self.recipe.parallelism.world_size / 1e12
-
-    @property
-    def settings(self) -> Settings:
-        """Settings of NeMo: the workload's, with those that the user asks for."""
-        return self.performance.trainer
 
 
 def read_run(path: Path) -> PlannedRun:
@@ -217,31 +53,41 @@ def read_run(path: Path) -> PlannedRun:
 
 
 def _record(cls: type[Record], content: Mapping[str, Any], where: str) -> Record:
-    """Build a dataclass from JSON; fields of the JSON that the trainer has no use for are left alone."""
-    types_of = get_type_hints(cls)
+    """Build a dataclass from JSON; fields of the JSON that the trainer does not use are ignored."""
+    types_of = get_type_hints(cls, include_extras=True)
     values: dict[str, Any] = {}
     for field in fields(cls):  # type: ignore[arg-type]
-        if field.name not in content:
-            if field.default is MISSING:
-                raise TrainerError(f"{where} lacks the field '{field.name}'.")
-            continue
-        values[field.name] = _value(types_of[field.name], content[field.name], f"{where}: {field.name}")
+        if field.name in content:
+            values[field.name] = _value(types_of[field.name], content[field.name], where, field.name)
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise TrainerError(f"{where} lacks the field '{field.name}'.")
     return cls(**values)
 
 
-def _value(expected: Any, value: Any, where: str) -> Any:
+def _value(expected: Any, value: Any, where: str, name: str) -> Any:
     """Check one JSON value against an annotation."""
-    if get_origin(expected) is types.UnionType:  # only `X | None` is used
-        if value is None:
-            return None
-        expected = get_args(expected)[0]
+    kind, arguments = get_origin(expected), get_args(expected)
+    if kind in (types.UnionType, Union):  # only `X | None` is used
+        return None if value is None else _value(arguments[0], value, where, name)
+    if kind is Annotated:
+        number = _value(arguments[0], value, where, name)
+        if not arguments[1].allows(number):
+            wanted = "at least" if arguments[1].zero_allowed else "above"
+            raise TrainerError(f"{where}: {name} {number} is not {wanted} 0.")
+        return number
+    if kind is Literal:
+        if value not in arguments:
+            raise TrainerError(f"{where}: {name} is {value!r}, not one of {', '.join(map(str, arguments))}.")
+        return value
     if is_dataclass(expected) and isinstance(expected, type):
         if not isinstance(value, dict):
-            raise TrainerError(f"{where} is {value!r}, not an object.")
-        return _record(expected, value, where)
-    plain = get_origin(expected) or expected
+            raise TrainerError(f"{where}: {name} is {value!r}, not an object.")
+        return _record(expected, value, f"{where}: {name}")
+    if kind is tuple and isinstance(value, list):
+        return tuple(_value(arguments[0], one, where, name) for one in value)
+    plain = kind or expected
     if not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):
-        raise TrainerError(f"{where} is {value!r}, not of type {plain.__name__}.")
+        raise TrainerError(f"{where}: {name} is {value!r}, not of type {plain.__name__}.")
     return value
 
 
@@ -250,13 +96,6 @@ def _check(run: PlannedRun) -> None:
     recipe, parallelism, shape = run.recipe, run.recipe.parallelism, run.recipe.model
     if run.mode not in MODES:
         raise TrainerError(f"mode '{run.mode}' is not one this trainer has; it has: {', '.join(MODES)}.")
-    for name in (
-        *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
-        *("vocab_size", "seq_length"),
-    ):
-        _positive(name, getattr(shape, name))
-    for name in ("tensor", "pipeline", "context", "data"):
-        _positive(f"parallelism {name}", getattr(parallelism, name))
     if shape.hybrid is not None:
         _check_hybrid(shape, shape.hybrid, parallelism)
     elif shape.architecture == HYBRID:
@@ -265,8 +104,6 @@ def _check(run: PlannedRun) -> None:
         raise TrainerError(f"a model of the architecture '{GPT}' needs the name of its config in NeMo.")
     if shape.moe is not None:
         _check_experts(recipe, shape.moe)
-    _positive("micro_batch_size", recipe.micro_batch_size)
-    _positive("global_batch_size", recipe.global_batch_size)
     if not 0 <= run.first_step < run.max_steps:
         raise TrainerError(f"first_step {run.first_step} is not in 0 … max_steps - 1 = {run.max_steps - 1}.")
     if run.seed < 1:
@@ -346,20 +183,10 @@ def _check_hybrid(shape: ModelShape, hybrid: HybridShape, parallelism: Paralleli
     """Refuse what Megatron's Mamba layers cannot be."""
     if shape.architecture != HYBRID:
         raise TrainerError(f"a model of the architecture '{shape.architecture}' cannot have hybrid sizes.")
-    for name in (
-        "attention_head_dim",
-        "mamba_num_heads",
-        "mamba_head_dim",
-        "mamba_num_groups",
-        "mamba_state_dim",
-        "chunk_size",
-    ):
-        _positive(f"hybrid {name}", getattr(hybrid, name))
-    unknown = sorted(set(hybrid.pattern) - set("M*-"))
-    if unknown or len(hybrid.pattern) != shape.num_layers:
+    pattern = hybrid.pattern or ""
+    if set(pattern) - set("M*-") or len(pattern) != shape.num_layers:
         raise TrainerError(
-            f"the hybrid pattern '{hybrid.pattern}' is not one of M, * and - for each of {shape.num_layers} "
-            "layers."
+            f"the hybrid pattern '{pattern}' is not one of M, * and - for each of {shape.num_layers} layers."
         )
     if parallelism.virtual_pipeline is not None:
         raise TrainerError(
@@ -376,9 +203,6 @@ def _check_experts(recipe: Recipe, moe: MoeShape) -> None:
     """Refuse experts that cannot be dealt to the ranks."""
     parallelism = recipe.parallelism
     expert, expert_tensor = parallelism.expert or 1, parallelism.expert_tensor or parallelism.tensor
-    _positive("num_moe_experts", moe.num_moe_experts)
-    _positive("parallelism expert", expert)
-    _positive("parallelism expert_tensor", expert_tensor)
     _divides("num_moe_experts", moe.num_moe_experts, expert)
     _divides("moe_ffn_hidden_size", moe.moe_ffn_hidden_size, expert_tensor)
     _divides("ranks", parallelism.world_size, expert * expert_tensor * parallelism.pipeline)
@@ -392,8 +216,3 @@ def _check_experts(recipe: Recipe, moe: MoeShape) -> None:
 def _divides(what: str, size: int, parts: int) -> None:
     if size % parts:
         raise TrainerError(f"{what} {size} cannot be divided by {parts}, as the plan's sizes require.")
-
-
-def _positive(name: str, value: int) -> None:
-    if value < 1:
-        raise TrainerError(f"{name} {value} is not positive.")

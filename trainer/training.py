@@ -32,7 +32,7 @@ from trainer.ending import Ending
 from trainer.launch import Launch
 from trainer.optimizer import optimizer
 from trainer.profiling import ProfileSteps
-from trainer.run import PlannedRun
+from trainer.spec import PlannedRun
 
 try:
     from nemo.lightning.callback_group import CallbackGroup

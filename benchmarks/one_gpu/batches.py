@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.run import PlannedRun
+from trainer.spec import PlannedRun
 from trainer.tokens import SyntheticTokens
 
 

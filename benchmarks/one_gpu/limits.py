@@ -1,7 +1,7 @@
 """What the thin loop does not have, refused before torch is imported."""
 
 from trainer.errors import TrainerError
-from trainer.run import PlannedRun
+from trainer.spec import PlannedRun
 
 ARCHITECTURES = ("llama", "nemotron4")
 MODES = ("performance", "profile")

@@ -23,7 +23,8 @@ from trainer.ending import Ending
 from trainer.errors import TrainerError, check_loss
 from trainer.history import write_step
 from trainer.hyperparameters import learning_rate
-from trainer.run import TFLOPS_FIELD, TRACE_FOLDER, WALL_TIME_FIELD, PlannedRun
+from trainer.run import TFLOPS_FIELD, TRACE_FOLDER, WALL_TIME_FIELD
+from trainer.spec import PlannedRun
 
 ATTENTION = [
     SDPBackend.CUDNN_ATTENTION,

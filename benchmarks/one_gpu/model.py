@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trainer.drawing import Draw, drawn
 from trainer.norms import ZeroCenteredLayerNorm
-from trainer.run import ModelShape
+from trainer.spec import ModelShape
 
 EPSILON = 1e-5
 """Of the norms."""

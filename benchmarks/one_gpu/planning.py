@@ -116,8 +116,7 @@ def one_gpu_recipe(published: "Recipe", gpu_type: str) -> "Recipe":
 def planned_run(recipe: "Recipe", layers: int, mode: "Mode") -> "Run":
     """A run of so many layers."""
     from steptime.recipes.flops import model_flops
-    from steptime.recipes.models import Mode, ProfileWindow, Run, Window
-    from steptime.recipes.performance import Performance, TrainerSettings
+    from steptime.recipes.models import Mode, Performance, ProfileWindow, Run, TrainerSettings, Window
 
     proxy = of_depth(recipe, layers).model_copy(update={"size": f"{recipe.size}-{layers}-layers"})
     on_gpu, profiles = recipe.gpu_type != "cpu", mode is Mode.PROFILE

@@ -686,7 +686,7 @@ def test_what_a_document_does_not_have_is_told_with_those_that_do(config: Path) 
     without = changed(
         GOOD, "profile: {first_step: 20, last_step: 25, max_steps: 25, ranks: [0, 1]}", "profile: null"
     )
-    other = without.replace("small-1.0", "other-1.0")
+    other = without.replace("small-1.0", "other-1.0").replace("dag_id: small", "dag_id: other")
     (config / "workloads" / "other-1.0.yaml").write_text(other)
     for asked, said in (
         (

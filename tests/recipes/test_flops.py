@@ -9,8 +9,7 @@ from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes.counting import Counted
 from steptime.recipes.flops import broken_formulas, model_flops, recipe_flops
-from steptime.recipes.layers import LatentAttention, MoeShape
-from steptime.recipes.models import ModelShape, Recipe
+from steptime.recipes.models import LatentAttention, ModelShape, MoeShape, Recipe
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
 from steptime.results.metrics import throughput

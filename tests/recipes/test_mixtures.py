@@ -18,9 +18,8 @@ from steptime.errors import UserError
 from steptime.recipes import tables
 from steptime.recipes.counting import Counted
 from steptime.recipes.flops import model_flops, recipe_flops
-from steptime.recipes.models import Recipe
+from steptime.recipes.models import Recipe, TrainerSettings
 from steptime.recipes.parameters import count_parameters
-from steptime.recipes.performance import TrainerSettings
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import load_reference, published_performance
 from steptime.recipes.workloads import load_workload

@@ -11,12 +11,13 @@ from steptime.recipes.models import (
     Mode,
     ModelShape,
     Parallelism,
+    Performance,
     ProfileWindow,
     Recipe,
     Run,
+    TrainerSettings,
     Window,
 )
-from steptime.recipes.performance import Performance, TrainerSettings
 from steptime.recipes.planning import parse_request, plan
 from steptime.recipes.workloads import load_workload
 

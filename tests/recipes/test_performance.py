@@ -6,8 +6,7 @@ import pytest
 from printed_tables import workloads_on
 from pydantic import ValidationError
 
-from steptime.recipes.models import Mode, Parallelism
-from steptime.recipes.performance import Performance, TrainerSettings
+from steptime.recipes.models import Mode, Parallelism, Performance, TrainerSettings
 from steptime.recipes.performance_rules import PerformanceRules, Row, Rule
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload

@@ -9,8 +9,7 @@ from printed_tables import workloads_on
 
 from steptime.errors import UserError
 from steptime.recipes.flops import model_flops
-from steptime.recipes.models import Mode, Window
-from steptime.recipes.performance import Performance
+from steptime.recipes.models import Mode, Performance, Window
 from steptime.recipes.planning import Plan, parse_request, plan, require_runnable
 from steptime.recipes.workloads import list_workloads, load_workload
 

@@ -10,16 +10,22 @@ import pytest
 
 from steptime.errors import UserError
 from steptime.plug_points import MODEL_FAMILIES
-from steptime.recipes.layers import MoeShape, NemoConfig
-from steptime.recipes.models import ModelShape, Recipe, Run
-from steptime.recipes.performance import Performance, TrainerSettings
+from steptime.recipes.models import (
+    ModelShape,
+    MoeShape,
+    NemoConfig,
+    Performance,
+    Recipe,
+    Run,
+    TrainerSettings,
+)
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.staging.checking import FP8_RECIPES, NEMO_1_IMAGES, NUMBER_FORMATS, TRAINED, require_trainable
 
 
 def test_what_the_pipeline_believes_is_what_the_trainer_has() -> None:
     trainer = (
-        "import json; from trainer.families import FAMILIES; from trainer.run import FP8_RECIPES; "
+        "import json; from trainer.families import FAMILIES; from trainer.spec import FP8_RECIPES; "
         "print(json.dumps([list(FAMILIES), list(FP8_RECIPES)]))"
     )
     told = subprocess.run(

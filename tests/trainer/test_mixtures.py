@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from steptime.recipes.layers import LatentAttention, MoeShape, NemoConfig
-from steptime.recipes.models import Mode, ModelShape, Parallelism, Run
+from steptime.recipes.models import LatentAttention, Mode, ModelShape, MoeShape, NemoConfig, Parallelism, Run
 from steptime.recipes.parameters import count_parameters
 
 from .conftest import Train
@@ -142,7 +141,8 @@ BUILD_EACH = """\
 import json, sys
 from trainer import families, parallelism
 from trainer.errors import TrainerError
-from trainer.run import ModelShape, _record
+from trainer.run import _record
+from trainer.spec import ModelShape
 sentences = []
 for shape in json.load(open(sys.argv[0] + ".json")):
     try:

@@ -14,7 +14,8 @@ import pytest
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Run
 from steptime.results.metrics import measure_window
-from trainer.run import PlannedRun, read_run
+from trainer.run import read_run
+from trainer.spec import PlannedRun
 
 from .jobs import ROOT
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from steptime.logs.reader import read_log
-from steptime.recipes.models import Mode, Run, Window
-from steptime.recipes.performance import Fp8Recipe, Performance, TrainerSettings
+from steptime.recipes.models import Mode, Performance, Run, TrainerSettings, Window
 from steptime.results.log_rows import log_row
 
 from .jobs import ROOT, THIN_LOOP, Trained, light_trainer, planned, write_run
@@ -159,7 +158,7 @@ def test_the_gpus_state_is_recorded(tmp_path: Path, *, there: bool) -> None:
     assert state["samples"] == 2
 
 
-def _in(run: Run, dtype: str, fp8_recipe: Fp8Recipe | None = None) -> Run:
+def _in(run: Run, dtype: str, fp8_recipe: str | None = None) -> Run:
     """The run in another number format."""
     recipe = run.recipe.model_copy(update={"dtype": dtype})
     settings = TrainerSettings(fp8_recipe=fp8_recipe)

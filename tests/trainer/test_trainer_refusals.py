@@ -86,7 +86,7 @@ def settings(run: dict[str, Any]) -> dict[str, Any]:
             lambda run: run["recipe"]["model"].update(architecture="gpt5"),
             "it has: gpt, llama, nemotron4, nemotron_h",
         ),
-        (lambda run: run["recipe"]["model"].update(num_layers=0), "num_layers 0 is not positive"),
+        (lambda run: run["recipe"]["model"].update(num_layers=0), "num_layers 0 is not above 0"),
         (
             lambda run: run["recipe"]["model"].update(num_query_groups=3),
             "num_attention_heads 8 cannot be divided by 3",
@@ -125,8 +125,8 @@ def test_plan_that_cannot_be(tmp_path: Path, change: Change, reason: str) -> Non
             "'nemotron_h' needs its hybrid sizes, and has none",
         ),
         (lambda recipe: recipe["model"].update(architecture="llama"), "'llama' cannot have hybrid sizes"),
-        (lambda recipe: recipe["model"]["hybrid"].pop("pattern"), "lacks the field 'pattern'"),
-        (lambda recipe: recipe["model"]["hybrid"].update(pattern=None), "pattern is None, not of type str"),
+        (lambda recipe: recipe["model"]["hybrid"].pop("pattern"), "pattern '' is not one of M, * and -"),
+        (lambda recipe: recipe["model"]["hybrid"].pop("chunk_size"), "lacks the field 'chunk_size'"),
         (lambda recipe: recipe["model"]["hybrid"].update(pattern="M*-M"), "for each of 8 layers"),
         (
             lambda recipe: recipe["model"]["hybrid"].update(pattern="M*-MxM*-"),
@@ -134,7 +134,7 @@ def test_plan_that_cannot_be(tmp_path: Path, change: Change, reason: str) -> Non
         ),
         (
             lambda recipe: recipe["model"]["hybrid"].update(chunk_size=0),
-            "hybrid chunk_size 0 is not positive",
+            "hybrid: chunk_size 0 is not above 0",
         ),
         (
             lambda recipe: recipe["model"]["hybrid"].update(mamba_num_groups=3),

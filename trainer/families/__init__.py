@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from trainer.errors import TrainerError
-from trainer.run import ModelShape
+from trainer.spec import ModelShape
 from trainer.versions import has_option
 
 FAMILIES = {

@@ -15,8 +15,7 @@ from nemo.collections.llm.gpt.model.base import default_layer_spec, gpt_data_ste
 
 from trainer.errors import TrainerError
 from trainer.families import vocabulary
-from trainer.layers import NemoConfig
-from trainer.run import ModelShape
+from trainer.spec import ModelShape, NemoConfig
 
 SIZES = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),

@@ -6,7 +6,7 @@ from nemo.collections.llm.gpt.model.base import local_layer_spec
 from nemo.collections.llm.gpt.model.llama import Llama31Config, LlamaModel
 
 from trainer.families import vocabulary
-from trainer.run import ModelShape
+from trainer.spec import ModelShape
 
 ROTARY_BASE = 500_000
 """As in NeMo's Llama31Config8B, 70B and 405B."""

@@ -11,7 +11,7 @@ from nemo.collections.llm.gpt.model.nemotron import (
 )
 
 from trainer.families import vocabulary
-from trainer.run import ModelShape
+from trainer.spec import ModelShape
 
 SIZES = (Nemotron4Config15B, Nemotron4Config340B)
 """They differ in their sizes and in the standard deviation of the initial weights."""

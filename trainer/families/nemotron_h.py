@@ -6,8 +6,7 @@ from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
 from nemo.collections.llm.gpt.model.ssm import MambaModel, NemotronHConfigBase
 
 from trainer.errors import TrainerError
-from trainer.layers import HybridShape
-from trainer.run import ModelShape
+from trainer.spec import HybridShape, ModelShape
 from trainer.versions import has_option
 
 EXPANSION = 2

@@ -5,8 +5,7 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from steptime.frozen import Frozen
-from steptime.recipes.layers import HybridShape
-from steptime.recipes.models import ModelShape
+from steptime.recipes.models import HybridShape, ModelShape
 from steptime.recipes.parameters import attention_weights
 
 _PASSES = 3

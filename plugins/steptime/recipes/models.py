@@ -1,18 +1,23 @@
 """The two products of `recipes`: a `Recipe` (one row of a document's tables) and a `Run` (planned work)."""
 
-from collections.abc import Collection
+# mypy takes pydantic's models, which `Frozen` makes immutable, for mutable dataclasses.
+# mypy: disable-error-code="misc"
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, PositiveInt, Tag, field_validator, model_validator
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.plug_points import MODEL_FAMILIES
+from steptime.recipes import spec
 from steptime.recipes.config_problems import FieldError, FieldErrors, Mistake
-from steptime.recipes.layers import HybridShape, LatentAttention, MoeShape, NemoConfig
 from steptime.recipes.named import DESCRIBED, MEGATRON_BRIDGE, NAMED, NamedRecipe, kind_of_model
-from steptime.recipes.performance import Performance
 from steptime.refusals import written
 
 RUN_FILE = "run.json"
@@ -29,31 +34,72 @@ class Mode(StrEnum):
     NCCL_TRACE = "nccl_trace"
 
 
-class ModelShape(Frozen):
-    """The sizes of a transformer that decide its cost, named as in NeMo's model configs."""
+class HybridShape(Frozen, spec.HybridShape):
+    """The Mamba side of a hybrid model (Nemotron-H): its layers by kind, and the state space's sizes."""
 
-    architecture: str
-    """Of `plug_points.MODEL_FAMILIES`."""
-    num_layers: PositiveInt
-    hidden_size: PositiveInt
-    ffn_hidden_size: PositiveInt
-    num_attention_heads: PositiveInt
-    num_query_groups: PositiveInt
-    vocab_size: PositiveInt
-    seq_length: PositiveInt
-    # From here on None means that the model does not have it.
-    kv_channels: PositiveInt | None = None
-    """Width of an attention head; None for hidden_size / num_attention_heads."""
-    gated_linear_unit: bool | None = None
-    """Whether an MLP has three matrices, or two; None if that follows from the family."""
-    share_embeddings_and_output_weights: Literal[True] | None = None
+    num_attention_layers: PositiveInt
+    num_mlp_layers: PositiveInt
+    num_mamba_layers: PositiveInt
+    expand: PositiveInt
+
+    @model_validator(mode="after")
+    def _pattern_counts(self) -> Self:
+        counts = {"*": self.num_attention_layers, "-": self.num_mlp_layers, "M": self.num_mamba_layers}
+        if self.pattern is not None and Counter(self.pattern) != Counter(counts):
+            raise ValueError(f"the pattern's layers are {dict(Counter(self.pattern))}, not {counts}")
+        return self
+
+
+class MoeShape(Frozen, spec.MoeShape):
+    """A mixture of experts."""
+
+    @model_validator(mode="after")
+    def _enough_experts(self) -> Self:
+        if self.moe_router_topk > self.num_moe_experts:
+            raise FieldError(
+                f"{self.moe_router_topk} of {self.num_moe_experts} experts cannot be chosen: "
+                "give fewer, or more num_moe_experts",
+                "moe_router_topk",
+            )
+        return self
+
+
+class LatentAttention(Frozen, spec.LatentAttention):
+    """Multi-head latent attention (DeepSeek): queries, keys and values come from narrow projections."""
+
+
+_OF_THE_RUN = re.compile(
+    r"bf16|fp16|fp8.*|fp4.*|params_dtype|.*parallel(_size|_layout)?|.*pipeline.*|tp_comm.*|recompute.*"
+    r"|.*cuda_graph.*|cpu_offloading.*|.*init_method|transformer_layer_spec|.*_fn|.*_func"
+)
+"""Fields of NeMo's configs that parallelism, number format and launch decide, or that are functions."""
+
+
+class NemoConfig(Frozen, spec.NemoConfig):
+    """NeMo's config that the trainer builds a model from; its sizes are the model's own."""
+
+    config: Annotated[str, written("[A-Z][A-Za-z0-9_]*", "the name of a class, as in MixtralConfig")]
+    fields: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _are_of_the_model(self) -> Self:
+        for name in self.fields:
+            if _OF_THE_RUN.fullmatch(name):
+                raise FieldError(
+                    "is decided by the run (its parallelism, number format and settings): leave it out",
+                    "fields",
+                    name,
+                )
+        return self
+
+
+class ModelShape(Frozen, spec.ModelShape):
+    """The sizes of a transformer; `architecture` is one of `plug_points.MODEL_FAMILIES`."""
+
     hybrid: HybridShape | None = None
     moe: MoeShape | None = None
     mla: LatentAttention | None = None
-    mtp_num_layers: PositiveInt | None = None
-    """Layers after the last that predict further tokens (multi-token prediction)."""
     nemo: NemoConfig | None = None
-    """By what the trainer builds a model of the family `gpt`; None if it cannot."""
 
     @property
     def head_width(self) -> int:
@@ -166,52 +212,21 @@ Model = Annotated[
 """What a recipe trains: described by its sizes, or known by name."""
 
 
-class Parallelism(Frozen):
-    """How one model is spread over ranks; `world_size = tensor × pipeline × context × data`."""
-
-    tensor: PositiveInt = 1
-    pipeline: PositiveInt = 1
-    context: PositiveInt = 1
-    virtual_pipeline: PositiveInt | None = None
-    first_stage_layers: PositiveInt | None = None
-    """Layers of the first stage, where it has not as many as those between; None if it has."""
-    last_stage_layers: PositiveInt | None = None
-    expert: PositiveInt | None = None
-    """Ranks that the experts of a layer are dealt to; they are ranks of the others, not further ones."""
-    expert_tensor: PositiveInt | None = None
-    """Tensor parallelism within an expert; None for that of the other layers."""
-    data: PositiveInt
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks (GPUs) of the run."""
-        return self.tensor * self.pipeline * self.context * self.data
-
-    @property
-    def expert_replica(self) -> int:
-        """Ranks that hold every expert once."""
-        return (self.expert or 1) * (self.expert_tensor or self.tensor) * self.pipeline
+class Parallelism(Frozen, spec.Parallelism):
+    """How one model is spread over ranks."""
 
 
-class Recipe(Frozen):
+class Recipe(Frozen, spec.Recipe):
     """One row of a document's configuration tables, or one of the same form at another scale or CPU size."""
 
     workload: str
     """Family and version of the document, `llama3.1-25.04`."""
     size: str
-    dtype: str
-    gpu_type: str
     scaling: Literal["weak", "strong"]
     proxy: bool
-    model: Model
+    model: Model  # type: ignore[assignment]  # the trainer does not read runs of a NamedRecipe
     parallelism: Parallelism
-    micro_batch_size: PositiveInt
-    global_batch_size: PositiveInt
     gpus_per_node: PositiveInt
-    image: str | None
-    """Container image; None if the trainer's venv is used (CPU sizes)."""
-    step_log: Literal["lines", "bar"] = "lines"
-    """How steps are logged: a line each (NeMo 2), or a progress bar drawn again and again (release 24.11)."""
     flops_formula: str
     """Name of the document's model-flops formula; MFU of different formulas must never be compared."""
 
@@ -279,48 +294,67 @@ class Nsight(Frozen):
     """Versions of Nsight Systems before 2024.5 know the second name only."""
 
 
-class ProfileWindow(Frozen):
+FP8_RECIPES: Mapping[str, Literal["current", "blockwise", "mxfp8", "nvfp4"]] = MappingProxyType(
+    {"fp8_cs": "current", "fp8_ss": "blockwise", "fp8_mx": "mxfp8", "nvfp4": "nvfp4"}
+)
+"""Of dtypes that name theirs, as documents have several on one type of GPU; of `fp8` a rule gives it."""
+
+
+class TrainerSettings(Frozen, spec.Settings):
+    """What the trainer sets in NeMo beyond a row."""
+
+    tp_comm_overlap_cfg: (
+        Annotated[str, written("userbuffers_[a-z0-9_]+", "a name that begins with userbuffers_")] | None
+    ) = None
+    recompute_granularity: Literal["full", "selective"] | None = None
+    """What is computed again in the backward pass: whole layers, or some of their parts."""
+    recompute_method: Literal["uniform", "block"] | None = None
+    """Which layers, with `full`: groups of equal size, or the first ones of a stage."""
+    recompute_num_layers: PositiveInt | None = None
+    """Layers of a group, or first ones of a stage."""
+    recompute_modules: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Parts of a layer, with `selective`: `core_attn`, `mlp`, `moe` or others; None for Megatron's choice."""
+
+
+class Performance(Frozen, spec.Performance):
+    """How a run is launched: settings of the trainer, variables of its job, and how its ranks are bound."""
+
+    trainer: TrainerSettings = TrainerSettings()
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables of the job; those of the cluster and of the run win over them."""
+    ranks_per_numa_node: PositiveInt | None = None
+    """How many neighbouring ranks are bound to one NUMA node, its cores and memory; None to bind none."""
+    priority_cores: bool = False
+    """Whether each rank is also bound to two cores of its own, as upstream does on B300."""
+    vboost: bool = False
+    """Whether `nvidia-smi boost-slider --vboost 1` steers power to the tensor cores before the training."""
+    arguments: dict[str, str] = Field(default_factory=dict)
+    """Of upstream's script, which starts a recipe by name, beside those of its release."""
+
+
+class ProfileWindow(Frozen, spec.ProfileWindow):
     """What a profile run looks at: with Nsight Systems on GPUs that have it, else with torch's profiler."""
 
-    first_step: int = Field(ge=0)
-    last_step: PositiveInt
-    """Steps `first_step … last_step` are profiled, as far as the run goes."""
     ranks: tuple[int, ...] = Field(min_length=1)
-    """Global ranks."""
     gpu_metrics: bool = False
     """Whether the GPUs' hardware counters are sampled, too (Nsight Systems only)."""
     nsight: Nsight = Nsight()
 
 
-class Run(Frozen):
+class Run(Frozen, spec.PlannedRun):
     """One planned training job: all that trainer and job script need, and nothing of where it lands."""
 
     schema_version: Literal[1] = 1
-    experiment: str
-    """The document's experiment name, `pretrain_llama3.1_8b_bf16_8`, with its suffix for the mode."""
     recipe: Recipe
     mode: Mode
-    first_step: int = Field(default=0, ge=0)
-    """Global step the run starts at: 0, or the saved step for a checkpoint load."""
-    max_steps: PositiveInt
-    """Global step at which the run ends: steps `first_step … max_steps - 1` are trained."""
     window: Window
     time_limit_s: PositiveInt
     cluster: str
     repeat: PositiveInt = 1
-    seed: int = 1234
-    checkpoint_path: str | None = None
-    """Folder above `weights/` to load from; set when the saving job has ended."""
-    async_save: bool = False
-    """Whether training goes on while the checkpoint is written; in the mode `checkpoint_save` only."""
     environment: dict[str, str] = Field(default_factory=dict)
     """What the user asks for; it wins over that of the workload and of the cluster."""
     performance: Performance = Performance()
-    """How the workload launches such a run, with the trainer's settings that the user asks for."""
     profile: ProfileWindow | None = None
-    """For the mode `profile`, and only there."""
-    model_flops: PositiveFloat | None = None
-    """Floating-point operations of a step on one sample, by the recipe's formula: for TFLOPS in the log."""
     cluster_options: dict[str, bool | int | str] = Field(default_factory=dict)
     """What is asked of the kind of cluster, by the names that it declares in its folder."""
     cell: str | None = None

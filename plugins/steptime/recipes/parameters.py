@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from steptime.errors import UserError
-from steptime.recipes.layers import HybridShape
 from steptime.recipes.megatron_bridge import KnownRecipe, known_recipe
-from steptime.recipes.models import Model, ModelShape, Recipe
+from steptime.recipes.models import HybridShape, Model, ModelShape, Recipe
 from steptime.recipes.named import NamedRecipe
 
 _GATED = {"llama": True, "nemotron4": False, "nemotron_h": False}

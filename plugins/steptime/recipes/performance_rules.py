@@ -15,8 +15,7 @@ from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS
 from steptime.recipes.config_problems import Location, Mistake, check_each
 from steptime.recipes.environment import checked_environment
-from steptime.recipes.models import Mode, Parallelism, Recipe
-from steptime.recipes.performance import FP8_RECIPES, Performance, TrainerSettings
+from steptime.recipes.models import FP8_RECIPES, Mode, Parallelism, Performance, Recipe, TrainerSettings
 from steptime.refusals import written
 
 CPU = "cpu"

@@ -202,7 +202,7 @@ def peak_memory_gib(log: TrainingLog) -> float | None:
     return max(sizes) / 2**30 if sizes else None
 
 
-def checkpoint_seconds(log: TrainingLog) -> dict[str, float | None]:
+def checkpoint_seconds(log: TrainingLog) -> dict[str, Any]:
     """Return the times of the last save and the last load that have one.
 
     `checkpoint_save_s` is from its start until it was whole on disk, `checkpoint_blocked_s` how long training
@@ -231,7 +231,7 @@ def _what_is_there(log: TrainingLog, window: Window) -> str:
     return f"{missing} missing; the log has steps {min(numbers)} to {max(numbers)}"
 
 
-def _logged_rates(log: TrainingLog, step_time_s: float) -> dict[str, float]:
+def _logged_rates(log: TrainingLog, step_time_s: float) -> dict[str, Any]:
     """Tokens per second, if the trainer's own record has the size of a step."""
     started = log.started or {}
     sizes: list[Any] = [started.get(name) for name in ("seq_length", "global_batch_size", "world_size")]
@@ -241,7 +241,7 @@ def _logged_rates(log: TrainingLog, step_time_s: float) -> dict[str, float]:
     return _token_rates(seq_length, global_batch_size, gpus, step_time_s)
 
 
-def _token_rates(seq_length: int, global_batch_size: int, gpus: int, step_time_s: float) -> dict[str, float]:
+def _token_rates(seq_length: int, global_batch_size: int, gpus: int, step_time_s: float) -> dict[str, Any]:
     rate = tokens_per_s(seq_length, global_batch_size, step_time_s)
     return {
         "tokens_per_s": rate,

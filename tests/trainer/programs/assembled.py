@@ -31,7 +31,7 @@ from trainer.ending import Ending
 from trainer.environment import prepare
 from trainer.launch import Launch
 from trainer.progress import Progress
-from trainer.run import PlannedRun
+from trainer.spec import PlannedRun
 
 RECORDED = {
     MegatronStrategy: "strategy",

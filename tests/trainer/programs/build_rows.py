@@ -33,7 +33,8 @@ with heavy_imports():
     from trainer import gpu_performance
     from trainer.cpu.cpu_as_cuda import cpu_as_cuda
     from trainer.errors import TrainerError
-    from trainer.run import PlannedRun, read_run
+    from trainer.run import read_run
+    from trainer.spec import PlannedRun
 
 
 NOT_IN_NEMO_2_2 = (

@@ -12,7 +12,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainer import families, parallelism
-from trainer.run import ModelShape, Parallelism, Settings
+from trainer.spec import ModelShape, Parallelism, Settings
 
 META = torch.device("meta")
 ONE_RANK = Parallelism(tensor=1, pipeline=1, context=1, data=1)

@@ -22,7 +22,8 @@ with heavy_imports():
     from trainer.gpu_performance import MegatronCommOverlapCallback
     from trainer.launch import Launch
     from trainer.progress import Progress
-    from trainer.run import PlannedRun, read_run
+    from trainer.run import read_run
+    from trainer.spec import PlannedRun
 
 STAGES = 3
 

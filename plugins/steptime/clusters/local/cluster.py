@@ -197,7 +197,7 @@ class LocalCluster:
             directory=submitted.directory,
             log_path=submitted.log_path,
             submitted_at=submitted.submitted_at,
-            installation=submitted.installation and Installation(**submitted.installation),
+            installation=Installation(**submitted.installation) if submitted.installation else None,
         )
 
     def _submit(self, spec: JobSpec) -> Job:

@@ -52,7 +52,7 @@ class RunaiJob:
             directory=self.directory,
             log_path=self.log_path,
             submitted_at=self.submitted_at,
-            installation=self.installation and Installation(**self.installation),
+            installation=Installation(**self.installation) if self.installation else None,
         )
 
 

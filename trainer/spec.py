@@ -1,0 +1,285 @@
+"""What the trainer is asked to do: the one definition of a planned run, for the planner and for the trainer.
+
+The pipeline stages this file with the trainer. Its planner extends these records by checks and by fields that
+only the pipeline needs, in `steptime.recipes.models`. No dependency but the standard library is allowed here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+FP8_RECIPES = ("delayed", "current")
+"""The recipes of Transformer Engine that the trainer has."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Annotation of a number that must be above zero, or at least zero."""
+
+    zero_allowed: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return {**handler(source), "ge" if self.zero_allowed else "gt": 0}
+
+    def allows(self, number: float) -> bool:
+        """Return whether a number is within the limit."""
+        return number > 0 or (self.zero_allowed and number == 0)
+
+
+Positive = Annotated[int, Limit()]
+NotNegative = Annotated[int, Limit(zero_allowed=True)]
+PositiveFloat = Annotated[float, Limit()]
+
+
+@dataclass(frozen=True)
+class HybridShape:
+    """The Mamba side of a hybrid model (Nemotron-H)."""
+
+    attention_head_dim: Positive
+    mamba_num_heads: Positive
+    mamba_head_dim: Positive
+    mamba_num_groups: Positive
+    mamba_state_dim: Positive
+    chunk_size: Positive
+    """Positions that the state-space scan processes together."""
+    pattern: str | None = None
+    """One letter a layer: M Mamba, * attention, - MLP (Megatron-Core's hybrid override pattern)."""
+
+
+@dataclass(frozen=True)
+class MoeShape:
+    """A mixture of experts, named as in NeMo's configs: a router sends each token to a few of many MLPs."""
+
+    num_moe_experts: Positive
+    moe_router_topk: Positive
+    """Experts of a token."""
+    moe_ffn_hidden_size: Positive
+    """Of one expert."""
+    moe_shared_expert_intermediate_size: Positive | None = None
+    """Of all shared experts together, which get every token; None for no shared experts."""
+    num_dense_layers: NotNegative = 0
+    """Layers at the start with an MLP of `ffn_hidden_size` in place of experts."""
+    moe_layer_freq: Positive = 1
+    """Of the layers after them, one in this many has experts, beginning with the first."""
+    moe_router_score_function: Literal["softmax", "sigmoid"] = "softmax"
+    moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "sinkhorn", "none"] = "aux_loss"
+
+    def expert_layers(self, num_layers: int) -> tuple[int, ...]:
+        """Return 1 for each layer that has experts, else 0."""
+        after = range(num_layers - self.num_dense_layers)
+        return (0,) * self.num_dense_layers + tuple(int(at % self.moe_layer_freq == 0) for at in after)
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek), named as in NeMo's configs."""
+
+    kv_lora_rank: Positive
+    qk_head_dim: Positive
+    qk_pos_emb_head_dim: Positive
+    """Width of the part of a head's keys that holds positions; all heads share it."""
+    v_head_dim: Positive
+    q_lora_rank: Positive | None = None
+    """None if queries come straight from the hidden states."""
+
+
+@dataclass(frozen=True)
+class NemoConfig:
+    """NeMo's config that the trainer builds a model of the family `gpt` from."""
+
+    config: str
+    """Name of the class in nemo.collections.llm: `MixtralConfig`."""
+    fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Fields that differ from the class, besides the sizes."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a transformer that decide its cost, named as in NeMo's model configs."""
+
+    architecture: str
+    """Name of the model family."""
+    num_layers: Positive
+    hidden_size: Positive
+    ffn_hidden_size: Positive
+    num_attention_heads: Positive
+    num_query_groups: Positive
+    vocab_size: Positive
+    seq_length: Positive
+    # From here on None means that the model does not have it.
+    kv_channels: Positive | None = None
+    """Width of an attention head; None for hidden_size / num_attention_heads."""
+    gated_linear_unit: bool | None = None
+    """Whether an MLP has three matrices instead of two; None if the family decides."""
+    share_embeddings_and_output_weights: Literal[True] | None = None
+    hybrid: HybridShape | None = None
+    moe: MoeShape | None = None
+    mla: LatentAttention | None = None
+    mtp_num_layers: Positive | None = None
+    """Layers after the last that predict further tokens (multi-token prediction)."""
+    nemo: NemoConfig | None = None
+    """NeMo's config for a model of the family `gpt`; None if the trainer cannot build it."""
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """How one model is spread over ranks; `world_size = tensor × pipeline × context × data`."""
+
+    data: Positive
+    tensor: Positive = 1
+    pipeline: Positive = 1
+    context: Positive = 1
+    virtual_pipeline: Positive | None = None
+    first_stage_layers: Positive | None = None
+    """Layers of the first stage if it has another number than the stages in between."""
+    last_stage_layers: Positive | None = None
+    expert: Positive | None = None
+    """Ranks that the experts of a layer are spread over; these are ranks of the others, not further ones."""
+    expert_tensor: Positive | None = None
+    """Tensor parallelism within an expert; None for that of the other layers."""
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks (GPUs) of the run."""
+        return self.tensor * self.pipeline * self.context * self.data
+
+    @property
+    def expert_replica(self) -> int:
+        """Ranks that hold every expert once."""
+        return (self.expert or 1) * (self.expert_tensor or self.tensor) * self.pipeline
+
+    @property
+    def stages(self) -> int:
+        """Parts that the layers are divided into."""
+        return self.pipeline * (self.virtual_pipeline or 1)
+
+    @property
+    def own_layers(self) -> tuple[int, ...]:
+        """Layers of the first and of the last stage, as far as they are given."""
+        given = (self.first_stage_layers, self.last_stage_layers)
+        return tuple(layers for layers in given if layers is not None)
+
+    def counts_embedding(self, num_layers: int) -> bool:
+        """Return whether embedding and output count as a layer each when layers are divided into stages.
+
+        Llama 3.1 405b (126 layers on 64 stages) and its proxies of 30 and 62 layers divide only so.
+        """
+        return not self.own_layers and num_layers % self.stages != 0 and (num_layers + 2) % self.stages == 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is trained: a model, its number format, and how it is spread and batched."""
+
+    dtype: str
+    gpu_type: str
+    """`cpu`, or the GPU's type, which means CUDA."""
+    model: ModelShape
+    parallelism: Parallelism
+    micro_batch_size: Positive
+    global_batch_size: Positive
+    image: str | None = None
+    """Container image of the run; None in the trainer's own environment."""
+    step_log: Literal["lines", "bar"] = "lines"
+    """How steps are logged: a line each (NeMo 2), or a progress bar that is redrawn (release 24.11)."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the trainer sets in NeMo beyond a recipe, under NeMo's and Megatron's own names if they have one.
+
+    A setting that is not given is off, as in a plain run of NeMo.
+    """
+
+    fp8_recipe: Literal["delayed", "current", "blockwise", "mxfp8", "nvfp4"] | None = None
+    """How Transformer Engine scales tensors to FP8: from earlier steps, from the tensor, by blocks, or as in
+    the formats MXFP8 and NVFP4. The trainer has those in `FP8_RECIPES`."""
+    first_last_layers_bf16: bool = False
+    """Whether the outermost layers stay in bf16, with `fp8_recipe: current`."""
+    cuda_graphs: bool = False
+    """Whether steps are recorded as CUDA graphs."""
+    cross_entropy_fusion_impl: Literal["native", "te"] = "native"
+    """Whose kernel fuses the loss: torch.compile's or Transformer Engine's."""
+    use_precision_aware_optimizer: bool = False
+    """Whether Adam takes gradients in their own precision, and keeps only what bf16 lacks of fp32 weights."""
+    overlap_grad_reduce: bool = False
+    """Whether the reduction of gradients over data-parallel ranks overlaps with the backward pass."""
+    overlap_param_gather: bool = False
+    """Whether gathering parameters from data-parallel ranks overlaps with the forward pass."""
+    average_in_collective: bool = False
+    """Whether the reduction itself divides the gradients by the number of ranks."""
+    check_for_nan_in_grad: bool = False
+    """Whether every gradient is checked before it is reduced; the loss is checked each step in any case."""
+    comm_overlap_callback: bool = False
+    """Whether NeMo's MegatronCommOverlapCallback, which configures overlaps, is used."""
+    tp_comm_overlap: bool = False
+    """Whether tensor-parallel communication overlaps with matrix products."""
+    tp_comm_overlap_cfg: str | None = None
+    """Name of NeMo's object that splits each layer's communication; None for Transformer Engine's own."""
+    overlap_param_gather_with_optimizer_step: bool = False
+    """Whether parameters of the first virtual stage are gathered while the optimizer works on the others."""
+    defer_embedding_wgrad_compute: bool = False
+    """Whether the weight gradients of the output layer are computed while the pipeline empties."""
+    wgrad_deferral_limit: NotNegative | None = None
+    """Micro batches whose weight gradients are deferred; 0 for all."""
+    learning_rate: PositiveFloat | None = None
+    """The highest learning rate; None for 3e-4, as in NeMo's recipes."""
+    warmup_steps: Positive | None = None
+    """Steps over which the rate rises to it; None for 2,000, as in NeMo's recipes (CPU: 10)."""
+    gc_interval: Positive | None = None
+    """Steps between two garbage collections by NeMo's callback, all ranks at once; None for Python's own."""
+
+
+@dataclass(frozen=True)
+class Performance:
+    """How a run is launched."""
+
+    trainer: Settings = Settings()
+
+
+@dataclass(frozen=True)
+class ProfileWindow:
+    """What a profile run looks at."""
+
+    first_step: NotNegative
+    last_step: Positive
+    """Steps `first_step … last_step` are profiled, as far as the run goes."""
+    ranks: tuple[int, ...]
+    """Global ranks."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One training job: global steps `first_step … max_steps - 1` of a recipe, in a mode."""
+
+    experiment: str
+    """The document's experiment name, `pretrain_llama3.1_8b_bf16_8`, with its suffix for the mode."""
+    recipe: Recipe
+    mode: str
+    max_steps: Positive
+    """Global step at which the run ends."""
+    first_step: NotNegative = 0
+    """Global step at which the run starts: 0, or the saved step for a checkpoint load."""
+    seed: int = 1234
+    checkpoint_path: str | None = None
+    """Folder above `weights/` to load from; set when the saving job has ended."""
+    async_save: bool = False
+    """Whether training goes on while the checkpoint is written; in the mode `checkpoint_save` only."""
+    profile: ProfileWindow | None = None
+    """For the mode `profile`, and only there."""
+    model_flops: PositiveFloat | None = None
+    """Floating-point operations of a step on one sample, by the recipe's formula: for TFLOPS in the log."""
+    performance: Performance = Performance()
+    """How the workload launches such a run, with the trainer's settings that the user asks for."""
+
+    @property
+    def settings(self) -> Settings:
+        """Settings of NeMo."""
+        return self.performance.trainer
+
+    def tflops_per_gpu(self, step_time_s: float) -> float | None:
+        """Return 10¹² operations per second of one rank; None if the plan has no flops of a step."""
+        if self.model_flops is None:
+            return None
+        operations = self.model_flops * self.recipe.global_batch_size
+        return operations / step_time_s / self.recipe.parallelism.world_size / 1e12
