@@ -59,7 +59,7 @@ screenshots: setup ## take the pictures of README and docs, from the running dem
 lock: setup ## resolve the packages of the Airflow environment and of docker/Dockerfile anew
 	$(BIN)/uv pip compile --quiet pyproject.toml requirements-bootstrap.txt --universal --python-version 3.11 --extra celery --group dev --generate-hashes -o requirements.lock
 	cp requirements.lock docker/requirements.lock # uv keeps the versions that it finds in its output file
-	$(BIN)/uv pip compile --quiet pyproject.toml --extra team --generate-hashes -o docker/requirements.lock
+	$(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --extra team --generate-hashes -o docker/requirements.lock
 
 clean: ## stop Airflow and Slurm, and delete the environment and all state
 	@test ! -x $(BIN)/steptime || { $(BIN)/steptime down && $(BIN)/steptime slurm down; }

@@ -1,6 +1,6 @@
 """The team deployment: Compose and its schema accept the files, no secret has a default, the image is locked.
 
-No container is started here: docs/team-deployment.md says what else was tried, and how.
+No container is started here: `make test-compose` does that.
 """
 
 import json
@@ -33,11 +33,14 @@ SECRETS = {
     "AIRFLOW_ADMIN_PASSWORD": "4e" * 16,
     "REDIS_PASSWORD": "5f" * 16,
 }
+REQUIRED = {**SECRETS, "STEPTIME_VERSION": "0.2.0"}
 SETTINGS = {
-    *("AIRFLOW_EXECUTOR", "AIRFLOW_BASE_URL", "AIRFLOW_ADDRESS", "AIRFLOW_PORT"),
-    *("STEPTIME_IMAGE", "STEPTIME_SLURM_IMAGE", "STEPTIME_DEFAULT_CLUSTER"),
+    *("AIRFLOW_EXECUTOR", "AIRFLOW_BASE_URL", "AIRFLOW_ADDRESS", "AIRFLOW_PORT", "AIRFLOW_MEMORY"),
+    *("AIRFLOW_OTEL_ON", "OTEL_EXPORTER_OTLP_ENDPOINT", "WORKER_CONCURRENCY", "RETENTION_DAYS"),
+    *("STEPTIME_IMAGE", "STEPTIME_TARGET", "STEPTIME_DEFAULT_CLUSTER", "POSTGRES_IMAGE", "REDIS_IMAGE"),
+    *("BASE_IMAGE", "AIRFLOW_IMAGE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 }
-AIRFLOW_SERVICES = {"init", "api-server", "scheduler", "dag-processor", "triggerer"}
+AIRFLOW_SERVICES = {"init", "api-server", "scheduler", "dag-processor", "triggerer", "cleanup"}
 DATABASES = {"airflow-db", "store-db"}
 CELERY_SERVICES = {"redis", "worker"}
 VARIANTS: dict[str, tuple[tuple[str, ...], set[str]]] = {
@@ -60,7 +63,7 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Compose:
             pytest.fail("docker-compose is missing and this test needs it: apt-get install docker-compose")
     env_file = tmp_path_factory.mktemp("compose") / "env"
 
-    def run(*arguments: str, variables: Mapping[str, str] = SECRETS) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, variables: Mapping[str, str] = REQUIRED) -> subprocess.CompletedProcess[str]:
         # A file of variables is given so that the .env of whoever runs the test stays out of it.
         env_file.write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
         return _run([*command, f"--env-file={env_file}", *arguments])
@@ -111,27 +114,27 @@ def test_airflow_looks_into_a_file_for_logins_only_beside_the_mini_slurm(
     resolved: dict[str, Any], variant: str
 ) -> None:
     """A team's own secrets backend, or none, is not to be replaced by a file that is not there."""
-    for name in set(resolved["services"]) & (AIRFLOW_SERVICES | {"worker"} - {"init"}):
+    for name in set(resolved["services"]) & (AIRFLOW_SERVICES | {"worker"}):
         told = [key for key in resolved["services"][name]["environment"] if "SECRETS" in key]
-        assert bool(told) is (variant == "mini-slurm" and name != "init"), name
+        assert bool(told) is (variant == "mini-slurm" and name not in ("init", "cleanup")), name
 
 
-@pytest.mark.parametrize("unset", SECRETS)
-def test_a_secret_that_is_unset_stops_the_start(compose: Compose, unset: str) -> None:
-    done = compose("config", variables={name: value for name, value in SECRETS.items() if name != unset})
+@pytest.mark.parametrize("unset", REQUIRED)
+def test_a_secret_or_version_that_is_unset_stops_the_start(compose: Compose, unset: str) -> None:
+    done = compose("config", variables={name: value for name, value in REQUIRED.items() if name != unset})
     assert done.returncode != 0
     assert f"set {unset}, see docs/team-deployment.md" in done.stdout + done.stderr
 
 
 def test_only_settings_have_defaults() -> None:
     text = COMPOSE_FILE.read_text(encoding="utf-8") + MINI_SLURM_FILE.read_text(encoding="utf-8")
-    assert set(re.findall(r"\$\{(\w+):\?", text)) == set(SECRETS)
+    assert set(re.findall(r"\$\{(\w+):\?", text)) == set(REQUIRED)
     assert set(re.findall(r"\$\{(\w+):-", text)) == SETTINGS
     assert len(re.findall(r"(?<!\$)\$\{", text)) == len(re.findall(r"\$\{\w+:[?-]", text))
 
 
 def test_every_lasting_service_is_watched_and_restarted(services: dict[str, Any]) -> None:
-    for name in AIRFLOW_SERVICES - {"init"} | DATABASES | CELERY_SERVICES | {"mini-slurm"}:
+    for name in AIRFLOW_SERVICES - {"init", "cleanup"} | DATABASES | CELERY_SERVICES | {"mini-slurm"}:
         assert services[name]["healthcheck"]["test"], name
         assert services[name]["restart"] == "unless-stopped", name
 
@@ -162,8 +165,13 @@ def test_the_mini_slurm_and_airflow_share_state_user_and_packages(services: dict
     kept = json.loads(scheduler["environment"]["AIRFLOW__SECRETS__BACKEND_KWARGS"])["connections_file_path"]
     assert Path(kept).relative_to("/opt/steptime/home") == Path("airflow/connections.json")
     assert f"--ssh-host {slurm['hostname']}" in slurm["command"][0]
-    stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
-    assert stages == [scheduler["build"]["target"], slurm["build"]["target"]]
+
+
+def test_one_image_is_built_once(services: dict[str, Any]) -> None:
+    built = {name: service["build"]["target"] for name, service in services.items() if "build" in service}
+    assert built == {"init": "airflow", "mini-slurm": "mini-slurm"}
+    assert {services[name]["image"] for name in AIRFLOW_SERVICES | {"worker"}} == {"steptime:0.2.0"}
+    assert services["mini-slurm"]["image"] == "steptime-mini-slurm:0.2.0"
 
 
 def test_work_that_names_no_cluster_never_trains_in_the_containers_of_airflow(
@@ -218,7 +226,7 @@ def test_the_image_has_the_versions_that_are_tested() -> None:
 def test_what_the_image_copies_is_there_and_let_through() -> None:
     let_through = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert "*" in let_through
-    copies = re.findall(r"^COPY (.+) \S+$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    copies = re.findall(r"^COPY (?!--)(.+) \S+$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
     for source in " ".join(copies).split():
         assert (ROOT / source).exists(), source
         assert f"!{source}" in let_through, source
