@@ -18,7 +18,7 @@ from alembic.script import ScriptDirectory
 from end_to_end.driving import wait_until
 from filelock import FileLock
 
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import StoreUnavailable, SystemFailure, UserError
 from steptime.results import database, migrations, schema
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -116,6 +116,12 @@ def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path
     with pytest.raises(SystemFailure, match=r"ada:\*\*\*@.*check that PostgreSQL runs") as failure:
         Store(url).results()
     assert "hunter2" not in str(failure.value)
+
+
+def test_a_database_that_the_server_lacks_is_not_waited_for(postgresql_url: str) -> None:
+    with pytest.raises(SystemFailure, match='"nowhere" does not exist') as failure:
+        Store(postgresql_url.replace("/postgres?", "/nowhere?")).results()
+    assert not isinstance(failure.value, StoreUnavailable)
 
 
 def test_a_locked_store_is_a_failure_of_the_system(

@@ -1,9 +1,9 @@
 """The operators from a job's log to the metrics store: read, validate, publish, report."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
@@ -35,6 +35,13 @@ from steptime.results.columns import BY_NAME
 from steptime.results.database import wait_for_store
 from steptime.results.measurement import Measurement
 from steptime.results.models import Result, Submitted, Verdict
+
+Done = TypeVar("Done")
+
+
+def with_store(task: BaseOperator, cluster: str, work: Callable[[], Done]) -> Done:
+    """Do `work`, which must be idempotent, with the store; wait for the store as long as for this cluster."""
+    return wait_for_store(work, task.log.warning, load_cluster(cluster).patience_h * 3600)
 
 
 class ReadLogOperator(RunOperator):
@@ -90,7 +97,7 @@ class ReadLogOperator(RunOperator):
             self.log.warning("%s: %s", problem.kind, problem.message)
         result = Result(submitted=submitted, status=status, measurement=measurement, log=log, record=record)
         with airflow_errors():
-            wait_for_store(lambda: keep_measured(Store(), result), self.log.warning)
+            with_store(self, config.name, lambda: keep_measured(Store(), result))
         return {"cluster": submitted.job.cluster, "job": submitted.job.name}
 
     async def _read(self, cluster: Cluster, submitted: Submitted) -> tuple[JobStatus, TrainingLog, str]:
@@ -125,7 +132,7 @@ class ReadLogOperator(RunOperator):
         """Return how a job ended according to the store, if its log was read before."""
         from steptime.results.store import Store
 
-        stored = wait_for_store(lambda: Store().find(job.name), self.log.warning)
+        stored = with_store(self, job.cluster, lambda: Store().find(job.name))
         return stored.status if stored is not None and stored.job == job else otherwise
 
 
@@ -153,6 +160,10 @@ class MeasuredRunOperator(RunOperator):
         """Return the run, once the task has begun."""
         return self._run
 
+    def with_store(self, work: Callable[[], Done]) -> Done:
+        """Do `work` with the store. As the function `with_store`."""
+        return with_store(self, self.handle["cluster"], work)
+
 
 class ValidateOperator(MeasuredRunOperator):
     """Checks a measured run in the store, and makes it valid or rejected."""
@@ -168,7 +179,7 @@ class ValidateOperator(MeasuredRunOperator):
 
         job_name = self.handle["job"]
         with airflow_errors():
-            result = wait_for_store(lambda: Store().measured(job_name), self.log.warning)
+            result = self.with_store(lambda: Store().measured(job_name))
             self._run = result.run
             record = parse_record(result.record)
             earlier = () if record is None else record.earlier_attempts
@@ -177,7 +188,7 @@ class ValidateOperator(MeasuredRunOperator):
             )
             self.log.info("%s", sentences.of_verdict(result.run, verdict))
             self._log(verdict)
-            wait_for_store(lambda: keep_verdict(Store(), job_name, verdict), self.log.warning)
+            self.with_store(lambda: keep_verdict(Store(), job_name, verdict))
             if not verdict.valid:
                 reasons = "; ".join(f"{check.name}: {check.message}" for check in verdict.failures)
                 raise UserError(f"the result of job '{job_name}' is rejected and not published: {reasons}")
@@ -209,25 +220,24 @@ class PublishOperator(MeasuredRunOperator):
         from steptime.results.store import Store
 
         job_name, store = self.handle["job"], Store()
-        warn = self.log.warning
         with airflow_errors():
-            wait_for_store(lambda: publish(store, job_name), warn)
-            row = wait_for_store(lambda: store.run(job_name), warn)
-            record = parse_record(wait_for_store(lambda: store.record(job_name), warn)["content"])
+            self.with_store(lambda: publish(store, job_name))
+            row = self.with_store(lambda: store.run(job_name))
+            record = parse_record(self.with_store(lambda: store.record(job_name))["content"])
             self._run = None if record is None else record.run
-            extra = extra_of_run(row, wait_for_store(lambda: finding_of_run(store, row), warn))
+            extra = extra_of_run(row, self.with_store(lambda: finding_of_run(store, row)))
             asset = published_results(row["workload"])
             # Set here, and no alias: tasks that use an alias for the first time at once fail, in Airflow 3.3.
             self.outlets = [asset]
             context["outlet_events"][asset].extra = extra
             stands = ", ".join(filter(None, (extra["verdict"], extra["suspicion"])))
             self.log.info("published %s: %s", job_name, stands or "not judged")
-            for one in wait_for_store(lambda: pending_notifications(store, job_name), warn):
-                command = wait_for_store(partial(fresh_runs_command, store, one.run, one.standing), warn)
+            for one in self.with_store(lambda: pending_notifications(store, job_name)):
+                command = self.with_store(partial(fresh_runs_command, store, one.run, one.standing))
                 sentence = sentences.of_regression(one, command)
                 self.log.info("%s", sentence)
                 notify(Event(f"regression {one.standing.state}"), sentence, context, self.log.error)
-                wait_for_store(partial(mark_notified, store, job_name, one), warn)
+                self.with_store(partial(mark_notified, store, job_name, one))
         return dict(self.handle)
 
 
@@ -255,10 +265,9 @@ class ReportOperator(BaseOperator):
         planned = Plan.model_validate(self.plan)
         ti = context["ti"]
         with airflow_errors():
-            wait_for_store(
-                lambda: withdraw_plans([dag_run_of(context)], [planned.request.cluster]), self.log.warning
-            )
-            rows = wait_for_store(lambda: own_runs(Store(), ti.dag_id, ti.run_id), self.log.warning)
+            cluster = planned.request.cluster
+            with_store(self, cluster, lambda: withdraw_plans([dag_run_of(context)], [cluster]))
+            rows = with_store(self, cluster, lambda: own_runs(Store(), ti.dag_id, ti.run_id))
         # A cleared task makes a new attempt: the latest one of each planned run counts.
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
         sentence = sentences.of_runs([run.label for run in planned.all_runs], latest)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from steptime.durations import duration
 from steptime.errors import StoreUnavailable, SystemFailure, UserError, shown
 from steptime.waiting import retrying
 
@@ -34,6 +35,16 @@ Done = TypeVar("Done")
 _LONGEST_PAUSE_S = 60
 _WAIT_S = 30  # for another writer; one publishing takes some 10 ms
 _CONNECT_WITHIN_S = 10
+_DEAD_SERVER = {
+    **{"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3},
+    "tcp_user_timeout": 60_000,  # ms
+}
+"""After how long a connection breaks if the server's machine is gone: by the kernel's defaults two hours."""
+_MISCONFIGURED = (
+    *("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist"),
+    *("unable to open", "readonly database"),
+)
+"""In errors that do not pass by waiting."""
 _MIGRATION_LOCK = 0x7374657074696D65  # key of PostgreSQL's advisory lock: "steptime" in ASCII
 _ADVICE = {
     "locked": "another process has been writing to it for long: try again",
@@ -70,17 +81,21 @@ def write_transaction(url: str) -> "Iterator[Connection]":
         yield connection
 
 
-def wait_for_store(work: Callable[[], Done], warn: Callable[[str], None]) -> Done:
+def wait_for_store(
+    work: Callable[[], Done], warn: Callable[[str], None], patience_s: float | None = None
+) -> Done:
     """Call `work`, and call it again after growing pauses while the store does not answer.
 
-    `work` must be idempotent. Raises StoreUnavailable after STORE_PATIENCE_S.
+    `work` must be idempotent. Raises StoreUnavailable after `patience_s`, by default STORE_PATIENCE_S.
     """
+    patience_s = STORE_PATIENCE_S if patience_s is None else patience_s
     again = retrying(
         StoreUnavailable,
         longest_s=_LONGEST_PAUSE_S,
-        timeout_s=STORE_PATIENCE_S,
+        timeout_s=patience_s,
         before_sleep=lambda state: warn(
-            f"{state.outcome and state.outcome.exception()}; trying again in {state.upcoming_sleep:.0f} s"
+            f"{state.outcome and state.outcome.exception()}. The store is asked again in "
+            f"{state.upcoming_sleep:.0f} s, and for up to {duration(patience_s)} in all"
         ),
     )
     return again(work)()
@@ -169,7 +184,7 @@ def _create_engine(url: "URL") -> "Engine":
         return create_engine(
             url.set(drivername="postgresql+psycopg"),
             pool_pre_ping=True,
-            connect_args={"connect_timeout": _CONNECT_WITHIN_S},
+            connect_args={"connect_timeout": _CONNECT_WITHIN_S, **_DEAD_SERVER},
         )
     # SQLite opens in 0.1 ms, and a connection that is closed after use survives neither a fork nor a thread.
     engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": _WAIT_S})
@@ -269,7 +284,7 @@ def _named_failures(url: str) -> Iterator[None]:
             "check the database and its disk",
         )
         address = parsed.render_as_string()  # without the password
-        is_away = (
+        is_away = not any(words in reason for words in _MISCONFIGURED) and (
             isinstance(error, (OperationalError, InterfaceError))
             or (isinstance(error, DBAPIError) and error.connection_invalidated)
             or "read-only transaction" in reason  # PostgreSQL's standby, before a failover is complete
