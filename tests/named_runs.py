@@ -1,8 +1,7 @@
 """Planned runs of a recipe by name, small enough for a stand-in of Megatron-Bridge's script."""
 
 from steptime.clusters.base import Staged
-from steptime.recipes.models import Mode, Parallelism, Recipe, Run, Window
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import Mode, NamedRecipe, Parallelism, Recipe, Run, Window
 
 SAVED_AT = 6
 IN_IMAGE = Staged(

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 
 from steptime import settings
 from steptime.frozen import Frozen
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import NamedRecipe
 from steptime.recipes.published import PerformanceRow, list_references, load_reference
 from steptime.recipes.workloads import list_workloads, load_workload
 

@@ -49,7 +49,7 @@ def ready(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Call
     check_world_size(run, launch)
     weights = find_weights(Path(run.checkpoint_path)) if run.checkpoint_path else None
     prepare(launch, run.recipe)
-    if nemo1.has_nemo_1(run.recipe):
+    if run.recipe.has_nemo_1:
         return lambda launch, ending: nemo1.train(run, launch, arguments.output, ending)
     remark = check_versions()
     if remark and launch.rank == 0:

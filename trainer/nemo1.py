@@ -15,17 +15,10 @@ from typing import Any
 from trainer.ending import Ending
 from trainer.errors import TrainerError
 from trainer.launch import Launch
-from trainer.spec import PlannedRun, Recipe
+from trainer.spec import PlannedRun
 
-IMAGES = ("nemo:24.09",)
-"""Name and tag of the images that have NeMo 1, in whatever registry."""
 PROGRAM = Path("/opt/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py")
 CONFIG = Path(__file__).with_name("nemo1-nemotron4-340b.yaml")
-
-
-def has_nemo_1(recipe: Recipe) -> bool:
-    """Return whether the recipe's image has NeMo 1."""
-    return recipe.image is not None and recipe.image.rpartition("/")[2] in IMAGES
 
 
 def train(run: PlannedRun, launch: Launch, output: Path, ending: Ending) -> None:

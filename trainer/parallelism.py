@@ -7,10 +7,8 @@ from megatron.core.distributed import DistributedDataParallelConfig
 from nemo.lightning.pytorch.strategies import MegatronStrategy
 
 from trainer.errors import TrainerError
-from trainer.spec import Parallelism, Recipe, Settings
+from trainer.spec import NUMBER_FORMATS, Parallelism, Recipe, Settings
 from trainer.versions import accepted
-
-DTYPES = {"cpu": ("fp32",), "cuda": ("fp32", "bf16", "fp8")}
 
 
 def check_device_trains(recipe: Recipe, device: str) -> None:
@@ -19,10 +17,10 @@ def check_device_trains(recipe: Recipe, device: str) -> None:
     Raises:
         TrainerError: with what it can.
     """
-    if recipe.dtype not in DTYPES[device]:
+    if recipe.dtype not in NUMBER_FORMATS[device]:
         raise TrainerError(
             f"this trainer cannot train dtype '{recipe.dtype}' on {device}; "
-            f"it can: {', '.join(DTYPES[device])}."
+            f"it can: {', '.join(NUMBER_FORMATS[device])}."
         )
     if device == "cpu" and recipe.parallelism.context > 1:
         raise TrainerError(

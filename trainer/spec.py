@@ -8,8 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+NUMBER_FORMATS = {"cpu": ("fp32",), "cuda": ("fp32", "bf16", "fp8")}
+"""Number formats that the trainer has, by device."""
 FP8_RECIPES = ("delayed", "current")
-"""The recipes of Transformer Engine that the trainer has."""
+"""Recipes of Transformer Engine that the trainer has."""
+NEMO_1_IMAGES = ("nemo:24.09",)
+"""Images with NeMo 1, by name and tag in whatever registry."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,11 @@ class Recipe:
     """Container image of the run; None in the trainer's own environment."""
     step_log: Literal["lines", "bar"] = "lines"
     """How steps are logged: a line each (NeMo 2), or a progress bar that is redrawn (release 24.11)."""
+
+    @property
+    def has_nemo_1(self) -> bool:
+        """Whether the image has NeMo 1."""
+        return self.image is not None and self.image.rpartition("/")[2] in NEMO_1_IMAGES
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from printed_tables import by_name, configuration_rows
 from docs.make_published_numbers import odd_tokens
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.config import SlurmConfig
-from steptime.recipes.models import Mode, Recipe, Run, Window
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import Mode, NamedRecipe, Recipe, Run, Window
 from steptime.recipes.notation import parse_time_limit
 from steptime.recipes.published import load_reference, published_performance
 from steptime.recipes.workloads import list_workloads, load_workload

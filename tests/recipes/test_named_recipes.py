@@ -18,8 +18,7 @@ from steptime.clusters.program import program_of
 from steptime.errors import UserError
 from steptime.recipes.flops import model_flops
 from steptime.recipes.megatron_bridge import release_of
-from steptime.recipes.models import Mode, ModelShape, ProfileWindow, Recipe, Run, Window
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import Mode, ModelShape, NamedRecipe, ProfileWindow, Recipe, Run, Window
 from steptime.recipes.parameters import Parameters, stated_parameters
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import list_workloads, load_workload

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from steptime.recipes.models import Mode
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import Mode, NamedRecipe
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.settings import home
@@ -93,7 +92,7 @@ def rows_of_images() -> dict[str, list[Row]]:
     for name in list_workloads():
         workload = load_workload(name)
         for recipe, rule in workload.recipes():
-            if rule.printed is None or recipe.image is None or recipe.image.endswith(nemo1.IMAGES):
+            if rule.printed is None or recipe.image is None or recipe.has_nemo_1:
                 continue
             if isinstance(recipe.model, NamedRecipe):
                 continue

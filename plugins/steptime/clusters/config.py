@@ -34,8 +34,7 @@ from steptime.plug_points import CLUSTER_KINDS, CONTAINERS
 from steptime.recipes.config_files import Document, names_in, read_document
 from steptime.recipes.config_problems import FieldErrors, Mistake, load_each
 from steptime.recipes.environment import checked_environment, leads_to_code, names_secret
-from steptime.recipes.models import Run
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import NamedRecipe, Run
 from steptime.settings import config_dir, home
 
 _NO_CONTAINER = "none"
@@ -55,8 +54,6 @@ class ClusterConfig(Frozen):
     """Folders that containers see besides `work_dir`, at the same path; `/data:ro` for reading only."""
     import_in_job: bool = False
     """Whether images are imported by a job, because the login node may not or cannot."""
-    import_partition: str | None = None
-    """The partition for that job; None for that of the training jobs."""
     work_dir: str
     """Folder on the cluster for experiments and what is staged; `{STEPTIME_HOME}` is the state folder."""
     environment: Annotated[dict[str, str], AfterValidator(checked_environment)] = Field(default_factory=dict)

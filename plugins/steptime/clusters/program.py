@@ -2,8 +2,7 @@
 
 from steptime.clusters.base import Staged
 from steptime.recipes.megatron_bridge import bridge_command, scripts_folder
-from steptime.recipes.models import RUN_FILE, Run
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import RUN_FILE, NamedRecipe, Run
 
 
 def program_of(run: Run) -> tuple[str, ...]:

@@ -9,9 +9,10 @@ from typing import Any, Self, TypeVar
 from pydantic import ValidationError
 
 from steptime.errors import BrokenFiles, UserError
-from steptime.recipes.named import DESCRIBED, NAMED
 from steptime.refusals import in_words
 
+NAMED, DESCRIBED = "(named)", "(described)"
+"""Tags of the union of models, in a form that no field and no key has: places of problems go without them."""
 Location = tuple[int | str, ...]
 Loaded = TypeVar("Loaded")
 

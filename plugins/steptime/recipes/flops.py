@@ -16,8 +16,7 @@ from steptime.frozen import Frozen
 from steptime.plug_points import FLOPS_FORMULAS
 from steptime.recipes.config_files import Document, broken_entries, read_entries
 from steptime.recipes.counting import Counted
-from steptime.recipes.models import Model, ModelShape, Recipe
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import Model, ModelShape, NamedRecipe, Recipe
 from steptime.settings import config_dir, shipped
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, PositiveInt, Tag, field_validator, model_validator
 
@@ -16,8 +16,7 @@ from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.plug_points import MODEL_FAMILIES
 from steptime.recipes import spec
-from steptime.recipes.config_problems import FieldError, FieldErrors, Mistake
-from steptime.recipes.named import DESCRIBED, MEGATRON_BRIDGE, NAMED, NamedRecipe, kind_of_model
+from steptime.recipes.config_problems import DESCRIBED, NAMED, FieldError, FieldErrors, Mistake
 from steptime.refusals import written
 
 RUN_FILE = "run.json"
@@ -206,8 +205,41 @@ def check_gpt(shape: ModelShape) -> None:
             raise FieldError(message, "nemo", "fields", name)
 
 
+MEGATRON_BRIDGE = "megatron_bridge"
+"""What a workload's file has as `architecture` of such a model."""
+
+_Name = Annotated[str, written("[a-z0-9][a-z0-9_.]*", "small letters, digits, _ and ., as in gpt_oss_120b")]
+"""Becomes an argument of a command; upstream's parser has no capitals either."""
+
+
+class NamedRecipe(Frozen):
+    """A recipe of Megatron-Bridge that is known by name alone: upstream has the sizes of its model."""
+
+    architecture: Literal["megatron_bridge"]
+    family: _Name
+    """As the release's launch script calls it: `gpt_oss`."""
+    recipe: _Name
+    """`gpt_oss_120b`; in release 25.11 what stands behind the family's name, `120b`."""
+    variant: _Name | None = None
+    """Of several configurations that a recipe has for one type of GPU, `v2`; None for upstream's default."""
+    seq_length: PositiveInt
+    """Tokens of a sample, for tokens per second; the recipe has it itself."""
+
+    @property
+    def num_layers(self) -> None:
+        """Not known here."""
+
+
+def _kind_of_model(model: Any) -> str:
+    """Return the tag of the model, in a union with `NamedRecipe`, that a description is read as."""
+    architecture = (
+        model.get("architecture") if isinstance(model, dict) else getattr(model, "architecture", None)
+    )
+    return NAMED if architecture == MEGATRON_BRIDGE else DESCRIBED
+
+
 Model = Annotated[
-    Annotated[ModelShape, Tag(DESCRIBED)] | Annotated[NamedRecipe, Tag(NAMED)], Discriminator(kind_of_model)
+    Annotated[ModelShape, Tag(DESCRIBED)] | Annotated[NamedRecipe, Tag(NAMED)], Discriminator(_kind_of_model)
 ]
 """What a recipe trains: described by its sizes, or known by name."""
 

@@ -8,7 +8,7 @@ from steptime.errors import UserError
 from steptime.recipes.config_files import Document
 from steptime.recipes.config_problems import Location, Mistake
 from steptime.recipes.megatron_bridge import known_recipe, misfit, misnamed, set_already
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import NamedRecipe
 from steptime.recipes.parameters import misnamed_size
 from steptime.recipes.performance_rules import PerformanceRules
 from steptime.recipes.workload_file import Platform

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from steptime.errors import UserError
 from steptime.recipes.megatron_bridge import KnownRecipe, known_recipe
-from steptime.recipes.models import HybridShape, Model, ModelShape, Recipe
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import HybridShape, Model, ModelShape, NamedRecipe, Recipe
 
 _GATED = {"llama": True, "nemotron4": False, "nemotron_h": False}
 """Whether a family's MLP has three matrices, or two."""

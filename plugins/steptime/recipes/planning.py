@@ -13,9 +13,8 @@ from steptime.frozen import Frozen
 from steptime.recipes.environment import check_environment
 from steptime.recipes.flops import recipe_flops
 from steptime.recipes.image import parse_image
-from steptime.recipes.models import Mode, Performance, Recipe, Run, Window
+from steptime.recipes.models import Mode, NamedRecipe, Performance, Recipe, Run, Window
 from steptime.recipes.modes import Schedule, mode_of, profile_of, recipe_of_pair, require_tested, schedule_of
-from steptime.recipes.named import NamedRecipe
 from steptime.recipes.notation import parse_time_limit
 from steptime.recipes.options import ClusterOptions, declaration, options_of_kinds
 from steptime.recipes.request import PlanRequest, option_fields, parse_request

@@ -14,8 +14,7 @@ from pydantic.fields import FieldInfo
 
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.models import Recipe
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import NamedRecipe, Recipe
 from steptime.recipes.notation import NUMBERS_PATTERN, TIME_LIMIT_PATTERN, WINDOW_PATTERN
 from steptime.recipes.options import declaration, option, options_of_kinds
 from steptime.refusals import in_words
@@ -209,9 +208,9 @@ class PlanRequest(Frozen):
 def option_fields() -> Mapping[str, FieldInfo]:
     """Return every option by name, in the order of the form; kinds of cluster may share an option."""
     own = {name: field for name, field in PlanRequest.model_fields.items() if field.json_schema_extra}
-    of_kinds = (options.model_fields for options in options_of_kinds().values())
-    fields = {name: field for declared in of_kinds for name, field in declared.items()}
-    return MappingProxyType({**own, **{name: field for name, field in fields.items() if name not in own}})
+    for options in options_of_kinds().values():
+        own |= {name: field for name, field in options.model_fields.items() if name not in own}
+    return MappingProxyType(own)
 
 
 @cache

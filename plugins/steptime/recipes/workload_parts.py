@@ -7,8 +7,7 @@ from pydantic import ValidationError
 
 from steptime.recipes.config_files import Document
 from steptime.recipes.config_problems import Location
-from steptime.recipes.models import ModelShape
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import ModelShape, NamedRecipe
 from steptime.recipes.workload_file import Configuration, Steps
 
 KINDS = ("configurations", "proxies")

@@ -10,8 +10,7 @@ from steptime.clusters.base import JobState, JobStatus
 from steptime.logs.completeness import named_steps
 from steptime.logs.models import Problem, TrainingLog
 from steptime.plug_points import CHECKS
-from steptime.recipes.models import Mode, Run
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import Mode, NamedRecipe, Run
 from steptime.results.measurement import Measurement
 from steptime.results.models import Check, Verdict
 from steptime.results.record import EarlierAttempt

@@ -4,23 +4,10 @@ from collections.abc import Iterable
 
 from steptime.clusters.config import check_permitted, check_runs
 from steptime.errors import UserError
-from steptime.plug_points import MODEL_FAMILIES
 from steptime.recipes.megatron_bridge import bridge_command
-from steptime.recipes.models import Mode, ModelShape, Run
-from steptime.recipes.named import NamedRecipe
+from steptime.recipes.models import Mode, ModelShape, NamedRecipe, Run
 from steptime.recipes.planning import Plan, require_runnable
-
-NEMO_1_IMAGES = frozenset({"nemo:24.09"})
-"""Images with NeMo 1, by name and tag in whatever registry; the trainer has the same list (trainer.nemo1)."""
-
-
-TRAINED = ("gpt", "llama", "nemotron4", "nemotron_h")
-"""Families that the trainer builds (trainer.families), `gpt` for models that state their parts; those of
-other packages are theirs to know."""
-NUMBER_FORMATS = ("fp32", "bf16", "fp8")
-"""Of the trainer (trainer.parallelism)."""
-FP8_RECIPES = (None, "delayed", "current")
-"""Of the trainer (trainer.run)."""
+from steptime.recipes.spec import FP8_RECIPES, NUMBER_FORMATS
 
 
 def require_trainable(runs: Iterable[Run]) -> None:
@@ -35,7 +22,7 @@ def require_trainable(runs: Iterable[Run]) -> None:
                 f"{recipe.workload} {recipe.size} can be planned and measured, and not be trained yet: "
                 f"{problem}"
             )
-        if recipe.image is None or recipe.image.rpartition("/")[2] not in NEMO_1_IMAGES:
+        if not recipe.has_nemo_1:
             continue
         if recipe.model.architecture != "nemotron4":
             raise UserError(
@@ -51,16 +38,14 @@ def require_trainable(runs: Iterable[Run]) -> None:
 
 def _untrainable(run: Run, model: ModelShape) -> str | None:
     """What of a run of a model the trainer does not do yet; None if nothing."""
-    family, dtype, settings = model.architecture, run.recipe.dtype, run.performance.trainer
-    if family in MODEL_FAMILIES.built_in and family not in TRAINED:
-        return f"the trainer builds {', '.join(TRAINED)}, and this is a model of the family '{family}'."
-    if family == "gpt" and (problem := _unbuilt(run, model)) is not None:
+    dtype, settings = run.recipe.dtype, run.performance.trainer
+    if model.architecture == "gpt" and (problem := _unbuilt(run, model)) is not None:
         return problem
-    if dtype not in NUMBER_FORMATS or settings.fp8_recipe not in FP8_RECIPES:
+    if dtype not in NUMBER_FORMATS["cuda"] or settings.fp8_recipe not in (None, *FP8_RECIPES):
         scaling = "" if settings.fp8_recipe is None else f" ({settings.fp8_recipe} scaling)"
         return (
-            f"the trainer has {', '.join(NUMBER_FORMATS)}, FP8 with delayed or current scaling, and not "
-            f"{dtype}{scaling}."
+            f"the trainer has {', '.join(NUMBER_FORMATS['cuda'])}, FP8 with delayed or current scaling, "
+            f"and not {dtype}{scaling}."
         )
     if settings.recompute_granularity is not None:
         return "the trainer recomputes nothing: leave recompute_granularity out."

@@ -33,6 +33,8 @@ class Site(ClusterConfig):
     """Hosts that this connection logs in to, `host` or `host:port`, in the order to try; else its own."""
     partition: str | None = None
     account: str | None = None
+    import_partition: str | None = None
+    """The partition of jobs that import images; None for that of the training jobs."""
     permitted_accounts: tuple[str, ...] | None = None
     """Those that a run may name; None for all. What this file itself sets is not held to these lists."""
     permitted_partitions: tuple[str, ...] | None = None
