@@ -44,6 +44,14 @@ class StoreUnavailable(SystemFailure):
     """The metrics store does not answer now, or takes no writes."""
 
 
+class LoginRefused(OutOfReach):
+    """A host refuses our login, we refuse its key, or no command can run there.
+
+    It may pass, as when the directory service or the home directories are away. On a cluster that was
+    never reached before, it is the user's error.
+    """
+
+
 class SubmitLimit(SystemFailure):
     """A cluster accepts no more jobs of this user or account for now. Submit again later."""
 

@@ -106,11 +106,12 @@ class LoginNode(Sshd):
         self.bin.mkdir(parents=True)
         self._login = slurm.login
         more = "".join(f' "{name}={value}"' for name, value in (environment or {}).items())
+        set_here = tuple(option.split()[0] for option in options)
         lines = (slurm.layout.root / "etc/sshd_config").read_text().splitlines()
         changed = (  # sessions and startups as of most clusters: 10 of each
             line.replace('"PATH=', f'"PATH={self.bin}:') + (more if line.startswith("SetEnv") else "")
             for line in lines
-            if not line.startswith(("ListenAddress", "PidFile", "MaxSessions", "MaxStartups"))
+            if not line.startswith(("ListenAddress", "PidFile", "MaxSessions", "MaxStartups", *set_here))
         )
         super().__init__(folder, [*options, *changed])
 

@@ -127,6 +127,53 @@ async def test_a_job_that_was_taken_though_sbatch_failed_is_found(
     assert (Path(job.directory) / "count").read_text() == "ran\n"
 
 
+async def test_a_job_that_the_queue_does_not_show_is_submitted_once(
+    node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, end_of: EndOf
+) -> None:
+    """Nor does the accounting have it yet."""
+    for command in ("squeue", "sacct"):
+        node.command(command, "exit 0")
+    spec = make_spec("not-shown", "echo ran >> count")
+    job = await behind.submit(spec)
+    assert job == await behind.submit(spec) == await behind.find("not-shown")
+    assert (await behind.poll(["not-shown"]))["not-shown"].state.is_live
+    (node.bin / "squeue").unlink()
+    assert (await end_of(behind, "not-shown")).state is JobState.SUCCEEDED
+    assert jobs_of(slurm_of_session, "not-shown") == ["COMPLETED"]
+
+
+async def test_no_variable_of_the_login_changes_what_slurms_commands_do(
+    make_slurm_config: MakeConfig,
+    slurm_of_session: MiniSlurm,
+    make_spec: MakeSpec,
+    end_of: EndOf,
+    tmp_path: Path,
+) -> None:
+    variables = {
+        **{"SQUEUE_PARTITION": "preempt", "SBATCH_PARTITION": "preempt", "SBATCH_EXPORT": "NONE"},
+        **{
+            "SACCT_FORMAT": "JobID",
+            "SLURM_JOB_ID": "1",
+            "SCANCEL_STATE": "PENDING",
+            "SINFO_PARTITION": "none",
+        },
+    }
+    node = LoginNode(slurm_of_session, tmp_path / "login", environment=variables)
+    script = "export HERE=there\nsrun --mpi=none --ntasks=1 printenv SLURM_JOB_PARTITION HERE > variables"
+    try:
+        async with connect(make_slurm_config(), node.connections) as cluster:
+            job = await cluster.submit(make_spec("own-variables", script))
+            assert (await end_of(cluster, job.name)).state is JobState.SUCCEEDED
+            assert (Path(job.directory) / "variables").read_text() == "batch\nthere\n"
+            await cluster.submit(make_spec("ended", "sleep 1000"))
+            await cluster.cancel("ended")
+            printed = (await cluster.run(["env"])).stdout
+    finally:
+        node.stop()
+    assert jobs_of(slurm_of_session, "ended") == ["CANCELLED"]
+    assert [line for line in printed.splitlines() if line.startswith("SLURM_CONF=")]
+
+
 async def test_a_reply_that_is_lost_with_the_connection_submits_once(
     node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, end_of: EndOf
 ) -> None:

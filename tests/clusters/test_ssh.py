@@ -14,7 +14,7 @@ from slurm_service import MiniSlurm
 from steptime.clusters.connections import Connection
 from steptime.clusters.slurm import sftp
 from steptime.clusters.slurm.ssh import LoginNode
-from steptime.errors import OutOfReach, SystemFailure, UserError
+from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError
 
 from . import login_node
 
@@ -231,6 +231,59 @@ async def test_what_a_login_shell_says_by_itself_is_not_the_commands(
     assert (done.exit_code, done.stdout, done.stderr) == (3, "out\n", "err\n")
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (
+            "ForceCommand echo This account is currently not available.; exit 1",
+            "does not start commands: its login shell ended with exit code 1 and said: This account is curr",
+        ),
+        ("MaxSessions 1", "opens no session beside 1 others in one connection .*MaxSessions"),
+        (
+            "Subsystem sftp sh -c 'echo Welcome to the cluster; exec /usr/lib/openssh/sftp-server'",
+            "what answers on .* is not its SFTP server .*login shell prints text",
+        ),
+    ],
+)
+async def test_a_login_node_that_cannot_work_says_why(
+    slurm_of_session: MiniSlurm, tmp_path: Path, option: str, said: str
+) -> None:
+    sshd = login_node.LoginNode(slurm_of_session, tmp_path / "sshd", options=[option])
+    node = LoginNode("mini_slurm", sshd.connections)
+
+    async def use() -> None:
+        if not option.startswith("ForceCommand"):
+            await node.read("/etc/hostname", 0, 9)
+        await node.run(["true"], timeout_s=60)
+
+    try:
+        with pytest.raises(LoginRefused, match=said):
+            await use()
+    finally:
+        await node.close()
+        sshd.stop()
+
+
+@pytest.mark.parametrize("shell", ["sh", "tcsh"])
+async def test_arguments_arrive_unchanged_through_any_login_shell(
+    slurm_of_session: MiniSlurm, tmp_path: Path, shell: str
+) -> None:
+    sshd = login_node.LoginNode(
+        slurm_of_session, tmp_path / "sshd", options=[f'ForceCommand {shell} -c "$SSH_ORIGINAL_COMMAND"']
+    )
+    node = LoginNode("mini_slurm", sshd.connections)
+    arguments = ["two\nlines", "!!", "back\\slash \\\\ \\n", "'\"$HOME`", "", "é*?"]
+    try:
+        for some in (["plain"], *([one] for one in arguments), arguments):
+            done = await node.run(
+                ["sh", "-c", 'for one; do printf %s "$one|"; done', "sh", *some], timeout_s=60
+            )
+            assert done.stdout == "".join(f"{one}|" for one in some), done
+    finally:
+        await node.close()
+        sshd.stop()
+
+
 async def test_a_death_by_signal_counts_as_in_a_shell(open_node: Callable[..., LoginNode]) -> None:
     assert (await open_node().run(["sh", "-c", "kill -9 $$"], timeout_s=20)).exit_code == 137
 
@@ -245,12 +298,12 @@ async def test_another_host_key_than_the_known_one_is_refused(
 ) -> None:
     other = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJcfRk3rV2Zl6bDgGOnOrxWTuyYoHQQSPnbKzr1FHxL"
     node = open_node(host_key=other)
-    with pytest.raises(UserError, match=r"shows a key that is not trusted .*ssh-keyscan -p"):
+    with pytest.raises(LoginRefused, match=r"shows a key that is not trusted .*ssh-keyscan -p"):
         await node.run(["true"], timeout_s=20)
     known_hosts = tmp_path / "known_hosts"
     known_hosts.write_text(f"elsewhere {other}\n")
     node = open_node(host_key=None, known_hosts=str(known_hosts))
-    with pytest.raises(UserError, match="not trusted"):
+    with pytest.raises(LoginRefused, match="not trusted"):
         await node.run(["true"], timeout_s=20)
 
 
@@ -263,12 +316,10 @@ async def test_the_host_key_of_a_known_hosts_file_will_do(
     assert (await node.run(["true"], timeout_s=20)).exit_code == 0
 
 
-async def test_a_login_that_is_refused_is_the_users(
-    open_node: Callable[..., LoginNode], tmp_path: Path
-) -> None:
+async def test_a_login_that_is_refused(open_node: Callable[..., LoginNode], tmp_path: Path) -> None:
     key = tmp_path / "key"
     asyncssh.generate_private_key("ssh-ed25519").write_private_key(key)
-    with pytest.raises(UserError, match="refuses the login"):
+    with pytest.raises(LoginRefused, match="refuses the login"):
         await open_node(key_file=str(key)).run(["true"], timeout_s=20)
 
 

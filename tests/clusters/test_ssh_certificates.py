@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from steptime.errors import UserError
+from steptime.errors import LoginRefused, UserError
 
 from .ssh_site import Open, Site, connection, where
 
@@ -35,14 +35,16 @@ async def test_user_certificates(site: Site, log_in: Open) -> None:
     ]
     for signed, told in refusals:
         site.sign(keys, **signed)  # type: ignore[arg-type]
-        with pytest.raises(UserError, match=f"refuses the login '{me}': .*{re.escape(told)}"):
+        with pytest.raises(LoginRefused, match=f"refuses the login '{me}': .*{re.escape(told)}"):
             await log_in({"node": connection(node, keys)}).run(["true"], timeout_s=60)
     site.sign(keys, principal=me)  # renewed: the next connection has it
     assert await where(log_in({"node": connection(node, keys)})) == "node"
 
     site.authority = site.keys("stranger")
     site.sign(keys, principal=me)
-    with pytest.raises(UserError, match="in order here: the host may not trust the authority that signed it"):
+    with pytest.raises(
+        LoginRefused, match="in order here: the host may not trust the authority that signed it"
+    ):
         await log_in({"node": connection(node, keys)}).run(["true"], timeout_s=60)
     wrong = [
         ({"certificate_file": "/nowhere/cert"}, "certificate_file '/nowhere/cert': No such file"),
@@ -76,7 +78,7 @@ async def test_host_certificates(site: Site, log_in: Open) -> None:
     for trusting in (of_file, of_field):
         assert await where(log_in({"node": trusting})) == "node"
     stranger = replace(of_field, extra={**of_field.extra, "host_ca_key": site.keys("stranger").public})
-    with pytest.raises(UserError, match=r"key that is not trusted .Host CA key is not trusted"):
+    with pytest.raises(LoginRefused, match=r"key that is not trusted .Host CA key is not trusted"):
         await log_in({"node": stranger}).run(["true"], timeout_s=60)
     for signed, told in (
         ({"principal": "other.example.org"}, "principal mismatch"),
@@ -84,5 +86,5 @@ async def test_host_certificates(site: Site, log_in: Open) -> None:
     ):
         restart(**signed)
         for trusting in (of_file, of_field):
-            with pytest.raises(UserError, match=f"key that is not trusted .Certificate {told}"):
+            with pytest.raises(LoginRefused, match=f"key that is not trusted .Certificate {told}"):
                 await log_in({"node": trusting}).run(["true"], timeout_s=60)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from steptime.clusters.connections import Connection
-from steptime.errors import UserError
+from steptime.errors import LoginRefused, UserError
 
 from .ssh_site import Open, Way, where
 
@@ -78,7 +78,7 @@ async def test_what_an_ssh_config_may_not_do(
     await node.make_folder(str(tmp_path / "made"))
     assert (tmp_path / "made").is_dir()
     (tmp_path / "known_hosts").write_text("elsewhere.site ssh-ed25519 AAAA\n")
-    with pytest.raises(UserError, match="not trusted"):
+    with pytest.raises(LoginRefused, match="not trusted"):
         await log_in(by_config(path), "site").run(["true"], timeout_s=60)
     for unchecked in ("node", "outer"):
         jump = "Host node\n  ProxyJump outer\n"
@@ -108,5 +108,5 @@ async def test_a_wrong_ssh_config_is_told(way: Way, log_in: Open, tmp_path: Path
     path = ssh_config(way, tmp_path, "Host node\n  ProxyJump outer")
     (tmp_path / "known_hosts").write_text(f"node.site {way.node.keys.public}\n")
     told = rf"jump host 127.0.0.1:{way.outer.port} .*{path}.* not trusted .*, as outer.site, to {tmp_path}"
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(LoginRefused, match=told):
         await log_in(by_config(path), "site").run(["true"], timeout_s=60)

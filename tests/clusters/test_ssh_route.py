@@ -14,7 +14,7 @@ import pytest
 
 from steptime.clusters.connections import Connection
 from steptime.clusters.slurm import sftp, ssh_login
-from steptime.errors import OutOfReach, SystemFailure, UserError
+from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError
 
 from .ssh_site import SECRET, Host, Open, Site, Way, connection, where
 
@@ -71,19 +71,19 @@ async def test_each_hop_that_refuses_is_named(
     refusals: list[tuple[dict[str, Any], type[Exception], str]] = [
         (
             {"outer": {"host_key": other.public}},
-            UserError,
+            LoginRefused,
             f"the jump host {outer} shows a key that is not trusted (Host key is not trusted for host "
             "127.0.0.1): if it is new or was installed anew, put what 'ssh-keyscan -p "
             f"{way.outer.port} 127.0.0.1' prints behind the host's name into host_key",
         ),
         (
             {"inner": {"host_key": other.public}},
-            UserError,
+            LoginRefused,
             f"the jump host {inner}, through the jump host {outer}, shows a key that is not trusted",
         ),
         (
             {"inner": {"key_file": str(other.path)}},
-            UserError,
+            LoginRefused,
             f"the jump host {inner}, through the jump host {outer}, refuses the login '{getpass.getuser()}'",
         ),
         (
@@ -93,7 +93,7 @@ async def test_each_hop_that_refuses_is_named(
         ),
         (
             {"node": {"jump_connections": ["outer", "inner"], "host_key": other.public}},
-            UserError,
+            LoginRefused,
             f"the login node {login}, through the jump host {inner}, shows a key that is not trusted",
         ),
         (
@@ -144,10 +144,10 @@ async def test_a_jump_host_that_does_not_forward_is_named(site: Site, log_in: Op
         "node": connection(node, keys, jump_connections=["gate"]),
     }
     with pytest.raises(
-        UserError, match=r"jump host .*'gate'\) does not forward to the login node .*'node'\)"
+        LoginRefused, match=r"jump host .*'gate'\) does not forward to the login node .*'node'\)"
     ):
         await log_in(connections).run(["true"], timeout_s=60)
-    with pytest.raises(UserError, match="AllowTcpForwarding"):
+    with pytest.raises(LoginRefused, match="AllowTcpForwarding"):
         await log_in(connections).run(["true"], timeout_s=60)
 
 
@@ -218,7 +218,7 @@ async def test_the_next_login_node_when_one_is_away_and_back_again(
     assert "refuses the login" in caplog.text
     await node.close()
     second.authorize()
-    with pytest.raises(UserError, match=r"no login node .* refuses the login .*; .* refuses the login"):
+    with pytest.raises(LoginRefused, match=r"no login node .* refuses the login .*; .* refuses the login"):
         await node.run(["true"], timeout_s=60)
 
 

@@ -31,6 +31,7 @@ def test_a_job_is_in_the_ledger_before_and_after_its_cluster_has_it(ledger_job: 
     planned = ledger_job(excluded_nodes=("node1", "node2"))
     ledger.add(planned)
     assert ledger.find(planned.name) == planned
+    assert not ledger.was_reached(planned.cluster)
     assert (planned.job, planned.submitted) == (None, None)
     with pytest.raises(SystemFailure) as twice:
         ledger.add(planned)
@@ -45,6 +46,7 @@ def test_a_job_is_in_the_ledger_before_and_after_its_cluster_has_it(ledger_job: 
     assert found.submitted.run == planned.run
     assert (found.state, found.ended_at) == (JobState.QUEUED, None)
     assert ledger.find("another") is None
+    assert (ledger.was_reached(planned.cluster), ledger.was_reached("another")) == (True, False)
 
 
 @pytest.mark.usefixtures("store")

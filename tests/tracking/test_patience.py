@@ -12,7 +12,7 @@ from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.clusters.connections import no_connections
 from steptime.durations import duration
-from steptime.errors import OutOfReach, Overdue, SubmitLimit, SystemFailure, UserError
+from steptime.errors import LoginRefused, OutOfReach, Overdue, SubmitLimit, SystemFailure, UserError
 from steptime.tracking import conclusion, patience
 from steptime.tracking.conclusion import FailureReport, find_causes, with_failed_nodes
 from steptime.tracking.patience import Silence, patiently
@@ -57,7 +57,7 @@ def through(
 ) -> Callable[[Gate, float], str | Exception]:
     """Works patiently through a gate: the result, or why there is none."""
 
-    def go(gate: Gate, patience_h: float, work: Any = None) -> str | Exception:
+    def go(gate: Gate, patience_h: float, work: Any = None, **options: Any) -> str | Exception:
         async def pause(seconds: float) -> None:
             gate.pauses.append(seconds)
             clock.now += seconds
@@ -69,7 +69,9 @@ def through(
         with monkeypatch.context() as paused:
             paused.setattr(asyncio, "sleep", pause)
             try:
-                return asyncio.run(patiently(config, no_connections, work or gate.work, gate.warnings.append))
+                return asyncio.run(
+                    patiently(config, no_connections, work or gate.work, gate.warnings.append, **options)
+                )
             except Exception as error:
                 return error
 
@@ -96,6 +98,21 @@ def test_patience_ends_as_the_clusters_file_says(through: Callable[..., str | Ex
         "no route to host"
     )
     assert gate.pauses == [1, 2, 4, 8, 16, 32, 60]
+
+
+def test_a_login_that_is_refused_is_waited_for_unless_it_never_worked(
+    through: Callable[..., str | Exception],
+) -> None:
+    async def work(_: Cluster) -> str:
+        if len(gate.pauses) < 3:
+            raise LoginRefused("refuses the login 'me'")
+        return "done"
+
+    gate = Gate(closed_for=0)
+    assert through(gate, 1, work) == "done"
+    gate = Gate(closed_for=0)
+    refused = through(gate, 1, work, was_reached=lambda: False)
+    assert (type(refused), str(refused), gate.pauses) == (UserError, "refuses the login 'me'", [])
 
 
 def test_what_the_work_itself_cannot_do_is_not_tried_again(through: Callable[..., str | Exception]) -> None:

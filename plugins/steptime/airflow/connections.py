@@ -25,10 +25,13 @@ def open_cluster(cluster: ClusterConfig | str) -> Cluster:
 
 
 async def patiently(
-    config: ClusterConfig, work: Callable[[Cluster], Awaitable[Done]], warn: Callable[[str], None]
+    config: ClusterConfig,
+    work: Callable[[Cluster], Awaitable[Done]],
+    warn: Callable[[str], None],
+    was_reached: Callable[[], bool] = lambda: True,
 ) -> Done:
     """Call `tracking.patience.patiently` with the logins that Airflow keeps."""
-    return await patience.patiently(config, airflow_connection, work, warn)
+    return await patience.patiently(config, airflow_connection, work, warn, was_reached)
 
 
 async def airflow_connection(name: str) -> Connection:

@@ -117,13 +117,19 @@ class StageTrainingOperator(BaseOperator):
 
 def stage_for(run: Run, task: BaseOperator) -> Staged:
     """Stage what a run needs on its cluster, and log what that is."""
+    from steptime.runs.ledger import was_reached
     from steptime.staging.stage import stage
 
     log = task.log
     with airflow_errors(), _folded(log.info) as report:
         config = load_cluster(run.cluster)
         staged = asyncio.run(
-            patiently(config, lambda cluster: stage(cluster, config, run, report), log.warning)
+            patiently(
+                config,
+                lambda cluster: stage(cluster, config, run, report),
+                log.warning,
+                lambda: was_reached(run.cluster),
+            )
         )
     log.info("the trainer: %s", staged.trainer_path)
     if staged.image is None:

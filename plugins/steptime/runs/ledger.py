@@ -158,6 +158,17 @@ def open_jobs(cluster: str) -> list[LedgerJob]:
     return _jobs(jobs.c.cluster == cluster, jobs.c.ended_at.is_(None))
 
 
+def was_reached(cluster: str) -> bool:
+    """Return whether a cluster has ever taken a job."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import jobs
+
+    query = select(jobs.c.name).where(jobs.c.cluster == cluster, jobs.c.job_id.is_not(None)).limit(1)
+    with read_connection(store_url()) as connection:
+        return connection.execute(query).first() is not None
+
+
 def note_submitted(job: Job) -> None:
     """Note that the cluster has the job."""
     _update(

@@ -10,7 +10,7 @@ from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig, open_cluster
 from steptime.clusters.connections import Connections
 from steptime.durations import duration
-from steptime.errors import OutOfReach, Overdue, SubmitLimit
+from steptime.errors import LoginRefused, OutOfReach, Overdue, SubmitLimit, UserError
 
 _LONGEST_PAUSE_S = 60.0
 _LONGEST_PAUSE_AT_A_LIMIT_S = 300.0
@@ -93,12 +93,15 @@ async def patiently(
     connections: Connections,
     work: Callable[[Cluster], Awaitable[Done]],
     warn: Callable[[str], None],
+    was_reached: Callable[[], bool] = lambda: True,
 ) -> Done:
     """Do `work` with the open cluster; repeat it after growing pauses while the cluster cannot take it.
 
-    It cannot if it is out of reach, or if a submit limit is reached. `work` must be idempotent.
+    It cannot if it is out of reach, or if a submit limit is reached. `work` must be idempotent. `was_reached`
+    says whether a login that is refused has worked before, and is called in a thread.
 
     Raises:
+        UserError: the cluster refuses the login, and was never reached before.
         OutOfReach: the cluster has not answered for its `patience_h`.
         Overdue: it has refused the job at a submit limit for its `queue_patience_h`.
     """
@@ -111,6 +114,8 @@ async def patiently(
             async with open_cluster(config, connections) as cluster:
                 return await work(cluster)
         except OutOfReach as away:
+            if isinstance(away, LoginRefused) and not await asyncio.to_thread(was_reached):
+                raise UserError(str(away)) from None
             silence.missed(away)
         except SubmitLimit as limit:
             silence.answered()

@@ -71,6 +71,7 @@ export STEPTIME_TRAINER=STAGED_TRAINER:/opt/Megatron-Bridge/scripts/performance
 export PYTHONSAFEPATH=1
 
 srun \
+  --export=ALL \
   --kill-on-bad-exit=1 \
   --wait=60 \
   --mpi=pmix \

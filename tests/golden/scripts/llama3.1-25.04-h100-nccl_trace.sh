@@ -62,6 +62,7 @@ export STEPTIME_TRAINER=STAGED_TRAINER
 export PYTHONSAFEPATH=1
 
 srun \
+  --export=ALL \
   --kill-on-bad-exit=1 \
   --wait=60 \
   --mpi=pmix \

@@ -49,7 +49,7 @@ def script_values(
         "not_handed_on": _OF_PYTHON if staged.python else (*_OF_PYTHON, *_OF_LOADER),
         "vboost": run.performance.vboost and site.vboost,
         "check": None if site.node_check is None else _check(site.node_check, run, python, start),
-        "srun_options": ("--kill-on-bad-exit=1", "--wait=60", *started.srun_options),
+        "srun_options": ("--export=ALL", "--kill-on-bad-exit=1", "--wait=60", *started.srun_options),
         "command": started.command,
     }
 
@@ -62,7 +62,7 @@ def _check(
     return {
         "time_limit_s": demands.time_limit_s,
         "refused": REFUSED,
-        "arguments": ("--wait=60", *started.srun_options, *started.command),
+        "arguments": ("--export=ALL", "--wait=60", *started.srun_options, *started.command),
     }
 
 

@@ -54,6 +54,11 @@ class Sessions:
         self._opening = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
 
+    @property
+    def count(self) -> int:
+        """How many are open, with those whose servers hang."""
+        return len(self._sessions)
+
     async def session(self, ssh: asyncssh.SSHClientConnection) -> Session | None:
         """Return a session on `ssh` whose server answers, as far as is known; None if too many hang.
 

@@ -5,6 +5,7 @@ SFTP: reading the end of a log took 3 ms so, and 130 ms by a command, for which 
 """
 
 import asyncio
+import base64
 import contextlib
 import logging
 import math
@@ -12,6 +13,7 @@ import posixpath
 import secrets
 import shlex
 import signal
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, cast
 
@@ -23,7 +25,7 @@ from steptime.clusters.connections import Connections
 from steptime.clusters.slurm import sftp
 from steptime.clusters.slurm.ssh_login import words
 from steptime.clusters.slurm.ssh_route import reach
-from steptime.errors import OutOfReach, SystemFailure, UserError
+from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError, shown
 
 _FAREWELL_S = 10.0
 _COMMANDS_AT_ONCE = 9 - sftp.SESSIONS
@@ -37,8 +39,18 @@ _OPENING_PAUSES_S = (0.1, 0.5, 2.0, 0.0)
 _BEGIN = "steptime-begin:"
 # What a login shell prints on its own comes before these lines, and is not the command's. The process id is
 # there to end the command, as sshd passes no signals on to a session of root's; if the connection is lost,
-# `timeout` ends it.
-_WRAPPER = f'echo {_BEGIN}; echo {_BEGIN}$$ >&2; exec timeout -s KILL "$@"'
+# `timeout` ends it. Slurm's variables change what its commands do, as SQUEUE_PARTITION and SBATCH_ACCOUNT:
+# only those that lead to Slurm stay.
+_WRAPPER = (
+    f"echo {_BEGIN}; echo {_BEGIN}$$ >&2; unset $(env | cut -d= -f1 | "
+    "grep -xE '(SLURM|SBATCH|SRUN|SQUEUE|SACCT|SCANCEL|SINFO|SCONTROL)_[A-Za-z0-9_]+' | "
+    "grep -vxE 'SLURM_(CONF|CONF_SERVER|JWT|SACK_[A-Z]+)'); "
+    'exec timeout -s KILL "$@"'
+)
+_SHELLS_DIFFER_IN = frozenset("\n!\\")
+"""Characters that csh or fish read in another way than POSIX shells, even between single quotes."""
+_LEAST_SESSIONS = 3
+"""In one connection: for files, for a command, and to kill one of them."""
 _AFTER_CONNECTION_LOSS_S = 10
 
 Done = TypeVar("Done")
@@ -62,6 +74,8 @@ class LoginNode:
         self._ssh: asyncssh.SSHClientConnection | None = None
         self._files = sftp.Sessions(self._kill)
         self._sessions = asyncio.Semaphore(_COMMANDS_AT_ONCE)
+        self._commands = 0
+        """That run now."""
         self._address = name
 
     async def close(self) -> None:
@@ -87,12 +101,16 @@ class LoginNode:
         if any("\0" in argument for argument in argv):
             raise UserError(f"an argument of {argv[0]} has a NUL character, which no command can take")
         limit = str(math.ceil(timeout_s) + _AFTER_CONNECTION_LOSS_S)
-        line = "exec " + shlex.join(["sh", "-c", _WRAPPER, "sh", limit, *argv])
+        line = _in_any_shell(shlex.join(["sh", "-c", _WRAPPER, "sh", limit, *argv]))
         async with self._sessions:
             process: asyncssh.SSHClientProcess[bytes] = await self._using(
                 lambda ssh: ssh.create_process(line, stdin=asyncssh.DEVNULL, encoding=None)
             )
-            return await self._finish(process, argv[0], list(argv), timeout_s, on_output)
+            self._commands += 1
+            try:
+                return await self._finish(process, argv[0], list(argv), timeout_s, on_output)
+            finally:
+                self._commands -= 1
 
     async def _finish(
         self,
@@ -103,13 +121,14 @@ class LoginNode:
         on_output: Callable[[str], None] | None,
     ) -> Completed:
         pid = asyncio.get_running_loop().create_future()
+        said_instead: list[str] = []
 
         async def stdout() -> str:
-            await _words_of_wrapper(process.stdout)
+            await _words_of_wrapper(process.stdout, said_instead)
             return await collect(process.stdout.read, on_output, of=command)
 
         async def stderr() -> str:
-            pid.set_result(await _words_of_wrapper(process.stderr))
+            pid.set_result(await _words_of_wrapper(process.stderr, said_instead))
             return await collect(process.stderr.read, on_output, of=command)
 
         # Shielded: who ends the command needs its process id, which may not have been read yet.
@@ -128,7 +147,14 @@ class LoginNode:
             if not has_ended:
                 await asyncio.shield(self._end(process, pid))
                 reading.cancel()
-        return Completed(exit_code=self._exit_code(process, command), stdout=out, stderr=err)
+        exit_code = self._exit_code(process, command)
+        if not pid.result():
+            words_said = shown("; ".join(said_instead) or "nothing", at_most=300)
+            raise LoginRefused(
+                f"{self._address} does not start commands: its login shell ended with exit code {exit_code} "
+                f"and said: {words_said}"
+            )
+        return Completed(exit_code=exit_code, stdout=out, stderr=err)
 
     def _exit_code(self, process: "asyncssh.SSHClientProcess[bytes]", command: str) -> int:
         if process.exit_signal is not None:
@@ -246,10 +272,22 @@ class LoginNode:
                 refusal = error
                 if error.code != asyncssh.OPEN_CONNECT_FAILED:  # something was opened: it may have begun
                     break
+            except asyncssh.SFTPBadMessage as error:
+                self._give_up(ssh)
+                raise LoginRefused(
+                    f"what answers on {self._address} is not its SFTP server ({words(error)}). If the login "
+                    "shell prints text when it starts, let it do so only in interactive shells"
+                ) from None
             except (asyncssh.Error, OSError) as error:
                 raise self._lost("when asked", error) from None
             if not ssh.is_closed():  # sshd counts a session that has ended for a moment longer than we do
                 await asyncio.sleep(pause_s)
+        taken = self._files.count + self._commands
+        if taken < _LEAST_SESSIONS:
+            raise LoginRefused(
+                f"{self._address} opens no session beside {taken} others in one connection "
+                f"({words(refusal)}): steptime needs {_LEAST_SESSIONS}, set MaxSessions in its sshd_config"
+            )
         raise OutOfReach(f"{self._address} opens no session: {words(refusal)}")
 
     def _give_up(self, ssh: asyncssh.SSHClientConnection | None) -> None:
@@ -271,10 +309,24 @@ class LoginNode:
         return OutOfReach(f"the connection to {self._address} was lost {when}: {words(error)}")
 
 
-async def _words_of_wrapper(stream: "asyncssh.SSHReader[bytes]") -> str:
-    """The wrapper's own words on a stream (its process id); what came before them is dropped."""
+async def _words_of_wrapper(stream: "asyncssh.SSHReader[bytes]", before: list[str]) -> str:
+    """The wrapper's own words on a stream (its process id); empty if it did not start.
+
+    The last lines that came instead of them are added to `before`.
+    """
+    lines: deque[str] = deque(maxlen=5)
     while line := await stream.readline():
         text = line.decode(errors="replace").strip()
         if text.startswith(_BEGIN):
             return text.removeprefix(_BEGIN)
+        lines.append(text)
+    before.extend(filter(None, lines))
     return ""
+
+
+def _in_any_shell(command: str) -> str:
+    """Return a command line of a POSIX shell in a form that every login shell hands on unchanged."""
+    if _SHELLS_DIFFER_IN.isdisjoint(command):
+        return f"exec {command}"
+    encoded = base64.b64encode(command.encode()).decode()
+    return f"exec sh -c 'eval \"exec $(echo $0 | base64 -d)\"' {encoded}"

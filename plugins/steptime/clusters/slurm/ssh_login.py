@@ -15,7 +15,7 @@ import asyncssh
 from asyncssh.public_key import CERT_TYPE_USER
 
 from steptime.clusters.connections import Connection, split_address
-from steptime.errors import UserError, shown, unknown_value
+from steptime.errors import LoginRefused, UserError, shown, unknown_value
 
 _DEFAULT_PORT = 22
 _CONNECT_TIMEOUT_S = 15.0
@@ -137,19 +137,19 @@ def read_login(connection: Connection, role: str = "login node") -> Login:
     )
 
 
-def untrusted(login: Login, error: Exception, via: str = "") -> UserError:
+def untrusted(login: Login, error: Exception, via: str = "") -> LoginRefused:
     """Return the error for a host that shows another key than the trusted ones; `via` is the way to it."""
-    return UserError(
+    return LoginRefused(
         f"{login.title}{via} shows a key that is not trusted ({error}): if it is new or was installed anew, "
         f"{login.remedy}"
     )
 
 
-def refused(login: Login, reason: str, via: str = "") -> UserError:
+def refused(login: Login, reason: str, via: str = "") -> LoginRefused:
     """Return the error for a host that refuses this login; it names what is wrong with its certificates."""
     doubts = "".join(f"; {_doubt(certificate, login.user)}" for certificate in login.certificates)
     where = login.options["config"] or "the connection"
-    return UserError(
+    return LoginRefused(
         f"{login.title}{via} refuses the login '{shown(login.user)}': {shown(reason)}; see to its key or "
         f"password in {where}{doubts}"
     )

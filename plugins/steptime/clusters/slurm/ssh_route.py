@@ -22,7 +22,7 @@ from steptime.clusters.slurm.ssh_login import (
     untrusted,
     words,
 )
-from steptime.errors import OutOfReach, UserError, shown
+from steptime.errors import LoginRefused, OutOfReach, UserError, shown
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,8 @@ class Reached:
 async def reach(name: str, connections: Connections, login_nodes: Sequence[str] = ()) -> Reached:
     """Log in to the first of `login_nodes` that can be had; without them, to the connection's own host.
 
-    Raises UserError if it is the user's turn at every one of them, else OutOfReach; both name all.
+    Raises UserError if no configured login can work, LoginRefused if every node refuses it, else OutOfReach;
+    all three name every node.
     """
     connection = await connections(name)
     jumps = [await connections(jump) for jump in jump_connections(connection)]
@@ -66,7 +67,11 @@ def _no_login_node(name: str, failures: Sequence[UserError | OutOfReach]) -> Use
     reasons = list(dict.fromkeys(str(failure) for failure in failures))
     if len(reasons) == 1:
         return failures[0]
-    kind = UserError if all(isinstance(failure, UserError) for failure in failures) else OutOfReach
+    kind: type[UserError | OutOfReach] = OutOfReach
+    if all(isinstance(failure, UserError) for failure in failures):
+        kind = UserError
+    elif all(isinstance(failure, UserError | LoginRefused) for failure in failures):
+        kind = LoginRefused
     return kind(f"no login node of connection '{name}' can be used: {'; '.join(reasons)}")
 
 
@@ -126,7 +131,7 @@ async def _connect(login: Login, through: Reached | None) -> asyncssh.SSHClientC
         raise refused(login, error.reason, via) from None
     except asyncssh.ChannelOpenError as error:
         if through and error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
-            raise UserError(
+            raise LoginRefused(
                 f"{through.title} does not forward to {login.title}: {words(error)}; its sshd must allow "
                 f"'{shown(through.ssh.get_extra_info('username'))}' that (AllowTcpForwarding, PermitOpen)"
             ) from None

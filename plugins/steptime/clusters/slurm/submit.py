@@ -19,7 +19,7 @@ _CLAIM_LASTS_S = 125
 """Without being touched. A killed holder's last command has ended by then, and NFS shows new times."""
 
 _LOOK_UP_OR_SUBMIT = r"""
-name=$1 format=$2 root=$3 folder=$4 lock_wait=$5 limit=$6 renew=$7 lasts=$8; shift 8
+name=$1 format=$2 root=$3 folder=$4 directory=$5 lock_wait=$6 limit=$7 renew=$8 lasts=$9; shift 9
 note=$folder/squeue claim=$folder/squeue.claim node=$(uname -n) renewing=''
 mine="$node $$ $(date +%s)"
 queued() {
@@ -27,6 +27,7 @@ queued() {
         squeue --local --me --states=all --noheader --name="$name" --Format="$format") || return
     printf '%s\n' "$of_name" | grep -F -e "|$root/" || :
 }
+note() { printf '%s\n' "$1" >"$note.new" && mv "$note.new" "$note"; }
 owner_and_time() { echo "$(cat "$1" 2>/dev/null) $(stat -c %Y "$1" 2>/dev/null)"; }
 is_mine() { [ "$(cat "$claim" 2>/dev/null)" = "$mine" ]; }
 renew_claim() {
@@ -69,11 +70,12 @@ if [ -z "$found" ]; then
     federation=$(timeout -s KILL "$limit" scontrol show federation) || exit
     here=$(printf '%s\n' "$federation" | sed -n 's/^Self: *\([^:]*\):.*/\1/p')
     is_mine || { echo "$claim was taken while this submission stood still" >&2; exit 1; }
-    timeout -s KILL "$limit" sbatch ${here:+"--clusters=$here"} "$@" >/dev/null || exit
-    found=$(queued) || exit
+    id=$(timeout -s KILL "$limit" sbatch ${here:+"--clusters=$here"} "$@") || exit
+    note "${id%%;*}|PENDING|0|$(date +%s)|N/A|N/A||$name|None|$directory|"
+    found=$(queued) || found=''
 fi
-printf '%s\n' "$found" >"$note.new" && mv "$note.new" "$note"
-printf '%s\n' "$found"
+[ -z "$found" ] || note "$found"
+cat "$note"
 """
 """Looks a job up by its name and submits it if it is not there. Every value is an argument, never shell text.
 
@@ -83,6 +85,8 @@ A submission that finds the claim of another node waits until the job is in the 
 not been touched for `lasts` seconds: its holder is gone then. A claim of its own node is a leftover, since it
 has the lock. To take a claim away it is renamed first, and put back if it was touched or replaced meanwhile.
 Before sbatch runs, the claim is checked once more.
+
+What sbatch printed is noted at once: a queue that does not show the job after that has it all the same.
 
 In a federation the job is submitted to this cluster alone: what is staged, and its folder, are here.
 """
@@ -141,7 +145,7 @@ def submit_command(spec: JobSpec, *, root: str, folder: str) -> list[str]:
     until the remote sbatch has ended, whatever becomes of the connection.
     """
     limits = map(str, (_LOCK_TIMEOUT_S, _COMMAND_LIMIT_S, _RENEW_S, _CLAIM_LASTS_S))
-    values = [spec.name, SQUEUE_FORMAT, root, folder, *limits]
+    values = [spec.name, SQUEUE_FORMAT, root, folder, spec.directory, *limits]
     return ["env", TIME_FORMAT, "sh", "-c", _LOOK_UP_OR_SUBMIT, "sh", *values, *_options(spec)]
 
 
@@ -153,7 +157,7 @@ def timeout_s() -> int:
 def _options(spec: JobSpec) -> list[str]:
     """What makes up the job's identity; the rest is in the #SBATCH lines of its script."""
     return [
-        *("--parsable", "--no-requeue", "--kill-on-invalid-dep=yes"),
+        *("--parsable", "--no-requeue", "--kill-on-invalid-dep=yes", "--export=ALL"),
         f"--job-name={spec.name}",
         f"--chdir={spec.directory}",
         f"--output={_as_pattern(spec.log_path)}",
