@@ -154,3 +154,4 @@ def test_csv_has_a_line_of_names_and_a_line_for_each_row() -> None:
     rows: list[dict[str, Any]] = [{"a": 0, "b": None}, {"a": 1, "b": 'x, "y"'}]
     assert csv_text(rows, ["b", "a", "c"]) == 'b,a,c\n,0,\n"x, ""y""",1,\n'
     assert csv_text([], ["a"]) == "a\n"
+    assert csv_text([{"a": "\x1b[2J\r1\n2"}], ["a"]) == 'a\n"\\x1b[2J\\r1\n2"\n'

@@ -241,8 +241,12 @@ async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI,
 
 
 async def test_a_filter_that_no_column_can_have_is_refused(pages: FastAPI) -> None:
-    response = await get(pages, "/api/results", params={"gpus": "many"})
-    assert (response.status_code, response.json()["detail"]) == (422, "gpus must be a number, not 'many'")
+    for text in ("many", "9" * 23):
+        response = await get(pages, "/api/results", params={"gpus": text})
+        told = f"gpus must be a number of at most 9 digits, not '{text}'"
+        assert (response.status_code, response.json()["detail"]) == (422, told)
+    response = await get(pages, "/api/results", params={"search": "a " * 3000})
+    assert response.status_code == 422
 
 
 async def test_an_answer_has_as_many_runs_as_fit_into_memory(pages: FastAPI) -> None:

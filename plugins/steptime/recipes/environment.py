@@ -47,6 +47,9 @@ PASSWORD_IN_ADDRESS = re.compile(r"""(?P<before>://[^\s/@:'"]*:)(?P<password>[^\
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=(?=[^\s;&|$])", re.ASCII)
 """In bash: the name of a variable that is set to more than the value of another (`A=$B`)."""
 
+MOST_BYTES = 128 << 10
+"""Of all names and values: Linux lets no single argument or variable be longer."""
+
 _SECRET = re.compile(f"{SENSITIVE_WORDS}$", re.IGNORECASE)
 
 
@@ -73,6 +76,13 @@ def checked_environment(environment: dict[str, str]) -> dict[str, str]:
 
 def check_environment(environment: Mapping[str, str]) -> None:
     """Raise UserError for the first variable that a job cannot be given; a secret's value is not repeated."""
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in environment.items())
+    if size > MOST_BYTES:
+        longest = max(environment, key=lambda name: len(environment[name]))
+        raise UserError(
+            f"environment: the variables take {size:,} bytes, and a job may have {MOST_BYTES:,}: shorten "
+            f"'{shown(longest)}', or put its value into a file that the job reads."
+        )
     for name, value in environment.items():
         if not _NAME.fullmatch(name):
             raise UserError(

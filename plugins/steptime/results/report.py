@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from steptime.durations import duration
+from steptime.errors import shown
 from steptime.results.columns import BY_NAME, COLUMNS, Column, Row
 
 
@@ -81,11 +82,22 @@ def notes(rows: Iterable[Row]) -> list[str]:
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Return CSV: a line of names, then a line for each row; a missing value is empty."""
+    """Return CSV: a line of names, then a line for each row; a missing value is empty.
+
+    Control characters other than line ends are escaped: people read it in terminals.
+    """
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerows([names, *([row.get(name) for name in names] for row in rows)])
+    lines.writerow(names)
+    for row in rows:
+        lines.writerow([_printable(row.get(name)) for name in names])
     return text.getvalue()
+
+
+def _printable(value: object) -> object:
+    if not isinstance(value, str) or value.isprintable():
+        return value
+    return "\n".join(shown(line, at_most=None) for line in value.split("\n"))
 
 
 @dataclass(frozen=True)

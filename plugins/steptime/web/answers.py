@@ -1,6 +1,7 @@
 """What the pages' server answers, as JSON: each from the runs that the user may read, and from no others."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Depends, HTTPException, Query, Request, Response
 from pydantic import StringConstraints
 
-from steptime.errors import UserError
+from steptime.errors import UserError, shown
 from steptime.frozen import Frozen
 from steptime.judging import judgements
 from steptime.judging.comparison import compare_dag_run, compare_since
@@ -79,7 +80,7 @@ def _selection(
     store: Readable,
     request: Request,
     since: Annotated[float | None, Query()] = None,
-    search: Annotated[str, Query()] = "",
+    search: Annotated[str, Query(max_length=200)] = "",
 ) -> SelectedRuns:
     """That of a query, which may name any column of `CHOICES`, and the DAG run."""
     asked = request.query_params
@@ -259,10 +260,10 @@ def _value(name: str, text: str) -> str | int:
     """What a filter of the page asks for, as the column has it."""
     if BY_NAME[name].kind != "integer":
         return text
-    try:
-        return int(text)
-    except ValueError:
-        raise HTTPException(status_code=422, detail=f"{name} must be a number, not '{text}'") from None
+    if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
+        detail = f"{name} must be a number of at most 9 digits, not '{shown(text)}'"
+        raise HTTPException(status_code=422, detail=detail)
+    return int(text)
 
 
 def row_of(store: Store, job_name: str) -> dict[str, Any]:
