@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.cli.log_files import find_logs, group_attempts, short_names
+from steptime.cli.logs import find_logs, group_attempts, short_names
 from steptime.errors import UserError
 
 

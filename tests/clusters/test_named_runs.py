@@ -16,7 +16,7 @@ from named_runs import IN_IMAGE, SAVED_AT, run_of
 
 from steptime.clusters import jobscript
 from steptime.clusters.base import Completed, Job, JobState, JobStatus
-from steptime.clusters.program import program_of
+from steptime.clusters.jobscript import program_of
 from steptime.errors import SystemFailure, UserError
 from steptime.logs.reader import read_log
 from steptime.recipes.megatron_bridge import CHECKPOINTS

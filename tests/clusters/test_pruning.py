@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from steptime.cli.clean import Old, prune
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.clusters.local.state import JobFolder, locked
-from steptime.clusters.pruning import Old, prune
 
 from .conftest import GatedJob
 

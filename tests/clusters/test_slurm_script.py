@@ -13,8 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from steptime.clusters.base import Staged
-from steptime.clusters.jobscript import job_spec
-from steptime.clusters.profiling import profiled
+from steptime.clusters.jobscript import job_spec, profiled
 from steptime.clusters.slurm.cluster import SlurmConfig
 from steptime.clusters.slurm.submit import submit_command
 from steptime.errors import UserError

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from steptime.logs.assembly import Assembly
 from steptime.logs.models import TrainingLog
+from steptime.logs.reader import Assembly
 
 
 def nemo2(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from logs import line_forms
 from logs.line_forms import read_chunks
 
-from steptime.cli.log_files import find_logs
+from steptime.cli.logs import find_logs
 from steptime.errors import UserError
 from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from logs import line_forms
 from logs.line_forms import read_chunks
 
+from steptime.logs.events import MAX_LINE_BYTES, LineSearch, WholeLines
 from steptime.logs.models import Step
-from steptime.logs.search import MAX_LINE_BYTES, LineSearch, WholeLines
 
 unhurried = settings(deadline=None)  # other processes may keep the cores busy
 

@@ -8,8 +8,7 @@ from pydantic import PositiveInt, model_validator
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import load_yaml_model, read_document
-from steptime.recipes.config_problems import FieldError
+from steptime.recipes.config_files import FieldError, load_yaml_model, read_document
 
 
 class Wheel(Frozen):

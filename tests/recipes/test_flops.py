@@ -7,8 +7,7 @@ import pytest
 
 from steptime import settings
 from steptime.errors import UserError
-from steptime.recipes.counting import Counted
-from steptime.recipes.flops import broken_formulas, model_flops, recipe_flops
+from steptime.recipes.flops import Counted, broken_formulas, model_flops, recipe_flops
 from steptime.recipes.models import LatentAttention, ModelShape, MoeShape, Recipe
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.errors import UserError
 from steptime.recipes import tables
-from steptime.recipes.counting import Counted
-from steptime.recipes.flops import model_flops, recipe_flops
+from steptime.recipes.flops import Counted, model_flops, recipe_flops
 from steptime.recipes.models import Recipe, TrainerSettings
 from steptime.recipes.parameters import count_parameters
 from steptime.recipes.planning import PlanRequest, plan

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from steptime import settings
 from steptime.cli import app
-from steptime.clusters.program import program_of
+from steptime.clusters.jobscript import program_of
 from steptime.errors import UserError
 from steptime.recipes.flops import model_flops
 from steptime.recipes.megatron_bridge import release_of

@@ -14,11 +14,11 @@ from stored import publish
 from typer.testing import CliRunner
 
 from steptime import __version__
-from steptime.cli import app, main
+from steptime.cli import app, archive, main
 from steptime.errors import UserError
 from steptime.judging.comparison import compare_since
 from steptime.judging.judgements import accept
-from steptime.results import archive, judgement_rows
+from steptime.results import judgement_rows
 from steptime.results.database import REVISION, close_engines
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store

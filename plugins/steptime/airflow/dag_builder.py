@@ -9,16 +9,16 @@ too, and a new attempt begins. `check_params` is a setup whose teardown `report`
 decides the state of the DAG run.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
+from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import DAG, Asset, TaskGroup, TriggerRule, task_group
 from airflow.sdk.definitions.param import ParamsDict
 
 from steptime.airflow.assets import published_results
-from steptime.airflow.dag_texts import display_name, documentation
 from steptime.airflow.failures import record_failure
 from steptime.airflow.operators import (
     CheckParamsOperator,
@@ -35,6 +35,7 @@ from steptime.airflow.result_operators import (
 )
 from steptime.airflow.selecting import SelectOperator
 from steptime.airflow.sensors import TrainingSensor
+from steptime.recipes.workload_file import Configuration, Workload
 from steptime.recipes.workloads import load_workload
 
 RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
@@ -185,3 +186,41 @@ def train(
     wait >> parse >> validate >> publish
     wait >> end.as_teardown(setups=submit)
     return wait
+
+
+def display_name(document: Workload) -> str:
+    """Return the name for people, `Llama 3.1 · 25.04`."""
+    title = document.title.removesuffix(f"({document.release})").rstrip()
+    return f"{title} · {document.release}"
+
+
+def documentation(document: Workload) -> str:
+    """Describe in Markdown what the DAG benchmarks, at which scales, and where its results are."""
+    page = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/plugin/step-times"
+    return (
+        f"Benchmarks the pre-training of **{document.title}** as `{document.document}` describes it.\n\n"
+        f"{_table(document)}\n\n"
+        "`steptime plan` shows what a set of params would run. Each run is one job; its task `wait` logs "
+        f"its progress, and results are on the page [Step times]({page})."
+    )
+
+
+def _table(document: Workload) -> str:
+    lines = ["| size | GPU type | dtype | scaling | GPUs |", "|---|---|---|---|---|"]
+    for size in document.size_names():
+        lines += [f"| {' | '.join(cells)} |" for cells in _rows(size, document.rules_of(size))]
+    return "\n".join(lines)
+
+
+def _rows(size: str, rules: Iterable[Configuration]) -> Iterable[tuple[str, ...]]:
+    """The table's rows for a size; rules that differ only in what is not shown are one row."""
+    return dict.fromkeys(
+        (
+            size,
+            ", ".join(rule.gpu_types),
+            ", ".join(rule.dtypes),
+            ", ".join(rule.global_batch_size),
+            ", ".join(map(str, rule.gpus)),
+        )
+        for rule in rules
+    )

@@ -26,8 +26,8 @@ from steptime.airflow.base import (
 from steptime.airflow.budgets import commit_plan, settle_ended
 from steptime.airflow.connections import patiently
 from steptime.airflow.params import plan_from_params
+from steptime.airflow.sentences import as_text
 from steptime.airflow.states import state_of
-from steptime.airflow.tables import as_text
 from steptime.clusters.base import Cluster, JobState, Staged
 from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.errors import SystemFailure

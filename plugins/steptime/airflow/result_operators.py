@@ -23,7 +23,7 @@ from steptime.airflow.failures import FAILURE_KEY
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.notifications import Event, notify
-from steptime.airflow.tables import as_text
+from steptime.airflow.sentences import as_text
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, SystemFailure, UserError

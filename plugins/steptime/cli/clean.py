@@ -1,17 +1,28 @@
-"""`steptime clean`: remove what this machine keeps of jobs that ended long ago."""
+"""`steptime clean`: remove what this machine keeps of jobs that ended long ago.
 
+A job's notes reserve its name: without them another job could get it, and with it the folder, the log and the
+record of the first. So notes are removed only after the job's folder. Only `ended.json` shows that it ended.
+"""
+
+import os
+import shutil
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from stat import S_ISREG
+from typing import Annotated, NamedTuple
 
 import typer
 
-from steptime.cli.ages import age_s
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
+from steptime.cli.selecting import age_s
+from steptime.clusters.config import load_clusters
+from steptime.clusters.local.cluster import LocalConfig
+from steptime.clusters.local.state import Ended, JobFolder, LocalJob, lock_if_free, locked, open_lock
 from steptime.errors import UserError, shown
-
-if TYPE_CHECKING:
-    from steptime.clusters.pruning import Old
+from steptime.settings import collected_logs_dir
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -26,6 +37,8 @@ _AT_LEAST_S = 86_400
 
 
 app = typer.Typer()
+_REMOVED = "removed"
+"""A folder beside the jobs': what is being removed has a name there that nobody looks for."""
 
 
 @app.command(epilog=EXAMPLES)
@@ -43,9 +56,9 @@ def clean(
     Notes go once the job's folder is gone: delete old folders below experiments/ first. Whatever a live job
     uses stays, and so do results, experiments with their logs, and what is staged.
     """
+    from steptime.cli.clean import Old, prune
     from steptime.clusters.config import load_clusters
-    from steptime.clusters.pruning import Old, prune
-    from steptime.recipes.config_problems import refuse
+    from steptime.recipes.config_files import refuse
 
     age = age_s(older_than)
     if age is None:
@@ -67,3 +80,90 @@ def clean(
 
 def _day(old: "Old") -> str:
     return f"{datetime.fromtimestamp(old.last_used).astimezone():%Y-%m-%d}"
+
+
+class Old(NamedTuple):
+    """Something that can go."""
+
+    what: str
+    name: str
+    """The job's."""
+    last_used: float
+    """Unix time, seconds."""
+    size_bytes: int
+    path: str
+
+
+def prune(*, before: float, dry_run: bool) -> list[Old]:
+    """Remove what was last used before a Unix time, or with `dry_run` only list it; return what it was.
+
+    Jobs of a cluster whose file is broken stay.
+    """
+    found: list[Old] = []
+    for config in load_clusters()[0]:
+        if isinstance(config, LocalConfig):
+            found += _old_jobs(Path(config.root, "clusters", config.name), before, dry_run=dry_run)
+    return [*found, *_old_copies(collected_logs_dir(), before, dry_run=dry_run)]
+
+
+def _old_jobs(state: Path, before: float, *, dry_run: bool) -> Iterator[Old]:
+    jobs = state / "jobs"
+    if not dry_run and (state / _REMOVED).is_dir():
+        with locked(state / "submit.lock"):
+            shutil.rmtree(state / _REMOVED)  # what an interrupted run has left
+    for path in sorted(jobs.iterdir()) if jobs.is_dir() else ():
+        job = JobFolder(state, path.name)
+        submitted, ended = job.read(LocalJob), job.read(Ended)
+        if submitted is None or ended is None or ended.ended_at >= before or job.runner_lives():
+            continue
+        if Path(submitted.directory).exists():
+            continue
+        old = Old("local job", job.name, ended.ended_at, _size(path), str(path))
+        if dry_run or _take_away(state, job):
+            yield old
+
+
+def _take_away(state: Path, job: JobFolder) -> bool:
+    """Remove a job's folder unless its runner lives: renamed first, as others may look at it."""
+    with locked(state / "submit.lock"):
+        lock = open_lock(job.runner_lock)
+        try:
+            if not lock_if_free(lock):
+                return False
+            away = state / _REMOVED / job.name
+            away.parent.mkdir(exist_ok=True)
+            job.path.rename(away)
+            shutil.rmtree(away.parent)
+        finally:
+            os.close(lock)
+    return True
+
+
+def _old_copies(folder: Path, before: float, *, dry_run: bool) -> Iterator[Old]:
+    from filelock import FileLock, Timeout
+
+    for path in sorted(folder.glob("*/*")):
+        used = max((stat.st_mtime for stat in _stats(path.iterdir())), default=None)
+        if used is None or used >= before:
+            continue
+        old = Old("copy of a log", path.name, used, _size(path), str(path))
+        if not dry_run:
+            try:
+                with FileLock(path / ".lock", blocking=False):  # held while a log is copied
+                    shutil.rmtree(path)
+            except Timeout:
+                continue
+        yield old
+
+
+def _size(folder: Path) -> int:
+    return sum(stat.st_size for stat in _stats(folder.rglob("*")))
+
+
+def _stats(paths: Iterable[Path]) -> Iterator[os.stat_result]:
+    """Of the files among them that are still there: a copy under way gets its name at its end."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            stat = path.stat()
+            if S_ISREG(stat.st_mode):
+                yield stat

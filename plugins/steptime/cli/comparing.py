@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from steptime.cli.ages import since_when
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
-from steptime.cli.selecting import require_results
+from steptime.cli.selecting import require_results, since_when
 from steptime.errors import UserError
 
 if TYPE_CHECKING:

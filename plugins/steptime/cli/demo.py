@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from steptime.airflow.addresses import RUN_ROUTE
-from steptime.cli.airflow_client import airflow_client
+from steptime.cli.following import airflow_client
 from steptime.cli.output import WIDE_OPTION
 from steptime.cli.phases import Phases
 from steptime.cli.run import check, trigger, wait_for_results

@@ -1,17 +1,20 @@
 """Watching a DAG run from the terminal: how many planned runs are done, in one line, or what each is at."""
 
 import itertools
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from steptime.cli.phases import Spinning
-from steptime.errors import SystemFailure
+from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
-from steptime.service.rest import AirflowClient, DagRun, TaskInstance
+from steptime.service.rest import AirflowClient, DagRun, TaskInstance, check_address
 
 POLL_S = 1.0
 _TASKS_EVERY = 3
@@ -25,6 +28,19 @@ _LOGS_AT_ONCE = 8
 _WAITING = (None, "scheduled", "queued", "up_for_retry", "up_for_reschedule")
 _NEVER_RUN = ("skipped", "upstream_failed", "removed")
 _AT_WORK = ("running", "deferred", "awaiting_input", "restarting")
+_PASSWORD = "STEPTIME_AIRFLOW_PASSWORD"  # noqa: S105 (the name of the variable)
+
+Url = Annotated[
+    str | None,
+    typer.Option(envvar="STEPTIME_AIRFLOW_URL", help="Another Airflow than that of 'steptime up'."),
+]
+User = Annotated[
+    str | None,
+    typer.Option(envvar="STEPTIME_AIRFLOW_USER", help=f"User there; the password comes from {_PASSWORD}."),
+]
+
+DAG_PATIENCE_S = 30.0
+"""For a DAG of a known workload: an Airflow that has just started reads its files one after the other."""
 
 
 class RunLine(Frozen):
@@ -183,3 +199,26 @@ class _View(Spinning):
         if self._printed.get(what) != changed:
             self._printed[what] = changed
             typer.echo(text, err=True)
+
+
+def airflow_client(url: str | None, user: str | None) -> AirflowClient:
+    """Return a client of the named Airflow, or of that of `steptime up`.
+
+    A password is never taken from the command line.
+    """
+    if url is None:
+        from steptime.service.processes import running, why_not_running
+
+        service = running()
+        if service is None:
+            raise SystemFailure(f"{why_not_running()}, or name one with --url")
+        return service.client()
+    check_address(url)
+    if user is None:
+        raise UserError("--url needs a user: name one with --user or STEPTIME_AIRFLOW_USER")
+    password = os.environ.get(_PASSWORD)
+    if password is None and sys.stdin.isatty():
+        password = typer.prompt(f"password of '{user}'", hide_input=True, err=True)
+    if password is None:
+        raise UserError(f"the password of '{user}' is missing: set {_PASSWORD}")
+    return AirflowClient(url, user, password)

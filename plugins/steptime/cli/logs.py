@@ -1,20 +1,22 @@
 """`steptime parse`: what is in training logs, one row a run."""
 
 import os
+import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from steptime.cli.log_files import find_logs, group_attempts, short_names
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
-from steptime.errors import shown
+from steptime.errors import UserError, shown
+from steptime.logs.reader import glance, has_steps, read_log
 from steptime.recipes.models import Mode, Window
 from steptime.recipes.notation import parse_window
 from steptime.results.log_rows import COLUMNS, log_row
@@ -39,6 +41,7 @@ _PROCESSES_FROM_BYTES = 10_000_000
 
 
 app = typer.Typer()
+_REQUEUED = re.compile(r"(?P<job>.*_\d+)_(?P<restart>\d{1,3})\.out(?:\.gz|\.zst)?")
 
 
 @app.command(epilog=EXAMPLES)
@@ -150,3 +153,94 @@ def _progress(total_bytes: int) -> Iterator[Callable[[int], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=total_bytes)
         yield lambda count: bar.advance(task, count)
+
+
+def find_logs(path: str | Path) -> list[Path]:
+    """Return the log at `path`, or all below the folder `path`, sorted.
+
+    They are named `log-*.out` by Slurm and `log_*.out` by Run:ai. Without any such the folder's `*.out` are
+    taken, and without those the `*.log` and `*.txt` that have a training step. Raises UserError if there is
+    nothing at `path`, or no log below it.
+    """
+    place = Path(path)
+    try:
+        if not str(path) or not place.exists():
+            raise UserError(f"no log or folder at '{path}'")
+        is_folder = place.is_dir()
+    except OSError as error:
+        raise UserError(f"no log can be read at '{path}': {error.strerror}") from None
+    if not is_folder:
+        return [place]
+    found = _below(place, "log*.out") or _below(place, "*.out")
+    found = found or [log for log in _below(place, "*.log", "*.txt") if has_steps(log)]
+    if not found:
+        raise UserError(
+            f"no training log below the folder '{path}': no *.out, and no *.log or *.txt with a training step"
+        )
+    return found
+
+
+def _below(folder: Path, *patterns: str) -> list[Path]:
+    """The files below a folder with these names, also packed."""
+    names = [pattern + packed for pattern in patterns for packed in ("", ".gz", ".zst")]
+    return sorted({log for name in names for log in folder.rglob(name) if log.is_file()})
+
+
+def group_attempts(logs: Iterable[Path]) -> list[tuple[Path, ...]]:
+    """Group logs by run: a requeued job of Slurm has several, `…_<jobid>_0.out`, `…_<jobid>_1.out` and so on.
+
+    The count of a requeued job begins at 0. Names without that are single, so that two jobs whose names end
+    in their ids (`…_<gpus>_<jobid>.out` of the 24.11 recipe) are never taken for one. Logs of several nodes
+    (`_%n`) have such names, too: they are told by what is in them.
+    """
+    unique = list(dict.fromkeys(logs))
+    jobs: dict[Path, dict[int, Path]] = defaultdict(dict)
+    for log in unique:
+        if match := _REQUEUED.fullmatch(log.name):
+            jobs[log.with_name(match["job"])][int(match["restart"])] = log
+    requeued = [
+        tuple(log for _, log in sorted(attempts.items())) for attempts in jobs.values() if 0 in attempts
+    ]
+    run_of = {log: run for run in requeued if not _are_of_nodes(run) for log in run}
+    return list(dict.fromkeys(run_of.get(log, (log,)) for log in unique))
+
+
+def _are_of_nodes(logs: Sequence[Path]) -> bool:
+    """Whether logs were written side by side: by other ranks, at the same time, or after a whole training."""
+    for earlier, later in pairwise(logs):
+        before, after = glance(earlier), glance(later)
+        if before.ranks and after.ranks and before.ranks.isdisjoint(after.ranks):
+            return True
+        # Most of them: a log may begin with the date of something else.
+        if before.dates and after.dates and after.dates[len(after.dates) // 2] < before.dates[-1]:
+            return True
+        log = read_log(earlier)
+        if log.steps and not any(problem.fatal for problem in log.problems):
+            return True
+    return False
+
+
+def short_names(logs: Sequence[Path]) -> list[str]:
+    """Return a readable name for each log: the experiment's, with as much of the path as makes it unique.
+
+    Logs are named `log-<experiment>.out`, with an account before and a job's id behind if Slurm wrote
+    them: `log-<account>.<experiment>_<jobid>_<restarts>.out`.
+    """
+    names = [_experiment(log) for log in logs]
+    folders = [list(log.parts[:-1]) for log in logs]
+    while any(folders[index] for index in _doubled(names)):
+        for index in _doubled(names):
+            if folders[index]:
+                names[index] = f"{folders[index].pop()}/{names[index]}"
+    return names
+
+
+def _experiment(log: Path) -> str:
+    name = re.sub(r"\.(?:out|log|txt)(?:\.gz|\.zst)?$", "", log.name)
+    # A period also stands in a version, as in llama3.1; an account's is followed by a name.
+    return re.sub(r"^log[-_](?:[^.]+\.(?=[A-Za-z]))?", "", name) or log.name
+
+
+def _doubled(names: Sequence[str]) -> list[int]:
+    counts = Counter(names)
+    return [index for index, name in enumerate(names) if counts[name] > 1]

@@ -12,7 +12,7 @@ from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.cli.usage import Commands
 from steptime.errors import UserError
 from steptime.recipes import tables
-from steptime.recipes.config_problems import load_each, refuse
+from steptime.recipes.config_files import load_each, refuse
 from steptime.recipes.flops import broken_formulas
 from steptime.recipes.gpus import broken_gpu_types
 from steptime.recipes.megatron_bridge import broken_releases, hub_files

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from steptime.cli.ages import since_when
-from steptime.cli.selecting import require_results
+from steptime.cli.selecting import require_results, since_when
 from steptime.errors import UserError, shown
 
 _SINCE = "7d"

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from steptime.cli.airflow_client import DAG_PATIENCE_S, Url, User, airflow_client
-from steptime.cli.following import follow
+from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client, follow
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, complain
 from steptime.cli.recipes import check_budgets, show_plan

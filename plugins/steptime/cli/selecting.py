@@ -8,17 +8,18 @@ gives a command `results --workload … --gpus … --search … --wide`.
 """
 
 import inspect
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from steptime.cli.ages import since_when
-from steptime.errors import UserError, unknown_value
+from steptime.errors import UserError, shown, unknown_value
 from steptime.results.columns import BY_NAME, CHOICES
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ _OTHERS = {
     "dag_run": "Only runs of this Airflow DAG run; of a sweep's, with its --dag, those of its cells.",
     "since": "Only runs submitted since then: 30m, 12h, 7d, 2w or 2026-11-21.",
 }
+_UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 @dataclass(frozen=True)
@@ -138,3 +140,21 @@ def _stored(name: str, asked: Any, stored: Sequence[Any]) -> Any:
     if not found:
         raise unknown_value(f"{name.replace('_', ' ')} of stored results", asked, stored)
     return max(found)
+
+
+def age_s(text: str) -> int | None:
+    """Return the age in seconds, or None if there is none."""
+    match = re.fullmatch(r"(\d{1,6})([mhdw])", text, re.ASCII)
+    return int(match[1]) * _UNITS_S[match[2]] if match else None
+
+
+def since_when(text: str, now: float) -> float:
+    """Parse `--since`, `7d` (ago) or an ISO date, local if it names no zone, as Unix time."""
+    if (age := age_s(text)) is not None:
+        return now - age
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError:
+        raise UserError(
+            f"--since '{shown(text)}' is no time: write 30m, 12h, 7d, 2w, or a date as 2026-11-21."
+        ) from None

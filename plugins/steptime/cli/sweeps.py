@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
-from steptime.cli.airflow_client import DAG_PATIENCE_S, Url, User, airflow_client
+from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.cli.recipes import check_budgets
 from steptime.cli.usage import Commands
 from steptime.errors import SystemFailure, UserError, shown
-from steptime.recipes.config_problems import load_each, refuse
+from steptime.recipes.config_files import load_each, refuse
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import SweepPlan, runs_of

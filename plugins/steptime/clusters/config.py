@@ -31,8 +31,7 @@ from steptime.clusters.hub import hub_cache
 from steptime.errors import BrokenFiles, UserError, shown, unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS, CONTAINERS
-from steptime.recipes.config_files import Document, names_in, read_document
-from steptime.recipes.config_problems import FieldErrors, Mistake, load_each
+from steptime.recipes.config_files import Document, FieldErrors, Mistake, load_each, names_in, read_document
 from steptime.recipes.environment import checked_environment, leads_to_code, names_secret
 from steptime.recipes.models import NamedRecipe, Run
 from steptime.settings import config_dir, home

@@ -17,13 +17,11 @@ from steptime.clusters.base import Cluster, Installation, Job, JobSpec, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import TRAINER_VARIABLE, ImageForm
 from steptime.clusters.hub import hub_cache, hub_environment
-from steptime.clusters.profiling import trace_environment
-from steptime.clusters.program import modules_path, program_of
 from steptime.errors import SystemFailure, UserError
 from steptime.plug_points import CLUSTER_KINDS
 from steptime.recipes.environment import check_environment
-from steptime.recipes.megatron_bridge import CHECKPOINTS
-from steptime.recipes.models import RUN_FILE, Run
+from steptime.recipes.megatron_bridge import CHECKPOINTS, bridge_command, scripts_folder
+from steptime.recipes.models import RUN_FILE, Mode, NamedRecipe, Run
 
 if TYPE_CHECKING:
     import jinja2
@@ -31,6 +29,24 @@ if TYPE_CHECKING:
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _TRACKER = "latest_train_state.pt"
 """Beside the folders of saved iterations; Megatron-Bridge writes it when a save has ended."""
+PROFILE_FOLDER = "nsys_profile"
+"""Below the job's folder, as in the recipe documents."""
+
+_METRICS_ON_FIRST = 'if [ "$SLURM_LOCALID" = 0 ]; then set -- {option}=all "$@"; fi; '
+"""Only one process of a node can sample its GPUs' counters."""
+_WHERE_INSTALLED = (
+    'if command -v nsys >/dev/null; then export STEPTIME_NSIGHT=1; {metrics}exec nsys profile "$@"; fi; '
+    'while [[ $1 == --* ]]; do shift; done; exec "$@"'
+)
+"""The options of Nsight Systems and the command are passed as arguments, never as text. If the image has no
+nsys, only the command runs, and without the variable the trainer uses torch's profiler."""
+
+_TRACES = {
+    # Every collective and point-to-point call, with its sizes.
+    False: {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"},
+    # Every collective call of torch's over gloo, with its shapes.
+    True: {"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+}
 
 
 class Bash(str):
@@ -211,3 +227,60 @@ def job_environment(run: Run, staged: Staged, config: ClusterConfig) -> dict[str
         "PYTHONPATH" if staged.python else TRAINER_VARIABLE: modules_path(run, staged),
         "PYTHONSAFEPATH": "1",
     }
+
+
+def wants_nsight(run: Run) -> bool:
+    """Return whether Nsight Systems starts the ranks, if installed: for profile runs on GPUs."""
+    return run.profile is not None and run.recipe.gpu_type != "cpu"
+
+
+def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
+    """Wrap the command in Nsight Systems if this is a profile run on GPUs.
+
+    Every rank is started under it. The ranks to be profiled start the capture at the first step
+    (cudaProfilerStart), and only they write a report.
+    """
+    if run.profile is None or not wants_nsight(run):
+        return tuple(command)
+    nsight = run.profile.nsight
+    options = (
+        "--sample=none",
+        f"--trace={','.join(nsight.trace)}",
+        f"--output={PROFILE_FOLDER}/{nsight.report}",
+        "--force-overwrite=true",
+        "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop",
+        *nsight.options,
+    )
+    metrics = _METRICS_ON_FIRST.format(option=nsight.gpu_metrics_option) if run.profile.gpu_metrics else ""
+    start = _WHERE_INSTALLED.format(metrics=metrics)
+    return ("bash", "-c", start, "nsys", *options, *command)
+
+
+def trace_environment(run: Run) -> dict[str, str]:
+    """Return the variables of a run that logs its collective calls; none for any other run."""
+    return dict(_TRACES[run.recipe.gpu_type == "cpu"]) if run.mode is Mode.NCCL_TRACE else {}
+
+
+def program_of(run: Run) -> tuple[str, ...]:
+    """Return the arguments of Python, or of torch's launcher, for a rank of the run. Raises UserError."""
+    if isinstance(run.recipe.model, NamedRecipe):
+        return bridge_command(run)
+    return ("-m", "trainer", RUN_FILE)
+
+
+def on_one_machine(run: Run) -> tuple[str, ...]:
+    """Return the arguments of Python that start all ranks of the run on one machine. Raises UserError.
+
+    The trainer forks its own ranks on the CPU; torchrun starts all others.
+    """
+    if run.recipe.gpu_type == "cpu" and not isinstance(run.recipe.model, NamedRecipe):
+        return ("-m", "trainer.cpu_ranks", RUN_FILE)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1")
+    return (*torchrun, f"--nproc-per-node={run.recipe.gpus}", *program_of(run))
+
+
+def modules_path(run: Run, staged: Staged) -> str:
+    """Return where ranks find modules besides their environment: the trainer, and what the script has."""
+    folder = scripts_folder(run)
+    return staged.trainer_path if folder is None else f"{staged.trainer_path}:{folder}"

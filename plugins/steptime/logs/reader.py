@@ -3,9 +3,11 @@
 import codecs
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,11 +16,19 @@ import zstandard
 from isal import isal_zlib
 
 from steptime.errors import UserError
-from steptime.logs.assembly import Assembly
-from steptime.logs.events import LogEvents
-from steptime.logs.models import TrainingLog
+from steptime.logs import completeness
+from steptime.logs.attempts import Attempts
+from steptime.logs.causes import advice, hidden_by
+from steptime.logs.checkpoints import Checkpoint, CheckpointLine, checkpoints_of
+from steptime.logs.completeness import Closing, End
+from steptime.logs.events import OF_THE_LOG, Event, LogEvents
+from steptime.logs.formats import Setup
+from steptime.logs.models import Problem, Step, TrainingLog
+from steptime.logs.records import NODE_CHECK, TRAINER_FAILED, Record, trainers_end
 from steptime.logs.shapes import StepsPrinted, label_of
+from steptime.recipes.models import Mode
 
+_OfAttempts = Sequence[Sequence[Checkpoint]]
 _PIECE_BYTES = 1 << 17
 _LEAST_PACKED_BYTES, _MOST_PACKED_BYTES = 1 << 6, 1 << 14
 _DATE = re.compile(rb"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
@@ -32,6 +42,217 @@ _UNPACKERS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: isal_zlib.decompressobj(31),
     ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
 }
+
+
+class Assembly:
+    """Takes in the logs of one run, and returns what they have."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._bytes = 0
+        self._format = ""
+        self._other_formats: Counter[str] = Counter()
+        self._shown_modes: set[Mode] = set()
+        self._attempts = Attempts()
+        self._last_step: int | None = None
+        self._printed: tuple[int, int] | None = None
+        """Iterations that the last line says are done, and of how many, if these are no global steps."""
+        self._closing: Closing | None = None
+        """Of the last attempt."""
+        self._setup = Setup()
+        self._records: dict[str, dict[str, Any]] = {}
+        """Of the last attempt."""
+        self._checkpoint_lines: list[list[CheckpointLine]] = [[]]
+        """Of each attempt."""
+        self._failures: list[Counter[Problem]] = [Counter()]
+        """Of each attempt, with the number of lines that show it."""
+        self._remarks: dict[str, Problem] = {}
+        """What is wrong with the log itself, by kind."""
+
+    def read(self, path: str, pieces: Iterable[bytes]) -> None:
+        """Take in the run's first log, or its next. The pieces of a broken archive end in an EOFError."""
+        if self._path:
+            self._attempt_ended()
+        self._path = path
+        events, log_bytes = LogEvents(), 0
+        try:
+            for piece in pieces:
+                if (at := piece.find(b"\0")) >= 0:
+                    message = f"the log holds binary data, first at byte {log_bytes + at:,}"
+                    self._take(Problem(kind="binary_data", message=message, fatal=False))
+                log_bytes += len(piece)
+                for event in events.feed(piece):
+                    self._take(event)
+        except EOFError as error:
+            message = f"the compressed log '{path}' is cut or damaged: {error}"
+            self._take(Problem(kind="broken_archive", message=message, fatal=False))
+        for event in events.finish():
+            self._take(event)
+        self._bytes += log_bytes
+
+    def result(self, *, max_steps: int | None, first_step: int, gpu_type: str | None = None) -> TrainingLog:
+        """Return the run as its log has it, with what is wrong, fatal problems first."""
+        steps = tuple(self._attempts.steps[number] for number in sorted(self._attempts.steps))
+        self._time_by_rate(steps)
+        *earlier, last = self._checkpoint_lines
+        recorded = self._records.get("result", {}).get("checkpoints")
+        checkpoints = [*map(checkpoints_of, earlier), checkpoints_of(last, recorded)]
+        problems = [
+            one.model_copy(update={"message": one.message + advice(one.kind, gpu_type)})
+            for one in self._problems(steps, checkpoints, max_steps, first_step)
+        ]
+        return TrainingLog(
+            path=self._path,
+            format=self._format or "none",
+            mode=self._mode(trained=bool(steps)),
+            bytes_read=self._bytes,
+            steps=steps,
+            checkpoints=tuple(each.timing for each in chain.from_iterable(checkpoints)),
+            problems=tuple(sorted(problems, key=lambda one: (not one.fatal, one.kind != TRAINER_FAILED))),
+            node_check=self._records.get(NODE_CHECK),
+            started=self._records.get("start"),
+            resumed=self._records.get("resumed"),
+            ended=self._records.get("result"),
+        )
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case StepsPrinted():
+                self._take_steps(event)
+            case Setup():
+                self._setup = Setup(
+                    *(old if new is None else new for new, old in zip(event, self._setup, strict=True))
+                )
+            case Closing():
+                self._closing = event
+            case CheckpointLine():
+                self._checkpoint_lines[-1].append(event)
+            case Record():
+                if event.name == "start" and "start" in self._records:
+                    self._attempt_ended()
+                self._records[event.name] = event.values
+            case Mode():
+                self._shown_modes.add(event)
+            case Problem() if event.kind in OF_THE_LOG:
+                self._remarks.setdefault(event.kind, event)
+            case Problem():
+                self._failures[-1][event] += 1
+
+    def _take_steps(self, event: StepsPrinted) -> None:
+        name = event.log_format.name
+        self._format = self._format or name
+        if name != self._format:
+            self._other_formats[name] += len(event.numbers)
+            return
+        if event.last_step is not None:
+            self._last_step = event.last_step
+            counts_steps = event.done is None or event.done == event.numbers[-1] + 1
+            left = event.last_step - event.numbers[-1]
+            self._printed = None if counts_steps else (event.done or 0, (event.done or 0) + left)
+        for new in self._attempts.add(event):
+            if isinstance(new, Problem):
+                self._survive()
+            elif self._closing is not None and not self._is_before_closing(new.global_step):
+                self._closing = None
+
+    def _is_before_closing(self, step: int) -> bool:
+        """Whether a step that is printed behind the closing words was trained before them."""
+        reached = self._closing.max_steps if self._closing else None
+        return step == self._last_step if reached is None else step < reached
+
+    def _time_by_rate(self, steps: Iterable[Step]) -> None:
+        """Fill in step times that follow from tokens per second and the size of a step."""
+        tokens, gpus = self._setup.tokens_per_step, self._setup.gpus
+        if tokens and gpus:
+            for step in steps:
+                if step.step_time_s is None and step.tokens_per_s_per_gpu:
+                    step.step_time_s = tokens / gpus / step.tokens_per_s_per_gpu
+
+    def _attempt_ended(self) -> None:
+        """Another attempt follows: what failed until now did not end the run."""
+        self._attempts.begin()
+        # Nodes are checked before the start that they are checked for.
+        self._records = {name: self._records[name] for name in self._records if name == NODE_CHECK}
+        self._survive()
+
+    def _survive(self) -> None:
+        self._closing = None
+        self._checkpoint_lines.append([])
+        self._failures.append(Counter())
+
+    def _mode(self, *, trained: bool) -> Mode | None:
+        """What kind of run the log shows; a restart loads and is none, nor is a timer without a load."""
+        for mode in (Mode.PROFILE, Mode.NCCL_TRACE):
+            if mode in self._shown_modes:
+                return mode
+        began_with = (line for line in self._checkpoint_lines[0] if line.form.kind == "load")
+        if any(line.form.phase == "ended" or "unix" in line.numbers for line in began_with):
+            return Mode.CHECKPOINT_LOAD
+        if any(line.form.kind == "save" for attempt in self._checkpoint_lines for line in attempt):
+            return Mode.CHECKPOINT_SAVE
+        return Mode.PERFORMANCE if trained else None
+
+    def _problems(
+        self, steps: Sequence[Step], checkpoints: _OfAttempts, max_steps: int | None, first_step: int
+    ) -> Iterator[Problem]:
+        numbers = [step.global_step for step in steps]
+        last = None if max_steps is None else max_steps - 1
+        printed_last = self._setup.last_step if self._last_step is None else self._last_step
+        printed = self._printed if last is None else None
+        end = End(printed_last if last is None else last, last is not None, self._closing, printed)
+        causes = [*self._causes(complete=end.is_complete(numbers))]
+        yield from causes
+        if numbers:
+            early = completeness.ended_early(numbers, end)
+            yield from (one for one in early if one.kind != "end_unknown" or not any(c.fatal for c in causes))
+            begin = self._expected_first(first_step, checkpoints)
+            yield from completeness.missing(numbers, begin=begin, first=first_step, last=last)
+            yield from completeness.not_finite(self._attempts.not_finite)
+            yield from completeness.untimed(steps)
+            yield from self._attempts.restarts
+            yield from completeness.repeated(self._attempts.repeats)
+        else:
+            yield completeness.without_steps(self._bytes, self._closing)
+        yield from completeness.unfinished_saves(checkpoints)
+        yield from trainers_end(self._records)
+        for name, count in self._other_formats.items():
+            message = f"{count} lines of the format {name} beside those of {self._format} do not count"
+            yield Problem(kind="mixed_formats", message=message, fatal=False)
+        yield from self._remarks.values()
+
+    def _expected_first(self, planned: int, checkpoints: _OfAttempts) -> int | None:
+        """The first step that should be there; None after a load whose step is not known."""
+        if planned:
+            return planned
+        resumed = self._records.get("resumed", {}).get("global_step")
+        if isinstance(resumed, int):
+            return resumed
+        loads = [each.timing for each in chain.from_iterable(checkpoints) if each.timing.kind == "load"]
+        return loads[0].iteration if loads else 0
+
+    def _causes(self, *, complete: bool) -> Iterator[Problem]:
+        *earlier, last = self._failures
+        hidden = hidden_by({failure.kind for failure in last})
+        for cause in _by_kind([last]):
+            if cause.kind not in hidden:
+                yield cause.model_copy(update={"fatal": cause.fatal or not complete})
+        for cause in _by_kind(earlier):
+            message = f"in an earlier attempt: {cause.message}"
+            yield cause.model_copy(update={"message": message, "fatal": False})
+
+
+def _by_kind(attempts: Iterable[Counter[Problem]]) -> Iterator[Problem]:
+    """Yield the failure of each kind that explains most, with how many lines are alike, the best first."""
+    kinds: dict[str, tuple[Problem, int]] = {}
+    for failures in attempts:
+        for failure, lines in failures.items():
+            best, before = kinds.get(failure.kind, (failure, 0))
+            if failure.rank < best.rank:
+                best, before = failure, 0
+            kinds[failure.kind] = best, before + lines * (failure.rank == best.rank)
+    for best, lines in sorted(kinds.values(), key=lambda one: one[0].rank):
+        more = f" (and {lines - 1} more such line{'s' if lines > 2 else ''})" if lines > 1 else ""
+        yield best.model_copy(update={"message": best.message + more, "rank": 0})
 
 
 def read_log(

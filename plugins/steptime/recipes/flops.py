@@ -7,17 +7,124 @@ MFU therefore always carries the name of its formula, and two formulas are never
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from steptime.errors import BrokenFiles, UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import FLOPS_FORMULAS
 from steptime.recipes.config_files import Document, broken_entries, read_entries
-from steptime.recipes.counting import Counted
-from steptime.recipes.models import Model, ModelShape, NamedRecipe, Recipe
+from steptime.recipes.models import HybridShape, Model, ModelShape, NamedRecipe, Recipe
+from steptime.recipes.parameters import attention_weights
 from steptime.settings import config_dir, shipped
+
+_PASSES = 3
+"""Each matrix product is carried out forward, and twice backward: for its input and for its weights."""
+
+
+AsTheModel = bool | Literal["own"]
+"""Whether a formula is for models that have something; with `own`, for any, as each has it."""
+
+
+class Counted(Frozen):
+    """What a formula counts of a model. Numbers are whole: no formula differs by the order of its terms."""
+
+    mlp_matrices: Literal[2, 3]
+    """Three for a gated MLP."""
+    attention: Literal["full", "causal"] = "full"
+    """All positions with one another, or each with those before it: half of that."""
+    grouped_queries: bool = True
+    """Whether heads share keys and values as the model has it; else each is counted with its own."""
+    head_width: Literal["own", "hidden"] = "own"
+    """Whether all heads together are as wide as the model has them, or as `hidden_size`."""
+    mlp_width: PositiveInt | None = None
+    """Of the MLP, in multiples of `hidden_size`; null for the model's own."""
+    experts: AsTheModel = False
+    """Whether the model is a mixture: the chosen and the shared experts are counted."""
+    latent_attention: AsTheModel = False
+    mamba: bool = False
+    """Whether the model is a hybrid: attention, MLP and Mamba layers are counted apart."""
+    further_tokens: AsTheModel = False
+    """Whether layers that predict further tokens are counted, each with an output layer of its own."""
+    vocab_size: NonNegativeInt | None = None
+    """Of the output layer; null for the model's own, 0 to leave it out."""
+
+    def misfit(self, shape: ModelShape) -> str | None:
+        """Return what a model has that is not counted, or lacks that is counted; None if nothing."""
+        kinds = (
+            ("experts", shape.moe is not None, self.experts),
+            ("latent attention", shape.mla is not None, self.latent_attention),
+            ("Mamba layers", shape.hybrid is not None, self.mamba),
+        )
+        for what, has, counts in kinds:
+            if counts not in (has, "own"):
+                both = (f"no {what}", "some") if has else (what, "none")
+                return f"counts {both[0]}, and this {shape.architecture} model has {both[1]}"
+        if shape.mtp_num_layers is not None and not self.further_tokens:
+            return "counts no layers that predict further tokens, and this model has mtp_num_layers"
+        return None
+
+    def flops(self, shape: ModelShape) -> float:
+        """Return the floating-point operations of one training step on one sample of a model that fits."""
+        if shape.hybrid is not None:
+            per_token = self._of_hybrid(shape, shape.hybrid)
+        else:
+            further = shape.mtp_num_layers or 0
+            layers = shape.num_layers + further
+            products = layers * attention_weights(self._as_counted(shape)) + self._mlps(shape, further)
+            # A further token is predicted from the one before it beside the layer's own input.
+            products += further * 2 * shape.hidden_size**2
+            per_token = 2 * products + layers * self._scores(shape)
+        outputs = 1 + (shape.mtp_num_layers or 0)
+        vocabulary = shape.vocab_size if self.vocab_size is None else self.vocab_size
+        per_token += 2 * outputs * vocabulary * shape.hidden_size
+        return float(_PASSES * shape.seq_length * per_token)
+
+    def _as_counted(self, shape: ModelShape) -> ModelShape:
+        changes: dict[str, int | None] = {}
+        if not self.grouped_queries:
+            changes["num_query_groups"] = shape.num_attention_heads
+        if self.head_width == "hidden":
+            changes["kv_channels"] = None
+        return shape.model_copy(update=changes)
+
+    def _scores(self, shape: ModelShape) -> int:
+        """Operations of one layer on one token, which is laid beside the others and sums their values."""
+        latent, heads = shape.mla, shape.num_attention_heads
+        if latent is None:
+            width = 2 * heads * self._as_counted(shape).head_width
+        else:
+            width = heads * (latent.qk_head_dim + latent.qk_pos_emb_head_dim + latent.v_head_dim)
+        return (2 if self.attention == "full" else 1) * shape.seq_length * width
+
+    def _mlps(self, shape: ModelShape, further: int) -> int:
+        """Weights that a token meets in the MLPs and experts of all layers."""
+        width = shape.ffn_hidden_size if self.mlp_width is None else self.mlp_width * shape.hidden_size
+        if shape.moe is None:
+            return (shape.num_layers + further) * self.mlp_matrices * shape.hidden_size * width
+        shared = shape.moe.moe_shared_expert_intermediate_size or 0
+        chosen = shape.moe.moe_router_topk * shape.moe.moe_ffn_hidden_size + shared
+        widths = (shape.num_layers - shape.expert_layers) * width + (shape.expert_layers + further) * chosen
+        return self.mlp_matrices * shape.hidden_size * widths
+
+    def _of_hybrid(self, shape: ModelShape, hybrid: HybridShape) -> int:
+        """Operations on one token, but for the output layer."""
+        hidden = shape.hidden_size
+        attending = self._as_counted(shape).model_copy(update={"kv_channels": hybrid.attention_head_dim})
+        groups_width = hybrid.mamba_num_groups * hybrid.mamba_state_dim
+        inner = hybrid.mamba_num_heads * hybrid.mamba_head_dim
+        mamba = (
+            hidden * (3 * inner + 2 * groups_width + hybrid.mamba_num_heads)
+            + hidden * hybrid.expand * (hybrid.chunk_size + 2 * hybrid.mamba_state_dim)
+            + hybrid.chunk_size * groups_width
+        )
+        mlp = self.mlp_matrices * hidden * shape.ffn_hidden_size
+        return (
+            hybrid.num_attention_layers * (2 * attention_weights(attending) + self._scores(attending))
+            + hybrid.num_mlp_layers * 2 * mlp
+            + hybrid.num_mamba_layers * 2 * mamba
+        )
 
 
 class Formula(NamedTuple):

@@ -17,8 +17,15 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from steptime.errors import BrokenFiles, UserError, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import Document, broken_entries, read_entries, state_of
-from steptime.recipes.config_problems import FieldErrors, Location, Mistake
+from steptime.recipes.config_files import (
+    Document,
+    FieldErrors,
+    Location,
+    Mistake,
+    broken_entries,
+    read_entries,
+    state_of,
+)
 from steptime.recipes.models import Mode, NamedRecipe, Parallelism, Recipe, Run
 from steptime.recipes.workload_file import ModelParallelism
 from steptime.refusals import written

@@ -1,18 +1,99 @@
 """What a workload's models must be, for their names, for proxies, and for the ranks they are spread over."""
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from steptime.recipes.config_files import Document
-from steptime.recipes.config_problems import Location, Mistake, misfits
-from steptime.recipes.models import ModelShape
-from steptime.recipes.parameters import contradiction
-from steptime.recipes.workload_file import Configuration, ModelParallelism
-from steptime.recipes.workload_parts import keys_of, model_of, model_of_rule, rules_of
+from steptime.errors import UserError
+from steptime.recipes.config_files import Document, Location, Mistake, misfits
+from steptime.recipes.megatron_bridge import known_recipe, misfit, misnamed, set_already
+from steptime.recipes.models import ModelShape, NamedRecipe
+from steptime.recipes.parameters import contradiction, misnamed_size
+from steptime.recipes.performance_rules import PerformanceRules
+from steptime.recipes.workload_file import Configuration, ModelParallelism, Platform, Steps
+
+KINDS = ("configurations", "proxies")
+
+
+class Placed(NamedTuple):
+    """A configuration or a proxy that could be read, and where it stands."""
+
+    location: Location
+    size: str
+    rule: Configuration
+
+    @property
+    def kind(self) -> str:
+        """Of `KINDS`."""
+        return str(self.location[2])
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self.location))
+
+
+def is_read(document: Document, part: str) -> bool:
+    """Return whether a part has entries that others may name: without, their names cannot be checked."""
+    return isinstance(document.value(part), dict)
+
+
+def keys_of(document: Document, part: str) -> tuple[str, ...]:
+    """Return the keys of `gpu_types` or `sizes`; none if they cannot be read."""
+    return tuple(document.value(part)) if is_read(document, part) else ()
+
+
+def rules_of(document: Document) -> Iterator[Placed]:
+    """Yield the configurations and proxies of all sizes, in the file's order."""
+    for size in keys_of(document, "sizes"):
+        for kind in KINDS:
+            listed = document.value("sizes", size, kind)
+            for index in range(len(listed) if isinstance(listed, list) else 0):
+                location = ("sizes", size, kind, index)
+                rule, _ = document.part(Configuration, *location)
+                if rule is not None:
+                    yield Placed(location, size, rule)
+
+
+def all_read(document: Document, size: str) -> bool:
+    """Return whether every configuration of a size and its proxy could be read.
+
+    Only then is what they lack really lacking.
+    """
+    configurations, proxies = (document.value("sizes", size, kind) for kind in KINDS)
+    if not isinstance(configurations, list) or not isinstance(proxies, list | None):
+        return False
+    return len(configurations) + len(proxies or ()) == sum(one.size == size for one in rules_of(document))
+
+
+def model_of(document: Document, size: str) -> ModelShape | None:
+    """Return the whole model of a size, or None if it cannot be read, or is known by name alone."""
+    return document.part(ModelShape, "sizes", size, "model")[0]
+
+
+def named_of(document: Document, size: str) -> NamedRecipe | None:
+    """Return the recipe of a size that is known by name; None if it is not, or cannot be read."""
+    return document.part(NamedRecipe, "sizes", size, "model")[0]
+
+
+def steps_of(document: Document, size: str) -> Steps | None:
+    """Return the steps of a size: its own, or those of the workload."""
+    location = ("sizes", size, "steps")
+    own = document.value(*location) is not None
+    return document.part(Steps, *(location if own else ("steps",)))[0]
+
+
+def model_of_rule(document: Document, placed: Placed) -> ModelShape | None:
+    """Return the model of a rule, or None if it cannot be read."""
+    whole = model_of(document, placed.size)
+    if whole is None or not placed.rule.is_proxy:
+        return whole
+    try:
+        return ModelShape.model_validate(placed.rule.changed(whole.model_dump()))
+    except ValidationError:
+        return None
 
 
 def _names(document: Document) -> Iterator[Mistake]:
@@ -161,3 +242,108 @@ def _countings(model: ModelShape) -> tuple[int, ...]:
 
 
 MODEL_CHECKS = (_names, _heads, _experts, _proxies, _layers)
+
+
+def _named_proxies(document: Document) -> Iterator[Mistake]:
+    """Nobody knows what of such a model could be otherwise."""
+    for placed in rules_of(document):
+        if named_of(document, placed.size) is not None and (placed.kind == "proxies" or placed.rule.is_proxy):
+            yield Mistake(
+                "is for models that are described by their sizes: this one is known by name", placed.location
+            )
+
+
+def _stages(document: Document) -> Iterator[Mistake]:
+    for placed in rules_of(document):
+        for field in ("first_stage_layers", "last_stage_layers"):
+            given = getattr(placed.rule.parallelism, field)
+            if given is not None and named_of(document, placed.size) is not None:
+                yield Mistake(
+                    "is upstream's to choose for a recipe by name: leave it out",
+                    (*placed.location, "parallelism", field),
+                )
+
+
+def _launch(document: Document) -> Iterator[Mistake]:
+    """Upstream's recipe has the settings of its trainer itself; what is of the job is the workload's."""
+    named = {size for size in keys_of(document, "sizes") if named_of(document, size) is not None}
+    rules, _ = document.part(PerformanceRules, "performance")
+    for index, rule in enumerate(rules.rules if rules is not None else ()):
+        if rule.trainer.model_fields_set and named.intersection(rule.sizes or keys_of(document, "sizes")):
+            yield Mistake(
+                "sets up steptime's own trainer, and Megatron-Bridge starts a recipe by name with its own "
+                "settings: leave it out, or name other sizes",
+                ("performance", "rules", index, "trainer"),
+            )
+        if (
+            rule.arguments
+            and is_read(document, "sizes")
+            and not named.issuperset(rule.sizes or keys_of(document, "sizes"))
+        ):
+            yield Mistake(
+                "are for Megatron-Bridge's script, which starts recipes by name: leave them out, or name "
+                "sizes that are such",
+                ("performance", "rules", index, "arguments"),
+            )
+        for name in set_already(rule.arguments, _all_images(document)):
+            yield Mistake(
+                "is set already, for each row or run: leave it out",
+                ("performance", "rules", index, "arguments", name),
+            )
+
+
+def _releases(document: Document) -> Iterator[Mistake]:
+    """The image of each row has a release that starts such a recipe."""
+    told = set()
+    for placed in rules_of(document):
+        model, rule = named_of(document, placed.size), placed.rule
+        for gpu_type, dtype in itertools.product(rule.gpu_types, rule.dtypes) if model is not None else ():
+            platform, _ = document.part(Platform, "gpu_types", gpu_type)
+            if platform is None or model is None:
+                continue
+            place: Location = placed.location
+            spread = rule.parallelism
+            try:
+                problem = misfit(model, image=platform.image, gpu_type=gpu_type, dtype=dtype, spread=spread)
+            except UserError as error:
+                problem, place = str(error).removesuffix("."), ("gpu_types", gpu_type, "image")
+            if problem is not None and (problem, place) not in told:
+                told.add((problem, place))
+                yield Mistake(problem, place)
+
+
+def _recipe_names(document: Document) -> Iterator[Mistake]:
+    """Each size's recipe is one that its images have, and has the parameters that the size's name states."""
+    for size in keys_of(document, "sizes"):
+        model = named_of(document, size)
+        problems = (_misnamed(size, model, image) for image in _images(document, size)) if model else ()
+        if (problem := next(filter(None, problems), None)) is not None:
+            yield replace(problem, location=("sizes", size, "model", *problem.location))
+
+
+def _misnamed(size: str, model: NamedRecipe, image: str | None) -> Mistake | None:
+    try:
+        problem, known = misnamed(model, image), known_recipe(model, image)
+    except UserError:
+        return None  # of the image: `_releases` has it
+    sentence = misnamed_size(size, model, known) if problem is None and known is not None else None
+    return problem if sentence is None else Mistake(sentence)
+
+
+def _all_images(document: Document) -> Iterator[str | None]:
+    for gpu_type in keys_of(document, "gpu_types"):
+        platform, _ = document.part(Platform, "gpu_types", gpu_type)
+        if platform is not None:
+            yield platform.image
+
+
+def _images(document: Document, size: str) -> list[str | None]:
+    """Those that a size's rows run in, each once."""
+    types = {
+        gpu_type for placed in rules_of(document) if placed.size == size for gpu_type in placed.rule.gpu_types
+    }
+    platforms = (document.part(Platform, "gpu_types", gpu_type)[0] for gpu_type in sorted(types))
+    return list(dict.fromkeys(platform.image for platform in platforms if platform is not None))
+
+
+NAMED_CHECKS = (_recipe_names, _named_proxies, _stages, _launch, _releases)

@@ -16,7 +16,7 @@ from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.plug_points import MODEL_FAMILIES
 from steptime.recipes import spec
-from steptime.recipes.config_problems import DESCRIBED, NAMED, FieldError, FieldErrors, Mistake
+from steptime.recipes.config_files import DESCRIBED, NAMED, FieldError, FieldErrors, Mistake
 from steptime.refusals import written
 
 RUN_FILE = "run.json"

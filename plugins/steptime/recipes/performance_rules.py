@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_
 from steptime.errors import unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS
-from steptime.recipes.config_problems import Location, Mistake, check_each
+from steptime.recipes.config_files import Location, Mistake, check_each
 from steptime.recipes.environment import checked_environment
 from steptime.recipes.models import FP8_RECIPES, Mode, Parallelism, Performance, Recipe, TrainerSettings
 from steptime.refusals import written

@@ -8,8 +8,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict
 
 from steptime.errors import UserError, unknown_value
-from steptime.recipes.config_files import load_yaml_model, read_document
-from steptime.recipes.config_problems import Mistake, load_each
+from steptime.recipes.config_files import Mistake, load_each, load_yaml_model, read_document
 from steptime.recipes.gpus import gpu_types, load_gpu_type
 from steptime.recipes.models import Recipe
 from steptime.recipes.notation import select_gpus

@@ -23,8 +23,7 @@ from pydantic import (
 
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import load_yaml_model, names_in
-from steptime.recipes.config_problems import FieldError, FieldErrors, Mistake
+from steptime.recipes.config_files import FieldError, FieldErrors, Mistake, load_yaml_model, names_in
 from steptime.recipes.request import option_fields, parse_value
 from steptime.refusals import in_words, written
 from steptime.settings import config_dir, default_cluster

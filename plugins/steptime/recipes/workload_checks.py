@@ -11,12 +11,21 @@ from collections.abc import Iterator
 from pydantic import RootModel
 
 from steptime.errors import UserError, unknown_value
-from steptime.recipes.config_files import Document
-from steptime.recipes.config_problems import Location, Mistake
+from steptime.recipes.config_files import Document, Location, Mistake
 from steptime.recipes.flops import formula_names, load_formula, misfit
 from steptime.recipes.gpus import GpuType, gpu_types
-from steptime.recipes.model_checks import MODEL_CHECKS
-from steptime.recipes.named_checks import NAMED_CHECKS
+from steptime.recipes.model_checks import (
+    MODEL_CHECKS,
+    NAMED_CHECKS,
+    Placed,
+    all_read,
+    is_read,
+    keys_of,
+    model_of,
+    named_of,
+    rules_of,
+    steps_of,
+)
 from steptime.recipes.performance_rules import PerformanceRules, Row
 from steptime.recipes.workload_file import (
     EXPERIMENT_PLACEHOLDERS,
@@ -27,16 +36,6 @@ from steptime.recipes.workload_file import (
     Profile,
     Scaling,
     Steps,
-)
-from steptime.recipes.workload_parts import (
-    Placed,
-    all_read,
-    is_read,
-    keys_of,
-    model_of,
-    named_of,
-    rules_of,
-    steps_of,
 )
 
 

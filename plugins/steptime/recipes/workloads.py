@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steptime.errors import BrokenFiles, UserError, unknown_value
-from steptime.recipes.config_files import names_in, read_document, state_of
-from steptime.recipes.config_problems import load_each
+from steptime.recipes.config_files import load_each, names_in, read_document, state_of
 from steptime.recipes.flops import flops_file
 from steptime.recipes.gpus import gpus_file
 from steptime.recipes.megatron_bridge import bridge_file

@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.airflow.base import as_json
 from steptime.airflow.installation import own_runs
-from steptime.recipes.config_problems import load_each, refuse
+from steptime.recipes.config_files import load_each, refuse
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_of, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.recipes.workloads import load_workloads

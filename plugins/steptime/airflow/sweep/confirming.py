@@ -1,5 +1,6 @@
 """The operator that runs cells again that a sweep has found to be possibly slower or faster."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,10 +10,12 @@ from pydantic import TypeAdapter
 
 from steptime.airflow.base import airflow_errors, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
+from steptime.airflow.connections import open_cluster
 from steptime.airflow.sweep.cells import rows_by_cell, runs_with_staged
-from steptime.airflow.sweep.elsewhere import elsewhere
+from steptime.clusters.config import ClusterConfig, load_cluster
+from steptime.errors import SystemFailure, UserError, shown
 from steptime.judging.comparison import compare_cells
-from steptime.recipes.models import Mode
+from steptime.recipes.models import Mode, Run
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
 from steptime.recipes.notation import format_hours
 from steptime.recipes.sweep_planning import (
@@ -29,6 +32,7 @@ from steptime.results.store import Store
 from steptime.staging.checking import check_plan
 
 _FRESH = "fresh_cells"
+_ANSWERS_WITHIN_S = 60
 
 
 class ConfirmOperator(BaseOperator):
@@ -83,7 +87,7 @@ class ConfirmOperator(BaseOperator):
         added: list[Cell] = []
         for cell, runs, checkpoint, change, nodes in suspicions:
             repeats = max(one.repeat for one in (*plan.cells, *fresh, *added))
-            apart = elsewhere(cell, nodes)
+            apart = node_exclusion(cell, nodes)
             cells = fresh_cells(
                 cell, runs, checkpoint=checkpoint, after=repeats, cluster_options=apart.cluster_options
             )
@@ -162,3 +166,46 @@ def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) 
                 nodes=fold_nodes((*expand_nodes(worse.nodes), *expand_nodes(nodes))),
             )
     return sorted(found.values(), key=lambda one: one.change_percent, reverse=True)  # slower ones first
+
+
+class NodeExclusion(NamedTuple):
+    """Which nodes fresh runs of a cell are to avoid."""
+
+    cluster_options: dict[str, bool | int | str] | None
+    """The options of their requests for the kind of cluster; None for those of the cell."""
+    words: str
+    """The same as the end of a sentence about them."""
+
+
+def node_exclusion(cell: Cell, nodes: str) -> NodeExclusion:
+    """Keep the runs of a cell off `nodes`, a list such as `node[1-4]`, if the cluster has enough others.
+
+    The cluster is asked. If it does not answer, the runs may come to any node: that they run matters more
+    than on which nodes.
+    """
+    if not nodes:
+        return NodeExclusion(None, "on any nodes, as it is not known on which it ran")
+    config = load_cluster(cell.request.cluster)
+    options: dict[str, bool | int | str] | None = None
+    for run in runs_of(cell):
+        apart = config.avoiding(run, expand_nodes(nodes))
+        if config.placement_test(run) is None:
+            return NodeExclusion(None, f"on any nodes, as cluster {config.name} takes no nodes to leave out")
+        if apart == run:
+            return NodeExclusion(None, f"on {nodes} again, which its request names")
+        if refusal := asyncio.run(_refusal(config, apart)):
+            return NodeExclusion(None, f"on any nodes, as there are none without {nodes}: {refusal}")
+        options = apart.cluster_options
+    return NodeExclusion(options, f"without {nodes}")
+
+
+async def _refusal(config: ClusterConfig, run: Run) -> str:
+    """Why a cluster has no nodes for the run, in its own words; empty if it has."""
+    try:
+        async with open_cluster(config) as cluster:
+            done = await cluster.run(config.placement_test(run) or (), timeout_s=_ANSWERS_WITHIN_S)
+    except (UserError, SystemFailure) as error:
+        return shown(str(error), at_most=300)
+    if done.exit_code == 0:
+        return ""
+    return shown(done.stderr.strip() or f"exit code {done.exit_code}", at_most=300)

@@ -14,8 +14,8 @@ from steptime.airflow.base import RefusingOperator, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.operators import options_of, stage_for
+from steptime.airflow.sentences import as_text
 from steptime.airflow.sweep.cells import checked_sweep, runs_with_staged
-from steptime.airflow.tables import as_text
 from steptime.errors import unknown_value
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import SweepPlan, plan_of, runs_of

@@ -10,9 +10,9 @@ from steptime.airflow import sentences
 from steptime.airflow.assets import extra_of_sweep, finished_sweep
 from steptime.airflow.base import airflow_errors, dag_run_of
 from steptime.airflow.notifications import Event, notify
+from steptime.airflow.sentences import as_text
 from steptime.airflow.sweep.cells import rows_by_cell
 from steptime.airflow.sweep.operators import APPROVAL_TASK, REJECTED_BY_KEY
-from steptime.airflow.tables import as_text
 from steptime.judging.comparison import compare_dag_run
 from steptime.judging.series import Series
 from steptime.recipes.sweep_planning import Cell, SweepPlan, runs_of

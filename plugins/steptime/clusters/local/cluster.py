@@ -32,6 +32,7 @@ from steptime.clusters.base import (
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import Launcher
+from steptime.clusters.jobscript import on_one_machine
 from steptime.clusters.local.command import run_command
 from steptime.clusters.local.state import (
     Ended,
@@ -43,7 +44,6 @@ from steptime.clusters.local.state import (
     open_lock,
     settle_abandoned,
 )
-from steptime.clusters.program import on_one_machine
 from steptime.errors import SystemFailure, UserError
 from steptime.files import write_whole
 from steptime.process_identity import boot_id, start_tick

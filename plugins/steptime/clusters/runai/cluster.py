@@ -6,8 +6,9 @@ cannot have two of one name, so whoever comes second is given the first. `volume
 """
 
 import asyncio
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Self
 
 from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.connections import Connection, Connections
-from steptime.clusters.runai.annotations import JOB_NAME, annotations_of, job_of, kept_annotations
 from steptime.clusters.runai.client import (
     DISTRIBUTED,
     TRAININGS,
@@ -44,6 +44,10 @@ _LOOK_S = 0.5
 
 Config = RunaiConfig
 """The plug point asks for it by this name."""
+JOB_NAME = "steptime-job"
+_DIRECTORY, _LOG = "steptime-directory", "steptime-log"
+_TIME_LIMIT_S = "steptime-time-limit-s"
+_INSTALLATION = "steptime-installation"
 
 
 def connect(config: RunaiConfig, connections: Connections) -> "RunaiCluster":
@@ -376,3 +380,37 @@ def _project_name(config: RunaiConfig, connection: Connection) -> str:
     if "," in project:
         raise UserError(f"a Run:ai project cannot be called '{project}': a name has no comma.")
     return project
+
+
+def annotations_of(spec: JobSpec) -> dict[str, str]:
+    """Return the annotations of a job's workload."""
+    return {
+        JOB_NAME: spec.name,
+        _DIRECTORY: spec.directory,
+        _LOG: spec.log_path,
+        _TIME_LIMIT_S: str(spec.time_limit_s),
+        _INSTALLATION: json.dumps(spec.installation.model_dump() if spec.installation else None),
+    }
+
+
+def kept_annotations(details: Workload) -> dict[str, str]:
+    """Return the annotations of a workload, out of what it was made from."""
+    kept = (details.get("spec") or {}).get("annotations") or ()
+    return {str(entry.get("name")): str(entry.get("value") or "") for entry in kept}
+
+
+def job_of(
+    annotations: Mapping[str, str], *, workload: str, workload_id: str, kind: str, created_at: str | None
+) -> RunaiJob:
+    """Return the job of the workload of that name and id, with these annotations."""
+    return RunaiJob(
+        name=annotations[JOB_NAME],
+        workload=workload,
+        workload_id=workload_id,
+        kind=kind,
+        directory=annotations[_DIRECTORY],
+        log_path=annotations[_LOG],
+        time_limit_s=int(annotations[_TIME_LIMIT_S]),
+        submitted_at=unix_time(created_at) or time.time(),
+        installation=json.loads(annotations.get(_INSTALLATION) or "null"),
+    )

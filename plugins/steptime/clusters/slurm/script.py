@@ -11,8 +11,7 @@ from typing import Any
 
 from steptime.clusters.base import Staged
 from steptime.clusters.containers import LaunchCommand
-from steptime.clusters.profiling import PROFILE_FOLDER, profiled, wants_nsight
-from steptime.clusters.program import program_of
+from steptime.clusters.jobscript import PROFILE_FOLDER, profiled, program_of, wants_nsight
 from steptime.clusters.slurm.binding import binding_of, bound
 from steptime.clusters.slurm.end_record import end_record_path
 from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command

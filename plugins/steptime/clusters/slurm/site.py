@@ -11,7 +11,7 @@ from steptime.clusters.slurm.binding import NumaBinding
 from steptime.clusters.slurm.node_check import NodeCheck
 from steptime.clusters.slurm.options import SlurmOptions, check_of_every_job
 from steptime.plug_points import CONTAINERS
-from steptime.recipes.config_problems import check_each
+from steptime.recipes.config_files import check_each
 from steptime.recipes.models import Run
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
 

@@ -10,7 +10,7 @@ from end_to_end.driving import wait_until
 from slurm_service import MiniSlurm
 from stored import publish
 
-from steptime.airflow.sweep.elsewhere import elsewhere
+from steptime.airflow.sweep.confirming import node_exclusion
 from steptime.clusters.base import JobState, JobStatus
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import Cell, fresh_cells, runs_of
@@ -61,19 +61,21 @@ def only(slurm: MiniSlurm) -> Iterator[Callable[[str], None]]:
 
 def test_a_cluster_that_chooses_no_nodes_says_so(planned: Callable[..., Any]) -> None:
     [run] = planned(gpus="2").runs
-    found = elsewhere(cell_of(run), "a-host")
+    found = node_exclusion(cell_of(run), "a-host")
     assert found.cluster_options is None
     assert found.words == "on any nodes, as cluster local takes no nodes to leave out"
-    assert elsewhere(cell_of(run), "").words == "on any nodes, as it is not known on which it ran"
+    assert node_exclusion(cell_of(run), "").words == "on any nodes, as it is not known on which it ran"
 
 
 @pytest.mark.slurm
 def test_other_nodes_are_asked_for_beside_those_that_are_left_out_anyway(cell: Callable[..., Cell]) -> None:
-    assert elsewhere(cell(), "node3") == ({"exclude": "node3"}, "without node3")
-    assert elsewhere(cell(exclude="node[1-2]"), "node3").cluster_options == {"exclude": "node[1-2],node3"}
+    assert node_exclusion(cell(), "node3") == ({"exclude": "node3"}, "without node3")
+    assert node_exclusion(cell(exclude="node[1-2]"), "node3").cluster_options == {
+        "exclude": "node[1-2],node3"
+    }
 
     also = cell(additional_slurm_params="exclude=node1;comment=x")
-    options = elsewhere(also, "node3").cluster_options
+    options = node_exclusion(also, "node3").cluster_options
     [fresh] = fresh_cells(also, 1, checkpoint=False, after=1, cluster_options=options)
     [run] = runs_of(fresh)
     assert run.cluster_options == {"exclude": "node1,node3", "additional_slurm_params": "comment=x"}
@@ -87,15 +89,15 @@ def test_without_enough_other_nodes_any_will_do(
     only("node[3-4]")
     # Slurm has to hear of a resumed node before it counts on it. To leave out node8, a drained one, changes
     # nothing.
-    wait_until("node3 and node4 to answer", lambda: elsewhere(wide, "node8").cluster_options)
-    found = elsewhere(wide, "node3")
+    wait_until("node3 and node4 to answer", lambda: node_exclusion(wide, "node8").cluster_options)
+    found = node_exclusion(wide, "node3")
     assert found.cluster_options is None
     assert found.words == (
         "on any nodes, as there are none without node3: "
         "allocation failure: Requested node configuration is not available"
     )
     only("node[3-5]")
-    assert wait_until("node5 to answer", lambda: elsewhere(wide, "node3").cluster_options) == {
+    assert wait_until("node5 to answer", lambda: node_exclusion(wide, "node3").cluster_options) == {
         "gpus_per_node": 1,
         "exclude": "node3",
     }
@@ -103,7 +105,10 @@ def test_without_enough_other_nodes_any_will_do(
 
 @pytest.mark.slurm
 def test_nodes_that_are_asked_for_by_name_are_kept(cell: Callable[..., Cell]) -> None:
-    assert elsewhere(cell(nodelist="node3"), "node3") == (None, "on node3 again, which its request names")
+    assert node_exclusion(cell(nodelist="node3"), "node3") == (
+        None,
+        "on node3 again, which its request names",
+    )
 
 
 @pytest.mark.slurm
@@ -111,7 +116,7 @@ def test_a_cluster_that_cannot_be_asked_gets_the_runs_on_any_nodes(
     cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_MINI_SLURM")
-    found = elsewhere(cell(), "node3")
+    found = node_exclusion(cell(), "node3")
     assert found.cluster_options is None
     assert "on any nodes, as there are none without node3: Airflow has no connection" in found.words
 
