@@ -8,6 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+HYBRID = "nemotron_h"
+"""The architecture with Mamba layers."""
+GPT = "gpt"
+"""The architecture of any model that NeMo has a config of."""
+VOCABULARY_BLOCK = 128
+"""NeMo's make_vocab_size_divisible_by."""
 NUMBER_FORMATS = {"cpu": ("fp32",), "cuda": ("fp32", "bf16", "fp8")}
 """Number formats that the trainer has, by device."""
 FP8_RECIPES = ("delayed", "current")
@@ -292,3 +298,105 @@ class PlannedRun:
             return None
         operations = self.model_flops * self.recipe.global_batch_size
         return operations / step_time_s / self.recipe.parallelism.world_size / 1e12
+
+
+def check_trainable(run: PlannedRun) -> None:
+    """Raise ValueError for a plan that NeMo would only refuse after its imports, and in its own words."""
+    recipe, parallelism, shape = run.recipe, run.recipe.parallelism, run.recipe.model
+    if shape.hybrid is not None:
+        _check_hybrid(shape, shape.hybrid, parallelism)
+    elif shape.architecture == HYBRID:
+        raise ValueError(f"a model of the architecture '{HYBRID}' needs its hybrid sizes, and has none.")
+    if shape.architecture == GPT and shape.nemo is None:
+        raise ValueError(
+            "its model does not name the config of NeMo to build it from: give nemo "
+            "(docs/adding-a-workload.md)."
+        )
+    if shape.moe is not None:
+        _check_experts(recipe, shape.moe)
+    _check_settings(run)
+    replica_batch = recipe.micro_batch_size * parallelism.data
+    for what, size, parts in (
+        ("hidden_size", shape.hidden_size, shape.num_attention_heads if shape.kv_channels is None else 1),
+        ("num_attention_heads", shape.num_attention_heads, shape.num_query_groups),
+        ("num_attention_heads", shape.num_attention_heads, parallelism.tensor),
+        ("num_query_groups", shape.num_query_groups, parallelism.tensor),
+        ("ffn_hidden_size", shape.ffn_hidden_size, parallelism.tensor),
+        ("vocab_size", shape.vocab_size, parallelism.tensor),
+        ("global_batch_size", recipe.global_batch_size, replica_batch),
+    ):
+        _divides(what, size, parts)
+    _check_stages(parallelism, shape.num_layers)
+
+
+def _check_stages(parallelism: Parallelism, num_layers: int) -> None:
+    """Refuse layers that cannot be spread evenly over the stages without a number of their own."""
+    if not parallelism.own_layers:
+        if not parallelism.counts_embedding(num_layers):
+            _divides("num_layers", num_layers, parallelism.stages)
+        return
+    own = sum(parallelism.own_layers)
+    left, others = num_layers - own, parallelism.pipeline - len(parallelism.own_layers)
+    if left < others or (left % others if others else left):
+        raise ValueError(
+            f"num_layers {num_layers} less the {own} of first and last stage cannot be divided by {others}, "
+            "as the plan's sizes require."
+        )
+
+
+def _check_settings(run: PlannedRun) -> None:
+    """Refuse what only GPUs do on the CPU, and an FP8 recipe that does not go with the number format."""
+    recipe = run.recipe
+    for name, wanted in (
+        ("cuda_graphs", run.settings.cuda_graphs),
+        ("tp_comm_overlap", run.settings.tp_comm_overlap),
+    ):
+        if wanted and recipe.gpu_type == "cpu":
+            raise ValueError(f"{name} is for GPUs, and the plan is for the CPU: plan the run without it.")
+    if run.settings.tp_comm_overlap and recipe.parallelism.tensor == 1:
+        raise ValueError("tp_comm_overlap needs tensor parallelism, and the plan has none.")
+    fp8_recipe = run.settings.fp8_recipe
+    if fp8_recipe not in ((None,) if recipe.dtype != "fp8" else FP8_RECIPES):
+        raise ValueError(
+            f"dtype '{recipe.dtype}' with fp8_recipe {fp8_recipe!r}: fp8 needs one of "
+            f"{', '.join(FP8_RECIPES)}, and no other dtype takes one."
+        )
+
+
+def _check_hybrid(shape: ModelShape, hybrid: HybridShape, parallelism: Parallelism) -> None:
+    """Refuse what Megatron's Mamba layers cannot be."""
+    if shape.architecture != HYBRID:
+        raise ValueError(f"a model of the architecture '{shape.architecture}' cannot have hybrid sizes.")
+    pattern = hybrid.pattern or ""
+    if set(pattern) - set("M*-") or len(pattern) != shape.num_layers:
+        raise ValueError(
+            f"the hybrid pattern '{pattern}' is not one of M, * and - for each of {shape.num_layers} layers."
+        )
+    if parallelism.virtual_pipeline is not None:
+        raise ValueError(
+            f"virtual_pipeline {parallelism.virtual_pipeline} cannot be with the architecture '{HYBRID}': "
+            "Megatron's Mamba layers have no interleaved pipeline; leave it out."
+        )
+    _divides("mamba_num_heads", hybrid.mamba_num_heads, hybrid.mamba_num_groups)
+    _divides("mamba_num_groups", hybrid.mamba_num_groups, parallelism.tensor)
+    # Else NeMo would round the vocabulary of this family up, and train another model than planned.
+    _divides("vocab_size", shape.vocab_size, VOCABULARY_BLOCK * parallelism.tensor)
+
+
+def _check_experts(recipe: Recipe, moe: MoeShape) -> None:
+    """Refuse experts that cannot be spread over the ranks."""
+    parallelism = recipe.parallelism
+    expert, expert_tensor = parallelism.expert or 1, parallelism.expert_tensor or parallelism.tensor
+    _divides("num_moe_experts", moe.num_moe_experts, expert)
+    _divides("moe_ffn_hidden_size", moe.moe_ffn_hidden_size, expert_tensor)
+    _divides("ranks", parallelism.world_size, expert * expert_tensor * parallelism.pipeline)
+    if recipe.gpu_type == "cpu" and max(parallelism.tensor, expert_tensor) > 1:
+        raise ValueError(
+            f"a mixture with tensor parallel {max(parallelism.tensor, expert_tensor)} needs sequence "
+            "parallelism, which the CPU has not: choose tensor parallel 1."
+        )
+
+
+def _divides(what: str, size: int, parts: int) -> None:
+    if size % parts:
+        raise ValueError(f"{what} {size} cannot be divided by {parts}, as the plan's sizes require.")

@@ -237,7 +237,7 @@ def test_nothing_launches_what_nothing_trains(tmp_path: Path) -> None:
     )
     path = tmp_path / "run.json"
     path.write_text(run.model_dump_json())
-    with pytest.raises(TrainerError, match="needs the name of its config in NeMo"):
+    with pytest.raises(TrainerError, match="does not name the config of NeMo"):
         read_run(path)
 
 

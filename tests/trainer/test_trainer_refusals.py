@@ -156,7 +156,10 @@ def test_hybrid_model_that_cannot_be(tmp_path: Path, change: Change, reason: str
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda recipe: recipe["model"].update(nemo=None), "'gpt' needs the name of its config in NeMo"),
+        (
+            lambda recipe: recipe["model"].update(nemo=None),
+            "does not name the config of NeMo to build it from",
+        ),
         (
             lambda recipe: recipe["model"]["moe"].update(num_moe_experts=3),
             "num_moe_experts 3 cannot be divided by 2",
@@ -164,7 +167,7 @@ def test_hybrid_model_that_cannot_be(tmp_path: Path, change: Change, reason: str
         (lambda recipe: recipe["parallelism"].update(expert=4, data=2), "ranks 2 cannot be divided by 4"),
         (
             lambda recipe: recipe["parallelism"].update(tensor=2, data=1, expert=1),
-            "a mixture of experts with tensor parallel 2 needs sequence parallelism",
+            "a mixture with tensor parallel 2 needs sequence parallelism",
         ),
     ],
 )

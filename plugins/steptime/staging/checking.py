@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from steptime.clusters.config import check_permitted, check_runs
 from steptime.errors import UserError
 from steptime.recipes.megatron_bridge import bridge_command
-from steptime.recipes.models import Mode, ModelShape, NamedRecipe, Run
+from steptime.recipes.models import Mode, NamedRecipe, Run
 from steptime.recipes.planning import Plan, require_runnable
-from steptime.recipes.spec import FP8_RECIPES, NUMBER_FORMATS
+from steptime.recipes.spec import FP8_RECIPES, NUMBER_FORMATS, check_trainable
 
 
 def require_trainable(runs: Iterable[Run]) -> None:
@@ -17,7 +17,7 @@ def require_trainable(runs: Iterable[Run]) -> None:
         if isinstance(recipe.model, NamedRecipe):
             bridge_command(run)  # refuses what the release in its image does not do
             continue
-        if (problem := _untrainable(run, recipe.model)) is not None:
+        if (problem := _untrainable(run)) is not None:
             raise UserError(
                 f"{recipe.workload} {recipe.size} can be planned and measured, and not be trained yet: "
                 f"{problem}"
@@ -36,11 +36,9 @@ def require_trainable(runs: Iterable[Run]) -> None:
             )
 
 
-def _untrainable(run: Run, model: ModelShape) -> str | None:
-    """What of a run of a model the trainer does not do yet; None if nothing."""
+def _untrainable(run: Run) -> str | None:
+    """What of a run the trainer cannot do; None if nothing."""
     dtype, settings = run.recipe.dtype, run.performance.trainer
-    if model.architecture == "gpt" and (problem := _unbuilt(run, model)) is not None:
-        return problem
     if dtype not in NUMBER_FORMATS["cuda"] or settings.fp8_recipe not in (None, *FP8_RECIPES):
         scaling = "" if settings.fp8_recipe is None else f" ({settings.fp8_recipe} scaling)"
         return (
@@ -49,23 +47,10 @@ def _untrainable(run: Run, model: ModelShape) -> str | None:
         )
     if settings.recompute_granularity is not None:
         return "the trainer recomputes nothing: leave recompute_granularity out."
-    return None
-
-
-def _unbuilt(run: Run, model: ModelShape) -> str | None:
-    """What keeps the trainer from building a model of NeMo's; None if nothing."""
-    parallelism = run.recipe.parallelism
-    if model.nemo is None:
-        return (
-            "its model does not name the config of NeMo to build it from: give nemo "
-            "(docs/adding-a-workload.md)."
-        )
-    tensor = max(parallelism.tensor, parallelism.expert_tensor or 1)
-    if model.moe is not None and tensor > 1 and run.recipe.gpu_type == "cpu":
-        return (
-            f"a mixture with tensor parallel {tensor} needs sequence parallelism, which the CPU has not: "
-            "choose tensor parallel 1."
-        )
+    try:
+        check_trainable(run)
+    except ValueError as error:
+        return str(error)
     return None
 
 
