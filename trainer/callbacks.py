@@ -14,8 +14,8 @@ from trainer import ranks, records
 from trainer.cpu.peak import measure_peak
 from trainer.ending import Ending
 from trainer.errors import TrainerError, check_loss
-from trainer.history import write_step
 from trainer.progress import Progress
+from trainer.records import write_step
 from trainer.run import TFLOPS_FIELD, WALL_TIME_FIELD
 from trainer.spec import PlannedRun
 

@@ -16,15 +16,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from trainer import failures
+from trainer.errors import TrainerError, TrainingFailure
 from trainer.launch import Launch
 from trainer.progress import Progress
-from trainer.versions import versions
+from trainer.versions import untried, versions
 
 FOLDER = "ended"
 """Below the job's folder; below it a folder for each start of the job."""
 
 State = Literal["completed", "failed", "terminated"]
+LONGEST_MESSAGE = 500
+REMEDY = "take more ranks, a smaller micro batch, or more tensor or pipeline parallelism"
+_NOT_ALLOCATED = re.compile(r"can't allocate memory: you tried to allocate (?P<size>\d+ bytes)")
+"""torch's words for the memory of the CPU."""
+_NOT_ON_GPU = re.compile(r"(?:CUDA|HIP)\b.*?out of memory(?:\. Tried to allocate (?P<size>[\d.]+ \w+))?")
 
 
 @dataclass(frozen=True)
@@ -77,16 +82,16 @@ class Ending:
 
         Called again, or by another thread, it does nothing: the first reason counts.
         """
-        code = failures.exit_code(error)
+        code = exit_code(error)
         if self._written:
             return code
         if isinstance(error, (KeyboardInterrupt, SystemExit)):  # Lightning makes a SystemExit of SIGTERM
             self.terminated("SIGINT" if isinstance(error, KeyboardInterrupt) else "SIGTERM")
             return code
         peak = self.progress.own_peak_memory()
-        if report := failures.memory_report(error):
+        if report := memory_report(error):
             print(report, file=sys.stderr, flush=True)
-        own = RankFailure(self.launch.rank, failures.sentence(error, self.launch.rank, peak), code, peak)
+        own = RankFailure(self.launch.rank, sentence(error, self.launch.rank, peak), code, peak)
         return self.failed_by(self.left_by_another() or own)
 
     def failed_by(self, failure: RankFailure) -> int:
@@ -180,3 +185,40 @@ def this_start(environment: Mapping[str, str]) -> str | None:
     else:
         return None
     return re.sub(r"[^\w.-]", "_", ".".join(parts)).lstrip(".")
+
+
+def exit_code(error: BaseException) -> int:
+    """1 if what was asked cannot be, 2 if the training could not go on."""
+    return error.exit_code if isinstance(error, TrainerError) else TrainingFailure.exit_code
+
+
+def sentence(error: BaseException, rank: int, peak_memory_bytes: int) -> str:
+    """Return in one line why the training ended."""
+    if isinstance(error, TrainerError):
+        return str(error)
+    message = " ".join(str(error).split())
+    if out_of_memory := _NOT_ON_GPU.search(message):
+        return _out_of_memory(f"GPU memory of rank {rank}", out_of_memory["size"], peak_memory_bytes)
+    if out_of_memory := _NOT_ALLOCATED.search(message):
+        return _out_of_memory(f"memory of rank {rank}", out_of_memory["size"], peak_memory_bytes)
+    if isinstance(error, MemoryError):
+        return _out_of_memory(f"memory of rank {rank}", None, peak_memory_bytes)
+    failed = f"rank {rank} failed: {message[:LONGEST_MESSAGE] or type(error).__name__}"
+    if isinstance(error, ImportError | AttributeError | TypeError) and (others := untried()):
+        return f"{failed}; {others}: choose another image if their API differs."
+    return failed
+
+
+def _out_of_memory(whose: str, size: str | None, peak_memory_bytes: int) -> str:
+    return (
+        f"the {whose} does not suffice: {size or 'more'} could not be allocated, and its peak was "
+        f"{peak_memory_bytes} bytes; {REMEDY}."
+    )
+
+
+def memory_report(error: BaseException) -> str | None:
+    """torch's summary of the GPU's memory, if that is what ran out."""
+    torch = sys.modules.get("torch")  # without it nothing has been allocated
+    if torch is None or _NOT_ON_GPU.search(str(error)) is None or not torch.cuda.is_initialized():
+        return None
+    return str(torch.cuda.memory_summary())

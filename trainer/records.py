@@ -3,12 +3,12 @@
 import json
 import os
 import socket
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from trainer.spec import Parallelism, PlannedRun
 from trainer.versions import versions
 
-if TYPE_CHECKING:  # it imports torch, which a record does not need
+if TYPE_CHECKING:
     from trainer.cpu.peak import MeasuredPeak
 
 Loop = Literal["nemo", "thin"]
@@ -67,3 +67,23 @@ def bound_to_numa_node() -> bool:
 def own_node_name() -> str:
     """Return this node's name: Slurm's own if it has one, as several of its nodes may be on one host."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def write_step(
+    file: TextIO,
+    step: int,
+    *,
+    loss: float,
+    learning_rate: float,
+    step_time_s: float,
+    wall_time_s: float | None,
+) -> None:
+    """Write one JSON line; the first step has no wall time, as none ended before it."""
+    line = {
+        "global_step": step,
+        "loss": loss,
+        "learning_rate": learning_rate,
+        "step_time_s": step_time_s,
+        "wall_time_s": wall_time_s,
+    }
+    print(json.dumps(line), file=file, flush=True)

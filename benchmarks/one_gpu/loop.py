@@ -21,8 +21,8 @@ from trainer import devices, records
 from trainer.cpu.peak import MeasuredPeak, measure_peak
 from trainer.ending import Ending
 from trainer.errors import TrainerError, check_loss
-from trainer.history import write_step
 from trainer.hyperparameters import learning_rate
+from trainer.records import write_step
 from trainer.run import TFLOPS_FIELD, TRACE_FOLDER, WALL_TIME_FIELD
 from trainer.spec import PlannedRun
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-if TYPE_CHECKING:  # tenacity is imported late: each job of a local cluster has a process that imports this
+if TYPE_CHECKING:
     from tenacity import RetryCallState
 
 Found = TypeVar("Found")
@@ -75,3 +75,12 @@ def retrying(
         before_sleep=before_sleep,
         reraise=True,
     )
+
+
+def duration(seconds: float) -> str:
+    """Format a time for people: `40 s`, `12 min`, `3.5 h`, `7.0 days`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 3600 * 100 else f"{seconds / 86400:.1f} days"

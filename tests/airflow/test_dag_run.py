@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from steptime.airflow.dag_builder import training_dag
-from steptime.airflow.failures import FAILURE_KEY
 from steptime.airflow.installation import KEY_PREFIX
+from steptime.airflow.result_operators import FAILURE_KEY
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import OutOfReach, SystemFailure

@@ -18,8 +18,8 @@ from stored import publish
 
 from steptime.airflow import webhook as steptime_webhook
 from steptime.airflow.assets import published_results
-from steptime.airflow.failures import FAILURE_KEY
 from steptime.airflow.notifications import Event, load_notifications, notify
+from steptime.airflow.result_operators import FAILURE_KEY
 from steptime.errors import UserError
 from steptime.judging.judgements import pending_notifications
 from steptime.recipes.planning import Plan

@@ -14,8 +14,7 @@ from steptime import __version__
 from steptime.airflow.base import SUBMITTED_KEY
 from steptime.clusters.base import JobState
 from steptime.results.models import Result
-from steptime.results.record import RunRecord
-from steptime.results.redaction import REDACTED
+from steptime.results.record import REDACTED, RunRecord
 from steptime.results.store import Store
 
 from .conftest import event_of, task_of, trigger_of

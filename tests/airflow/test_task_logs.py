@@ -13,8 +13,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from steptime.airflow.base import Refused
-from steptime.airflow.failures import FAILURE_KEY
-from steptime.airflow.result_operators import _first_cause, _summaries
+from steptime.airflow.result_operators import FAILURE_KEY, _first_cause, _summaries
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run

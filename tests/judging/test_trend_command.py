@@ -147,7 +147,7 @@ def test_a_drift_is_advice_in_the_sentence() -> None:
 def test_a_narrow_terminal_hides_what_was_usual_first(
     half_a_year: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("steptime.cli.output", "steptime.cli.trend"):
+    for module in ("steptime.cli.output", "steptime.cli.comparing"):
         monkeypatch.setattr(f"{module}.terminal_width", lambda: 80)
     lines = call(SLOWER).stdout.splitlines()
     assert max(map(len, lines[1:-1])) <= 80

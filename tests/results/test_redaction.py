@@ -6,7 +6,7 @@ import pytest
 
 from steptime.errors import UserError
 from steptime.recipes.environment import check_environment
-from steptime.results.redaction import REDACTED, redacted, redacted_text
+from steptime.results.record import REDACTED, redacted, redacted_text
 
 CANARY = "canary-5f3a"
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from steptime.recipes.models import Mode
-from trainer import failures
+from trainer import ending
 from trainer.ending import Ending, this_start
 from trainer.errors import TrainerError, TrainingFailure, check_loss
 from trainer.launch import Launch
@@ -302,5 +302,5 @@ def test_the_ranks_of_a_start_share_a_name(environment: dict[str, str], name: st
     ],
 )
 def test_an_exception_is_one_sentence(error: Exception, code: int, expected: str) -> None:
-    assert failures.sentence(error, 3, 99) == expected
-    assert failures.exit_code(error) == code
+    assert ending.sentence(error, 3, 99) == expected
+    assert ending.exit_code(error) == code

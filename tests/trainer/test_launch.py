@@ -3,8 +3,7 @@
 import pytest
 
 from trainer.errors import TrainerError
-from trainer.launch import read_launch
-from trainer.slurm import ranks_of_srun
+from trainer.launch import ranks_of_srun, read_launch
 
 STEP = {
     "SLURM_JOB_ID": "12005",

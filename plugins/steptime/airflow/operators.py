@@ -216,8 +216,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
 
     async def _submit(self, cluster: Cluster, config: ClusterConfig, context: Context) -> Submitted:
         from steptime.clusters.jobscript import find_saved_checkpoint, job_environment
-        from steptime.results.record import of_this_code
-        from steptime.results.redaction import redacted_text
+        from steptime.results.record import of_this_code, redacted_text
 
         ti, run = context["ti"], self.planned_run()
         staged = Staged.model_validate(self.staged)

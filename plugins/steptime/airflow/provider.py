@@ -49,8 +49,8 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "operators": _modules(
             _BENCHMARKS,
-            *("operators", "result_operators", "selecting"),
-            *("sweep.confirming", "sweep.operators", "sweep.reporting"),
+            *("operators", "result_operators", "dag_builder"),
+            *("sweep.confirming", "sweep.operators"),
         ),
         "sensors": _modules(_BENCHMARKS, "sensors"),
         "triggers": _modules(_BENCHMARKS, "triggers"),

@@ -19,7 +19,6 @@ from steptime.airflow.base import (
     left_job,
 )
 from steptime.airflow.connections import patiently
-from steptime.airflow.failures import FAILURE_KEY
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.notifications import Event, notify
@@ -36,7 +35,21 @@ from steptime.results.database import wait_for_store
 from steptime.results.measurement import Measurement
 from steptime.results.models import Result, Submitted, Verdict
 
+FAILURE_KEY = "failure"
+"""XCom of a failed task: the message of its exception."""
+_LONGEST = 2000
 Done = TypeVar("Done")
+
+
+def record_failure(context: Context) -> None:
+    """Push the message of a task's exception as XCom; an `on_failure_callback`.
+
+    Airflow also calls it in the DAG processor for a task that was lost with its worker: there is no exception
+    then, and nothing is pushed.
+    """
+    error = context.get("exception")
+    if isinstance(error, BaseException):
+        context["ti"].xcom_push(FAILURE_KEY, str(error)[:_LONGEST])
 
 
 def with_store(task: BaseOperator, cluster: str, work: Callable[[], Done]) -> Done:

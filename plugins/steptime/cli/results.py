@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from steptime.cli.comparing import ACCEPT_EXAMPLES, COMPARE_EXAMPLES, JUDGE_EXAMPLES, accept, compare, judge
+from steptime.cli.comparing import (
+    ACCEPT_EXAMPLES,
+    COMPARE_EXAMPLES,
+    JUDGE_EXAMPLES,
+    accept,
+    compare,
+    judge,
+    show_trend,
+)
+from steptime.cli.comparing import EXAMPLES as TREND_EXAMPLES
 from steptime.cli.output import (
     FORMAT_OPTION,
     RUN_ARGUMENT,
@@ -20,8 +29,6 @@ from steptime.cli.output import (
     show_table,
 )
 from steptime.cli.selecting import RunFilters, takes_selection
-from steptime.cli.trend import EXAMPLES as TREND_EXAMPLES
-from steptime.cli.trend import show_trend
 from steptime.cli.usage import Commands
 from steptime.errors import UserError
 

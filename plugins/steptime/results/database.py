@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from steptime.durations import duration
 from steptime.errors import StoreUnavailable, SystemFailure, UserError, shown
-from steptime.waiting import retrying
+from steptime.waiting import duration, retrying
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine, Result, Table

@@ -9,9 +9,9 @@ from datetime import datetime
 from statistics import fmean
 from typing import Any
 
-from steptime.durations import duration
 from steptime.errors import shown
 from steptime.results.columns import BY_NAME, COLUMNS, Column, Row
+from steptime.waiting import duration
 
 
 def compared(

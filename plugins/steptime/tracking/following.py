@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections
-from steptime.durations import duration
 from steptime.errors import Overdue
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.tracking.log_following import LogFollower
 from steptime.tracking.patience import Silence
 from steptime.tracking.watching import watch
+from steptime.waiting import duration
 
 _GRACE_S = 3600.0
 """After its time limit: in this time the cluster ends the job and reports that."""

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import fmean
 
 from steptime.clusters.base import Cluster, Job
-from steptime.durations import duration
 from steptime.errors import SystemFailure
 from steptime.logs.models import Problem, Step
 from steptime.recipes.models import Run
 from steptime.tracking.step_following import StepFollower
+from steptime.waiting import duration
 
 _RECENT_STEPS = 10
 """Steps whose mean time gives the estimate of the time left."""

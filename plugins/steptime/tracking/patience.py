@@ -9,8 +9,8 @@ from typing import TypeVar
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig, open_cluster
 from steptime.clusters.connections import Connections
-from steptime.durations import duration
 from steptime.errors import LoginRefused, OutOfReach, Overdue, SubmitLimit, UserError
+from steptime.waiting import duration
 
 _LONGEST_PAUSE_S = 60.0
 _LONGEST_PAUSE_AT_A_LIMIT_S = 300.0

@@ -15,12 +15,15 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, TaskGroup, TriggerRule, task_group
 
-from steptime.airflow.dag_builder import RETRIES, train
-from steptime.airflow.failures import record_failure
-from steptime.airflow.selecting import SelectOperator
+from steptime.airflow.dag_builder import RETRIES, SelectOperator, train
+from steptime.airflow.result_operators import record_failure
 from steptime.airflow.sweep.confirming import ConfirmOperator
-from steptime.airflow.sweep.operators import CheckSweepOperator, StageSweepOperator, approval
-from steptime.airflow.sweep.reporting import ReportSweepOperator
+from steptime.airflow.sweep.operators import (
+    CheckSweepOperator,
+    ReportSweepOperator,
+    StageSweepOperator,
+    approval,
+)
 from steptime.airflow.versions import CronTriggerTimetable
 from steptime.recipes.sweeps import list_sweeps
 

@@ -1,24 +1,30 @@
 """The first operators of a sweep: check and plan it, ask a person, stage."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, Context
 
-from steptime.airflow.base import RefusingOperator, as_json, dag_run_of
+from steptime.airflow import sentences
+from steptime.airflow.assets import extra_of_sweep, finished_sweep
+from steptime.airflow.base import RefusingOperator, airflow_errors, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.operators import options_of, stage_for
 from steptime.airflow.sentences import as_text
-from steptime.airflow.sweep.cells import checked_sweep, runs_with_staged
+from steptime.airflow.sweep.cells import checked_sweep, rows_by_cell, runs_with_staged
 from steptime.errors import unknown_value
+from steptime.judging.comparison import compare_dag_run
+from steptime.judging.series import Series
 from steptime.recipes.notation import format_at_most, format_hours
-from steptime.recipes.sweep_planning import SweepPlan, plan_of, runs_of
+from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_of, runs_of
+from steptime.results.charges import withdraw_plans
+from steptime.results.store import Store
 
 if TYPE_CHECKING:
     from steptime.judging.expected_cost import Cost
@@ -28,6 +34,7 @@ REJECTED_BY_KEY = "rejected_by"
 """XCom of the approval: who rejected the sweep."""
 _SWEEP_PARAM = "sweep"
 _ROWS_SHOWN = 50
+_VALID, _NONE = "valid", "none"
 
 
 class CheckSweepOperator(RefusingOperator):
@@ -166,3 +173,76 @@ def _in_markdown(value: Any) -> str:
     if value is None:
         return "unknown"
     return format_hours(value) if isinstance(value, float) else str(value)
+
+
+class ReportSweepOperator(BaseOperator):
+    """Prints what got slower and the result of each cell, and fails if a cell has no valid one.
+
+    This task alone decides the DAG run's state, as `ReportOperator` does.
+
+    :param checked: what `CheckSweepOperator` returned. (templated)
+    :param confirmed: what `ConfirmOperator` returned. (templated)
+    """
+
+    template_fields: Sequence[str] = ("checked", "confirmed")
+    ui_color: str = "#e2f3e4"
+
+    def __init__(self, *, checked: Any, confirmed: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.checked = checked
+        self.confirmed = confirmed
+
+    def execute(self, context: Context) -> None:
+        """Print the sentence of the comparison and the table of the cells."""
+        ti = context["ti"]
+        if not self.checked:
+            raise AirflowFailException("nothing was started: see the log of check_sweep")
+        plan = SweepPlan.model_validate(self.checked)
+        with airflow_errors():
+            withdraw_plans([dag_run_of(context)], {cell.request.cluster for cell in plan.cells})
+        if rejected_by := ti.xcom_pull(task_ids=APPROVAL_TASK, key=REJECTED_BY_KEY):
+            self.log.info("rejected by %s: nothing was started", rejected_by)
+            return
+        with airflow_errors():
+            store = Store()
+            found = rows_by_cell(store, ti.dag_id, ti.run_id)
+            planned = [Series.of_run(run) for cell in plan.cells for run in runs_of(cell)]
+            compared = compare_dag_run(store, ti.dag_id, ti.run_id, planned)
+        fresh = [Cell.model_validate(one["sweep_cell"]) for one in (self.confirmed or {}).get("runs", ())]
+        rows = [_row(cell, found.get(cell.label, ())) for cell in (*plan.cells, *fresh)]
+        missing = [row["cell"] for row in rows if row["result"] != _VALID]
+        sentence = sentences.of_sweep(compared, [row["cell"] for row in rows], missing)
+        self.log.info("%s", sentence)
+        notify(Event.SWEEP_FINISHED, f"sweep {plan.sweep}: {sentence}", context, self.log.error)
+        if compared.completeness is not None:
+            self.log.info("%s", compared.completeness.line)
+        for remark in compared.remarks:
+            self.log.info("%s", remark)
+        self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))
+        if missing:
+            raise AirflowFailException(
+                f"{len(missing)} of {len(rows)} runs have no valid result: {', '.join(missing)}"
+            )
+        finished = finished_sweep(plan.sweep)
+        self.outlets = [finished]
+        context["outlet_events"][finished].extra = extra_of_sweep(plan.sweep, sentence, compared.findings)
+
+
+def _row(cell: Cell, stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The row of a cell in the table, with the numbers of its performance run.
+
+    A cleared task makes a new attempt: the latest one of each job counts.
+    """
+    latest = {row["mode"]: row for row in stored}
+    modes = [run.mode for run in runs_of(cell)]
+    states = [latest[mode]["state"] if mode in latest else _NONE for mode in modes]
+    measured: Mapping[str, Any] = latest.get(modes[0], {})
+    return {
+        "cell": cell.label,
+        "result": next((state for state in states if state != _VALID), _VALID),
+        "step time, s": measured.get("step_time_mean_s"),
+        "tokens/s": measured.get("tokens_per_s"),
+        "MFU, %": measured.get("mfu_percent"),
+        "queued, s": measured.get("queue_wait_s"),
+        "job": measured.get("job_name"),
+    }
