@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.cli.logs import find_logs, group_attempts, short_names
+from steptime.cli.logs import RunLogs, find_logs, group_by_run, short_names
 from steptime.errors import UserError
 
 
@@ -34,7 +34,10 @@ def test_requeued_logs_are_grouped(tmp_path: Path) -> None:
     names = ("log-acct.x_123_0.out", "log-acct.x_123_1.out", "log-acct.x_123_10.out", "log-acct.x_123_2.out")
     zero, one, ten, two = make(tmp_path, *names)
     other = tmp_path / "other" / "log-acct.x_123_0.out"
-    assert group_attempts([zero, one, ten, two, other, one]) == [(zero, one, two, ten), (other,)]
+    assert group_by_run([zero, one, ten, two, other, one]) == [
+        RunLogs((zero, one, two, ten)),
+        RunLogs((other,)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,7 @@ def test_other_names_that_end_in_numbers_are_runs_of_their_own(
     tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     logs = make(tmp_path, *names)
-    assert group_attempts(logs) == [(log,) for log in logs]
+    assert group_by_run(logs) == [RunLogs((log,)) for log in logs]
 
 
 def test_short_names() -> None:

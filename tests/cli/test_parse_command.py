@@ -23,7 +23,7 @@ from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Mode, Window
 from steptime.recipes.planning import parse_request, plan
-from steptime.results.log_rows import COLUMNS
+from steptime.results.log_rows import COLUMNS, log_row
 from steptime.results.metrics import measure
 from steptime.results.models import Result
 
@@ -338,18 +338,42 @@ def test_a_folder_with_one_plausible_log(tmp_path: Path, name: str) -> None:
     [
         (line_forms.nemo2_log(), line_forms.nemo2_log()),
         (line_forms.nemo2_log(), b"loading\n"),
-        (line_forms.nemo2_log(range(9), prefix="0: "), b"8: loading\n9: ValueError: x\n"),
+        (
+            line_forms.nemo2_log(range(9), prefix="0: "),
+            b"8: loading\n9: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n",
+        ),
         (
             b"".join(b"[NeMo I 2026-05-12 10:0%d:00 x:1] loading\n" % at for at in range(9)),
             b"".join(b"[NeMo I 2026-05-12 10:0%d:01 x:1] loading\n" % at for at in range(9)),
         ),
     ],
 )
-def test_logs_of_several_nodes_are_no_requeue(tmp_path: Path, first: bytes, second: bytes) -> None:
+def test_logs_of_several_nodes_are_one_run_and_no_requeue(
+    tmp_path: Path, first: bytes, second: bytes
+) -> None:
     """Slurm's `%n` counts nodes as its restarts are counted."""
     for node, content in enumerate((first, second)):
         (tmp_path / f"log-x_123_{node}.out").write_bytes(content)
-    assert len(_rows(tmp_path)) == 2
+    alone = log_row([tmp_path / "log-x_123_0.out"])
+    (row,) = _rows(tmp_path)
+    assert [row[name] for name in ("steps", "step_time_mean_s")] == [
+        alone[name] for name in ("steps", "step_time_mean_s")
+    ]
+    assert row["log_bytes"] == len(first) + len(second)
+    assert "in log-x_123_1.out, of another node of the run, failures count" in row["warnings"]
+    assert ("out of memory" in (row["reason"] or "")) == (b"out of memory" in second)
+    assert "earlier attempt" not in row["warnings"]
+
+
+def test_the_log_with_steps_is_that_of_the_run_whichever_node_wrote_it(tmp_path: Path) -> None:
+    (tmp_path / "log-x_123_0.out").write_bytes(
+        b"8: loading\n9: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    )
+    (tmp_path / "log-x_123_1.out").write_bytes(line_forms.nemo2_log(range(9), prefix="0: "))
+    (row,) = _rows(tmp_path)
+    assert (row["steps"], row["state"]) == (9, "failed")
+    assert Path(row["log_path"]).name == "log-x_123_1.out"
+    assert "out of memory" in row["reason"]
 
 
 def test_a_requeued_job_is_one_run_though_its_log_begins_with_an_older_date(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -38,6 +38,15 @@ steptime parse results/ more-results/ --format csv > step_times.csv
 _DEFAULT_FOLDER = "experiments"
 _SHOW_PROGRESS_FROM_BYTES = 100_000_000
 _PROCESSES_FROM_BYTES = 10_000_000
+
+
+class RunLogs(NamedTuple):
+    """The logs of one run."""
+
+    attempts: tuple[Path, ...]
+    """Of a requeued job, in order."""
+    other_nodes: tuple[Path, ...] = ()
+    """Beside the one log with the run's steps."""
 
 
 app = typer.Typer()
@@ -74,12 +83,13 @@ def parse(
     Every installed log format is understood (docs/plug-points.md), also in `.gz` and `.zst`. Of a folder all
     `log*.out` are read; if there is none, all `*.out`; if there is none, `*.log` and `*.txt` with training
     steps.
-    The logs of a requeued job (`…_0.out`, `…_1.out`) are one run. Checkpoint runs, profiles and traces have
+    The logs of a requeued job (`…_0.out`, `…_1.out`) are one run, and so are those of several nodes (`%n`).
+    Checkpoint runs, profiles and traces have
     tables of their own. A save has two times: `save` until it was whole on disk, `save blocked` how long
     training waited for it.
     """
     given = None if window is None else parse_window(window)
-    runs = group_attempts(log for path in paths or [_DEFAULT_FOLDER] for log in find_logs(path))
+    runs = group_by_run(log for path in paths or [_DEFAULT_FOLDER] for log in find_logs(path))
     rows = _rows(runs, given)
     if output_format is Format.TABLE:
         paths_there = [str(row["log_path"]) for row in rows]
@@ -89,16 +99,20 @@ def parse(
         show_columns(rows, COLUMNS, output_format, called="logs")
 
 
-def _rows(runs: Sequence[tuple[Path, ...]], window: Window | None) -> list[dict[str, Any]]:
+def _rows(runs: Sequence[RunLogs], window: Window | None) -> list[dict[str, Any]]:
     """A row for each run, by as many processes as there are cores if that is worth it."""
-    sizes = [sum(log.stat().st_size for log in run) for run in runs]
+    sizes = [sum(log.stat().st_size for log in (*run.attempts, *run.other_nodes)) for run in runs]
     processes = min(len(runs), len(os.sched_getaffinity(0)))
     if processes < 2 or sum(sizes) < _PROCESSES_FROM_BYTES:
         with _progress(sum(sizes)) as on_bytes:
-            return [log_row(run, window, on_bytes=on_bytes) for run in runs]
+            return [
+                log_row(run.attempts, window, other_nodes=run.other_nodes, on_bytes=on_bytes) for run in runs
+            ]
     rows = []
     with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-        read = [pool.submit(log_row, run, window) for run in runs]  # forked before a bar has its thread
+        read = [  # forked before a bar has its thread
+            pool.submit(log_row, run.attempts, window, other_nodes=run.other_nodes) for run in runs
+        ]
         with _progress(sum(sizes)) as on_bytes:
             for size, row in zip(sizes, read, strict=True):
                 rows.append(row.result())
@@ -186,23 +200,29 @@ def _below(folder: Path, *patterns: str) -> list[Path]:
     return sorted({log for name in names for log in folder.rglob(name) if log.is_file()})
 
 
-def group_attempts(logs: Iterable[Path]) -> list[tuple[Path, ...]]:
+def group_by_run(logs: Iterable[Path]) -> list[RunLogs]:
     """Group logs by run: a requeued job of Slurm has several, `…_<jobid>_0.out`, `…_<jobid>_1.out` and so on.
 
     The count of a requeued job begins at 0. Names without that are single, so that two jobs whose names end
     in their ids (`…_<gpus>_<jobid>.out` of the 24.11 recipe) are never taken for one. Logs of several nodes
-    (`_%n`) have such names, too: they are told by what is in them.
+    (`_%n`) have such names, too, and differ in their content: the first with a step is the run's.
     """
     unique = list(dict.fromkeys(logs))
     jobs: dict[Path, dict[int, Path]] = defaultdict(dict)
     for log in unique:
         if match := _REQUEUED.fullmatch(log.name):
             jobs[log.with_name(match["job"])][int(match["restart"])] = log
-    requeued = [
-        tuple(log for _, log in sorted(attempts.items())) for attempts in jobs.values() if 0 in attempts
-    ]
-    run_of = {log: run for run in requeued if not _are_of_nodes(run) for log in run}
-    return list(dict.fromkeys(run_of.get(log, (log,)) for log in unique))
+    run_of: dict[Path, RunLogs] = {}
+    for numbered in jobs.values():
+        if 0 in numbered:
+            some = tuple(log for _, log in sorted(numbered.items()))
+            run_of |= dict.fromkeys(some, _of_nodes(some) if _are_of_nodes(some) else RunLogs(some))
+    return list(dict.fromkeys(run_of.get(log, RunLogs((log,))) for log in unique))
+
+
+def _of_nodes(logs: tuple[Path, ...]) -> RunLogs:
+    main = next(filter(has_steps, logs), logs[0])
+    return RunLogs((main,), tuple(log for log in logs if log != main))
 
 
 def _are_of_nodes(logs: Sequence[Path]) -> bool:

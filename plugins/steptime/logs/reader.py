@@ -74,20 +74,27 @@ class Assembly:
         if self._path:
             self._attempt_ended()
         self._path = path
+        self._read(path, pieces, self._take)
+
+    def read_failures(self, path: str, pieces: Iterable[bytes]) -> None:
+        """Take in what failed in the log of another node of the last attempt."""
+        self._read(path, pieces, self._take_failure)
+
+    def _read(self, path: str, pieces: Iterable[bytes], take: Callable[[Event], None]) -> None:
         events, log_bytes = LogEvents(), 0
         try:
             for piece in pieces:
                 if (at := piece.find(b"\0")) >= 0:
                     message = f"the log holds binary data, first at byte {log_bytes + at:,}"
-                    self._take(Problem(kind="binary_data", message=message, fatal=False))
+                    take(Problem(kind="binary_data", message=message, fatal=False))
                 log_bytes += len(piece)
                 for event in events.feed(piece):
-                    self._take(event)
+                    take(event)
         except EOFError as error:
             message = f"the compressed log '{path}' is cut or damaged: {error}"
-            self._take(Problem(kind="broken_archive", message=message, fatal=False))
+            take(Problem(kind="broken_archive", message=message, fatal=False))
         for event in events.finish():
-            self._take(event)
+            take(event)
         self._bytes += log_bytes
 
     def result(self, *, max_steps: int | None, first_step: int, gpu_type: str | None = None) -> TrainingLog:
@@ -137,6 +144,10 @@ class Assembly:
                 self._remarks.setdefault(event.kind, event)
             case Problem():
                 self._failures[-1][event] += 1
+
+    def _take_failure(self, event: Event) -> None:
+        if isinstance(event, Problem) and event.kind not in OF_THE_LOG:
+            self._take(event)
 
     def _take_steps(self, event: StepsPrinted) -> None:
         name = event.log_format.name
@@ -258,6 +269,7 @@ def _by_kind(attempts: Iterable[Counter[Problem]]) -> Iterator[Problem]:
 def read_log(
     paths: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
+    other_nodes: Sequence[Path] = (),
     max_steps: int | None = None,
     first_step: int = 0,
     gpu_type: str | None = None,
@@ -265,7 +277,7 @@ def read_log(
 ) -> TrainingLog:
     """Read the log of one run, or its logs in order if the job was requeued.
 
-    `.gz` and `.zst` are unpacked; UTF-16 is read like UTF-8.
+    `.gz` and `.zst` are unpacked; UTF-16 is read like UTF-8. Of logs of `other_nodes` only failures count.
 
     `max_steps`, `first_step` and `gpu_type` are those of the planned run (`Run`); without `max_steps` the log
     itself shows whether training is complete, by the rule in docs/logs.md. `on_bytes` is called with the
@@ -278,6 +290,8 @@ def read_log(
     assembly = Assembly()
     for file in files:
         assembly.read(str(file), _pieces(file, on_bytes))
+    for file in other_nodes:
+        assembly.read_failures(str(file), _pieces(file, on_bytes))
     return assembly.result(max_steps=max_steps, first_step=first_step, gpu_type=gpu_type)
 
 

@@ -80,10 +80,15 @@ _NO_FAILURE = {
 
 
 def log_row(
-    logs: Sequence[Path], window: Window | None = None, *, on_bytes: Callable[[int], None] | None = None
+    logs: Sequence[Path],
+    window: Window | None = None,
+    *,
+    other_nodes: Sequence[Path] = (),
+    on_bytes: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Read the log (or, after a requeue, logs) of one run; a value for each of `COLUMNS`, None if unknown.
 
+    Logs of `other_nodes` may explain a failure; all else is that of `logs`.
     What was planned is taken from the `run.json` beside the log, if there is one; of a log of NVIDIA's own
     scripts from what they leave in its folder. The window is the given one, or that of the plan or of the
     release, or else the last step, as the recipe documents up to 25.04 have it; `window_from` names it.
@@ -92,10 +97,11 @@ def log_row(
     """
     run, remark = _planned_run(logs[-1].with_name(RUN_FILE))
     if run is None:
-        log = read_log(logs, on_bytes=on_bytes)
+        log = read_log(logs, other_nodes=other_nodes, on_bytes=on_bytes)
     else:
         log = read_log(
             logs,
+            other_nodes=other_nodes,
             max_steps=run.max_steps,
             first_step=run.first_step,
             gpu_type=run.recipe.gpu_type,
@@ -121,6 +127,7 @@ def log_row(
         "warnings": _sentences(
             [
                 remark,
+                _of_other_nodes(other_nodes),
                 upstream.remark if upstream else None,
                 _loop(log),
                 _other_mode(run, log),
@@ -139,6 +146,13 @@ def log_row(
         **(numbers if what["mode"] == Mode.PERFORMANCE else numbers | _NOT_COMPARED),
         "log_bytes": log.bytes_read,
     }
+
+
+def _of_other_nodes(logs: Sequence[Path]) -> str | None:
+    if not logs:
+        return None
+    names = ", ".join(log.name for log in logs[:4]) + (f" and {len(logs) - 4} more" if len(logs) > 4 else "")
+    return f"in {names}, of another node of the run, failures count and steps do not"
 
 
 def _planned_run(path: Path) -> tuple[Run | None, str | None]:
