@@ -44,7 +44,6 @@ NOISE = 0.01
 """Standard deviation from run to run, relative to the step time."""
 GPUS_PER_NODE = 8
 NODES = {"east": 16, "west": 256, "north": 256}
-DAGS = {"llama3.1-25.04": "llama31", "nemotron4-25.04": "nemotron4", "nemotron-h-25.05": "nemotron_h"}
 SWEEP_DAG = "weekly_scaling_sweep"
 
 _PLANNED = {
@@ -224,7 +223,7 @@ def first_runs(make_result: MakeResult) -> Iterator[Result]:
             checkpoints=_checkpoints(run),
             started={"schema": 1, "versions": {"nemo": "2.3.1", "torch": "2.7.0", "driver": "570.86.15"}},
         )
-        yield make_result(cell, run=run, log=log, measurement=measure(run, log), **_ran(make_result, cell))
+        yield make_result(cell, run=run, log=log, measurement=measure(run, log), **_ran(make_result))
 
 
 def _checkpoints(run: Run) -> tuple[CheckpointTiming, ...]:
@@ -239,13 +238,13 @@ def _checkpoints(run: Run) -> tuple[CheckpointTiming, ...]:
     return ()
 
 
-def _ran(make_result: MakeResult, cell: Cell) -> dict[str, Any]:
-    """Of what, and for whom, the first run of a cell ran."""
-    made_by, run = make_result().submitted.made_by, cells()[cell]
+def _ran(make_result: MakeResult) -> dict[str, Any]:
+    """Of what, and for whom, the first run of each cell ran."""
+    made_by = make_result().submitted.made_by
     of_sweep = {
         "sweep": "weekly",
         "sweep_run": f"{SWEEP_DAG}/first",
-        "dag_id": DAGS[run.recipe.workload],
+        "dag_id": SWEEP_DAG,
         "dag_run_id": "first",
         "environment": {"NVTE_FUSED_ATTN": "1", "NCCL_DEBUG": "WARN"},
         "staged": Staged(
@@ -322,10 +321,10 @@ def _rows(connection: sqlite3.Connection, runs: Sequence[Made], now: float) -> I
         at = now - (LAST - made.week) * WEEK_S - 8 * 3600 + 60 * places[made.cell] + 3600 * made.number
         queued = 30.0 + 0.4 * like["gpus"] * made.level
         took = 240.0 + 50 * made.level * (like["step_time_mean_s"] or 0)
-        dag_run_id = f"{made.cell}-{made.week:02}{'abc'[made.number]}"
+        dag_run_id = f"week-{made.week:02}"
         ran = {"job_name": made.job_name, "submitted_at": at, "dag_run_id": dag_run_id}
         ends = {"started_at": at + queued, "ended_at": at + queued + took}
-        sweep_run = f"{SWEEP_DAG}/week-{made.week:02}"
+        sweep_run = f"{SWEEP_DAG}/{dag_run_id}"
         content = _record(records[made.cell], made, ends, {"dag_run_id": dag_run_id, "sweep_run": sweep_run})
         sha256 = hashlib.sha256(content.encode()).hexdigest()
         yield ran | ends | {

@@ -407,19 +407,6 @@ def test_a_run_is_found_by_each_text_that_people_know_it_by(store_url: str, make
         assert store.count(search=row[name]) == 2, name
 
 
-def test_the_scope_of_a_dag_run_is_its_runs_or_those_of_its_cells(
-    store_url: str, make_result: MakeResult
-) -> None:
-    store = Store(store_url)
-    stored.write(store, make_result("the-job", dag_run_id="monday"))
-
-    own = {"dag_id": "llama31", "dag_run_id": "monday"}
-    assert store.scope(**own) == own
-    assert store.scope("weekly", "monday") == {"sweep_run": "weekly/monday"}
-    assert store.scope("weekly", None) == {"dag_id": "weekly", "dag_run_id": None}
-    assert store.scope(None, "monday") == {"dag_id": None, "dag_run_id": "monday"}
-
-
 def test_how_long_the_latest_runs_took(store_url: str, make_result: MakeResult) -> None:
     store, status = Store(store_url), make_result().status
     for number, steps in enumerate((20, 30, 40)):

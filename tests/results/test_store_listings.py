@@ -42,8 +42,8 @@ def store(tmp_path: Path, make: MakeResult) -> Store:
         make("one-1", dag_run="one", gpus=1, submitted_at=1e9),
         make("one-2", dag_run="one", gpus=2, submitted_at=1e9 + 1),
         make("two-2", dag_run="two", gpus=2, submitted_at=1e9 + 2),
-        make("cell-1", dag_run="a", gpus=1, sweep_run="weekly/w", submitted_at=1e9 + 3),
-        make("cell-4", dag_run="b", gpus=4, sweep_run="weekly/w", submitted_at=1e9 + 9),
+        make("cell-1", "weekly", "w", gpus=1, sweep_run="weekly/w", submitted_at=1e9 + 3),
+        make("cell-4", "weekly", "w", gpus=4, sweep_run="weekly/w", submitted_at=1e9 + 9),
         make("save", dag_run="two", gpus=4, mode=Mode.CHECKPOINT_SAVE, submitted_at=1e9 + 5),
         make("bad", dag_run="two", gpus=8, verdict=BAD, submitted_at=1e9 + 6),
         make("secret-1", "secret", "s", gpus=1, size="small", submitted_at=1e9 + 7),
@@ -63,7 +63,7 @@ def test_runs_measured_together_have_several_scales(store: Store) -> None:
         *(("weekly/w", 1e9 + 9, 2), ("secret/s", 1e9 + 8, 2), ("llama31/one", 1e9 + 1, 2)),
     ]
     assert [row["together"] for row in store.measured_together(limit=1)] == ["weekly/w"]
-    seen = of_reader(store, "llama31").measured_together(limit=10)
+    seen = of_reader(store, "llama31", "weekly").measured_together(limit=10)
     assert [row["together"] for row in seen] == ["weekly/w", "llama31/one"]
 
 
@@ -72,9 +72,9 @@ def test_series_with_runs_that_a_reader_may_not_read_are_known(store: Store) -> 
         return {(row["size"], row["gpus"]) for row in judgement_rows.hidden(of_reader(store, *dags))}
 
     assert judgement_rows.hidden(store) == []
-    assert hidden("llama31") == {("small", 1), ("small", 2)}
+    assert hidden("llama31", "weekly") == {("small", 1), ("small", 2)}
     assert hidden("secret") == {("tiny", 1), ("tiny", 2), ("tiny", 4)}
-    assert hidden("secret", "llama31", "another") == set()
+    assert hidden("secret", "llama31", "weekly", "another") == set()
 
 
 def test_what_is_selected_by_tells_nothing_of_runs_that_a_reader_may_not_read(
@@ -85,23 +85,16 @@ def test_what_is_selected_by_tells_nothing_of_runs_that_a_reader_may_not_read(
         store, make("secret-3", submitted=make("secret-3").submitted.model_copy(update={"made_by": ours}))
     )
     assert store.choices()["sweep"] == ["of nobody's concern", "s"]
-    seen = of_reader(store, "llama31").choices()
+    seen = of_reader(store, "llama31", "weekly").choices()
     assert (seen["sweep"], seen["size"]) == (["s"], ["tiny"])
 
 
-def test_a_dag_run_that_has_none_of_its_own_has_those_of_its_cells(store: Store, make: MakeResult) -> None:
-    own = {"dag_id": "llama31", "dag_run_id": "one"}
-    assert store.scope("llama31", "one") == own
-    assert store.scope("weekly", "w") == {"sweep_run": "weekly/w"}
-    assert store.scope("llama31", None) == {"dag_id": "llama31", "dag_run_id": None}
-    assert store.scope(None, "nobody's") == {"dag_id": None, "dag_run_id": "nobody's"}
-    assert store.scope(None, None) == {"dag_id": None, "dag_run_id": None}
+def test_the_newest_run_of_a_sweep_counts_if_it_was_rejected(store: Store, make: MakeResult) -> None:
     assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-1", "cell-4"]
     assert store.newest_sweep_run("another") == []
     bad = make("cell-8", "bad", "c", gpus=8, sweep_run="weekly/x", verdict=BAD, submitted_at=1e9 + 10)
     stored.write(store, bad)
     assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-8"], "rejected, and the newest"
-    assert store.scope("bad", "c") == {"dag_id": "bad", "dag_run_id": "c"}
     store.require("dag_id", "bad", "a DAG with nothing but rejected runs")
 
 
@@ -120,7 +113,7 @@ def test_a_value_that_no_run_has_is_answered_with_the_nearest(store: Store) -> N
     with pytest.raises(UserError, match=r"there are no results of the DAG 'lama31'.*'llama31'"):
         store.require("dag_id", "lama31", "the DAG 'lama31'")
     with pytest.raises(UserError, match="there are no results of it"):
-        of_reader(store, "llama31").require("dag_id", "secret", "it")
+        of_reader(store, "llama31", "weekly").require("dag_id", "secret", "it")
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 500])
@@ -139,7 +132,7 @@ def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
     assert store.made_sha256s(dag_id="llama31", dag_run_id="two") == {
         name: made_sha256(store.record(name)["content"]) for name in ("two-2", "save")
     }
-    seen = of_reader(store, "llama31")
+    seen = of_reader(store, "llama31", "weekly")
     assert seen.step_times(names).keys() == seen.records(names).keys() == {"one-1", "bad"}
     assert store.step_times([]) == store.records([]) == {}
     found = store.of_each(names, select(schema.runs.c.job_name))
@@ -149,7 +142,7 @@ def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
 def test_when_jobs_were_submitted_is_known_of_those_that_a_reader_sees(store: Store) -> None:
     names = ("one-1", "secret-1", "nobody")
     assert judgement_rows.submitted_at(store, names) == {"one-1": 1e9, "secret-1": 1e9 + 7}
-    assert judgement_rows.submitted_at(of_reader(store, "llama31"), names) == {"one-1": 1e9}
+    assert judgement_rows.submitted_at(of_reader(store, "llama31", "weekly"), names) == {"one-1": 1e9}
     assert judgement_rows.submitted_at(store, ()) == {}
 
 

@@ -135,20 +135,20 @@ async def test_rows_are_those_of_the_store(pages: FastAPI, store: Store, publish
     assert row.items() >= store.run("two").items()
 
 
-async def test_the_tab_of_a_sweeps_dag_run_has_the_runs_of_its_cells(
+async def test_the_tab_of_a_dag_run_has_its_runs_alone(
     pages: FastAPI, publish: Publish, make_result: Callable[..., Result], auth_manager: AuthManager
 ) -> None:
-    of_sweep = {"sweep": "night", "sweep_run": "scaling_sweep/manual__1"}
+    of_sweep = {"dag_id": "scaling_sweep", "dag_run_id": "manual__1"}
+    auth_manager.readable |= {"scaling_sweep"}
     cell = make_result("x").submitted.made_by.model_copy(update=of_sweep)
     publish("a-cell", made_by=cell)
     publish("another-run", gpus=4)
-    of_tab = {"dag_id": "scaling_sweep", "dag_run_id": "manual__1"}
-    assert [row["job_name"] for row in await rows(pages, **of_tab)] == ["a-cell"]
-    answer = (await get(pages, "/api/results", params=of_tab)).json()
+    assert [row["job_name"] for row in await rows(pages, **of_sweep)] == ["a-cell"]
+    answer = (await get(pages, "/api/results", params=of_sweep)).json()
     assert answer["choices"]["gpus"] == [2], "what would select nothing is not offered"
     assert (answer["matching"], answer["all"]) == (1, 1)
     auth_manager.readable = set()
-    assert await rows(pages, dag_id="scaling_sweep", dag_run_id="manual__1") == []
+    assert await rows(pages, **of_sweep) == []
 
 
 async def test_the_runs_of_a_dag_run_have_the_verdicts_of_their_cells_then(

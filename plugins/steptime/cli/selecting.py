@@ -78,7 +78,7 @@ class RunFilters:
         """What was asked for, as keywords of the store's methods."""
         values, stored = self.values, store.choices()
         equal = {name: _stored(name, values[name], stored[name]) for name in CHOICES}
-        scope = store.scope(values["dag"], values["dag_run"])
+        scope = {"dag_id": values["dag"], "dag_run_id": values["dag_run"]}
         for flag, column, what in (("dag_run", "dag_run_id", "a DAG run"), ("dag", "dag_id", "a DAG")):
             if values[flag] is not None and not store.count(include_rejected=True, **scope):
                 store.require(column, values[flag], what)

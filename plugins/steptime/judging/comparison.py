@@ -59,7 +59,7 @@ def compare_sweep_run(store: Store, rows: Sequence[Mapping[str, Any]]) -> Compar
 
 def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterable[Series] = ()) -> Comparison:
     """Compare the cells of a DAG run, each as it was judged after its own runs; `planned` should have run."""
-    scope = store.scope(dag_id, dag_run_id)
+    scope: dict[str, Any] = {"dag_id": dag_id, "dag_run_id": dag_run_id}
     rows = store.results(include_rejected=True, **scope)
     found = _compare(store, judged_of(store, scope))
     return _of_runs(store, found, rows, _before(store, rows), planned)

@@ -144,7 +144,7 @@ class Store:
     def performance_of(self, together: str) -> list[dict[str, Any]]:
         """Return the valid performance runs of a sweep run or DAG run that `measured_together` names."""
         dag_id, _, dag_run_id = together.partition("/")
-        return self.in_reading_order(mode=Mode.PERFORMANCE, **self.scope(dag_id, dag_run_id))
+        return self.in_reading_order(mode=Mode.PERFORMANCE, dag_id=dag_id, dag_run_id=dag_run_id)
 
     def run_times(self, key: Mapping[str, Any], limit: int) -> list[RunTimes]:
         """Return the times of the latest valid runs with these column values, as far as they are known."""
@@ -169,13 +169,6 @@ class Store:
         equal: dict[str, Any] = {column: value}
         if not self.count(include_rejected=True, **equal):
             raise self._unknown(column, value, f"there are no results of {what}")
-
-    def scope(self, dag_id: str | None, dag_run_id: str | None) -> dict[str, Any]:
-        """Return filters for the runs of a DAG run, or for the cells of a sweep's; empty if none is named."""
-        own: dict[str, Any] = {"dag_id": dag_id, "dag_run_id": dag_run_id}
-        if dag_id is None or dag_run_id is None or self.count(include_rejected=True, **own):
-            return own
-        return {"sweep_run": f"{dag_id}/{dag_run_id}"}
 
     def runs_of(self, dag_id: str, dag_run_id: str) -> list[dict[str, Any]]:
         """Return all runs of one DAG run, rejected ones included, in the order of their mapped tasks."""

@@ -67,7 +67,7 @@ class SelectedRuns:
     dag_id: str | None
     dag_run_id: str | None
     scope: Mapping[str, Any]
-    """The runs of that DAG run, of a sweep's those of its cells; nothing if none is named."""
+    """The DAG run whose runs they are; None in it means any."""
     filters: Mapping[str, Any]
 
     @property
@@ -77,7 +77,6 @@ class SelectedRuns:
 
 
 def _selection(
-    store: Readable,
     request: Request,
     since: Annotated[float | None, Query()] = None,
     search: Annotated[str, Query(max_length=200)] = "",
@@ -88,7 +87,7 @@ def _selection(
     filters |= {} if since is None else {"since": since}
     filters |= {"search": search} if search else {}
     dag_id, dag_run_id = asked.get("dag_id"), asked.get("dag_run_id")
-    return SelectedRuns(dag_id, dag_run_id, store.scope(dag_id, dag_run_id), filters)
+    return SelectedRuns(dag_id, dag_run_id, {"dag_id": dag_id, "dag_run_id": dag_run_id}, filters)
 
 
 Selected = Annotated[SelectedRuns, Depends(_selection)]
