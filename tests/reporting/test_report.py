@@ -167,7 +167,8 @@ def test_no_control_character_of_a_job_reaches_the_file(make_result: MakeResult,
         environment = {"OMP_NUM_THREADS": control} if number == 8 else {}
         times = [0.2 + 0.1 * (number == 8) + 0.001 * (number % 3)] * 20
         options = {"submitted_at": 1e9 + number, "environment": environment, "dag_run_id": control}
-        publish(store, make_result(f"{control}-{number}", step_times=times, **options))
+        name = f"{control}-{number}".replace("\0", "")
+        publish(store, make_result(name, step_times=times, **options))
     bad = Verdict(checks=(Check(name="x", passed=False, message=control),))
     publish(store, make_result("bad", verdict=bad, size=control, submitted_at=1e9))
 
