@@ -19,8 +19,8 @@ from steptime.recipes.published import (
 )
 from steptime.recipes.workload_file import Workload
 from steptime.recipes.workloads import list_workloads, load_workload
-from steptime.results.measurement import Measurement
 from steptime.results.metrics import throughput
+from steptime.results.models import Measurement
 
 PAGE = Path(__file__).with_name("published-numbers.md")
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"

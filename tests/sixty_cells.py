@@ -29,10 +29,9 @@ from steptime.logs.models import CheckpointTiming, Step, TrainingLog
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import published_performance
-from steptime.results.differences import made_sha256
 from steptime.results.metrics import against_publication, measure
 from steptime.results.models import Result
-from steptime.results.record import as_text
+from steptime.results.record import as_text, made_sha256
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]

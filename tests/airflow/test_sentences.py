@@ -13,8 +13,7 @@ from steptime.judging.judged import Judged
 from steptime.judging.series import JudgedRun, Series
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
-from steptime.results.measurement import Measurement
-from steptime.results.models import Check, Verdict
+from steptime.results.models import Check, Measurement, Verdict
 
 
 def test_of_a_log(a_run: Callable[..., Run]) -> None:

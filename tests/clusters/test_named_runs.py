@@ -22,8 +22,7 @@ from steptime.logs.reader import read_log
 from steptime.recipes.megatron_bridge import CHECKPOINTS
 from steptime.recipes.models import Mode, ProfileWindow, Run
 from steptime.results.metrics import measure
-from steptime.results.quality import validate
-from steptime.results.row_checks import Check
+from steptime.results.quality import Check, validate
 
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "megatron_bridge"
 

@@ -22,8 +22,8 @@ from steptime.judging.judgements import accept
 from steptime.judging.series import Series
 from steptime.judging.trend import COLUMNS, sentence, shown_range, trend
 from steptime.results.columns import of_series
-from steptime.results.differences import changes
 from steptime.results.models import Result
+from steptime.results.record import changes
 from steptime.results.store import Store
 
 SLOWER = "small-4-27"

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from steptime.results.differences import changes, counts_nodes, made_sha256, node_changes
 from steptime.results.models import Result
+from steptime.results.record import changes, counts_nodes, made_sha256, node_changes
 
 MakeResult = Callable[..., Result]
 

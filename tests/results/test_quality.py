@@ -16,7 +16,7 @@ from steptime.errors import SystemFailure, UserError
 from steptime.logs.completeness import named_steps
 from steptime.logs.models import CheckpointTiming, Problem, Step, TrainingLog
 from steptime.recipes.models import Mode, Performance, Run, Window
-from steptime.results import row_checks
+from steptime.results import quality
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.quality import FinishedRun, measured_over_window, validate
@@ -541,8 +541,8 @@ def test_an_expectation_that_cannot_be_evaluated_is_a_failure_of_the_system(
     make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = make_result()
-    table = row_checks._table
-    monkeypatch.setattr(row_checks, "_table", lambda *given: table(*given).drop(columns="global_batch_size"))
+    table = quality._table
+    monkeypatch.setattr(quality, "_table", lambda *given: table(*given).drop(columns="global_batch_size"))
 
     with pytest.raises(
         SystemFailure, match=r"cannot evaluate 'global_batch_size_as_planned': .*global_batch_size"

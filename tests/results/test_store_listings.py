@@ -12,8 +12,8 @@ from steptime.errors import UserError
 from steptime.recipes.models import Mode
 from steptime.results import judgement_rows, schema
 from steptime.results import store as module
-from steptime.results.differences import made_sha256
 from steptime.results.models import Check, Result, Verdict
+from steptime.results.record import made_sha256
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]

@@ -32,8 +32,7 @@ from steptime.recipes.planning import Plan
 from steptime.results.charges import withdraw_plans
 from steptime.results.columns import BY_NAME
 from steptime.results.database import wait_for_store
-from steptime.results.measurement import Measurement
-from steptime.results.models import Result, Submitted, Verdict
+from steptime.results.models import Measurement, Result, Submitted, Verdict
 
 FAILURE_KEY = "failure"
 """XCom of a failed task: the message of its exception."""

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from steptime.judging.judged import Judged
     from steptime.logs.models import TrainingLog
     from steptime.recipes.models import Run
-    from steptime.results.measurement import Measurement
-    from steptime.results.models import Verdict
+    from steptime.results.models import Measurement, Verdict
 
 _RUNS_NAMED = 4
 

@@ -13,8 +13,8 @@ from steptime.recipes.models import Recipe
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import PerformanceRow, published_performance
 from steptime.refusals import in_words
-from steptime.results.measurement import Measurement
 from steptime.results.metrics import throughput
+from steptime.results.models import Measurement
 
 _MAX_GBS = 1_000_000_000
 _RATES = {

@@ -13,7 +13,7 @@ from functools import reduce
 from steptime.judging.detection import Direction
 from steptime.judging.judged import Judged
 from steptime.judging.series import Series
-from steptime.results.differences import counts_nodes
+from steptime.results.record import counts_nodes
 
 WEEK_S = 7 * 86_400.0
 """Runs that are older than the newest by more show nothing of what happens now, and cells that began to move

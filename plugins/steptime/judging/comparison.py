@@ -30,7 +30,7 @@ from steptime.judging.series import JudgedRun, Series, judged_runs
 from steptime.recipes.sweep_planning import plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
 from steptime.results import judgement_rows
-from steptime.results.differences import changes
+from steptime.results.record import changes
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.report import totals_of
 from steptime.results.store import Store

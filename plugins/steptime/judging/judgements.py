@@ -19,8 +19,8 @@ from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series, all_series, judged_runs
 from steptime.results import efficiency, judgement_rows, writing
 from steptime.results.database import lock_series, read_connection, write_transaction
-from steptime.results.differences import changes
 from steptime.results.models import Result, Verdict
+from steptime.results.record import changes
 from steptime.results.store import Store
 
 if TYPE_CHECKING:

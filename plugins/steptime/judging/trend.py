@@ -16,8 +16,8 @@ from steptime.recipes.models import Mode
 from steptime.results import columns, judgement_rows
 from steptime.results.columns import Column
 from steptime.results.database import read_connection
-from steptime.results.differences import made_changes, node_changes
 from steptime.results.metrics import PUBLISHED_THROUGHPUT
+from steptime.results.record import made_changes, node_changes
 from steptime.results.store import Store
 
 _COMPARED = {column.name: column for column in findings.COLUMNS}

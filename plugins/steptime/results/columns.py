@@ -9,9 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from steptime.recipes.models import Mode, Run
-from steptime.results.measurement import Measurement
 from steptime.results.metrics import PUBLISHED_THROUGHPUT, against_publication, gpu_hours
-from steptime.results.models import Result
+from steptime.results.models import Measurement, Result
 
 Row = Mapping[str, Any]
 """A run of the store, by the names of its columns."""

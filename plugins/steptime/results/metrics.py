@@ -15,7 +15,7 @@ from steptime.recipes.flops import Flops, model_flops, recipe_flops
 from steptime.recipes.gpus import Peak, peak_tflops
 from steptime.recipes.models import ModelShape, Recipe, Run, Window
 from steptime.recipes.published import AsPublished, list_references, load_reference, published_performance
-from steptime.results.measurement import Measurement
+from steptime.results.models import Measurement
 
 SECONDS_PER_DAY = 86_400
 

@@ -19,9 +19,8 @@ from steptime.results import efficiency
 from steptime.results.charges import write_taken
 from steptime.results.columns import COLUMNS
 from steptime.results.database import dicts, insert, write_transaction
-from steptime.results.differences import made_sha256
 from steptime.results.models import Result, Verdict
-from steptime.results.record import parse_record
+from steptime.results.record import made_sha256, parse_record
 from steptime.results.store import unknown_run
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from steptime.judging.series import Series, all_series
 from steptime.judging.trend import COLUMNS as TREND
 from steptime.judging.trend import drift_sentence, passes_until_s, shown_range, trend, verdict_sentence
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
-from steptime.results.differences import record_differences
 from steptime.results.metrics import peak_source
+from steptime.results.record import record_differences
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.report import csv_text
 from steptime.results.store import Store
