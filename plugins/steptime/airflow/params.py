@@ -61,7 +61,8 @@ def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Par
 @cache
 def _properties() -> Mapping[str, Any]:
     """The JSON schema of each option; it is the same in each reading of a DAG's file."""
-    models: tuple[type[BaseModel], ...] = (*reversed(options_of_kinds().values()), PlanRequest)
+    models: list[type[BaseModel]] = [PlanRequest, *options_of_kinds().values()]
+    models.reverse()  # of two kinds of cluster that share an option, the first describes it
     return MappingProxyType(
         {name: schema for model in models for name, schema in model.model_json_schema()["properties"].items()}
     )
