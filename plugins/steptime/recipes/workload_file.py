@@ -140,25 +140,25 @@ class BatchRule(Frozen):
         return int(batch)
 
 
-Cell = str | int | None
+PrintedValue = str | int | None
 """Of a document's table, as printed: `NA`, empty if it has no such column; null for what is run."""
 
 
 class Printed(Frozen):
     """That a document's table has these rows, and which of its cells differ from what is run."""
 
-    seq_length: Cell = None
-    num_layers: Cell = None
-    tensor_parallel: Cell = None
-    pipeline_parallel: Cell = None
-    context_parallel: Cell = None
-    expert_parallel: Cell = None
-    expert_tensor_parallel: Cell = None
-    data_parallel: Cell = None
-    virtual_pipeline: Cell = None
-    micro_batch_size: Cell = None
-    global_batch_size: Cell = None
-    gradient_accumulation: Cell = None
+    seq_length: PrintedValue = None
+    num_layers: PrintedValue = None
+    tensor_parallel: PrintedValue = None
+    pipeline_parallel: PrintedValue = None
+    context_parallel: PrintedValue = None
+    expert_parallel: PrintedValue = None
+    expert_tensor_parallel: PrintedValue = None
+    data_parallel: PrintedValue = None
+    virtual_pipeline: PrintedValue = None
+    micro_batch_size: PrintedValue = None
+    global_batch_size: PrintedValue = None
+    gradient_accumulation: PrintedValue = None
 
 
 class Configuration(Frozen):

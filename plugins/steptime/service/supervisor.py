@@ -22,6 +22,7 @@ import psutil
 from steptime import settings
 from steptime.files import write_whole
 from steptime.frozen import Frozen
+from steptime.waiting import backoff_s
 
 LONGEST_PAUSE_S = 60.0
 _GOOD_RUN_S = 120.0
@@ -118,7 +119,7 @@ class Component:
 
     def _pause(self, now: float, why: str, *, good_run: bool = False) -> None:
         self.failures_in_a_row = 1 if good_run else self.failures_in_a_row + 1
-        pause = 0.0 if good_run else min(LONGEST_PAUSE_S, 2.0 ** (self.failures_in_a_row - 1))
+        pause = 0.0 if good_run else backoff_s(self.failures_in_a_row, longest_s=LONGEST_PAUSE_S)
         log.warning("%s %s; restarting it in %.0f s", self.name, why, pause)
         self._start_at = now + pause
 

@@ -12,7 +12,7 @@ from steptime.errors import SystemFailure
 from steptime.logs.models import Problem, Step
 from steptime.recipes.models import Run
 from steptime.tracking.step_following import StepFollower
-from steptime.waiting import duration
+from steptime.waiting import backoff_s, duration
 
 _RECENT_STEPS = 10
 """Steps whose mean time gives the estimate of the time left."""
@@ -67,7 +67,7 @@ class LogFollower:
         self._before = b""
         """The last bytes that were read before it."""
         self._was_shorter = False
-        self._pause_s = 0.0
+        self._failures = 0
         self._not_before = 0.0
         self._steps = StepFollower()
         self._running_since: float | None = None
@@ -124,16 +124,17 @@ class LogFollower:
                     await self._skip_to_end(cluster)
             self._report()
         except Exception as error:  # whatever it is, the job is waited for without its log
-            self._pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * self._pause_s))
-            self._not_before = time.monotonic() + self._pause_s
+            self._failures += 1
+            pause_s = backoff_s(self._failures, first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S)
+            self._not_before = time.monotonic() + pause_s
             self._warn(
-                f"the training's log cannot be followed, and is tried again in {duration(self._pause_s)}; "
+                f"the training's log cannot be followed, and is tried again in {duration(pause_s)}; "
                 f"the job is waited for without it: {error or type(error).__name__}"
             )
         else:
-            if self._pause_s:
+            if self._failures:
                 self._info("the training's log can be followed again")
-            self._pause_s = 0.0
+            self._failures = 0
 
     async def _piece(self, cluster: Cluster, offset: int, limit: int) -> bytes:
         path = self._job.log_path

@@ -10,7 +10,7 @@ from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig, open_cluster
 from steptime.clusters.connections import Connections
 from steptime.errors import LoginRefused, OutOfReach, Overdue, SubmitLimit, UserError
-from steptime.waiting import duration
+from steptime.waiting import backoff_s, duration
 
 _LONGEST_PAUSE_S = 60.0
 _LONGEST_PAUSE_AT_A_LIMIT_S = 300.0
@@ -107,7 +107,7 @@ async def patiently(
     """
     silence = Silence(config.name, config.patience_h * 3600, warn)
     queue = SubmitQueue(config.name, config.queue_patience_h * 3600, warn)
-    pause_s = 1.0
+    failures = 0
     while True:
         longest_s = _LONGEST_PAUSE_S
         try:
@@ -121,5 +121,5 @@ async def patiently(
             silence.answered()
             queue.refused(limit)
             longest_s = _LONGEST_PAUSE_AT_A_LIMIT_S
-        await asyncio.sleep(pause_s)
-        pause_s = min(longest_s, 2 * pause_s)
+        failures += 1
+        await asyncio.sleep(backoff_s(failures, longest_s=longest_s))

@@ -10,6 +10,7 @@ from steptime.clusters.base import Cluster, JobState, JobStatus
 from steptime.clusters.config import load_cluster, open_cluster
 from steptime.clusters.connections import Connections
 from steptime.errors import SystemFailure
+from steptime.waiting import backoff_s
 
 _FIRST_RETRY_S = 5.0
 """Used if the cluster's configuration cannot be read."""
@@ -63,7 +64,9 @@ class ClusterWatch:
             except Exception as error:  # whatever it is, those who wait get it, and polling goes on
                 failures += 1
                 await self._answer(tuple(self._waiting), error)
-                await asyncio.sleep(min(_LONGEST_BACK_OFF_S, interval_s * 2**failures))
+                await asyncio.sleep(
+                    backoff_s(failures, first_s=2 * interval_s, longest_s=_LONGEST_BACK_OFF_S)
+                )
             finally:
                 self._cluster = None
 

@@ -28,6 +28,7 @@ from steptime.clusters.slurm.submit import refused, submit_command
 from steptime.clusters.slurm.submit import timeout_s as submit_timeout_s
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.frozen import Frozen
+from steptime.waiting import backoff_s
 
 _CANCEL_TIMEOUT_S = 300
 """Slurm's KillWait (30 s) before SIGKILL, then its epilog."""
@@ -149,7 +150,7 @@ class SlurmCluster:
                 ended |= set(to_end)
             except SystemFailure as failure:  # perhaps it has ended since
                 refusal = failure
-            await asyncio.sleep(min(2, 0.1 * 2**look))
+            await asyncio.sleep(backoff_s(look + 1, first_s=0.1, longest_s=2))
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
         """Read up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
