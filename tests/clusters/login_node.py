@@ -28,7 +28,7 @@ class Sshd:
         self.port = free_port()
         self._config = folder / "sshd_config"
         listen = [f"ListenAddress 127.0.0.1:{self.port}", f"PidFile {folder}/sshd.pid"]
-        self._config.write_text("\n".join([*listen, *lines, ""]))
+        self._lines = "\n".join([*listen, *lines, ""])
         self._sshd: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -38,7 +38,9 @@ class Sshd:
         assert self._sshd
         return len(psutil.Process(self._sshd.pid).children())
 
-    def start(self) -> None:
+    def start(self, *, admits: bool = True) -> None:
+        """Start it; with `admits=False` it refuses every login."""
+        self._config.write_text(self._lines if admits else f"DenyUsers *\n{self._lines}")
         if os.geteuid() == 0:  # root's sshd insists on it, and Debian's own service would make it
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         sshd = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")

@@ -29,6 +29,7 @@ extra_options: [--qos=of-the-file]
 LISTS = """\
 permitted_variables: [NCCL_NET_PLUGIN, TRITON_*]
 permitted_images: ["nvcr.io/nvidia/nemo:*", "*@sha256:00*"]
+permitted_checkpoints: [/shared-too/*]
 permitted_accounts: [llm, team-*]
 permitted_partitions: [batch, debug]
 permitted_qos: [normal]
@@ -95,6 +96,7 @@ def test_a_list_has_patterns_and_none_permits_all(site: Path) -> None:
         {"environment": {"NCCL_TUNER_PLUGIN": "x"}},
         {"image": "docker.io/somebody/else:1"},
         {"image": "nvcr.io/nvidia/nemo-lookalike:25.02.01"},
+        {"load_checkpoint": "/sharedfolder/checkpoint", "gpus": "16"},
         {"account": "finance"},
         {"additional_slurm_params": "account=finance"},
         {"partition": "batch,gold"},
@@ -105,6 +107,8 @@ def test_a_list_has_patterns_and_none_permits_all(site: Path) -> None:
         {"environment": {"NCCL_NET_PLUGIN": "none", "TRITON_CACHE_DIR": "/x"}},
         {"image": "nvcr.io/nvidia/nemo:25.04.01"},
         {"image": f"somebody/else@sha256:{'0' * 64}"},
+        {"load_checkpoint": "/shared/experiments/checkpoint", "gpus": "16"},
+        {"load_checkpoint": "/shared-too/checkpoint", "gpus": "16"},
         {"account": "team-a", "partition": "batch,debug", "additional_slurm_params": "qos=normal"},
     )
     for values in asked[1:]:

@@ -5,6 +5,7 @@ the PATH of a login runs the real ones.
 """
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -172,6 +173,26 @@ async def test_no_variable_of_the_login_changes_what_slurms_commands_do(
         node.stop()
     assert jobs_of(slurm_of_session, "ended") == ["CANCELLED"]
     assert [line for line in printed.splitlines() if line.startswith("SLURM_CONF=")]
+
+
+async def test_a_job_of_a_controller_that_lost_its_state_never_counts_as_a_success(
+    mini_slurm: MiniSlurm,
+    make_slurm_config: MakeConfig,
+    make_gated: Callable[..., GatedJob],
+    eventually: Eventually,
+    end_of: EndOf,
+) -> None:
+    job = make_gated("state-lost", time_limit_s=1)
+    async with connect(make_slurm_config(patience_h=1e-6), mini_slurm.connections) as cluster:
+        await cluster.submit(job.spec)
+        await eventually(lambda: job.pid)
+        slurm_faults.stop_daemon(mini_slurm.home, "slurmctld")
+        shutil.rmtree(mini_slurm.layout.root / "state")
+        (mini_slurm.layout.root / "state").mkdir()
+        slurm_faults.start_daemon(mini_slurm.home, "slurmctld")
+        ended = await end_of(cluster, "state-lost")
+    # Slurm ends a job that it does not know, and the accounting may hear of that.
+    assert ended.state in (JobState.UNKNOWN, JobState.CANCELLED), ended
 
 
 async def test_a_reply_that_is_lost_with_the_connection_submits_once(

@@ -145,6 +145,14 @@ _PEOPLE = (
         mend=faults.release,
         seen=faults.is_told_of_hold,
     ),
+    Drill(
+        "suspended from outside",
+        (points.TRAINING,),
+        faults.suspend_job,
+        _ONE_RESULT,
+        mend=faults.resume_job,
+        seen=faults.is_told_of_suspension,
+    ),
     Drill("cancelled from outside", (points.QUEUED, points.TRAINING), faults.cancel_outside, _CANCELLED),
     Drill("two runs ask for the same cell", (points.AT_ONCE,), faults.start_another, {"valid": (2,)}),
     Drill(
@@ -196,6 +204,7 @@ _SSH = (
         faults.refuse_logins,
         _ONE_RESULT,
         mend=faults.take_logins,
+        ways=("no sshd", "the login is refused"),
         lasts_s=(2, 40),
     ),
     Drill(

@@ -14,6 +14,9 @@ from drills.second_installation import SecondInstallation
 from drills.site import Gate, Site, drilled_airflow, small_disk
 from drills.table import OUTCOMES, Outcome, as_markdown, write_down
 
+_OF_PROFILE = {"SQUEUE_PARTITION": "none", "SBATCH_PARTITION": "none", "SBATCH_EXPORT": "NONE"}
+"""What the login's profile sets, as at some sites: nothing that steptime starts may follow it."""
+
 
 @pytest.fixture(scope="package")
 def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
@@ -21,7 +24,7 @@ def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
     with tempfile.TemporaryDirectory(prefix="steptime-drills-") as folder, ExitStack() as open_things:
         home, gates = Path(folder, "home"), Path(folder, "gates")
         gates.mkdir()
-        login = LoginNode(slurm_of_session, Path(folder, "login"))
+        login = LoginNode(slurm_of_session, Path(folder, "login"), environment=_OF_PROFILE)
         open_things.callback(login.stop)
         open_things.enter_context(small_disk(home / "store"))
         airflow = open_things.enter_context(

@@ -322,10 +322,14 @@ def drop_connections(scene: "Scene") -> None:
 
 
 def refuse_logins(scene: "Scene") -> None:
+    """As without a way there, or as while a directory service or the home directories are away."""
     scene.site.login.stop()
+    if scene.schedule.way == "the login is refused":
+        scene.site.login.start(admits=False)
 
 
 def take_logins(scene: "Scene") -> None:
+    scene.site.login.stop()
     scene.site.login.start()
 
 
@@ -481,6 +485,18 @@ def is_told_of_hold(scene: "Scene") -> bool:
 
 def release(scene: "Scene") -> None:
     scene.site.slurm.command("scontrol", "release", scene.live_job().job_id)
+
+
+def suspend_job(scene: "Scene") -> None:
+    scene.site.slurm.command("scontrol", "suspend", scene.live_job().job_id)
+
+
+def is_told_of_suspension(scene: "Scene") -> bool:
+    return "queued, suspended" in scene.site.airflow.log_text(scene.run, scene.known_task(WAIT))
+
+
+def resume_job(scene: "Scene") -> None:
+    scene.site.slurm.command("scontrol", "resume", scene.live_job().job_id)
 
 
 def cancel_outside(scene: "Scene") -> None:

@@ -61,6 +61,8 @@ class ClusterConfig(Frozen):
     """Which of the variables that lead to code a run may set here. Every such list has patterns."""
     permitted_images: tuple[str, ...] | None = None
     """The images that jobs may run in, by their whole names; None for all."""
+    permitted_checkpoints: tuple[str, ...] | None = None
+    """Checkpoints outside of `work_dir` that runs may load; None for all. PyTorch runs code in them."""
     setup: tuple[str, ...] = ()
     """Lines of bash that every job script here runs before all else, such as `module load cuda`.
 
@@ -162,6 +164,8 @@ class ClusterConfig(Frozen):
             self.require_permitted("code-loading variable", name, "permitted_variables")
         if run.recipe.image is not None:
             self.require_permitted("image", run.recipe.image, "permitted_images")
+        if run.checkpoint_path is not None and not run.checkpoint_path.startswith(f"{self.root}/"):
+            self.require_permitted("checkpoint", run.checkpoint_path, "permitted_checkpoints")
 
     def require_permitted(self, what: str, value: str, field: str) -> None:
         """Raise UserError if a list of this file, `field`, has no pattern for the value."""

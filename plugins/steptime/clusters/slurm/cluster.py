@@ -26,7 +26,7 @@ from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.clusters.slurm.states import PREEMPTED, REVOKED, JobRecord, read_squeue, status_of
 from steptime.clusters.slurm.submit import refused, submit_command
 from steptime.clusters.slurm.submit import timeout_s as submit_timeout_s
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import OutOfReach, SystemFailure, UserError, shown
 from steptime.frozen import Frozen
 from steptime.waiting import backoff_s
 
@@ -108,7 +108,7 @@ class SlurmCluster:
         asked = [name for name in dict.fromkeys(names) if name not in self._ended]
         queue = await self._slurm.squeue(asked)
         await self._end_doubles(queue)
-        self._seen_at |= dict.fromkeys(queue, time.time())
+        self._seen_at |= dict.fromkeys(queue, time.monotonic())
         statuses = {name: status_of(records[0]) for name, records in queue.items()}
         statuses |= await self._left_the_queue([name for name in asked if name not in queue])
         statuses |= await self._ended_elsewhere(
@@ -262,6 +262,7 @@ class SlurmCluster:
             )
         except Silent as error:
             history, without = {}, f"the accounting does not answer: {error}"
+        now: float | None = None
         statuses = {}
         for name in names:
             accounted = next(iter(history.get(name, ())), None)
@@ -271,16 +272,26 @@ class SlurmCluster:
                 statuses[name] = JobStatus.of_no_job(self.name, name)
             else:
                 recorded = await self._recorded(name)
+                now = await self._clock() if now is None else now
+                unseen_s = time.monotonic() - self._seen_at[name] if name in self._seen_at else now
                 statuses[name] = status_by_script(
                     read_end_record(await self.read(end_record_path(taken.directory)), taken.job_id),
                     taken,
                     accounted,
                     without,
                     time_limit_s=recorded.time_limit_s if recorded else 0,
-                    settled_after=self._seen_at.get(name, 0),
+                    settled_after=now - unseen_s,
                     within_s=self._patience_s,
+                    now=now,
                 )
         return statuses
+
+    async def _clock(self) -> float:
+        """Return the time on the login node, which is about that of Slurm. Raises OutOfReach."""
+        done = await self.run(["date", "+%s"], timeout_s=60)
+        if not done.stdout.strip().isdecimal():
+            raise OutOfReach(f"the clock of {self.name} cannot be read: {shown(done.stderr.strip())}")
+        return float(done.stdout)
 
     async def _ended_elsewhere(self, names: Sequence[str]) -> dict[str, JobStatus]:
         """Of jobs that another cluster of the federation has taken, those that have ended there."""

@@ -6,7 +6,6 @@ job at that moment, and if that is not RUNNING the record does not decide how th
 """
 
 import posixpath
-import time
 from collections.abc import Sequence
 
 from pydantic import ValidationError
@@ -78,6 +77,7 @@ def status_by_script(
     time_limit_s: float,
     settled_after: float,
     within_s: float,
+    now: float,
 ) -> JobStatus:
     """Return the status of a job that is not in the queue and whose end the accounting does not have.
 
@@ -87,8 +87,9 @@ def status_by_script(
         accounted: the job as the accounting has it.
         without: why the accounting does not have it.
         time_limit_s: the job's, in seconds.
-        settled_after: Unix time before which nobody was to know of its end.
+        settled_after: when it was last in the queue.
         within_s: for how many seconds after it must have ended its end may stay open, and it counts as live.
+        now: by the clock of the cluster, as all these times.
     """
     nodes = accounted.nodes if accounted else ()
     if end is not None and end.is_conclusive:
@@ -98,7 +99,7 @@ def status_by_script(
         ended_by, known = end.ended_at, f"{known}; {end.description}"
     else:
         ended_by = ((accounted and accounted.started_at) or taken.submitted_at) + time_limit_s
-    if time.time() < max(ended_by, settled_after) + within_s:
+    if now < max(ended_by, settled_after) + within_s:
         reason = "it has left the queue, and neither the accounting nor its script has its end yet"
         return JobStatus(state=JobState.RUNNING, reason=f"{reason} ({known})", nodes=nodes)
     reason = f"Slurm took it as job {taken.job_id}, and its end is not known: {known}"
