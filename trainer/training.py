@@ -10,10 +10,13 @@ from typing import Any
 import torch
 from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch import seed_everything
+from megatron.core.optimizer import OptimizerConfig
 from nemo.lightning import NeMoLogger, Trainer
+from nemo.lightning.pytorch.optim import MegatronOptimizerModule
+from nemo.lightning.pytorch.optim.lr_scheduler import WarmupPolicyScheduler
 from nemo.utils.exp_manager import TimingCallback
 
-from trainer import checkpoint, devices, families, gpu_performance, parallelism
+from trainer import checkpoint, devices, families, gpu_performance, hyperparameters, parallelism
 from trainer.callbacks import (
     ExpertSpread,
     FiniteLoss,
@@ -30,9 +33,9 @@ from trainer.cpu.initial_weights import InitialWeights
 from trainer.data import SyntheticData
 from trainer.ending import Ending
 from trainer.launch import Launch
-from trainer.optimizer import optimizer
 from trainer.profiling import ProfileSteps
 from trainer.spec import PlannedRun
+from trainer.versions import accepted
 
 try:
     from nemo.lightning.callback_group import CallbackGroup
@@ -149,3 +152,26 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
     if run.mode == "checkpoint_save":
         callbacks.append(checkpoint.save_at_end(run.max_steps))
     return callbacks
+
+
+def optimizer(run: PlannedRun, *, distributed: bool) -> MegatronOptimizerModule:
+    """Megatron's Adam: linear warm-up, then a constant rate."""
+    dtype = run.recipe.dtype
+    precision_aware: dict[str, Any] = {}
+    if run.settings.use_precision_aware_optimizer:
+        precision_aware = accepted(OptimizerConfig, use_precision_aware_optimizer=True)
+    return MegatronOptimizerModule(
+        config=OptimizerConfig(
+            optimizer="adam",
+            lr=hyperparameters.highest_rate(run),
+            weight_decay=hyperparameters.WEIGHT_DECAY,
+            adam_beta1=hyperparameters.BETAS[0],
+            adam_beta2=hyperparameters.BETAS[1],
+            adam_eps=hyperparameters.EPSILON,
+            clip_grad=hyperparameters.CLIP_GRADIENT,
+            bf16=dtype != "fp32",
+            use_distributed_optimizer=distributed,
+            **precision_aware,
+        ),
+        lr_scheduler=WarmupPolicyScheduler(warmup_steps=hyperparameters.warmup_steps(run)),
+    )

@@ -16,8 +16,7 @@ from steptime.recipes.models import Run
 from steptime.tracking import log_following
 from steptime.tracking.conclusion import failed_end, unknown_end
 from steptime.tracking.following import JobFollower, WaitLimits, limits_of
-from steptime.tracking.log_following import LogFollower
-from steptime.tracking.step_following import StepFollower
+from steptime.tracking.log_following import LogFollower, StepFollower
 
 from .conftest import Clock
 from .scripted_cluster import ScriptedCluster

@@ -1,9 +1,10 @@
 """Read a log, whole or growing, as events: steps, checkpoints, records, closing words, signs of failure."""
 
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
@@ -12,11 +13,15 @@ from steptime.logs.checkpoints import CHECKPOINT_WORDS, CheckpointLine, read_che
 from steptime.logs.completeness import CLOSING_WORDS, Closing, read_closing
 from steptime.logs.formats import SETUP_WORDS, LogFormat, Setup, Values, read_setup
 from steptime.logs.models import Problem, Step
-from steptime.logs.records import RECORD_WORDS, Record, read_records
 from steptime.logs.shapes import Shapes, StepsPrinted, label_of, plain
 from steptime.plug_points import LOG_FORMATS
 from steptime.recipes.models import Mode
 
+NODE_CHECK = "node_check"
+TRAINER_FAILED = "trainer_failed"
+_NAMES = (NODE_CHECK, "start", "resumed", "result")
+RECORD_WORDS = (b"steptime.",)
+_RECORD = re.compile(rf"steptime\.({'|'.join(_NAMES)}) (?=\{{)".encode())
 MAX_LINE_BYTES = 1 << 20
 """A longer line is searched in pieces, so that binary garbage cannot fill the memory."""
 _CUT_NUMBER = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{1,40}$")
@@ -40,6 +45,43 @@ OF_THE_LOG = (
     *("comma_in_number", "unnumbered_steps"),
 )
 """Kinds of problems of the log itself; all others that are read in it are signs that the training failed."""
+
+
+class Record(NamedTuple):
+    """One of the trainer's own records: JSON behind `steptime.start` and others."""
+
+    name: str
+    values: dict[str, Any]
+
+
+def read_records(line: bytes) -> list[Record | Problem]:
+    """Read the records of a line; text glued behind one does not matter, but broken JSON is a problem."""
+    found: list[Record | Problem] = []
+    for match in _RECORD.finditer(line):
+        name, text = match[1].decode(), line[match.end() :].decode(errors="replace")
+        try:
+            found.append(Record(name, json.JSONDecoder().raw_decode(text)[0]))
+        except (ValueError, RecursionError):  # broken JSON, or made to break the decoder
+            message = f"the trainer's record steptime.{name} is cut or broken"
+            found.append(Problem(kind="broken_record", message=message, fatal=False))
+    return found
+
+
+def trainers_end(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
+    """Report how the training ended by the trainer's records, unless it completed or writes none."""
+    end = records.get("result", {})
+    state, error = end.get("state"), end.get("error")
+    if "result" not in records:
+        if "start" in records:
+            message = "the trainer wrote no record of its end: it was ended from outside, or still runs"
+            yield Problem(kind="no_end_record", message=message, fatal=True)
+    elif state == "failed" and isinstance(error, str):
+        yield Problem(kind=TRAINER_FAILED, message=error, fatal=True)
+    elif state != "completed":
+        why = f": {error}" if isinstance(error, str) else ""
+        message = f"the trainer recorded its end as '{state}'{why}"
+        yield Problem(kind="trainer_state", message=message, fatal=True)
+
 
 Event = StepsPrinted | Setup | Closing | CheckpointLine | Record | Mode | Problem
 _Reader = LogFormat | Callable[..., Iterable[Event]]

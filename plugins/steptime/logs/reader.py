@@ -21,10 +21,17 @@ from steptime.logs.attempts import Attempts
 from steptime.logs.causes import advice, hidden_by
 from steptime.logs.checkpoints import Checkpoint, CheckpointLine, checkpoints_of
 from steptime.logs.completeness import Closing, End
-from steptime.logs.events import OF_THE_LOG, Event, LogEvents
+from steptime.logs.events import (
+    NODE_CHECK,
+    OF_THE_LOG,
+    TRAINER_FAILED,
+    Event,
+    LogEvents,
+    Record,
+    trainers_end,
+)
 from steptime.logs.formats import Setup
 from steptime.logs.models import Problem, Step, TrainingLog
-from steptime.logs.records import NODE_CHECK, TRAINER_FAILED, Record, trainers_end
 from steptime.logs.shapes import StepsPrinted, label_of
 from steptime.recipes.models import Mode
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -29,11 +30,11 @@ from steptime.clusters.base import (
     JobStatus,
     Staged,
 )
+from steptime.clusters.command_output import collect
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import Launcher
 from steptime.clusters.jobscript import on_one_machine
-from steptime.clusters.local.command import run_command
 from steptime.clusters.local.state import (
     Ended,
     JobFolder,
@@ -51,6 +52,8 @@ from steptime.recipes.models import Run
 
 _CANCEL_MARGIN_S = 60
 """How long after the grace a cancelled job may take to be gone: the machine may be busy."""
+_NOT_PASSED_ON = {"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
+"""Variables about the environment that steptime runs in: a command may start another Python."""
 
 
 class LocalConfig(ClusterConfig):
@@ -339,3 +342,60 @@ def _last_words(job: JobFolder) -> str:
     """The last line of the runner's log."""
     lines = job.runner_log.read_text(errors="replace").splitlines() if job.runner_log.exists() else []
     return lines[-1] if lines else "its log is empty"
+
+
+async def run_command(
+    argv: Sequence[str], *, timeout_s: float, on_output: Callable[[str], None] | None
+) -> Completed:
+    """Run `argv` to its end; see `Cluster.run`.
+
+    A command that does not exist ends with exit code 127, as over ssh. One that takes longer than `timeout_s`
+    (SystemFailure), or whose caller is cancelled, is killed with its process group.
+    """
+    starting = asyncio.create_task(
+        asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON},
+            process_group=0,  # killed as a group, yet in the caller's session: it ends with `steptime down`
+        )
+    )
+    try:
+        # If its start were cancelled, asyncio would kill the command alone, and wait for its children.
+        process = await asyncio.shield(starting)
+    except (FileNotFoundError, PermissionError) as error:
+        return Completed(exit_code=127, stdout="", stderr=f"{argv[0]}: {error.strerror}\n")
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError):  # it could not be started
+            await _kill(await starting)
+        raise
+    try:
+        async with asyncio.timeout(timeout_s):
+            stdout, stderr, exit_code = await asyncio.gather(
+                _all_of(process.stdout, on_output, argv[0]),
+                _all_of(process.stderr, on_output, argv[0]),
+                process.wait(),
+            )
+    except BaseException as error:
+        await _kill(process)
+        if not isinstance(error, TimeoutError):
+            raise
+        raise SystemFailure(f"the command {argv[0]} was ended after {timeout_s:g} s: {list(argv)}") from None
+    return Completed(exit_code=exit_code, stdout=stdout, stderr=stderr)
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill the process group of a command."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+async def _all_of(
+    stream: asyncio.StreamReader | None, on_output: Callable[[str], None] | None, command: str
+) -> str:
+    if stream is None:  # both are pipes
+        raise TypeError("no stream to read")
+    return await collect(stream.read, on_output, of=command)
