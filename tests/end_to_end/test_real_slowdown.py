@@ -185,13 +185,13 @@ def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
     week = watched.answer("GET", f"/steptime/api/comparison?since={began}").json()
     print(week["sentence"], *week["remarks"], sep="\n")
     assert week["sentence"].startswith("1 cell: 1 slower, 0 faster, 0 unchanged; worst tiny·fp32·1 +")
-    assert f"({cell['fresh_on']}); since the last usual run changed: " in week["remarks"][0]
+    assert f"({cell['fresh_on']}); changed then: " in week["remarks"][0]
     assert "confirmed on " in week["remarks"][0]
 
     told = {post["event"]: post["sentence"] for post in posts[1]}
     print(told)
     assert {"regression suspected", "regression confirmed", "sweep finished"} <= told.keys()
-    assert f"({cell['fresh_on']}) confirm; changed: " in told["regression confirmed"]
+    assert f"({cell['fresh_on']}) confirm; changed then: " in told["regression confirmed"]
 
 
 def ran(airflow: Airflow) -> DagRun:

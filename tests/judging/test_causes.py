@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.judging.causes import WEEK_S, CommonCause, causes
-from steptime.judging.comparison import compare_since
+from steptime.judging.comparison import compare_judged, compare_since
 from steptime.judging.detection import BASELINE_RUNS, Baseline, Standing, judge
 from steptime.judging.judged import Judged
+from steptime.judging.onset import Onset
+from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series
 from steptime.results.columns import of_series
 from steptime.results.store import Store
@@ -37,11 +39,20 @@ def judged(
     at: float = 1e9,
     before: Standing | None = None,
     changes: tuple[str, ...] = (),
+    since: float | None = None,
+    nearby: tuple[str, ...] = (),
+    fresh: Sequence[str] | None = None,
 ) -> Judged:
-    """A run, judged by a usual history, or after other runs."""
+    """A run, judged by a usual history, or after other runs; with `fresh` confirmed on these nodes."""
     row = {"job_name": job, "nodes": ", ".join(nodes) or None, "submitted_at": at}
     standing = judge(before or Standing("unchanged", baseline=Baseline(USUAL)), seconds)
-    return Judged(JudgedRun(row, seconds, ""), standing, changes)
+    began = at if since is None else since
+    onset = Onset(job, began, began, began, nearby) if standing.since else None
+    placement = None
+    if fresh is not None:
+        standing = judge(judge(standing, seconds), seconds)
+        placement = Placement(", ".join(nodes), tuple(fresh))
+    return Judged(JudgedRun(row, seconds, ""), standing, changes, None, placement, onset)
 
 
 def cells(*runs: Judged | list[Judged]) -> dict[Series, list[Judged]]:
@@ -50,6 +61,11 @@ def cells(*runs: Judged | list[Judged]) -> dict[Series, list[Judged]]:
         Series.of_row(SERIES.key | {"size": f"{number}b"}): run if isinstance(run, list) else [run]
         for number, run in enumerate(runs)
     }
+
+
+def without(_job: str, _change: str) -> bool:
+    """Say that no other cell has a change."""
+    return False
 
 
 def names(found: Sequence[CommonCause]) -> list[tuple[str, int]]:
@@ -84,7 +100,8 @@ def test_a_bad_node_is_named_with_the_cells_that_ran_there(
     explained = {row["cell"]: row["cause"] for row in told["cells"] if row["cause"]}
     assert set(explained) == on_node
     assert set(explained.values()) == {"node n07"}
-    assert f"; moved together: {len(on_node)} by node n07" in told["sentence"]
+    slower = sum(row["verdict"] == "slower" for row in told["cells"])
+    assert f"; slower: {slower} by node n07" in told["sentence"]
     assert told["remarks"][0].startswith(f"node n07: slower in {len(on_node)} of the {len(on_node)} cells ")
     assert not any("common-mode" in remark for remark in told["remarks"])
 
@@ -95,12 +112,13 @@ def test_cells_that_move_together_are_named_with_what_all_have_changed(
 ) -> None:
     told = compare(moved_together["common-mode"], monkeypatch)
 
-    explained = [row["cell"] for row in told["cells"] if row["cause"] == "common-mode"]
+    change = "NCCL_ALGO none → Ring"
+    explained = [row["cell"] for row in told["cells"] if row["cause"] == change]
+    slower = sum(row["verdict"] == "slower" for row in told["cells"])
     assert len(explained) > 0.6 * len(MANY_CELLS)
-    assert f"; moved together: {len(explained)} by common-mode" in told["sentence"]
+    assert f"; slower: {slower} by {change}" in told["sentence"]
     (remark, *others) = told["remarks"]
-    assert remark.startswith(f"common-mode: {len(explained)} of 24 cells on local are slower together, by ")
-    assert remark.endswith("; changed: NCCL_ALGO none → Ring")
+    assert remark.startswith(f"{change}: ")
     assert not any(other.startswith("node") for other in others)
 
 
@@ -122,14 +140,14 @@ def test_a_suspicion_that_other_nodes_dismissed_is_still_that_nodes() -> None:
         second = judged(1.0, ["n1"], job=f"second-{number}", before=first.standing)
         moved.append([judged(1.0, ["n2"], job=f"third-{number}", before=second.standing), second, first])
 
-    assert names(causes(cells(*usual, *moved), {})) == [("node bad", 3)], "for a week, of three cells"
+    assert names(causes(cells(*usual, *moved), without)) == [("node bad", 3)], "for a week, of three cells"
 
 
 def test_one_cell_that_is_slow_again_and_again_is_not_its_node() -> None:
     usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(30)]
     slow = [judged(1.08, ["same"], job=f"slow-{number}") for number in range(6)]
 
-    assert causes(cells(*usual, slow), {}) == ()
+    assert causes(cells(*usual, slow), without) == ()
 
 
 def test_nodes_that_always_run_together_are_named_together_and_a_second_one_apart() -> None:
@@ -137,17 +155,21 @@ def test_nodes_that_always_run_together_are_named_together_and_a_second_one_apar
     pair = [judged(1.08, ["b", "a"], job=f"pair-{number}") for number in range(5)]
     other = [judged(1.08, ["c", f"n{number}"], job=f"other-{number}") for number in range(5)]
 
-    assert sorted(names(causes(cells(*usual, *pair, *other), {}))) == [("node c", 5), ("nodes a, b", 5)]
+    assert sorted(names(causes(cells(*usual, *pair, *other), without))) == [("node c", 5), ("nodes a, b", 5)]
 
 
 def test_cells_that_began_to_move_at_different_times_did_not_move_together() -> None:
     usual = [judged(1.0, job=f"usual-{number}") for number in range(4)]
-    moved = [judged(1.08, job=f"moved-{number}") for number in range(6)]
-    together = {f"moved-{number}": 1e9 - number * WEEK_S / 5 for number in range(6)}  # within one week
-    apart = {f"moved-{number}": 1e9 - 2 * number * WEEK_S for number in range(6)}
 
-    assert names(causes(cells(*usual, *moved), together)) == [("common-mode", 6)]
-    assert causes(cells(*usual, *moved), apart) == ()
+    def found(apart_s: float) -> Sequence[CommonCause]:
+        moved = [
+            judged(1.08, job=f"moved-{number}", since=1e9 - number * apart_s, fresh=["a", "b"])
+            for number in range(6)
+        ]
+        return causes(cells(*usual, *moved), without)
+
+    assert names(found(WEEK_S / 5)) == [("common-mode", 6)], "within one week"
+    assert found(2 * WEEK_S) == ()
 
 
 def test_clusters_are_looked_at_apart() -> None:
@@ -157,8 +179,8 @@ def test_clusters_are_looked_at_apart() -> None:
         for number, (cell, some) in enumerate(moved.items())
     }
 
-    assert names(causes(moved, {})) == [("common-mode", 6)]
-    assert causes(apart, {}) == ()
+    assert names(causes(moved, without)) == [("common-mode", 6)]
+    assert causes(apart, without) == ()
 
 
 def test_faster_together_is_named_too_and_what_only_some_have_changed_is_not() -> None:
@@ -170,10 +192,79 @@ def test_faster_together_is_named_too_and_what_only_some_have_changed_is_not() -
     ]
     moved = [judged(0.9, job=f"moved-{place}", changes=some) for place, some in enumerate(changed)]
 
-    (cause,) = causes(cells(*moved), {})
+    (cause,) = causes(cells(*moved), without)
 
     assert cause.sentence == (
-        "common-mode: 4 of 4 cells on h100 are faster together, by 10.0 % at the median; changed: image a → b"
+        "image a → b: 4 of the 4 faster cells on h100 began with it, since 2001-09-09, "
+        "by 10.0 % at the median"
+    )
+
+
+RECORD = json.dumps(
+    {"run": {}, "nodes": [], "versions": {}}
+    | {"provenance": {"staged": {}, "environment": {}, "steptime_version": "1", "git_commit": "1"}}
+)
+IMAGE, NCCL = "image nemo:26.04 → nemo:26.06.01", "nccl 2.28 → 2.29"
+
+
+def upgraded(number: int, **options: Any) -> Judged:
+    return judged(1.08, job=f"image-{number}", fresh=["a", "b"], changes=(IMAGE, NCCL), **options)
+
+
+def test_what_most_cells_share_is_named_with_the_count_though_one_moved_for_another_reason() -> None:
+    usual = [judged(1.0, job=f"usual-{number}") for number in range(10)]
+    odd = [
+        judged(1.05, job="odd-1", since=1e9 - 6 * WEEK_S, fresh=["a", "b"], changes=("NCCL_ALGO a → b",)),
+        judged(1.05, job="odd-2", since=1e9, fresh=["a", "b"], changes=("commit 1 → 2",)),
+    ]
+    late = judged(1.08, job="late", since=1e9 + 9, fresh=["a", "b"], nearby=(IMAGE,))
+    moved = cells(*odd, late, *map(upgraded, range(12)), *usual)
+
+    (cause,) = causes(moved, without)
+
+    assert (cause.name, cause.direction, cause.since) == (IMAGE, "slower", 1e9)
+    assert cause.cells == frozenset(list(moved)[2:15]), "of each cell that may have begun with it"
+    assert cause.sentence == (
+        f"{IMAGE}: 13 of the 15 slower cells on h100 began with it, since 2001-09-09, "
+        f"by 8.0 % at the median; also changed: {NCCL} (12 of 13)"
+    )
+
+
+def test_counts_of_cells_add_up() -> None:
+    on_node = [judged(1.08, ["bad", f"n{number}"], job=f"bad-{number}") for number in range(5)]
+    usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(40)]
+    other = [judged(1.2, ["m"], job="other", fresh=["m", "k"])]
+    moved = cells(*on_node, *map(upgraded, range(4)), *usual, *other)
+
+    found = compare_judged(moved, lambda _: RECORD)
+
+    assert names(found.causes) == [("node bad", 5), (IMAGE, 4)]
+    assert "50 cells: 10 slower, 0 faster, 40 unchanged; " in found.sentence
+    assert f"; slower: 5 by node bad, 4 by {IMAGE}, 1 without a common cause" in found.sentence
+
+
+def test_a_change_of_few_cells_is_their_cause_unless_the_others_have_it_too() -> None:
+    usual = [judged(1.0, job=f"usual-{number}") for number in range(30)]
+    moved = cells(*(upgraded(number) for number in range(3)), *usual)
+
+    assert names(causes(moved, without)) == [(IMAGE, 3)]
+    assert causes(moved, lambda _job, _change: True) == ()
+
+
+def test_a_node_is_no_cause_of_cells_that_are_slower_without_it_or_by_another_amount() -> None:
+    usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(40)]
+    slow = [judged(1.06, ["bad", f"n{number}"], job=f"slow-{number}") for number in range(5)]
+    elsewhere = judged(1.06, ["bad"], job="elsewhere", fresh=["n[1-2]", "n3"])
+    there = judged(1.06, ["bad"], job="there", fresh=["bad", "bad,n3"])
+    save = judged(1.3, ["bad"], job="save")
+    moved = cells(*slow, there, elsewhere, save, *usual)
+
+    (cause,) = causes(moved, without)
+
+    assert cause.cells == frozenset(list(moved)[:6])
+    assert cause.sentence == (
+        "node bad: slower in 7 of the 7 cells that ran there, by 6.0 % at the median, since 2001-09-09, "
+        "and in 0 of 40 elsewhere"
     )
 
 
@@ -181,8 +272,8 @@ def test_cells_without_history_and_runs_of_long_ago_say_nothing() -> None:
     new = [judged(1.08, job=f"new-{number}", before=Standing()) for number in range(9)]
     old = [judged(1.08, job=f"old-{number}", at=1e9 - 2 * WEEK_S) for number in range(9)]
 
-    assert causes(cells(*new, *old, judged(1.0)), {}) == ()
-    assert causes({}, {}) == ()
+    assert causes(cells(*new, *old, judged(1.0)), without) == ()
+    assert causes({}, without) == ()
 
 
 def mondays(number: int, level: Callable[[Sequence[str]], float]) -> list[set[str]]:
@@ -198,7 +289,7 @@ def mondays(number: int, level: Callable[[Sequence[str]], float]) -> list[set[st
                 "unchanged", baseline=Baseline(tuple(dice.gauss(1, 0.01) for _ in range(BASELINE_RUNS)))
             )
             runs.append(judged(dice.gauss(level(nodes), 0.01), nodes, job=f"job-{cell}", before=usual))
-        found.append({cause.name for cause in causes(cells(*runs), {})})
+        found.append({cause.name for cause in causes(cells(*runs), without)})
     return found
 
 

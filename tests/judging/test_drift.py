@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.judging.comparison import compare_since
 from steptime.judging.detection import FEWEST_RUNS
-from steptime.judging.drift import LONGEST_RUNS, _clearness, find_drift
+from steptime.judging.drift import LONGEST_RUNS, STEP_RUNS, _clearness, find_drift
 from steptime.judging.findings import Comparison
 from steptime.judging.judgements import accept, judge_all
 from steptime.judging.series import Series
@@ -86,7 +86,7 @@ def test_the_cell_that_drifts_is_named_and_no_other_and_no_verdict_changes(half_
     }
     assert cells["tiny·fp32·2"]["verdict"] == "unchanged"
     assert 1.5 <= cells["tiny·fp32·2"]["drift_percent"] < 5
-    assert cells["tiny·fp32·2"]["drift_since"] < time.time() - 4 * WEEK_S
+    assert cells["tiny·fp32·2"]["since"] < time.time() - 4 * WEEK_S
     assert told["sentence"].endswith("3 unchanged; 1 drifts slowly")
     (remark,) = told["remarks"]
     assert remark.startswith("tiny·fp32·2: drifts slowly, by ")
@@ -153,6 +153,15 @@ def test_a_drift_is_told_by_its_levels() -> None:
     assert found.change == pytest.approx(0.2, abs=0.015)
 
 
+def test_a_step_is_told_from_a_drift_and_dated_with_its_range() -> None:
+    step = find_drift(runs(lambda week: 1.0 if week < 20 else 1.02, seed=1), ["run-20"])
+    drift = find_drift(runs(steadily(0.06)))
+
+    assert step is not None
+    assert drift is not None
+    assert (step.step, drift.step) == ((-6, -6, -6), None)
+
+
 def test_it_is_relative_to_the_fastest_level() -> None:
     found = find_drift(runs(lambda week: 1.1 if week < 8 else 1.0 if week < 17 else 1.04))
 
@@ -167,7 +176,7 @@ def test_it_is_relative_to_the_fastest_level() -> None:
         ("steady", lambda _: 1.0, 104),
         ("faster", lambda week: 1.0 if week < 13 else 0.95, WEEKS),
         ("a trifle", lambda week: 1.0 if week < 26 else 1.008, 104),
-        ("a few runs of late", lambda week: 1.0 if week < WEEKS - FEWEST_RUNS + 2 else 1.03, WEEKS),
+        ("a few runs of late", lambda week: 1.0 if week < WEEKS - STEP_RUNS + 1 else 1.03, WEEKS),
         ("long ago", lambda week: 1.0 if week < 30 else 1.04, 30 + LONGEST_RUNS),
         ("one outlier", lambda week: 1.5 if week == 12 else 1.0, WEEKS),
         ("hardly any runs", lambda week: 1.0 if week < 5 else 1.1, 2 * FEWEST_RUNS - 1),

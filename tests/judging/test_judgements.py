@@ -17,6 +17,7 @@ from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import UserError
 from steptime.judging import judgements
 from steptime.judging.comparison import compare_dag_run, compare_since, compare_sweep
+from steptime.judging.drift import Drift, Level
 from steptime.judging.judged import Judged
 from steptime.judging.judgements import accept, judge_all
 from steptime.judging.series import JudgedRun
@@ -197,11 +198,11 @@ def test_what_a_dag_run_took_is_of_its_own_runs(store: Store, make_result: MakeR
 def judged_alone(make_result: MakeResult, *levels: float) -> list[Judged]:
     """Runs of one series, each judged by those before it, without a store."""
     runs = [
-        JudgedRun({"job_name": f"run-{number}", "nodes": "a1"}, level, "")
+        JudgedRun({"job_name": f"run-{number}", "nodes": "a1", "submitted_at": number}, level, "")
         for number, level in enumerate([*LEVELS[:7], *levels])
     ]
     record = make_result().record
-    return judgements.judge_runs(runs, lambda _: record)
+    return judgements.judge_runs(runs, judgements.Records(lambda _: record, dict))
 
 
 def test_a_state_is_news_with_the_run_that_it_begins_with(make_result: MakeResult) -> None:
@@ -217,12 +218,68 @@ def test_a_state_is_news_with_the_run_that_it_begins_with(make_result: MakeResul
 def test_drift_is_looked_for_unless_a_run_is_slower_anyway(
     make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judgements, "find_drift", len)
+    drifts = Drift((Level("run-0", 1.0, 4), Level("run-4", 1.02, 4)))
+    monkeypatch.setattr(judgements, "find_drift", lambda *_: drifts)
     found = {
-        levels: judged_alone(make_result, *levels)[-1].drift
+        levels: judged_alone(make_result, *levels)[-1].drift is not None
         for levels in ((1.0,), (0.9,), (1.06,), (1.06, 1.06, 1.06), (1.06, 1.0, 1.0))
     }
-    assert list(found.values()) == [8, 8, None, None, 10]
+    assert list(found.values()) == [True, True, False, False, True]
+
+
+@pytest.fixture
+def small_step(make_result: MakeResult) -> list[Result]:
+    """Twenty usual runs and eight that are 2 % slower, each too little to stand out, with a new variable."""
+    return [
+        make_result(
+            f"run-{number:02}",
+            step_times=[(1.02 if number >= 20 else 1.0) + 0.011 * (-1) ** number] * 20,
+            submitted_at=1e9 + 7 * 86_400 * number,
+            environment={"NCCL_ALGO": "Ring"} if number >= 20 else {},
+        )
+        for number in range(28)
+    ]
+
+
+def test_a_small_step_of_weeks_ago_is_confirmed_with_its_date_and_what_changed_then(
+    store: Store, small_step: list[Result]
+) -> None:
+    raised = []
+    for result in small_step:
+        publish(store, result)
+        raised += judgements.pending_notifications(store, result.job.name)
+
+    [found] = compare_since(store, 0).findings
+    assert (found.verdict, found.standing.state) == ("slower", "confirmed")
+    assert found.onset is not None
+    assert found.onset.job_name == "run-20"
+    assert found.onset.earliest <= found.since == found.onset.at <= found.onset.latest
+    assert found.changes == ("NCCL_ALGO none → Ring",)
+    assert found.drift is None, "a step, and no drift"
+    [row] = compare_since(store, 0).rows
+    assert row["since"] == 1e9 + 20 * 7 * 86_400
+    [remark] = compare_since(store, 0).remarks
+    assert "since 2002-01-27" in remark
+    assert remark.endswith("changed then: NCCL_ALGO none → Ring")
+    [told] = raised
+    assert "is slower by" in of_regression(told), "once, though each run confirms it"
+    assert "since 2002-01-27" in of_regression(told)
+    assert accept(store, "run-27", note="meant", accepted_by="somebody") == "run-20"
+
+
+def test_a_slowdown_after_a_lucky_run_is_notified_as_that_and_nothing_is_dismissed(
+    store: Store, make_result: MakeResult
+) -> None:
+    told = []
+    for number, level in enumerate([*LEVELS[:7], 0.94, 1.06, 1.06, 1.06]):
+        result = make_result(f"run-{number:02}", step_times=[level] * 20, submitted_at=1e9 + number)
+        publish(store, result)
+        told += map(of_regression, judgements.pending_notifications(store, result.job.name))
+
+    assert [sentence.partition(" by ")[0] for sentence in told] == [
+        "tiny·fp32·2 on local may be slower",
+        "tiny·fp32·2 on local is slower",
+    ]
 
 
 def test_an_accepted_level_is_the_new_baseline(

@@ -18,6 +18,7 @@ from sixty_cells import (
     SEEDS,
     STEP,
     WEEK_S,
+    WEST_CHANGE,
     StoresOf,
     cells,
     named,
@@ -59,8 +60,7 @@ def test_what_is_named_has_its_reason(sixty_cells: StoresOf) -> None:
     found, rows = by_cell(compared), {row["cell"]: row for row in compared.rows}
 
     by_cause = {cause.name: cause for cause in compared.causes}
-    assert {series["cluster"] for series in by_cause["common-mode"].cells} == {"west"}
-    assert by_cause["common-mode"].sentence.endswith("; changed: NCCL_ALGO none → Ring")
+    assert {series["cluster"] for series in by_cause[WEST_CHANGE].cells} == {"west"}
     assert {series["cluster"] for series in by_cause[f"node {stores.bad_node}"].cells} == {"east"}
     assert (found[STEP].verdict, found[STEP].standing.state) == ("slower", "confirmed")
     assert found[STEP].changes[0] == "NVTE_FUSED_ATTN 1 → 0"

@@ -54,7 +54,8 @@ def test_it_says_how_the_series_stands_and_draws_it(half_a_year: Store) -> None:
     assert shown.exit_code == 0
     first, line, *_ = shown.stdout.splitlines()
     assert first.startswith("small·fp32·4 (llama3.1-25.04, weak, tp/pp/cp/dp 1/1/1/4, cpu of local): 0.84")
-    assert first.endswith(" s, slower, confirmed, after 28 runs.")
+    assert " s, slower, confirmed, after 28 runs. Its level began with the run of " in first
+    assert first.endswith("; changed then: OMP_NUM_THREADS 1 → 2.")
     assert re.fullmatch(r"0\.\d+ s [▁▂▃▄▅▆▇█]{28} 0\.\d+ s", line)
     assert line.split()[2][-3:] > line.split()[2][:3], "its end is higher than its beginning"
     for text in (
@@ -132,7 +133,8 @@ def test_an_accepted_level_and_a_drift_are_told(
 
 def test_a_drift_is_advice_in_the_sentence() -> None:
     rows = [
-        {"judged_s": 1.0, "level_s": level, "verdict": "unchanged", "suspicion": ""} for level in (1.0, 1.05)
+        {"judged_s": 1.0, "level_s": level, "verdict": "unchanged", "suspicion": "", "since": None}
+        for level in (1.0, 1.05)
     ]
     series = Series.of_row(
         dict.fromkeys(of_series(), "x") | {"proxy": False, "gpus": 2, "mode": "performance"}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from steptime.results.models import Result
-from steptime.results.record import changes, counts_nodes, made_sha256, node_changes
+from steptime.results.record import changed_to, changes, has_changed_to, is_notable, made_sha256, node_changes
 
 MakeResult = Callable[..., Result]
 
@@ -104,5 +104,12 @@ def test_runs_made_alike_share_a_hash_on_whatever_nodes(make_result: MakeResult)
     assert made_sha256("{}") is None
 
 
-def test_an_event_that_only_counts_nodes_is_known() -> None:
-    assert [counts_nodes(event) for event in ("nodes: 4 of 5 are others", "nodes n1 → n2")] == [True, False]
+def test_which_events_may_slow_a_run_and_which_runs_share_them() -> None:
+    events = ("nodes: 4 of 5 are others", "nodes n1 → n2", "commit 1 → 2", "steptime 1 → 2", "nccl 1 → 2")
+    assert [is_notable(event) for event in events] == [False, False, False, False, True]
+    assert changed_to("image digest a b → c") == changed_to("image digest d → c") == ("image", "c")
+    made = {"nccl": "2", "NCCL_ALGO": "Ring"}
+    assert has_changed_to(made, "nccl 1 → 2")
+    assert not has_changed_to(made, "nccl 2 → 1")
+    assert not has_changed_to(made, "NCCL_ALGO Ring → none")
+    assert has_changed_to(made, "NCCL_NVLS 1 → none"), "it has no such variable"

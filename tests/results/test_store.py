@@ -139,7 +139,6 @@ def _what_readers_see(store: Store) -> list[Any]:
         store.count(include_rejected=True),
         store.choices(),
         store.runs_of("llama31", "manual__2026-11-21"),
-        store.made_sha256s(),
         store.records(["saved", "result"]).keys(),
         store.step_times(["saved", "result"]).keys(),
         store.run_times({}, 9),
@@ -149,7 +148,6 @@ def _what_readers_see(store: Store) -> list[Any]:
         judged_rows(store, {}),
         latest_judged_rows(store, 0, 9),
         newest_of_each(store),
-        judgement_rows.submitted_at(store, ["saved", "result"]),
         judgement_rows.hidden(Store(store.url, dags=[])),
     ]
 

@@ -13,7 +13,6 @@ from steptime.recipes.models import Mode
 from steptime.results import judgement_rows, schema
 from steptime.results import store as module
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.record import made_sha256
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
@@ -129,21 +128,11 @@ def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
     }
     records = store.records(names)
     assert records == {name: store.record(name)["content"] for name in names[:3]}
-    assert store.made_sha256s(dag_id="llama31", dag_run_id="two") == {
-        name: made_sha256(store.record(name)["content"]) for name in ("two-2", "save")
-    }
     seen = of_reader(store, "llama31", "weekly")
     assert seen.step_times(names).keys() == seen.records(names).keys() == {"one-1", "bad"}
     assert store.step_times([]) == store.records([]) == {}
     found = store.of_each(names, select(schema.runs.c.job_name))
     assert sorted(name for (name,) in found) == sorted(names[:3]), "each once"
-
-
-def test_when_jobs_were_submitted_is_known_of_those_that_a_reader_sees(store: Store) -> None:
-    names = ("one-1", "secret-1", "nobody")
-    assert judgement_rows.submitted_at(store, names) == {"one-1": 1e9, "secret-1": 1e9 + 7}
-    assert judgement_rows.submitted_at(of_reader(store, "llama31", "weekly"), names) == {"one-1": 1e9}
-    assert judgement_rows.submitted_at(store, ()) == {}
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_a_drift_and_an_accepted_level_are_marked(
         "(canvas) => Chart.getChart(canvas).data.datasets.map(({label}) => label)"
     )
     expect(frame.locator("tr[data-run='run-03']")).to_contain_text("half of it (somebody)")
-    expect(frame.locator("#drift")).to_contain_text("It drifts slowly, by ")
+    expect(frame.locator("#since")).to_contain_text("It drifts slowly, by ")
     assert "level" in labels
     # The caption names what is drawn, and nothing else.
     expect(frame.locator("figcaption")).to_contain_text("flag: level accepted; violet: level")

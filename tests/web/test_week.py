@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from browser import Watched
 from playwright.sync_api import FrameLocator, Page, expect
-from sixty_cells import ACCEPTED, BELOW, DRIFT, STEP, Stores, named, planted
+from sixty_cells import ACCEPTED, BELOW, DRIFT, STEP, WEST_CHANGE, Stores, named, planted
 from web.framed import NAVIGATION, column, ending, opened
 
 from steptime.results.models import Check, Result, Verdict
@@ -34,7 +34,7 @@ def test_exactly_what_is_planted_is_named(page: Page, half_year: Stores) -> None
     expect(frame.locator("#summary")).to_contain_text("60 cells: ")
     expect(frame.locator("#summary")).to_have_text(
         re.compile(
-            rf"; moved together: \d+ by node {half_year.bad_node}, \d+ by common-mode; 1 drifts slowly"
+            rf"; slower: (\d+ by node {half_year.bad_node}, )?\d+ by {WEST_CHANGE}.*; 1 drifts slowly"
             r"(; \d+ waits? for fresh runs)?\.$"
         )
     )

@@ -226,7 +226,7 @@ class PublishOperator(MeasuredRunOperator):
 
         If a try dies before everybody is notified, the next one does the rest.
         """
-        from steptime.judging.comparison import finding_of_run, fresh_runs_command
+        from steptime.judging.comparison import finding_of_run, fresh_runs_command, records_of
         from steptime.judging.judgements import mark_notified, pending_notifications, publish
         from steptime.results.record import parse_record
         from steptime.results.store import Store
@@ -245,8 +245,8 @@ class PublishOperator(MeasuredRunOperator):
             stands = ", ".join(filter(None, (extra["verdict"], extra["suspicion"])))
             self.log.info("published %s: %s", job_name, stands or "not judged")
             for one in self.with_store(lambda: pending_notifications(store, job_name)):
-                command = self.with_store(partial(fresh_runs_command, store, one.run, one.standing))
-                sentence = sentences.of_regression(one, command)
+                command = partial(fresh_runs_command, one.run, one.standing, records_of(store))
+                sentence = sentences.of_regression(one, self.with_store(command))
                 self.log.info("%s", sentence)
                 notify(Event(f"regression {one.standing.state}"), sentence, context, self.log.error)
                 self.with_store(partial(mark_notified, store, job_name, one))

@@ -70,16 +70,25 @@ def of_regression(judged: "Judged", fresh_runs: str | None = None) -> str:
 
     `fresh_runs` is the command that starts what decides a suspicion of a run outside of a sweep.
     """
+    from steptime.judging.onset import changed_words
+
     row, standing = judged.run.row, judged.standing
     what = f"{row['label']} on {row['cluster']}"
     percent = f"{100 * (standing.change or 0):.1f} %"
-    changed = f"; changed: {'; '.join(judged.changes)}" if judged.changes else ""
+    since = f" {judged.onset.words}" if judged.onset else ""
+    words = changed_words(judged.changes, judged.onset)
+    changed = f"; changed then: {words}" if words else ""
     where = judged.placement.words if judged.placement else ""
     if standing.state == "suspected":
         starts = _started_by(row, fresh_runs)
         return f"{what} may be slower by {percent}, two fresh runs decide: {starts}{changed}"
     if standing.state == "confirmed":
-        return f"{what} is slower by {percent}, as two fresh runs{where} confirm{changed}"
+        shown = (
+            f"as its {len(standing.judged)} runs since then show together"
+            if judged.is_step
+            else f"as two fresh runs{where} confirm"
+        )
+        return f"{what} is slower by {percent}{since}, {shown}{changed}"
     return f"{what} is as fast as usual: two fresh runs{where} did not repeat its slowdown"
 
 

@@ -5,8 +5,9 @@ A cell is a series of `judging.series` as its newest run was judged.
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import takewhile
 from typing import Any
 
@@ -29,8 +30,7 @@ from steptime.judging.judgements import (
 from steptime.judging.series import JudgedRun, Series, judged_runs
 from steptime.recipes.sweep_planning import plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
-from steptime.results import judgement_rows
-from steptime.results.record import changes
+from steptime.results.record import changes, has_changed_to, made_of
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.report import totals_of
 from steptime.results.store import Store
@@ -118,38 +118,47 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
             raise UserError(f"run {name} has no time that it could be judged by.")
     one, two = (by_name[name] for name in names)
     before = list(takewhile(lambda run: run.job_name not in names, runs))
-    standing = _two_runs(before, one, two)
+    standing, read = _two_runs(before, one, two), records_of(store)
     found = Finding(
-        series, two, standing, _changes(store, one, two), fresh_runs_command(store, two, standing)
+        series, two, standing, tuple(changes(*map(read, names))), fresh_runs_command(two, standing, read)
     )
     return Comparison(among_all([found]))
 
 
-def fresh_runs_command(store: Store, newest: JudgedRun, standing: Standing) -> str | None:
+def fresh_runs_command(newest: JudgedRun, standing: Standing, record_of: Callable[[str], str]) -> str | None:
     """Return the command for the runs that decide a suspicion; None without one or such recipes."""
     if standing.state != "suspected":
         return None
-    command = repeat_command_of_record(json.loads(store.record(newest.job_name)["content"]))
+    command = repeat_command_of_record(json.loads(record_of(newest.job_name)))
     return command and f"{command} --repeats {FRESH_RUNS}"
 
 
-def _compare(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> Comparison:
-    """Each cell by the latest of its runs, which come first."""
-    began = _began(store, cells)
+def records_of(store: Store) -> Callable[[str], str]:
+    """Return the function that reads the record of a job."""
+    return lambda job_name: str(store.record(job_name)["content"])
+
+
+def compare_judged(cells: Mapping[Series, Sequence[Judged]], record_of: Callable[[str], str]) -> Comparison:
+    """Compare cells, each by the latest of its judged runs, which come first.
+
+    `record_of` reads the record of a job.
+    """
     findings = [
         Finding(
             series,
             one.run,
             one.standing,
             one.changes,
-            fresh_runs_command(store, one.run, one.standing),
-            one.drift,
-            began.get(one.drift.since) if one.drift else None,
+            fresh_runs_command(one.run, one.standing, record_of),
+            one.onset,
+            None if one.is_step else one.drift,
             one.placement,
         )
         for series, (one, *_) in ((series, some) for series, some in cells.items() if some)
     ]
-    return Comparison(among_all(findings), causes(cells, began))
+    made = cache(lambda job_name: made_of(record_of(job_name)))
+    found = causes(cells, lambda job_name, change: has_changed_to(made(job_name), change))
+    return Comparison(among_all(findings), found)
 
 
 def _of_runs(
@@ -173,16 +182,8 @@ def _before(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return [row for row in of_sweep if row["submitted_at"] < first]
 
 
-def _began(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> dict[str, float]:
-    """When the jobs were submitted with which suspicions and drifts began, in Unix time."""
-    runs = [one for some in cells.values() for one in some]
-    known = {one.run.job_name: one.run.row["submitted_at"] for one in runs}
-    wanted = {one.began_with for one in runs} | {one.drift.since for one in runs if one.drift}
-    return known | judgement_rows.submitted_at(store, wanted - known.keys())
-
-
-def _changes(store: Store, before: JudgedRun, after: JudgedRun) -> tuple[str, ...]:
-    return tuple(changes(*(store.record(run.job_name)["content"] for run in (before, after))))
+def _compare(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> Comparison:
+    return compare_judged(cells, records_of(store))
 
 
 def _two_runs(before: Sequence[JudgedRun], one: JudgedRun, two: JudgedRun) -> Standing:

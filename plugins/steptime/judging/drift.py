@@ -1,18 +1,21 @@
-"""Slow drift: the levels that a series went through, though no run of it stood out.
+"""Slow changes: a small step or a drift that no run of a series showed by itself.
 
-By E-divisive (Matteson and James, 2014): a series is split where the energy distance of the two sides is
-largest, if the same runs in another order are hardly ever split as clearly; then each side is split again.
-What it finds is advice: it judges no run. `docs/judging.md` has the rates of errors.
+A series is split into levels by E-divisive (Matteson and James, 2014): where the energy distance of the two
+sides is largest, if the same runs in another order are hardly ever split as clearly; then each side again.
+A single step is also looked for by t-tests, which weigh runs more at which something changed. What one jump
+explains better than a straight line is a step, and confirmed; a drift is advice. `docs/judging.md` has the
+rates of errors.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from steptime.judging.detection import FEWEST_RUNS, LEAST_CHANGE
+from steptime.judging.onset import CHANGE_ODDS, likely_places
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +26,12 @@ LONGEST_RUNS = 104
 """Of the history that is searched: two years of one run a week."""
 _PERMUTATIONS = 999
 """Other orders of the same runs, none of which may be split as clearly: one in a thousand would be chance."""
+STEP_ALPHA = 0.001
+"""How often a search finds a step in a series that never changed."""
+STEP_RUNS = 4
+"""The fewest runs after a step."""
+STEP_ODDS = 20.0
+"""How much better than a straight line one jump must explain the runs to be called a step."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,11 @@ class Drift:
     """Levels that a series went through, oldest first, to one that is slower than it has been."""
 
     levels: tuple[Level, ...]
+    step: tuple[int, int, int] | None = None
+    """If a single step explains it: the likeliest, the earliest and the latest run, counted from the last,
+    which is -1, with which the last level began. There are two levels then."""
+    began_at: float = 0.0
+    """Unix time of the run `since`."""
 
     @property
     def fastest(self) -> Level:
@@ -58,18 +72,70 @@ class Drift:
         return self.levels[-1].seconds / self.fastest.seconds - 1
 
 
-def find_drift(runs: Sequence[tuple[str, float]]) -> Drift | None:
-    """Find how a series drifted slower, by its jobs and their seconds, oldest first; None if it did not."""
+def find_drift(runs: Sequence[tuple[str, float]], changed: Collection[str] = ()) -> Drift | None:
+    """Find how a series got slower, by its jobs and their seconds, oldest first; None if it did not.
+
+    `changed` are the jobs at which something besides the nodes changed.
+    """
     import numpy as np
 
     searched = list(runs)[-LONGEST_RUNS:]
-    ends = [0, *_changes(np.array([seconds for _, seconds in searched])), len(searched)]
-    if len(ends) == 2:
+    if not searched:
         return None
-    parts = [searched[first:last] for first, last in pairwise(ends)]
-    levels = (Level(some[0][0], statistics.median(one for _, one in some), len(some)) for some in parts)
-    found = Drift(tuple(levels))
-    return found if found.change >= LEAST_CHANGE else None
+    ends = [0, *_changes(np.array([seconds for _, seconds in searched])), len(searched)]
+    levels = tuple(_level(searched[first:last]) for first, last in pairwise(ends))
+    fastest = min(range(len(levels)), key=lambda place: levels[place].seconds)
+    slower = levels[-1].seconds / levels[fastest].seconds - 1 >= LEAST_CHANGE
+    if fastest < len(levels) - 1 and not slower:
+        return None
+    since_fastest = searched[ends[fastest] :]
+    places = {place for place, (job, _) in enumerate(since_fastest) if job in changed}
+    step = _step(since_fastest, places, slower)
+    if step is not None:
+        parts = since_fastest[: step[0]], since_fastest[step[0] :]
+        at, earliest, latest = (place - len(since_fastest) for place in step)
+        return Drift((_level(parts[0]), _level(parts[1])), (at, earliest, latest))
+    return Drift(levels) if slower else None
+
+
+def _level(runs: Sequence[tuple[str, float]]) -> Level:
+    return Level(runs[0][0], statistics.median(seconds for _, seconds in runs), len(runs))
+
+
+def _step(
+    runs: Sequence[tuple[str, float]], changed: Collection[int], known: bool
+) -> tuple[int, int, int] | None:
+    """Return the likeliest, the earliest and the latest place of a step to slower runs; None without one.
+
+    `known` is whether these runs are known to have got slower; otherwise a t-test decides.
+    """
+    import numpy as np
+    from scipy import special
+
+    seconds, count = np.array([one for _, one in runs]), len(runs)
+    places = np.arange(FEWEST_RUNS, count - STEP_RUNS + 1)
+    if not len(places):
+        return None
+    total, before = seconds.sum(), np.cumsum(seconds)[places - 1]
+    steps = (total - before) / (count - places) - before / places
+    explained = steps**2 * places * (count - places) / count
+    residual = np.maximum(((seconds - seconds.mean()) ** 2).sum() - explained, 1e-12 * seconds.mean() ** 2)
+    # Half of the error goes to the few runs at which something changed: a step there is missed less often.
+    has_change = np.isin(places, sorted(changed))
+    shares = np.where(has_change, 1 / max(1, has_change.sum()), 1 / max(1, (~has_change).sum()))
+    if has_change.any() and not has_change.all():
+        shares = shares / 2
+    t = np.sign(steps) * np.sqrt(explained * (count - 2) / residual)
+    clear = bool((special.stdtr(count - 2, -t) <= STEP_ALPHA * shares).any())
+    fits_line = np.polyfit(np.arange(count), seconds, 1, full=True)[1].sum()
+    best = int(np.argmin(residual))
+    better = count / 2 * np.log(fits_line / residual[best]) + (
+        np.log(CHANGE_ODDS) if has_change[best] else 0.0
+    )
+    if not (known or clear) or steps[best] <= 0 or better < np.log(STEP_ODDS):
+        return None
+    found = likely_places(seconds.tolist(), range(places[0], places[-1] + 1), "slower", changed)
+    return found if seconds[found[0] :].mean() / seconds[: found[0]].mean() - 1 >= LEAST_CHANGE else None
 
 
 def _changes(seconds: "Numbers") -> list[int]:

@@ -6,7 +6,6 @@ Which of many findings are chance is decided here, as it depends on which cells 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from steptime.judging.causes import CommonCause
@@ -20,6 +19,7 @@ from steptime.judging.detection import (
     adjusted,
 )
 from steptime.judging.drift import Drift
+from steptime.judging.onset import Onset, changed_words, date
 from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series
 from steptime.results import columns
@@ -36,13 +36,13 @@ class Finding:
     """Its newest run."""
     standing: Standing
     changes: tuple[str, ...] = ()
-    """What changed between its last usual run and the first that was not, if it is slower or faster."""
+    """What changed at the run with which its level began, if it is slower or faster."""
     fresh_runs: str | None = None
     """The command for the runs that a suspicion waits for; None if today's recipes have no such run."""
+    onset: Onset | None = None
+    """When its level began, if it is slower or faster."""
     drift: Drift | None = None
-    """How it drifted slower, if no run of it did."""
-    drift_since: float | None = None
-    """Unix time."""
+    """How it drifted slower, if it is not reported as slower; advice."""
     placement: Placement | None = None
     """On which nodes it was suspected, and decided by fresh runs."""
     q_values: Mapping[Direction, float] | None = None
@@ -79,6 +79,18 @@ class Finding:
         return 1.0 if direction is None or self.q_values is None else self.q_values[direction]
 
     @property
+    def moved(self) -> bool:
+        """Whether it is reported as slower or faster."""
+        return self.verdict in ("slower", "faster")
+
+    @property
+    def since(self) -> float | None:
+        """Unix time from which on it is slower or faster, suspected ones included, or drifts."""
+        if self.onset is not None:
+            return self.onset.at
+        return None if self.drift is None else self.drift.began_at
+
+    @property
     def judged(self) -> dict[str, Any]:
         """How it stands, in columns of a comparison."""
         against = self.standing.against
@@ -87,6 +99,7 @@ class Finding:
             "verdict": self.verdict,
             "suspicion": self.standing.state if self.standing.direction else "",
             "change_percent": self.change_percent,
+            "since": self.since,
             "minimum_detectable_change_percent": None if least is None else 100 * least,
         }
 
@@ -150,9 +163,7 @@ class Comparison:
         if counts["slower"]:
             worst = self.findings[0]
             sentence += f"; worst {self.names[0]} {worst.change_percent:+.1f} %, {worst.standing.state}"
-        if self.causes:
-            together = ", ".join(f"{len(cause.cells)} by {cause.name}" for cause in self.causes)
-            sentence += f"; moved together: {together}"
+        sentence += "".join(f"; {part}" for part in self._groups())
         if drifting := sum(one.drift is not None for one in self.findings):
             sentence += f"; {drifting} drift{'s' if drifting == 1 else ''} slowly"
         if waiting := sum(one.fresh_runs_wanted > 0 for one in self.findings):
@@ -168,16 +179,30 @@ class Comparison:
             for remark in (*_remarks(one), *_drift_remarks(one))
         ]
 
+    def _groups(self) -> list[str]:
+        """Say how many of the cells that moved each cause explains: every cell counts once."""
+        parts, reported = [], {one.series for one in self.findings if one.moved}
+        for direction in ("slower", "faster"):
+            moved = {one.series for one in self.findings if one.verdict == direction}
+            shares = [(len(cause.cells & moved), f"by {cause.name}") for cause in self.causes]
+            explained = sum(share for share, _ in shares)
+            if explained:
+                shares.append((len(moved) - explained, "without a common cause"))
+                parts.append(f"{direction}: " + ", ".join(f"{share} {by}" for share, by in shares if share))
+        if unseen := [cause for cause in self.causes if not cause.cells & reported]:
+            parts.append("not reported: " + ", ".join(f"{len(one.cells)} by {one.name}" for one in unseen))
+        return parts
+
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each finding, by `COLUMNS`."""
         return [
-            _row(name, one) | {"cause": "; ".join(self._names_of_causes(one.series))}
+            _row(name, one) | {"cause": self._cause_of(one.series)}
             for name, one in zip(self.names, self.findings, strict=True)
         ]
 
-    def _names_of_causes(self, series: Series) -> list[str]:
-        return [cause.name for cause in self.causes if series in cause.cells]
+    def _cause_of(self, series: Series) -> str:
+        return next((cause.name for cause in self.causes if series in cause.cells), "")
 
 
 def among_all(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -205,12 +230,15 @@ def _remarks(finding: Finding) -> list[str]:
     standing = finding.standing
     if standing.state not in ("suspected", "confirmed"):
         return []
+    words = [f"{standing.direction} by {abs(finding.change_percent or 0):.1f} %"]
+    if finding.onset is not None:
+        words.append(finding.onset.words)
     where = finding.placement.words if finding.placement and standing.state == "confirmed" else ""
-    sentence = f"{standing.direction} by {abs(finding.change_percent or 0):.1f} %, {standing.state}{where}; "
-    if finding.changes:
-        sentence += f"since the last usual run changed: {'; '.join(finding.changes)}"
-    else:
-        sentence += "nothing is recorded that changed since the last usual run"
+    if len(standing.judged) > FRESH_RUNS:
+        where = f" by all {len(standing.judged)} runs since then"
+    sentence = f"{' '.join(words)}, {standing.state}{where}; "
+    changed = changed_words(finding.changes, finding.onset)
+    sentence += f"changed then: {changed}" if changed else "nothing is recorded that changed then"
     if standing.state == "suspected":
         sentence += f"; {FRESH_RUNS} fresh runs decide" + (
             f": {finding.fresh_runs}" if finding.fresh_runs else ""
@@ -220,13 +248,11 @@ def _remarks(finding: Finding) -> list[str]:
 
 def _drift_remarks(finding: Finding) -> list[str]:
     drift = finding.drift
-    if drift is None or finding.drift_since is None:
+    if drift is None:
         return []
-    since = datetime.fromtimestamp(finding.drift_since).astimezone()
     levels = " → ".join(f"{level.seconds:.4g} s" for level in drift.levels)
-    return [
-        f"drifts slowly, by {100 * drift.change:.1f} % since {since:%Y-%m-%d} ({levels}); advice, no verdict"
-    ]
+    by = f"by {100 * drift.change:.1f} % since {date(drift.began_at)}"
+    return [f"drifts slowly, {by} ({levels}); advice, no verdict"]
 
 
 def _row(name: str, finding: Finding) -> dict[str, Any]:
@@ -247,11 +273,12 @@ def _row(name: str, finding: Finding) -> dict[str, Any]:
             "step_time_over_published": (
                 row["step_time_over_published"] if finding.run.figure == "step_time_s" else None
             ),
-            "changes": "; ".join(finding.changes),
+            "changes": changed_words(finding.changes, finding.onset),
             "suspected_on": finding.placement and finding.placement.suspected,
             "fresh_on": finding.placement and finding.placement.fresh_nodes,
             "drift_percent": finding.drift and 100 * finding.drift.change,
-            "drift_since": finding.drift_since,
+            "since_earliest": finding.onset and finding.onset.earliest,
+            "since_latest": finding.onset and finding.onset.latest,
         }
     )
 
@@ -322,7 +349,10 @@ COLUMNS = (
     *_of_runs(*columns.of_series()),
     *_of_runs("job_name"),
     replace(columns.BY_NAME["submitted_at"], priority=6),
-    Column("changes", "text", "What changed between the last usual run and the first that was not."),
+    Column("since", "time", "When the level began, or the drift.", heading="since", priority=1),
+    Column("since_earliest", "time", "The level began then or later, at 95 % probability."),
+    Column("since_latest", "time", "The level began then or earlier, at 95 % probability."),
+    Column("changes", "text", "What changed at the run with which the level began."),
     Column("suspected_on", "text", "Nodes of the run that raised the suspicion, as in `node[1-4]`."),
     Column("fresh_on", "text", "Nodes of the fresh runs that decide it."),
     Column(
@@ -334,9 +364,11 @@ COLUMNS = (
         priority=3,
         decimals=1,
     ),
-    Column("drift_since", "time", "Until when it had its fastest level.", heading="drifts since"),
     Column(
-        "cause", "text", "What several cells have in common that moved: a node, or `common-mode`.", priority=2
+        "cause",
+        "text",
+        "What several cells that moved have in common: a change, a node, or `common-mode`.",
+        priority=2,
     ),
 )
 """Of a comparison, in the order of CSV and JSON; what is named as in the results is of the newest run."""

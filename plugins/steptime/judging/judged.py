@@ -7,6 +7,7 @@ from typing import Any
 
 from steptime.judging.detection import FRESH_RUNS, LEAST_CHANGE, Baseline, Seconds, Standing
 from steptime.judging.drift import Drift, Level
+from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun
 from steptime.results import judgement_rows
@@ -20,24 +21,35 @@ class Judged:
     run: JudgedRun
     standing: Standing
     changes: tuple[str, ...] = ()
-    """From the last usual run to the first that was not, if that is suspected or confirmed."""
+    """What changed at the run with which its level began, if that is suspected or confirmed."""
     drift: Drift | None = None
-    """How its series drifted slower to it, none of which is reported as slower; of the newest run alone."""
+    """How its series got slower although no run of it stood out; of the newest run alone."""
     placement: Placement | None = None
     """On which nodes it was suspected, and decided by fresh runs; None if nothing is or was suspected."""
+    onset: Onset | None = None
+    """When its level began, if it is suspected or confirmed."""
 
     @property
     def is_news(self) -> bool:
-        """Whether it is suspected or confirmed, or was dismissed, with this run and not with one before."""
+        """Whether it is suspected or confirmed, or was dismissed, with this run and not with one before.
+
+        A step that was found in many runs is always news.
+        """
         standing = self.standing
+        if self.is_step:
+            return True
         first = {"suspected": 1, "confirmed": 1 + FRESH_RUNS}.get(standing.state)
         return standing.state == "dismissed" or len(standing.since) == first
 
     @property
+    def is_step(self) -> bool:
+        """Whether it is confirmed by all runs of its level together, none of which stood out."""
+        return self.drift is not None and self.drift.step is not None and self.standing.state == "confirmed"
+
+    @property
     def began_with(self) -> str:
-        """The job at which what is suspected or confirmed began; its own if nothing is."""
-        since = [job_name for job_name, _ in named(self.standing.since)]
-        return since[0] if since else self.run.job_name
+        """The job with which a suspected or confirmed level began; its own if nothing is."""
+        return self.onset.job_name if self.onset else self.run.job_name
 
 
 def kept_rows(one: Judged) -> Iterator[dict[str, Any]]:
@@ -78,6 +90,7 @@ def _against_history(one: Judged) -> dict[str, Any]:
             "baseline": named(against.runs),
             "since": named(standing.since),
             **({"nodes": one.placement.as_stored} if one.placement else {}),
+            **({"onset": one.onset.as_stored} if one.onset else {}),
         },
         changes=list(one.changes),
         **of_baseline,
@@ -111,14 +124,21 @@ def _drifted(run: JudgedRun, drift: Drift) -> dict[str, Any]:
         limit_ratio=1 + LEAST_CHANGE,
         baseline_median_s=drift.fastest.seconds,
         baseline_runs=drift.fastest.runs,
-        rests_on={"levels": [astuple(level) for level in drift.levels]},
+        rests_on={
+            "levels": [astuple(level) for level in drift.levels],
+            "step": drift.step,
+            "began_at": drift.began_at,
+        },
         changes=[],
     )
 
 
 def kept_drift(rests_on: Mapping[str, Any] | None) -> Drift | None:
     """Return the content of a stored judgement of that kind."""
-    return None if rests_on is None else Drift(tuple(Level(*level) for level in rests_on["levels"]))
+    if rests_on is None:
+        return None
+    levels, step = rests_on["levels"], rests_on["step"]
+    return Drift(tuple(Level(*level) for level in levels), step and tuple(step), rests_on["began_at"])
 
 
 def _row(figure: str, kind: str, **values: Any) -> dict[str, Any]:

@@ -8,19 +8,27 @@ in which they were submitted. Three kinds: against `history`, by `judging.detect
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from steptime.errors import UserError
-from steptime.judging.detection import Seconds, Standing, standings
+from steptime.judging.detection import (
+    BASELINE_RUNS,
+    FRESH_RUNS,
+    Baseline,
+    Seconds,
+    Standing,
+    standings,
+)
 from steptime.judging.drift import find_drift
-from steptime.judging.judged import Judged, kept_drift, kept_rows, kept_standing
+from steptime.judging.judged import Judged, kept_drift, kept_rows, kept_standing, named
+from steptime.judging.onset import Onset, likely_places
 from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series, all_series, judged_runs
 from steptime.results import efficiency, judgement_rows, writing
 from steptime.results.database import lock_series, read_connection, write_transaction
 from steptime.results.models import Result, Verdict
-from steptime.results.record import changes
+from steptime.results.record import changes, is_notable
 from steptime.results.store import Store
 
 if TYPE_CHECKING:
@@ -28,6 +36,35 @@ if TYPE_CHECKING:
 
 _LATEST_RUNS = 6
 """Of a series that a comparison looks at: one a week, its fresh runs, and some more."""
+
+
+class Records:
+    """The records of the runs of a series, read when something moved."""
+
+    def __init__(
+        self, read: Callable[[str], str], made_sha256s: Callable[[], Mapping[str, str | None]]
+    ) -> None:
+        """Take functions that read the record of a job, and the hashes of how the jobs were made."""
+        self._read, self._made_sha256s = cache(read), cache(made_sha256s)
+        self._changes = cache(lambda before, after: tuple(changes(self._read(before), self._read(after))))
+
+    def changes(self, before: str, after: str) -> tuple[str, ...]:
+        """Return what changed from one job to another."""
+        return self._changes(before, after)
+
+    def changed(self, jobs: Sequence[str]) -> set[int]:
+        """Return the places of jobs that were made otherwise than the job before them, nodes apart."""
+        made = [self._made_sha256s().get(job) for job in jobs]
+        known = (place for place in range(1, len(made)) if None not in made[place - 1 : place + 1])
+        return {place for place in known if made[place - 1] != made[place]}
+
+    def notable(self, jobs: Sequence[str]) -> set[int]:
+        """Return those of `changed` at which more changed than steptime itself, which runs no step."""
+        return {
+            place
+            for place in self.changed(jobs)
+            if any(map(is_notable, self.changes(jobs[place - 1], jobs[place])))
+        }
 
 
 def keep_measured(store: Store, result: Result) -> bool:
@@ -127,7 +164,12 @@ def pending_notifications(store: Store, job_name: str) -> list[Judged]:
     """
     kept = judgement_rows.pending(store, job_name)
     stand = [judged_run(store, store.run(about)) for about in kept]
-    return [one for one in stand if one is not None and one.standing.state == kept[one.run.job_name]]
+    return [
+        one
+        for one in stand
+        if one is not None
+        and (one.standing.state, one.standing.direction) == (kept[one.run.job_name], "slower")
+    ]
 
 
 def mark_notified(store: Store, job_name: str, notified: Judged) -> None:
@@ -182,8 +224,15 @@ def _as_stored(
 def _as_kept(run: JudgedRun) -> Judged:
     """A run as its row, with the columns of its judgement, has it."""
     row = run.row
-    placement = Placement.stored(row["rests_on"])
-    return Judged(run, kept_standing(row), tuple(row["changes"]), kept_drift(row["drift"]), placement)
+    rests_on = row["rests_on"]
+    return Judged(
+        run,
+        kept_standing(row),
+        tuple(row["changes"]),
+        kept_drift(row["drift"]),
+        Placement.stored(rests_on),
+        Onset.stored(rests_on),
+    )
 
 
 def judged_now(store: Store, series: Series) -> list[Judged]:
@@ -196,32 +245,101 @@ def judged_now(store: Store, series: Series) -> list[Judged]:
 def _judge_rows(connection: "Connection", series: Series, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
     """Judge stored runs of a series, oldest first, by its accepted levels."""
     begin = judgement_rows.accepted(connection, series.key)
-    return judge_runs(judged_runs(rows), partial(judgement_rows.record, connection), begin)
+    records = Records(
+        partial(judgement_rows.record, connection),
+        partial(judgement_rows.made_sha256s, connection, series.key),
+    )
+    return judge_runs(judged_runs(rows), records, begin)
 
 
-def judge_runs(
-    runs: Sequence[JudgedRun],
-    record_of: Callable[[str], str],
-    begin_anew: Collection[str] = (),
-) -> list[Judged]:
+def judge_runs(runs: Sequence[JudgedRun], records: Records, begin_anew: Collection[str] = ()) -> list[Judged]:
     """Judge runs of one series, oldest first, each by those before it, from the last of `begin_anew` on."""
     seconds = [Seconds.of(run.job_name, run.seconds) for run in runs]
     places = {place for place, run in enumerate(runs) if run.job_name in begin_anew}
     stood = standings(seconds, places)
     judged = [
-        Judged(
-            run,
-            standing,
-            _changes(runs, place, standing, record_of),
-            placement=Placement.of_standing(runs, place, standing),
+        _with_onset(
+            Judged(run, standing, placement=Placement.of_standing(runs, place, standing)), runs, records
         )
         for place, (run, standing) in enumerate(zip(runs, stood, strict=True))
     ]
-    if judged and (judged[-1].standing.direction != "slower" or judged[-1].standing.state == "dismissed"):
-        of_level = runs[max(places, default=0) :]
-        found = find_drift([(run.job_name, run.seconds) for run in of_level])
-        judged[-1] = replace(judged[-1], drift=found)
+    if judged and not (stood[-1].direction == "slower" and stood[-1].state == "confirmed"):
+        judged[-1] = _with_slow_change(judged[-1], runs[max(places, default=0) :], records)
     return judged
+
+
+def _with_onset(one: Judged, runs: Sequence[JudgedRun], records: Records) -> Judged:
+    """Add when a suspected or confirmed level began, and what changed then.
+
+    A suspected level has one run, which it begins with. That of a confirmed one is looked for from the first
+    run of its baseline until as many runs after the suspicion; it began before the last fresh run.
+    """
+    standing = one.standing
+    if standing.state not in ("suspected", "confirmed") or standing.direction is None:
+        return one
+    names = [run.job_name for run in runs]
+    first = names.index(named(standing.since)[0][0])
+    places = (first, first, first)
+    if standing.state == "confirmed":
+        begin = names.index(named(standing.against.runs)[0][0])
+        end = min(names.index(one.run.job_name), first + BASELINE_RUNS) + 1
+        found = likely_places(
+            [run.seconds for run in runs[begin:end]],
+            range(1, first + FRESH_RUNS - begin),
+            standing.direction,
+            records.notable(names[begin:end]),
+        )
+        places = (begin + found[0], begin + found[1], begin + found[2])
+    return _began_at(one, runs, places, records)
+
+
+def _began_at(
+    one: Judged, runs: Sequence[JudgedRun], places: tuple[int, int, int], records: Records
+) -> Judged:
+    """Add that its level began at the first of these places of runs, and what changed then."""
+    names = [run.job_name for run in runs]
+    at, earliest, latest = places
+    within = {earliest - 1 + place for place in records.notable(names[earliest - 1 : latest + 1])} - {at}
+    nearby = [
+        change
+        for place in sorted(within)
+        for change in records.changes(names[place - 1], names[place])
+        if is_notable(change)
+    ]
+    return replace(
+        one,
+        onset=Onset.of(runs, places, dict.fromkeys(nearby)),
+        changes=records.changes(names[at - 1], names[at]),
+    )
+
+
+def _with_slow_change(one: Judged, runs: Sequence[JudgedRun], records: Records) -> Judged:
+    """Add how the last of these runs of a level got slower without standing out; a step is confirmed.
+
+    A run that is suspected by the runs of the new level alone stays suspected.
+    """
+    names = [run.job_name for run in runs]
+    seconds = [(run.job_name, run.seconds) for run in runs]
+    drift = find_drift(seconds, [names[place] for place in records.changed(names)])
+    if drift is not None and drift.step is not None:  # to read all records takes long
+        drift = find_drift(seconds, [names[place] for place in records.notable(names)]) or drift
+    is_suspected = one.standing.state == "suspected" and one.standing.direction == "slower"
+    if drift is None:
+        return one
+    drift = replace(drift, began_at=runs[names.index(drift.since)].row["submitted_at"])
+    if drift.step is None:
+        return one if is_suspected else replace(one, drift=drift)
+    at, earliest, latest = (len(runs) + place for place in drift.step)
+    before, after = (
+        tuple(Seconds.of(run.job_name, run.seconds) for run in some) for some in (runs[:at], runs[at:])
+    )
+    own = Baseline().with_runs(*after[:-1])
+    if is_suspected and own.suffices and own.direction(after[-1:]) == "slower":
+        return one
+    against = Baseline().with_runs(*before)
+    standing = Standing("confirmed", "slower", after, against, one.standing.baseline, after)
+    step = replace(one, standing=standing, drift=drift, placement=None)
+    return _began_at(step, runs, (at, earliest, latest), records)
 
 
 def _judge_series_of(connection: "Connection", row: Mapping[str, Any]) -> None:
@@ -237,23 +355,16 @@ def _judge_with_news(connection: "Connection", row: Mapping[str, Any]) -> None:
     if not series.is_judged:
         return
     judged, stood = judge_series(connection, series)
+    was_confirmed = len(judged) > 1 and stood.get(judged[-2].run.row["id"]) == "confirmed"
     news = {
         one.run.row["id"]: one.standing.state
         for one in judged[-_LATEST_RUNS:]
         if one.is_news
         and one.standing.direction == "slower"
+        # A step is stored with the newest run, whichever that is.
+        and not (one.is_step and was_confirmed)
         # In an older store runs may not have been judged yet: their news are old.
         and (one.run.row["id"] in stood or one.run.job_name == own)
         and one.standing.state != stood.get(one.run.row["id"])
     }
     judgement_rows.keep_pending(connection, own, news)
-
-
-def _changes(
-    runs: Sequence[JudgedRun], place: int, standing: Standing, record_of: Callable[[str], str]
-) -> tuple[str, ...]:
-    if standing.state not in ("suspected", "confirmed"):
-        return ()
-    first = place + 1 - len(standing.since)
-    before, after = (record_of(run.job_name) for run in (runs[first - 1], runs[first]))
-    return tuple(changes(before, after))

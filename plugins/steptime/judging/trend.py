@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from itertools import chain, pairwise
 from typing import Any
 
@@ -11,6 +10,7 @@ from steptime.judging.completeness import MissingCell
 from steptime.judging.detection import Standing
 from steptime.judging.judged import Judged
 from steptime.judging.judgements import judged_now
+from steptime.judging.onset import date
 from steptime.judging.series import JudgedRun, Series
 from steptime.recipes.models import Mode
 from steptime.results import columns, judgement_rows
@@ -31,6 +31,7 @@ COLUMNS = (
     Column("high_s", "number", "Below it, one run is usual.", heading="usual to", unit="s", priority=3),
     *(columns.BY_NAME[name] for name in ("published_step_time_s", "against_publication")),
     _COMPARED["minimum_detectable_change_percent"],
+    _COMPARED["since"],
     Column("changes", "text", "What changed since the run before it.", heading="changed", priority=2),
     Column(
         "node_changes", "text", "Its nodes, if they are others than before it.", heading="nodes", priority=5
@@ -39,7 +40,7 @@ COLUMNS = (
     Column(
         "level_s",
         "number",
-        "Of a series that drifts slowly, the level that the run belongs to.",
+        "Of a series that got slower without a run that stood out, the level that the run belongs to.",
         heading="level",
         unit="s",
         priority=4,
@@ -61,29 +62,38 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
     levels = _levels(judged)
     return [
         _row(one.run, one.standing, changed.get(one.run.job_name, ("", "")))
-        | {"level_s": levels.get(one.run.job_name), "accepted": _accepted(accepted.get(one.run.job_name))}
+        | {
+            "since": one.onset and one.onset.at,
+            "level_s": levels.get(one.run.job_name),
+            "accepted": _accepted(accepted.get(one.run.job_name)),
+        }
         for one in judged
     ]
 
 
 def sentence(series: Series, rows: Sequence[Mapping[str, Any]], missing: MissingCell | None = None) -> str:
-    """Sum up how a series stands after its newest row, what failed or did not run since, and its drift."""
-    return f"{series.full_name}: {verdict_sentence(rows, missing)} {drift_sentence(rows)}".rstrip()
+    """Sum up how a series stands after its newest row, what failed or did not run since, and since when."""
+    return f"{series.full_name}: {verdict_sentence(rows, missing)} {since_sentence(rows)}".rstrip()
 
 
 def verdict_sentence(rows: Sequence[Mapping[str, Any]], missing: MissingCell | None) -> str:
-    """Sum up the same without the name and the drift."""
+    """Sum up the same without the name and the date."""
     since = f"; since then it {missing.sentence}" if missing else ""
     if not rows:
         return f"no run has a time to be judged by{since.replace('since then it', 'it')}."
     last, runs = rows[-1], len(rows)
     stands = ", ".join(filter(None, (f"{last['judged_s']:.4g} s", last["verdict"], last["suspicion"])))
-    until = f" until {datetime.fromtimestamp(last['submitted_at']).astimezone():%Y-%m-%d}" if missing else ""
+    until = f" until {date(last['submitted_at'])}" if missing else ""
     return f"{stands}{until}, after {runs} run{'' if runs == 1 else 's'}{since}."
 
 
-def drift_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Sum up what a search for slow drift found; empty if nothing."""
+def since_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say when the level of the last row began and what changed then, or that it drifts; else empty."""
+    last = rows[-1] if rows else {"since": None}
+    if last["since"] is not None:
+        began = next((row for row in rows if row["submitted_at"] == last["since"]), last)
+        changed = f"; changed then: {began['changes']}" if began["changes"] else ""
+        return f"Its level began with the run of {date(last['since'])}{changed}."
     levels = [row["level_s"] for row in rows if row["level_s"] is not None]
     if not levels:
         return ""
@@ -115,7 +125,8 @@ def _changes(store: Store, series: Series, runs: Sequence[JudgedRun]) -> dict[st
 
     Records are long, and most neighbours were made alike: only those of the others are read.
     """
-    made = store.made_sha256s(**series.key)
+    with read_connection(store.url) as connection:
+        made = judgement_rows.made_sha256s(connection, series.key)
     others = [
         (before.job_name, after.job_name)
         for before, after in pairwise(runs)

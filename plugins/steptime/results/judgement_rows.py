@@ -68,6 +68,17 @@ def record(connection: "Connection", job_name: str) -> str:
     return str(connection.execute(query).scalar_one())
 
 
+def made_sha256s(connection: "Connection", key: Key) -> dict[str, str | None]:
+    """Return by job name a hash that runs of a series share that were made alike, on whatever nodes."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import records, runs
+
+    of_series = [runs.c[name] == value for name, value in key.items()]
+    query = select(runs.c.job_name, records.c.made_sha256).join(records).where(*of_series)
+    return {row.job_name: row.made_sha256 for row in connection.execute(query)}
+
+
 def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[str, Any]]]) -> dict[int, str]:
     """Replace the judgements of a series by these, by the id of their run; equal ones stay as they are.
 
@@ -248,20 +259,6 @@ def remove_pending(connection: "Connection", raised_by: str, about: str) -> None
     connection.execute(
         kept.delete().where(kept.c.raised_by == id_of(raised_by), kept.c.about == id_of(about))
     )
-
-
-def submitted_at(store: "Store", job_names: Iterable[str]) -> dict[str, float]:
-    """Return when these jobs were submitted, in Unix time; unknown jobs are left out."""
-    from sqlalchemy import select
-
-    from steptime.results.schema import runs
-
-    names = sorted(job_names)
-    if not names:
-        return {}
-    query = select(runs.c.job_name, runs.c.submitted_at).where(runs.c.job_name.in_(names))
-    with read_connection(store.url) as connection:
-        return {row.job_name: row.submitted_at for row in connection.execute(store.readable(query))}
 
 
 def _as_json(row: dict[str, Any]) -> dict[str, Any]:

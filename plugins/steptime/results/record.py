@@ -272,7 +272,6 @@ _NODES = "nodes"
 
 _FEW_NODES = 4
 """That are named; of more nodes it has how many are others."""
-_COUNTED = "nodes: "
 
 
 def changes(before: str, after: str) -> list[str]:
@@ -294,12 +293,23 @@ def node_changes(before: str | None, after: str | None) -> list[str]:
     if max(len(usual), len(own)) <= _FEW_NODES:
         return [_event(_NODES, _value(before), _value(after))]
     others = len(own - usual)
-    return [f"{_COUNTED}{others} of {len(own)} are others"] if others else [f"{_COUNTED}in another order"]
+    return [f"nodes: {others} of {len(own)} are others"] if others else ["nodes: in another order"]
 
 
-def counts_nodes(event: str) -> bool:
-    """Return whether an event only counts the nodes that differ: two runs with it may share none of them."""
-    return event.startswith(_COUNTED)
+def changed_to(event: str) -> tuple[str, str]:
+    """Return what runs share that changed to the same value: the first word of an event, and that value."""
+    return event.partition(" ")[0], event.rpartition(" → ")[2]
+
+
+def has_changed_to(made: Mapping[str, Any], event: str) -> bool:
+    """Return whether a run, by its `made_of`, has the value that an event has changed to."""
+    values = [_value(value) for name, value in made.items() if event.startswith(f"{name} ")]
+    return event.rpartition(" → ")[2] in (values or ["none"])
+
+
+def is_notable(event: str) -> bool:
+    """Return whether an event is about more than the nodes and the version of steptime."""
+    return event.partition(" ")[0].rstrip(":") not in (_NODES, "steptime", "commit")
 
 
 def _event(name: str, before: str, after: str) -> str:
@@ -310,7 +320,7 @@ def made_sha256(record: str) -> str | None:
     """Return a hash that all runs made alike share, on whatever nodes; None for an unreadable record."""
     if parse_record(record) is None:
         return None
-    made = _made_of(record)
+    made = made_of(record)
     del made[_NODES]
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
 
@@ -320,7 +330,7 @@ def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
 
     Each difference is a name and both values.
     """
-    one, other = _made_of(before), _made_of(after)
+    one, other = made_of(before), made_of(after)
     return [
         (name, _value(one.get(name)), _value(other.get(name)))
         for name in dict.fromkeys((*one, *other))
@@ -328,8 +338,8 @@ def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def _made_of(record: str) -> dict[str, Any]:
-    """What may make a run slower, by the names that people know."""
+def made_of(record: str) -> dict[str, Any]:
+    """Return what may make a run slower, by the names that people know."""
     content = json.loads(record)
     made_by, planned = content["provenance"], content["run"]
     staged = made_by["staged"]

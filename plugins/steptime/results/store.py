@@ -248,17 +248,6 @@ class Store:
         query = select(runs.c.job_name, records.c.content).select_from(runs).join(records)
         return {row[0]: row[1] for row in self.of_each(job_names, query)}
 
-    def made_sha256s(self, **equal: str | int | bool | None) -> dict[str, str | None]:
-        """Return by job name a hash that runs made alike share, for the runs that `results` finds."""
-        from sqlalchemy import select
-
-        from steptime.results.schema import records, runs
-
-        query = select(runs.c.job_name, records.c.made_sha256).select_from(runs).join(records)
-        with read_connection(self.url) as connection:
-            found = connection.execute(self._selected(query, False, None, None, equal))
-            return {row.job_name: row.made_sha256 for row in found}
-
     def of_each(self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]") -> Iterator[Sequence[Any]]:
         """Yield the rows that a query of runs has of these jobs; unknown ones are left out."""
         from steptime.results.schema import runs

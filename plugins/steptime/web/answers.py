@@ -19,7 +19,7 @@ from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
 from steptime.judging.series import Series, all_series
 from steptime.judging.trend import COLUMNS as TREND
-from steptime.judging.trend import drift_sentence, passes_until_s, shown_range, trend, verdict_sentence
+from steptime.judging.trend import passes_until_s, shown_range, since_sentence, trend, verdict_sentence
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.metrics import peak_source
 from steptime.results.record import record_differences
@@ -149,7 +149,7 @@ def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     """Answer with the series of a run over time, oldest first: `{"label", "series", "columns", "rows", …}`.
 
     `stands`: its verdict in words, with what failed or did not run since; `missing`: whether something did;
-    `may_accept`: whether the user may accept a level of it; `drift`: a sentence, empty if it does not;
+    `may_accept`: whether the user may accept a level of it; `since`: when the level began, a sentence;
     `range`: of the y axis, its ends and whether the published value is in it, None without rows;
     `passes_until_s`: the step time from which on a run is below the publication, None if there is none.
     """
@@ -166,7 +166,7 @@ def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
         "stands": verdict_sentence(points, missing),
         "missing": missing is not None,
         "may_accept": may_edit(row["dag_id"]),
-        "drift": drift_sentence(points),
+        "since": since_sentence(points),
         "range": shown_range(points) if points else None,
         "passes_until_s": passes_until_s(points[-1]) if points else None,
     }

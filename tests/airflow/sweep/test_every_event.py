@@ -33,7 +33,7 @@ JUDGED = {
 SENTENCES = {
     Event.SWEEP_FINISHED: "sweep night: 1 cell: 0 slower, 0 faster, 0 unchanged, 1 with insufficient",
     Event.SUSPECTED: "tiny·fp32·2 on local may be slower by 5.9 %, two fresh runs decide: nothing starts",
-    Event.CONFIRMED: "tiny·fp32·2 on local is slower by 5.9 %, as two fresh runs on the same node (local",
+    Event.CONFIRMED: "tiny·fp32·2 on local is slower by 5.9 % since 2001-09-09, as two fresh runs on the",
     Event.DISMISSED: "tiny·fp32·2 on local is as fast as usual: two fresh runs on the same node (localhost)",
     Event.RUN_FAILED: "0 of 1 runs have valid results; without: tiny·fp32·1",
     Event.APPROVAL_WAITING: "Start sweep night? 2 jobs, at most 0.50 GPU-hours; no history and no",

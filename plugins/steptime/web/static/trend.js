@@ -25,7 +25,7 @@ const ADDED = {
   against_publication: { cell: publicationBadge },
   changes: { write: (value) => value, className: "words" },
 };
-const LEFT_OUT = ["suspicion", "baseline_s", "published_step_time_s", "job_name"];
+const LEFT_OUT = ["suspicion", "baseline_s", "published_step_time_s", "job_name", "since"];
 
 let [answer, known, parts] = [null, [], null];
 
@@ -44,10 +44,10 @@ export function open(box) {
   const charts = element("section", { className: "wide", ariaLabel: "Chart" });
   const listing = element("section", { id: "listing", ariaLabel: "Runs of the series", hidden: true });
   const drawRows = makeTable(listing, { mark: (row, made) => { made.dataset.run = row.job_name; } });
-  const [remark, drift] = [element("span"), element("span", { id: "drift" })];
+  const [remark, since] = [element("span"), element("span", { id: "since" })];
   const accepting = element("section", { id: "accepting", ariaLabel: "Accept the level" });
-  box.append(form, charts, element("p", { className: "footnote" }, remark, drift), accepting, listing);
-  parts = { choice, charts, listing, remark, drift, accepting, drawRows };
+  box.append(form, charts, element("p", { className: "footnote" }, remark, since), accepting, listing);
+  parts = { choice, charts, listing, remark, since, accepting, drawRows };
   answer = null;
 }
 
@@ -174,7 +174,7 @@ export function redraw() {
   announce();
   const newest = rows.at(-1);
   summarise(element("strong", {}, `${answer.label}: ${answer.stands}`));
-  parts.drift.textContent = ` ${answer.drift}`;
+  parts.since.textContent = ` ${answer.since}`;
   drawAccept(parts.accepting, newest, answer.may_accept && standsOut(newest), () => attempt(show));
   drawChart(rows, nameOf({ ...answer.series, label: answer.label }));
   parts.drawRows([...rows].reverse(), columnsOf("trend", ADDED).filter(({ name }) => !LEFT_OUT.includes(name) && !(name in answer.series)));

@@ -3,6 +3,7 @@ import { current, go, viewLink } from "./address.js";
 import { completenessBox, drawCompleteness } from "./completeness.js";
 import { capitalised, columnsOf, meaningOf } from "./columns.js";
 import { byId, element } from "./dom.js";
+import { timestamps } from "./format.js";
 import { readNew, rowsOf } from "./server.js";
 import { makeTable } from "./table.js";
 import { announce, summarise } from "./messages.js";
@@ -18,6 +19,7 @@ const ADDED = {
   cell: { cell: trendLink, className: "run", place: 1 },
   verdict: { cell: verdictBadge, place: 2 },
   change_percent: { write: signed, className: "main", place: 3 },
+  since: { write: (at) => timestamps()(at).slice(0, 10), place: 3.5 },
   cause: { place: 4 },
   changes: { heading: "changed", write: (value) => value, className: "words", place: 5 },
   drift_percent: { write: signed, place: 6 },

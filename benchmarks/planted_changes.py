@@ -1,0 +1,349 @@
+"""What is reported of half years in which changes are planted, and of half years in which nothing changes.
+
+    python benchmarks/planted_changes.py [--planted 20] [--unchanged 10]
+
+A half year is a weekly sweep of 60 cells on two clusters, with 1 % noise. Each suspected cell gets two fresh
+runs on other nodes. Runs are made up; all that judges them is the product's. Prints how often each planted
+change was found, with the right cause and date, and what was reported that was not planted.
+"""
+
+import argparse
+import json
+import random
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+
+from steptime.judging.comparison import compare_judged
+from steptime.judging.detection import FEWEST_RUNS, FRESH_RUNS, Standing, judge
+from steptime.judging.findings import Comparison
+from steptime.judging.judged import Judged
+from steptime.judging.judgements import Records, judge_runs
+from steptime.judging.series import JudgedRun, Series
+from steptime.results.columns import of_series
+
+WEEK_S = 7 * 86_400.0
+WEEKS, LAST = 26, 25
+STARTED_AT = 1_780_000_000.0
+NOISE, MUCH_NOISE = 0.01, 0.08
+NODES = {"hopper": 100, "blackwell": 60}
+GPUS_PER_NODE = 8
+BAD_NODE = "hopper017"
+LATEST_RUNS = 6
+"""Of a cell that a comparison looks at."""
+IMAGE = "nvcr.io/nvidia/nemo:26.06.01"
+MODELS = {
+    "hopper": {
+        "8b": (8, 16, 32, 64, 128, 256),
+        "15b": (16, 32, 64, 128, 256, 512),
+        "56b": (32, 64, 128, 256, 512),
+        "70b": (64, 128, 256, 512, 768),
+    },
+    "blackwell": {"21b": (8, 16, 32, 64), "235b": (64, 128), "30b": (8,)},
+}
+"""The GPUs of each size; all are run in two data types."""
+SAVE = ("70b", 256, "bf16", "checkpoint_save")
+
+Key = tuple[str, int, str, str]
+"""Size, GPUs, data type and mode of a cell."""
+
+
+@cache
+def cells() -> dict[Key, Series]:
+    """The 60 cells."""
+    keys = [
+        (cluster, (size, gpus, dtype, "performance"))
+        for cluster, sizes in MODELS.items()
+        for size, scales in sizes.items()
+        for gpus in scales
+        for dtype in ("bf16", "fp8")
+    ]
+    keys += [("hopper", SAVE), ("hopper", (*SAVE[:3], "checkpoint_load"))]
+    found = {}
+    for cluster, key in keys:
+        values = dict(zip(("size", "gpus", "dtype", "mode"), key, strict=True))
+        spread = dict.fromkeys(of_series("spread"), 1)
+        rest = {"cluster": cluster, "gpu_type": "h100", "workload": "w", "proxy": False, "scaling": "weak"}
+        found[key] = Series.of_row(dict.fromkeys(of_series()) | spread | rest | values)
+    assert len(found) == 60
+    return found
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A change of one kind in some cells."""
+
+    name: str
+    cells: tuple[Key, ...]
+    week: int
+    """From which on the cells have another level."""
+    step: float
+    change: tuple[str, str] | None = None
+    """What is set otherwise from then on: a name of a variable or `image`, and its value."""
+    cause: str | None = None
+    """What a cause of several cells, or else the changes of a cell, are to name; None if nothing is known."""
+
+
+def performance(size: str, gpus: int, dtype: str) -> Key:
+    """Return the key of a cell that trains."""
+    return (size, gpus, dtype, "performance")
+
+
+_BLACKWELL = [key for key, series in cells().items() if series["cluster"] == "blackwell"]
+ODD_ONE = performance("30b", 8, "fp8")
+ALTERNATING = performance("8b", 128, "fp8")
+NOISY = (performance("8b", 8, "bf16"), performance("56b", 512, "fp8"))
+LUCKY = performance("56b", 64, "bf16")
+PLANTED = (
+    Planted(
+        "new image, 13 of 14 cells +3 %, 2 weeks ago",
+        tuple(key for key in _BLACKWELL if key != ODD_ONE),
+        *(24, 0.03, ("image", IMAGE), IMAGE),
+    ),
+    Planted("the 14th cell +4 %, 8 weeks ago", (ODD_ONE,), 18, 0.04, ("NCCL_ALGO", "Ring"), "NCCL_ALGO"),
+    Planted(
+        "one variable, 4 cells of one size and data type +4 %, last week",
+        tuple(performance("15b", gpus, "fp8") for gpus in (16, 32, 64, 128)),
+        *(25, 0.04, ("NVTE_FP8_DPA_BWD", "0"), "NVTE_FP8_DPA_BWD"),
+    ),
+    Planted("checkpoint save +30 %, 3 weeks ago, nothing recorded", (SAVE,), 23, 0.3),
+    Planted(
+        "+2 %, 5 weeks ago, with a variable",
+        (performance("70b", 256, "bf16"), performance("70b", 64, "fp8")),
+        *(20, 0.02, ("NCCL_P2P_NET_CHUNKSIZE", "1"), "NCCL_P2P_NET_CHUNKSIZE"),
+    ),
+    Planted("+2 %, 5 weeks ago, nothing recorded", (performance("8b", 64, "bf16"),), 20, 0.02),
+    Planted("+6 %, right after a lucky run", (LUCKY,), 22, 0.06, ("NCCL_IB_QPS", "4"), "NCCL_IB_QPS"),
+    Planted(
+        "+25 % in a cell with 8 % noise, 9 weeks ago", (NOISY[1],), 16, 0.25, ("NCCL_NVLS", "0"), "NCCL_NVLS"
+    ),
+)
+FAR_ENOUGH = 0.04
+"""A step that is found in most cells."""
+NODE_STEP = 0.06
+"""By which the bad node slows runs in the last week."""
+
+
+@dataclass
+class HalfYear:
+    """The runs of all cells, and what they were made with."""
+
+    seed: int
+    is_planted: bool
+    runs: dict[Key, list[JudgedRun]] = field(default_factory=lambda: defaultdict(list))
+    weeks: dict[str, int] = field(default_factory=dict)
+    """The week of each job."""
+    records: dict[str, str] = field(default_factory=dict)
+    hashes: dict[str, str | None] = field(default_factory=dict)
+    standings: dict[Key, Standing] = field(default_factory=dict)
+
+    def run_week(self, week: int) -> None:
+        """Run each cell once, and twice more if it is suspected then."""
+        for place, key in enumerate(cells()):
+            nodes = self._run(key, week, place, 0, ())
+            for number in range(1, 1 + FRESH_RUNS):
+                if (
+                    self.standings[key].state != "suspected"
+                    or self.judged(key)[-1].standing.state != "suspected"
+                ):
+                    break
+                self._run(key, week, place, number, nodes)
+
+    def judged(self, key: Key) -> list[Judged]:
+        """Judge the runs of a cell."""
+        return judge_runs(self.runs[key], Records(self.records.__getitem__, lambda: self.hashes))
+
+    def compare(self) -> Comparison:
+        """Compare all cells as they stand."""
+        stand = {series: self.judged(key)[: -LATEST_RUNS - 1 : -1] for key, series in cells().items()}
+        return compare_judged(stand, self.records.__getitem__)
+
+    def _run(self, key: Key, week: int, place: int, number: int, without: tuple[str, ...]) -> tuple[str, ...]:
+        rng = random.Random(f"{self.seed} {key} {week} {number}")  # noqa: S311 - step times, not secrets
+        cluster = cells()[key]["cluster"]
+        every = [f"{cluster}{node:03}" for node in range(1, NODES[cluster] + 1)]
+        wanted, others = key[1] // GPUS_PER_NODE, [node for node in every if node not in without]
+        nodes = tuple(sorted(rng.sample(others if len(others) >= wanted else every, wanted)))
+        seconds = rng.gauss(1, MUCH_NOISE if key in NOISY else NOISE)
+        made = {"commit": f"{week // 3:040}", "driver": "570" if week < 12 else "580"}
+        if self.is_planted:
+            seconds = self._level(key, week, nodes, rng, seconds)
+            made |= {
+                name: value
+                for one in PLANTED
+                # The image is new for all cells of its cluster.
+                if week >= one.week
+                and one.change
+                and key in (_BLACKWELL if one.cause == IMAGE else one.cells)
+                for name, value in [one.change]
+            }
+        job = f"{'-'.join(map(str, key))}-{week:02}{'abc'[number]}"
+        submitted_at = STARTED_AT + week * WEEK_S + 60 * place + 3600 * number
+        row = {"job_name": job, "nodes": ", ".join(nodes), "submitted_at": submitted_at}
+        self.runs[key].append(JudgedRun(row, seconds, "median of steps 30 to 49"))
+        self.weeks[job] = week
+        self.records[job] = _record(made, nodes)
+        self.hashes[job] = json.dumps(made)
+        self.standings[key] = judge(self.standings.get(key, Standing()), seconds)
+        return nodes
+
+    def _level(
+        self, key: Key, week: int, nodes: tuple[str, ...], rng: random.Random, seconds: float
+    ) -> float:
+        for one in PLANTED:
+            if key in one.cells and week >= one.week:
+                seconds *= 1 + one.step
+        if key == LUCKY and week == 21:  # the run before the step
+            seconds = 0.965
+        if key == ALTERNATING:
+            seconds *= rng.choice([1.0, 1.04])
+        return seconds * (1 + NODE_STEP * (BAD_NODE in nodes and week == LAST))
+
+
+def _record(made: Mapping[str, str], nodes: tuple[str, ...]) -> str:
+    """What the product looks at of a record."""
+    image = made.get("image", "nvcr.io/nvidia/nemo:26.04")
+    variables = {name: value for name, value in made.items() if name.isupper()}
+    provenance = {
+        "staged": {"image": image},
+        "environment": variables,
+        "steptime_version": "1",
+        "git_commit": made["commit"],
+    }
+    versions = {"driver": made["driver"], "nccl": "2.29" if image == IMAGE else "2.28"}
+    return json.dumps({"run": {}, "nodes": list(nodes), "versions": versions, "provenance": provenance})
+
+
+def half_year(seed: int, *, planted: bool) -> HalfYear:
+    """Return the runs of a half year."""
+    made = HalfYear(seed, planted)
+    for week in range(WEEKS):
+        made.run_week(week)
+    return made
+
+
+def score(made: HalfYear) -> tuple[Counter[tuple[str, str]], list[str]]:
+    """Return counts by name of a planted change, and in words what is reported that was not planted."""
+    found, counts, wrong = made.compare(), Counter[tuple[str, str]](), []
+    by_series = {one.series: (one, row) for one, row in zip(found.findings, found.rows, strict=True)}
+    affected = {key for one in PLANTED for key in one.cells}
+    for one in PLANTED:
+        for key in one.cells:
+            finding, row = by_series[cells()[key]]
+            counts[one.name, "cells"] += 1
+            if finding.verdict != "slower":
+                continue
+            counts[one.name, "found"] += 1
+            named = row["cause"] or "; ".join(finding.changes)
+            counts[one.name, "cause"] += one.cause in named if one.cause else not row["cause"]
+            jobs = [run.job_name for run in made.runs[key]]
+            began = next(place for place, job in enumerate(jobs) if made.weeks[job] >= one.week)
+            off = abs(jobs.index(finding.onset.job_name) - began) if finding.onset else -1
+            counts[one.name, "exact"] += off == 0
+            counts[one.name, "near"] += off <= 1
+            counts[one.name, "runs off"] += off
+    on_node = {
+        key for key, runs in made.runs.items() for run in runs
+        if made.weeks[run.job_name] == LAST and BAD_NODE in run.row["nodes"]
+    }  # fmt: skip
+    node = "bad node, +6 %, last week"
+    counts[node, "cells"] += 1
+    counts[node, "found"] += any(cause.name == f"node {BAD_NODE}" for cause in found.causes)
+    for key, series in cells().items():
+        finding, row = by_series[series]
+        if row["cause"] == f"node {BAD_NODE}":
+            counts[node, "explains"] += 1
+            if key not in on_node or (key in affected and finding.standing.state == "confirmed"):
+                wrong.append(f"{row['cell']}: cause {row['cause']}")
+        elif row["cause"] and not any(
+            one.cause and one.cause in row["cause"] and key in one.cells for one in PLANTED
+        ):
+            wrong.append(f"{row['cell']} {row['verdict']}: cause {row['cause']}")
+        if finding.moved and key not in affected and not (key in on_node and finding.verdict == "slower"):
+            wrong.append(
+                f"{row['cell']}: {row['verdict']}, {row['suspicion']}, {row['change_percent']:+.1f} %"
+            )
+        if finding.drift and key not in affected:
+            wrong.append(f"{row['cell']}: drifts")
+    return counts, wrong
+
+
+def false_reports(seed: int) -> Counter[str]:
+    """Return what is reported on each Monday of a half year in which nothing changes."""
+    made, counts, before = HalfYear(seed, False), Counter[str](), set[Series]()
+    for week in range(WEEKS):
+        made.run_week(week)
+        if week < FEWEST_RUNS:
+            continue
+        found = made.compare()
+        slower = {one.series for one in found.findings if one.verdict == "slower"}
+        counts["cell-weeks"] += len(found.findings)
+        counts["newly confirmed slower"] += len(
+            {
+                one.series
+                for one in found.findings
+                if one.series in slower and one.standing.state == "confirmed"
+            }
+            - before
+        )
+        counts["cell-weeks reported as slower"] += len(slower)
+        counts["cell-weeks reported as faster"] += sum(one.verdict == "faster" for one in found.findings)
+        counts["cell-weeks reported as drifting"] += sum(one.drift is not None for one in found.findings)
+        counts["cell-weeks with a cause"] += len(
+            frozenset[Series]().union(*(one.cells for one in found.causes))
+        )
+        before = slower
+    return counts
+
+
+def table(half_years: int) -> Iterator[str]:
+    """Yield the lines of a table of planted against reported changes."""
+    counts, wrong = Counter[tuple[str, str]](), list[str]()
+    for seed in range(half_years):
+        found, others = score(half_year(seed, planted=True))
+        counts += found
+        wrong += [f"seed {seed}: {one}" for one in others]
+    yield "| planted | found | cause right | date exact | within one run | runs off, mean |"
+    yield "|---|---|---|---|---|---|"
+    for name in dict.fromkeys(name for name, _ in counts):
+        of = Counter({what: number for (of_name, what), number in counts.items() if of_name == name})
+        seen = max(1, of["found"])
+        parts = [f"{of['found']} of {of['cells']}"]
+        if "explains" in of:
+            parts += ["–", "–", "–", "–"]
+        else:
+            parts += [f"{100 * of[what] / seen:.0f} %" for what in ("cause", "exact", "near")]
+            parts.append(f"{of['runs off'] / seen:.1f}")
+        yield f"| {name} | {' | '.join(parts)} |"
+    yield ""
+    yield f"reported in {half_years} half years but not planted: {len(wrong)}"
+    yield from wrong
+
+
+def rates(half_years: int) -> Iterator[str]:
+    """Yield what is reported in half years without changes, by cell-week."""
+    counts = Counter[str]()
+    for seed in range(half_years):
+        counts.update(false_reports(1000 + seed))
+    weeks = counts.pop("cell-weeks", 0)
+    yield f"\n{weeks} cell-weeks in {half_years} half years in which nothing changes:"
+    for what, number in counts.items():
+        yield f"{what}: {number} ({number / weeks:.5f} per cell-week)"
+
+
+def main() -> int:
+    """Print the table and the rates."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--planted", type=int, default=20, help="half years with changes")
+    parser.add_argument("--unchanged", type=int, default=10, help="half years without changes")
+    asked = parser.parse_args()
+    for line in chain(table(asked.planted), rates(asked.unchanged)):
+        print(line, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""When a level began: the likeliest run, its range, and what a recorded change adds."""
+
+import random
+
+import pytest
+
+from steptime.judging.onset import likely_places
+
+RUNS = range(1, 14)
+
+
+def series(step: float, at: int, seed: int, noise: float = 0.01) -> list[float]:
+    """Fifteen runs with a step."""
+    rng = random.Random(seed)  # noqa: S311 - step times, not secrets
+    return [rng.gauss(1 + step * (place >= at), noise) for place in range(15)]
+
+
+@pytest.mark.parametrize("at", [3, 8, 12])
+def test_a_clear_step_has_one_run(at: int) -> None:
+    assert likely_places(series(0.1, at, seed=1), RUNS, "slower") == (at, at, at)
+    assert likely_places(series(-0.1, at, seed=1), RUNS, "faster") == (at, at, at)
+
+
+def test_the_range_has_the_step_as_often_as_it_says_and_a_change_makes_it_exact() -> None:
+    within, exact, exact_by_change = 0, 0, 0
+    for seed in range(300):
+        seconds = series(0.02, 9, seed)
+        best, earliest, latest = likely_places(seconds, RUNS, "slower")
+        within += earliest <= 9 <= latest
+        exact += best == 9
+        exact_by_change += likely_places(seconds, RUNS, "slower", [4, 9])[0] == 9
+
+    assert within / 300 >= 0.93
+    assert exact / 300 == pytest.approx(0.55, abs=0.07)
+    assert exact_by_change / 300 == pytest.approx(0.93, abs=0.04)
+
+
+def test_without_a_step_in_that_direction_the_last_run_is_taken() -> None:
+    assert likely_places([1.0] * 8 + [0.9] * 7, range(1, 3), "slower") == (2, 2, 2)
