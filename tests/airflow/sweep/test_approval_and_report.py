@@ -85,11 +85,10 @@ def test_of_very_many_cells_fifty_are_shown() -> None:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What notifiers would be called with."""
     calls: list[tuple[str, str]] = []
-    for module in ("operators", "reporting"):
-        monkeypatch.setattr(
-            f"steptime.airflow.sweep.{module}.notify",
-            lambda event, sentence, *_: calls.append((event, sentence)),
-        )
+    monkeypatch.setattr(
+        "steptime.airflow.sweep.operators.notify",
+        lambda event, sentence, *_: calls.append((event, sentence)),
+    )
     return calls
 
 
@@ -187,6 +186,24 @@ def test_the_report_fails_for_a_cell_that_was_rejected_and_one_without_a_result(
     publish(Store(), of_sweep(make_result("job-1-2", gpus=1, submitted_at=2e9), ONE))
     with pytest.raises(AirflowFailException, match=r"1 of 2 runs have no valid result: .*·2"):
         report()
+
+
+def test_the_report_waits_for_the_store(
+    report: Callable[..., Any], make_result: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL does not answer at first, and answers after the first pause."""
+    for gpus, cell in ((1, ONE), (2, TWO)):
+        publish(Store(), of_sweep(make_result(f"job-{gpus}", gpus=gpus), cell))
+    monkeypatch.setenv("STEPTIME_STORE_URL", "postgresql://steptime@127.0.0.1:1/nowhere")
+    pauses: list[float] = []
+
+    def back(pause_s: float) -> None:
+        pauses.append(pause_s)
+        monkeypatch.delenv("STEPTIME_STORE_URL")
+
+    monkeypatch.setattr("tenacity.nap.time.sleep", back)
+    report()
+    assert len(pauses) == 1
 
 
 def test_a_rejected_sweep_is_no_failure(

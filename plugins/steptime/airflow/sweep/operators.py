@@ -24,6 +24,7 @@ from steptime.judging.series import Series
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_of, runs_of
 from steptime.results.charges import withdraw_plans
+from steptime.results.database import wait_for_store
 from steptime.results.store import Store
 
 if TYPE_CHECKING:
@@ -199,15 +200,20 @@ class ReportSweepOperator(BaseOperator):
             raise AirflowFailException("nothing was started: see the log of check_sweep")
         plan = SweepPlan.model_validate(self.checked)
         with airflow_errors():
-            withdraw_plans([dag_run_of(context)], {cell.request.cluster for cell in plan.cells})
+            clusters = {cell.request.cluster for cell in plan.cells}
+            wait_for_store(lambda: withdraw_plans([dag_run_of(context)], clusters), self.log.warning)
         if rejected_by := ti.xcom_pull(task_ids=APPROVAL_TASK, key=REJECTED_BY_KEY):
             self.log.info("rejected by %s: nothing was started", rejected_by)
             return
         with airflow_errors():
-            store = Store()
-            found = rows_by_cell(store, ti.dag_id, ti.run_id)
             planned = [Series.of_run(run) for cell in plan.cells for run in runs_of(cell)]
-            compared = compare_dag_run(store, ti.dag_id, ti.run_id, planned)
+            found, compared = wait_for_store(
+                lambda: (
+                    rows_by_cell(Store(), ti.dag_id, ti.run_id),
+                    compare_dag_run(Store(), ti.dag_id, ti.run_id, planned),
+                ),
+                self.log.warning,
+            )
         fresh = [Cell.model_validate(one["sweep_cell"]) for one in (self.confirmed or {}).get("runs", ())]
         rows = [_row(cell, found.get(cell.label, ())) for cell in (*plan.cells, *fresh)]
         missing = [row["cell"] for row in rows if row["result"] != _VALID]
