@@ -1,4 +1,4 @@
-"""`steptime sweep run` and `cancel`, against an Airflow's REST API that keeps DAG runs as Airflow does."""
+"""`steptime sweep run`, `cancel` and `again`, against a REST API that keeps DAG runs as Airflow does."""
 
 import sys
 from collections.abc import Callable
@@ -91,3 +91,69 @@ def test_an_unknown_sweep_is_the_users_mistake(
     SweepUnderWay(api, "running")
     assert steptime("sweep cancel sweeep") == 1
     assert "has no sweep with the run id 'sweeep'" in capsys.readouterr().err
+
+
+def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(
+    api: Any, steptime: Callable[[str], int | str | None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    SweepUnderWay(api, "failed")
+    cells = ("a·tiny·fp32·1", "a·tiny·fp32·2")
+    tasks = [{"task_id": "report", "map_index": -1, "rendered_map_index": None, "state": "failed"}]
+    for index, cell in enumerate(cells):
+        groups = {"performance": cell}
+        if index:
+            groups |= {f"checkpoint.{way}": f"{cell}·checkpoint {way}" for way in ("save", "load")}
+        for group, label in groups.items():
+            at = index if group == "performance" else 0
+            names = {"submit": label, "wait": label, "publish": None}  # which did not begin
+            tasks += [
+                {
+                    "task_id": f"{group}.{name}",
+                    "map_index": at,
+                    "rendered_map_index": label,
+                    "state": "failed",
+                }
+                for name, label in names.items()
+            ]
+    listed = [one | {"try_number": 1} for one in tasks]
+    run = "/api/v2/dags/scaling_sweep/dagRuns/sweep"
+    cleared = "POST /api/v2/dags/scaling_sweep/clearTaskInstances"
+    api.answers |= {
+        f"GET {run}/taskInstances": lambda _: (
+            200,
+            {"task_instances": listed, "total_entries": len(listed)},
+        ),
+        cleared: (200, {"task_instances": [], "total_entries": 0}),
+    }
+
+    assert steptime(f"sweep again sweep {cells[0]} --dry-run") == 0
+    assert api.asked(cleared) == []
+    assert steptime(f"sweep again sweep {cells[0]}") == 0
+    of_first = ("performance.submit", "performance.wait", "performance.publish")
+    assert api.asked(cleared) == [
+        {
+            "dag_run_id": "sweep",
+            "task_ids": [*([name, 0] for name in of_first), "report"],
+            "dry_run": False,
+            "only_failed": False,
+            "reset_dag_runs": True,
+        }
+    ]
+    told = f"run a·tiny·fp32·1 of sweep again: {', '.join(of_first)}\n"
+    assert capsys.readouterr().out == f"would {told}runs {told.removeprefix('run ')}"
+
+    assert steptime(f"sweep again sweep {cells[1]}") == 0
+    again = api.asked(cleared)[-1]["task_ids"]
+    assert {tuple(one) for one in again[:-1]} == {
+        (f"{group}.{name}", index)
+        for group, index in (("performance", 1), ("checkpoint.save", 0), ("checkpoint.load", 0))
+        for name in ("submit", "wait", "publish")
+    }
+    capsys.readouterr()
+
+    assert steptime("sweep again sweep a·tiny·fp32·3") == 1
+    assert "unknown cell 'a·tiny·fp32·3': did you mean 'a·tiny·fp32·" in capsys.readouterr().err
+    listed[2]["state"] = "deferred"
+    assert steptime(f"sweep again sweep {cells[0]}") == 1
+    assert "performance.wait [a·tiny·fp32·1] is deferred: wait for its end" in capsys.readouterr().err
+    assert len(api.asked(cleared)) == 2

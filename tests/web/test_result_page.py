@@ -74,15 +74,20 @@ def test_a_dag_runs_tab_has_its_runs_only(page: Page) -> None:
 
 
 @pytest.fixture
-def weekly_sweep(store: Store, make_result: Callable[..., Result]) -> None:
-    """Two months of a sweep of two cells, each of a DAG run of its own; the last run of one is slower."""
+def weekly_sweep(store: Store, make_result: Callable[..., Result], auth_manager: AuthManager) -> None:
+    """Two months of a sweep of two cells, which the user may read; the last run of one is slower."""
+    auth_manager.readable |= {"scaling_sweep"}
     for week in range(9):
         for gpus in (1, 2):
             slower = 1.2 if (week, gpus) == (8, 2) else 1.0
             run = f"{gpus}-{week}"
             times, at = [gpus * slower] * 20, 1.78e9 + week * 604_800
-            usual = make_result(run, gpus=gpus, step_times=times, submitted_at=at, dag_run_id=f"of-{run}")
-            of_sweep = {"sweep": "nightly", "sweep_run": f"scaling_sweep/week-{week}"}
+            usual = make_result(run, dag_run_id=f"week-{week}")
+            of_sweep = {
+                "sweep": "nightly",
+                "sweep_run": f"scaling_sweep/week-{week}",
+                "dag_id": "scaling_sweep",
+            }
             made_by = usual.submitted.made_by.model_copy(update=of_sweep)
             stored.publish(
                 store, make_result(run, gpus=gpus, step_times=times, submitted_at=at, made_by=made_by)
@@ -90,10 +95,7 @@ def weekly_sweep(store: Store, make_result: Callable[..., Result]) -> None:
 
 
 @pytest.mark.usefixtures("weekly_sweep")
-def test_the_tab_of_a_sweep_has_its_cells_their_verdicts_and_its_cost(
-    page: Page, auth_manager: AuthManager
-) -> None:
-    auth_manager.readable |= {"scaling_sweep"}
+def test_the_tab_of_a_sweep_has_its_cells_their_verdicts_and_its_cost(page: Page) -> None:
     frame = opened(page, "/dags/scaling_sweep/runs/week-8/plugin/x?dag_id=scaling_sweep&dag_run_id=week-8")
     expect(frame.locator("#summary strong")).to_contain_text(
         "2 cells: 1 slower, 0 faster, 1 unchanged; worst"
@@ -416,3 +418,72 @@ def test_ten_thousand_runs_are_made_as_people_scroll(page: Page, store: Store, p
     expect(made).not_to_have_count(before)
     frame.locator("#search").fill("run-9876")
     expect(made).to_have_count(1)
+
+
+ITS_DAG_RUN = "/api/v2/dags/llama31/dagRuns/manual__2026-11-21"
+CLEARED = "**/api/v2/dags/llama31/clearTaskInstances"
+
+
+def test_a_cell_runs_again_if_airflow_lets_the_user(
+    watched: Watched, publish: Callable[..., Result], make_result: Callable[..., Result]
+) -> None:
+    mapped = {"task_id": "performance.wait", "map_index": 1}
+    publish("mapped", made_by=make_result("x").submitted.made_by.model_copy(update=mapped))
+    tasks = [
+        {"task_id": f"{group}.{name}", "map_index": index, "state": "success"}
+        for group in ("performance", "checkpoint.save")
+        for index in (0, 1)
+        for name in ("submit", "wait")
+    ] + [{"task_id": "report", "map_index": -1, "state": "success"}]
+    answers = iter(
+        [
+            (200, {"task_instances": tasks[:5], "total_entries": len(tasks)}),
+            (200, {"task_instances": tasks[5:], "total_entries": len(tasks)}),
+        ]
+        * 3
+    )
+    asked: list[Any] = []
+
+    def listed(route: Route) -> None:
+        status, content = next(answers)
+        route.fulfill(status=status, json=content)
+
+    def clear(route: Route) -> None:
+        asked.append(route.request.post_data_json)
+        if len(asked) == 1:
+            route.fulfill(status=403, json={"detail": "Forbidden"})
+        else:
+            route.fulfill(json={"task_instances": [], "total_entries": 0})
+
+    watched.page.route(f"**{ITS_DAG_RUN}/taskInstances?**", listed)
+    watched.page.route(CLEARED, clear)
+    frame = opened(watched.page, f"{RUNS}&run=mapped")
+    frame.get_by_role("button", name="Run this cell again …").click()
+    frame.get_by_role("button", name="Run again", exact=True).click()
+    expect(frame.locator(".again [role=alert]")).to_have_text("Forbidden")
+    frame.get_by_role("button", name="Run again", exact=True).click()
+    expect(frame.locator(".again [role=status]")).to_contain_text("It runs again: DAG run manual__2026-11-21")
+    assert asked[1] == {
+        "dag_run_id": "manual__2026-11-21",
+        "task_ids": [["performance.submit", 1], ["performance.wait", 1], "report"],
+        "dry_run": False,
+        "only_failed": False,
+        "reset_dag_runs": True,
+    }
+    tasks[3]["state"] = "running"
+    watched.page.reload()
+    frame.get_by_role("button", name="Run this cell again …").click()
+    frame.get_by_role("button", name="Run again", exact=True).click()
+    expect(frame.locator(".again [role=alert]")).to_contain_text("performance.wait is running: wait for its")
+    assert len(asked) == 2
+    watched.complaints.clear()  # Chromium's, of the answer 403
+
+
+def test_who_may_not_edit_a_dag_run_is_offered_no_new_run_of_a_cell(
+    page: Page, publish: Callable[..., Result], auth_manager: AuthManager
+) -> None:
+    publish("mapped")
+    auth_manager.editable.clear()
+    frame = opened(page, f"{RUNS}&run=mapped")
+    expect(frame.locator("#detail-title")).to_contain_text("mapped")
+    expect(frame.get_by_role("button", name="Run this cell again …")).to_be_hidden()

@@ -1,5 +1,7 @@
 """`steptime sweep`: which sweeps there are, what one would run and cost, and starting it."""
 
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -8,17 +10,18 @@ from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.cli.recipes import check_budgets
 from steptime.cli.usage import Commands
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import SystemFailure, UserError, shown, unknown_value
 from steptime.recipes.config_files import load_each, refuse
-from steptime.recipes.models import Run
+from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import SweepPlan, runs_of
 from steptime.recipes.sweeps import list_sweeps, load_sweep
-from steptime.service.rest import AirflowClient, DagRun
+from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 from steptime.waiting import poll_until
 
 DAG_ID = "scaling_sweep"
 """The DAG that runs any sweep, when it is asked to."""
+_REPORT_TASK = "report"
 _SWEEP_TAG = "sweep"
 """Of the DAGs that run sweeps."""
 _ENDED_WITHIN_S = 300.0
@@ -55,6 +58,15 @@ steptime sweep cancel steptime_run__2026-11-22T08:00:00.000+00:00 --dry-run
 steptime sweep cancel scheduled__2026-11-23T06:00:00+00:00
 """
 
+AGAIN_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime sweep again scheduled__2026-11-23T06:00:00+00:00 llama3.1·8b·fp8·64
+
+steptime sweep again scheduled__2026-11-23T06:00:00+00:00 llama3.1·8b·fp8·64 --dry-run
+"""
+
+RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="Of the sweep, as 'sweep run' prints it.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A file of config/sweeps, without .yaml.")]
 
 
@@ -119,7 +131,7 @@ def run(name: Name, *, url: Url = None, user: User = None) -> None:
 
 @group.command(epilog=CANCEL_EXAMPLES)
 def cancel(
-    run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="Of the sweep, as 'sweep run' prints it.")],
+    run_id: RunId,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be ended.")] = False,
     url: Url = None,
@@ -131,12 +143,7 @@ def cancel(
     runs after five minutes.
     """
     with airflow_client(url, user) as client:
-        sweep = client.find_dag_run(run_id, tag=_SWEEP_TAG)
-        if sweep is None:
-            raise UserError(
-                f"Airflow at {client.url} has no sweep with the run id '{shown(run_id)}': 'steptime sweep "
-                "run' prints it, and its page in Airflow shows it."
-            )
+        sweep = _sweep(client, run_id)
         if sweep.has_ended:
             typer.echo(f"nothing of {run_id} runs: it is {sweep.state}")
         elif dry_run:
@@ -145,6 +152,60 @@ def cancel(
             client.mark_failed(sweep)
             _wait_for_end(client, sweep)
             typer.echo(f"ended {run_id} of {sweep.dag_id}")
+
+
+@group.command(epilog=AGAIN_EXAMPLES)
+def again(
+    run_id: RunId,
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="As the report and the grid name it.")],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show which tasks would run again.")] = False,
+    url: Url = None,
+    user: User = None,
+) -> None:
+    """Run one cell of a sweep again, with a new job; the other cells stay as they are.
+
+    Clears exactly the tasks of the cell, and the report, which decides the DAG run's state again. A cell
+    with a checkpoint saves and loads it again, too.
+    """
+    with airflow_client(url, user) as client:
+        sweep = _sweep(client, run_id)
+        tasks = client.task_instances(sweep.dag_id, sweep.dag_run_id)
+        chosen = _tasks_of_cell(tasks, cell)
+        if busy := next((task for task in chosen if task.is_under_way), None):
+            raise UserError(
+                f"{busy.label} is {busy.state}: wait for its end, or mark it as failed in Airflow first."
+            )
+        names = ", ".join(task.task_id for task in chosen)
+        if not dry_run:
+            client.clear(sweep, [*chosen, *(task for task in tasks if task.task_id == _REPORT_TASK)])
+        typer.echo(f"{'would run' if dry_run else 'runs'} {cell} of {run_id} again: {names}")
+
+
+def _tasks_of_cell(tasks: Sequence[TaskInstance], cell: str) -> list[TaskInstance]:
+    """The tasks of each mapped group that has the cell's label; not all of a group need have begun."""
+    names = {cell, *(f"{cell}·{mode.replace('_', ' ')}" for mode in Mode)}
+    mapped = [task for task in tasks if task.map_index >= 0]
+    groups = {(_group_of(task), task.map_index) for task in mapped if task.rendered_map_index in names}
+    if not groups:
+        raise unknown_value("cell", cell, sorted({str(task.rendered_map_index) for task in mapped}))
+    return [task for task in mapped if (_group_of(task), task.map_index) in groups]
+
+
+def _group_of(task: TaskInstance) -> str:
+    """The mapped task group: a checkpoint's has one for saving and one for loading in it."""
+    return re.sub(r"(\.(save|load))?\.[^.]+$", "", task.task_id)
+
+
+def _sweep(client: AirflowClient, run_id: str) -> DagRun:
+    """The DAG run of a sweep. Raises UserError if there is none."""
+    sweep = client.find_dag_run(run_id, tag=_SWEEP_TAG)
+    if sweep is None:
+        raise UserError(
+            f"Airflow at {client.url} has no sweep with the run id '{shown(run_id)}': 'steptime sweep run' "
+            "prints it, and its page in Airflow shows it."
+        )
+    return sweep
 
 
 def _wait_for_end(client: AirflowClient, sweep: DagRun) -> None:

@@ -6,7 +6,7 @@ validate, an unknown DAG), and SystemFailure if Airflow does not answer or has a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     import httpx
 
 _TIMEOUT_S = 30.0
+_UNDER_WAY = (
+    *("scheduled", "queued", "running", "deferred", "restarting", "up_for_retry", "up_for_reschedule"),
+)
+"""States of a task."""
 _PAGE = 100
 
 
@@ -69,6 +73,11 @@ class TaskInstance(_Answer):
     try_number: int
     start_date: datetime | None = None
     end_date: datetime | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it has begun to be scheduled and has not ended."""
+        return self.state in _UNDER_WAY
 
     @property
     def label(self) -> str:
@@ -239,6 +248,22 @@ class AirflowClient:
         """Return all tasks of a run, with each mapped instance."""
         found = self._pages(f"{_run_path(dag_id, dag_run_id)}/taskInstances", "task_instances")
         return [TaskInstance.model_validate(task) for task in found]
+
+    def clear(self, run: DagRun, tasks: Iterable[TaskInstance]) -> None:
+        """Clear exactly these tasks of a DAG run, so that they run again, and none that follow them.
+
+        With downstream tasks, Airflow 3.1 would clear those of all other mapped instances, too.
+        """
+        body = {
+            "dag_run_id": run.dag_run_id,
+            "task_ids": [
+                task.task_id if task.map_index < 0 else [task.task_id, task.map_index] for task in tasks
+            ],
+            "dry_run": False,
+            "only_failed": False,
+            "reset_dag_runs": True,
+        }
+        self._call("POST", f"/api/v2/dags/{quote(run.dag_id)}/clearTaskInstances", json=body)
 
     def log(self, dag_id: str, dag_run_id: str, task: TaskInstance) -> list[LogLine]:
         """Return the log of a task's latest try, so far."""

@@ -176,16 +176,19 @@ def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
 def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     """Answer with one run, its steps, its checkpoints, its checks, and its record.
 
-    `may_accept`: whether there is a level of its series to accept from it on, and the user may do so.
+    `may_accept`: whether there is a level of its series to accept from it on, and the user may do so;
+    `may_run_again`: whether it is a cell of a DAG run, and the user may edit that.
     """
     row = row_of(store, job_name)
     is_judged = row["state"] == "valid" and Series.of_row(row).is_judged
+    is_mapped = row["task_id"] is not None and (row["map_index"] or 0) >= 0
     record = store.record(job_name)
     return json_response(
         {
             "run": row,
             "peak_source": peak_source(row),
             "may_accept": is_judged and may_edit(row["dag_id"]),
+            "may_run_again": is_mapped and may_edit(row["dag_id"]),
             "steps": store.steps(job_name),
             "checkpoints": store.checkpoints(job_name),
             "checks": store.checks(job_name),

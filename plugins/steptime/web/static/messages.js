@@ -10,6 +10,32 @@ export function announce(...content) {
   byId("message").hidden = !content.length;
 }
 
+/**
+ * Put a button into `box` that asks before it acts: `asked` is shown with a button to go ahead and one to cancel.
+ * What goes wrong is shown beside them: the page may lie below a run.
+ */
+export function drawAsking(box, start, asked, goAhead, act) {
+  start.addEventListener("click", () => {
+    failure.hidden = true;
+    box.replaceChildren(form);
+    form.querySelector("input, button").focus();
+  });
+  const cancel = element("button", { type: "button", onclick: () => { box.replaceChildren(start); start.focus(); } }, "Cancel");
+  const failure = element("p", { className: "verdict rejected", role: "alert", hidden: true });
+  const form = element("form", { className: "filters", onsubmit }, asked, element("button", {}, goAhead), cancel, failure);
+  box.replaceChildren(start);
+
+  async function onsubmit(event) {
+    event.preventDefault();
+    try {
+      await act();
+    } catch (error) {
+      failure.replaceChildren(error.message);
+      failure.hidden = false;
+    }
+  }
+}
+
 /** Whatever a click or a timer starts: what goes wrong is shown on the page. */
 export async function attempt(action) {
   try {

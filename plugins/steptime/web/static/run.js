@@ -1,5 +1,6 @@
 // The dialog with one run whole: numbers, steps, checks, and what is needed to repeat it.
 import { drawAccept } from "./accept.js";
+import { drawAgain } from "./again.js";
 import { current, go, viewLink } from "./address.js";
 import { airflowLink, dagRunAddress, logAddress } from "./airflow.js";
 import { drawSteps } from "./charts.js";
@@ -154,6 +155,8 @@ function fill(whole) {
   const note = run.reason ?? run.warnings;
   const accepting = element("section", { className: "accepting", ariaLabel: "Accept the level from this run on" });
   drawAccept(accepting, run, whole.may_accept, () => go({ view: "trend", series: run.job_name, run: null, with: null }));
+  const again = element("section", { className: "again", ariaLabel: "Run this cell again" });
+  drawAgain(again, run, whole.may_run_again);
   const chart = element("div", { className: "chart" }, element("canvas", { id: "steps" }));
   chart.firstChild.setAttribute("role", "img");
   byId("detail-body").replaceChildren(
@@ -162,6 +165,7 @@ function fill(whole) {
     numbers(run, whole.peak_source),
     otherRun(run, current().get("with"), tryToCompare),
     accepting,
+    again,
     element("div", { id: "beside" }),
     ...(steps.length ? [section("Steps", chart)] : []),
     section("Data-quality checks", checkList(checks)),

@@ -42,6 +42,12 @@ export async function readAirflow(parts, query) {
   return [403, 404].includes(reply.status) ? null : JSON.parse(await textOf(reply));
 }
 
+/** Ask Airflow's REST API for a change, with the permissions of the user. */
+export async function sendAirflow(parts, content) {
+  const options = { signal: null, method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) };
+  return JSON.parse(await readText(`../api/v2/${parts.map(encodeURIComponent).join("/")}`, options));
+}
+
 /** An answer, or the one before if it is the same and is shown: what need not be drawn anew keeps its focus. */
 export async function readNew(before, address) {
   const text = await readText(address);
