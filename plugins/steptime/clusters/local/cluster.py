@@ -14,6 +14,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, Self
 
@@ -49,6 +50,7 @@ from steptime.errors import SystemFailure, UserError
 from steptime.files import write_whole
 from steptime.process_identity import boot_id, start_tick
 from steptime.recipes.models import Run
+from steptime.waiting import poll_until_async
 
 _CANCEL_MARGIN_S = 60
 """How long after the grace a cancelled job may take to be gone: the machine may be busy."""
@@ -156,13 +158,12 @@ class LocalCluster:
     async def cancel(self, name: str) -> None:
         """End the job with its whole process tree; return when it is gone (SystemFailure if it stays)."""
         job = self._job(name)
-        deadline = time.monotonic() + self._config.grace_s + _CANCEL_MARGIN_S
-        while not await asyncio.to_thread(_press_to_end, job):
-            if time.monotonic() > deadline:
-                raise SystemFailure(
-                    f"job {name} on {self.name} was asked to end and still runs: see {job.runner_log}"
-                )
-            await asyncio.sleep(0.02)
+        press = partial(asyncio.to_thread, _press_to_end, job)
+        timeout_s = self._config.grace_s + _CANCEL_MARGIN_S
+        if not await poll_until_async(press, every_s=0.02, timeout_s=timeout_s):
+            raise SystemFailure(
+                f"job {name} on {self.name} was asked to end and still runs: see {job.runner_log}"
+            )
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
         """Read up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
