@@ -317,14 +317,13 @@ _FILES = (
         lasts_s=(1, 10),
     ),
     Drill(
-        "disk full while publishing",
+        "disk full while a result is stored",
         (points.TRAINING,),
         faults.fill_disk,
-        {"valid": (1,), "failed": (1,)},
+        _ONE_RESULT,
         mend=faults.free_disk,
-        seen=faults.has_not_published,
+        seen=faults.store_is_waited_for,
         lasts_s=(0.5, 25),
-        reason="disk is full|No space left",
     ),
 )
 _ANYWHERE = (

@@ -97,7 +97,7 @@ def _stored(scene: Scene) -> list[StoredRun]:
         SELECT job_name, dag_run_id, state, reason,
                (SELECT json_extract(content, '$.status.state') FROM records WHERE run_id = runs.id),
                (SELECT count(*) FROM steps WHERE run_id = runs.id)
-        FROM runs WHERE submitted_at >= ?
+        FROM runs WHERE submitted_at >= ? AND published_at IS NOT NULL
     """
     return [StoredRun(*row) for row in selected(scene.site.disk / "steptime.db", query, scene.began)]
 

@@ -15,7 +15,7 @@ import slurm_faults
 from end_to_end.driving import kill, wait_until
 
 from drills import points
-from drills.scene import PUBLISH, WAIT
+from drills.scene import PARSE, WAIT
 from drills.site import SWEEP_DAG
 from steptime.clusters.slurm.states import JobRecord
 from steptime.mini_slurm import processes
@@ -554,10 +554,12 @@ def fill_disk(scene: "Scene") -> None:
             file.write(bytes(512))
 
 
-def has_not_published(scene: "Scene") -> bool:
-    """Whether the first try to publish has failed."""
-    task = scene.task(PUBLISH)
-    return task is not None and (task.state in ("up_for_retry", "failed") or task.try_number > 1)
+def store_is_waited_for(scene: "Scene") -> bool:
+    """Whether `parse` has failed to write and waits for the store."""
+    task = scene.task(PARSE)
+    if task is None or task.state != "running":
+        return False
+    return "The store is asked again" in scene.site.airflow.log_text(scene.run, task)
 
 
 def free_disk(scene: "Scene") -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from drills.scene import PARSE, PUBLISH, SUBMIT, WAIT
+from drills.scene import PARSE, PUBLISH, SUBMIT, VALIDATE, WAIT
 from steptime.mini_slurm import processes
 
 if TYPE_CHECKING:
@@ -106,13 +106,12 @@ def _open_squeue(scene: "Scene") -> None:
     scene.site.gate("squeue").open()
 
 
-def _lock_store(scene: "Scene") -> None:
-    lock = sqlite3.connect(scene.site.disk / "steptime.db", isolation_level=None)
-    scene.kept["lock"] = lock
-    lock.execute("BEGIN EXCLUSIVE")
-
-
 def _publishes(scene: "Scene") -> bool:
+    if "lock" not in scene.kept:  # the tasks before `publish` write, too
+        if scene.state(VALIDATE) != "success":
+            return False
+        scene.kept["lock"] = sqlite3.connect(scene.site.disk / "steptime.db", isolation_level=None)
+        scene.kept["lock"].execute("BEGIN EXCLUSIVE")
     if scene.state(PUBLISH) != "running":
         return False
     store = str(scene.site.disk / "steptime.db")
@@ -154,5 +153,5 @@ AFTER_SBATCH_FAILED = Point(
 QUEUED = Point("while it queues", WAIT, _stop_partition, _waits_in_queue, _start_partition)
 TRAINING = Point("while it trains", WAIT, _hold_training, _trains, _let_train)
 COLLECTING = Point("while its log is collected", PARSE, _gate_second_look_at_the_end, _collects, _open_squeue)
-PUBLISHING = Point("while it is published", PUBLISH, _lock_store, _publishes, _unlock_store)
+PUBLISHING = Point("while it is published", PUBLISH, _nothing, _publishes, _unlock_store)
 AT_ONCE = Point("at once", SUBMIT, _nothing, lambda scene: True, _nothing)

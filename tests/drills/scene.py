@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 WAIT = "performance.wait"
 SUBMIT = "performance.submit"
 PARSE = "performance.parse"
+VALIDATE = "performance.validate"
 PUBLISH = "performance.publish"
 
 
