@@ -79,8 +79,8 @@ def test_what_people_are_told_of_states_that_no_recorded_squeue_has() -> None:
         ("never", "queued", "DependencyNeverSatisfied: it can never start", None),
         ("held", "queued", "JobHeldUser: 'scontrol release' lets it go", None),
         ("rqh", "queued", "job requeued in held state", None),
-        ("deadline", "timed out", "its deadline was reached", None),
-        ("limit", "timed out", "the time limit was reached", None),
+        ("deadline", "timed_out", "its deadline was reached", None),
+        ("limit", "timed_out", "the time limit was reached", None),
     ],
 )
 def test_ended_jobs_in_squeue(name: str, state: str, reason: str, exit_code: int | None) -> None:
@@ -103,8 +103,8 @@ def test_ended_jobs_in_squeue(name: str, state: str, reason: str, exit_code: int
         ("preempted", "failed", "preempted by another job", None),
         ("nodefail4", "failed", "a node failed", None),
         ("multi", "cancelled", "cancelled", None),
-        ("limit", "timed out", "the time limit was reached", None),
-        ("deadline", "timed out", "its deadline was reached", None),
+        ("limit", "timed_out", "the time limit was reached", None),
+        ("deadline", "timed_out", "its deadline was reached", None),
     ],
 )
 def test_ended_jobs_in_sacct(name: str, state: str, reason: str, exit_code: int | None) -> None:

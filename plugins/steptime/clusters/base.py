@@ -4,6 +4,7 @@ Backends are asynchronous because triggers wait for hundreds of jobs on one even
 it. A job's identity is its unique name: after a lost reply or a killed worker the name is looked up.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -14,8 +15,20 @@ from pydantic import Field, PositiveInt
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 
+_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
+"""Plain enough to be a folder, an argument and a label on every kind of cluster."""
+
 SCRIPT_FILE = "job.sh"
 """The job script's name in the job's folder."""
+
+
+def check_job_name(name: str) -> None:
+    """Raise UserError if `name` cannot be a job's."""
+    if not _JOB_NAME.fullmatch(name):
+        raise UserError(
+            f"job name {name!r} cannot be used: write letters, digits, '.', '_' and '-', "
+            "begin with a letter or digit, at most 200 in all"
+        )
 
 
 class JobState(StrEnum):
@@ -26,7 +39,7 @@ class JobState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    TIMED_OUT = "timed out"
+    TIMED_OUT = "timed_out"
     UNKNOWN = "unknown"
 
     @property

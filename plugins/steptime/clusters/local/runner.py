@@ -176,7 +176,7 @@ def _watch(process: "subprocess.Popen[bytes]", time_limit_s: int, job: JobFolder
         remaining_s = time_is_up - time.monotonic()
         woken = signal.sigtimedwait(_WATCHED, remaining_s) if remaining_s > 0 else None
         if woken is None:
-            return ended_now("timed out", f"the time limit of {time_limit_s} s was reached")
+            return ended_now("timed_out", f"the time limit of {time_limit_s} s was reached")
         if woken.si_signo == signal.SIGTERM:
             by = "cancelled" if job.cancel_wish.exists() else "cancelled: something else ended its runner"
             return ended_now("cancelled", by)

@@ -34,7 +34,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from steptime.clusters.names import check_job_name
+from steptime.clusters.base import check_job_name
 from steptime.files import write_whole
 from steptime.process_identity import boot_id
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from steptime.clusters.base import Installation, Job, JobState
-from steptime.clusters.names import check_job_name
+from steptime.clusters.base import Installation, Job, JobState, check_job_name
 from steptime.clusters.runai.phases import Notes, PodEnd, Stop
 from steptime.errors import UserError, shown
 from steptime.files import write_whole

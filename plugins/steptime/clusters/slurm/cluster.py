@@ -16,9 +16,8 @@ from typing import Self
 
 from pydantic import PositiveInt
 
-from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobState, JobStatus
+from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobState, JobStatus, check_job_name
 from steptime.clusters.connections import Connections, no_connections
-from steptime.clusters.names import check_job_name
 from steptime.clusters.slurm.commands import Silent, SlurmCommands
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.end_record import end_record_path, read_end_record, status_by_script
