@@ -23,7 +23,7 @@ from steptime.judging.findings import Comparison
 from steptime.judging.judged import Judged
 from steptime.judging.judgements import Records, judge_runs
 from steptime.judging.series import JudgedRun, Series
-from steptime.results.columns import of_series
+from steptime.results.columns import COLUMNS, of_series
 
 WEEK_S = 7 * 86_400.0
 WEEKS, LAST = 26, 25
@@ -182,7 +182,8 @@ class HalfYear:
             }
         job = f"{'-'.join(map(str, key))}-{week:02}{'abc'[number]}"
         submitted_at = STARTED_AT + week * WEEK_S + 60 * place + 3600 * number
-        row = {"job_name": job, "nodes": ", ".join(nodes), "submitted_at": submitted_at}
+        row = dict.fromkeys(column.name for column in COLUMNS)
+        row |= {"job_name": job, "nodes": ", ".join(nodes), "submitted_at": submitted_at}
         self.runs[key].append(JudgedRun(row, seconds, "median of steps 30 to 49"))
         self.weeks[job] = week
         self.records[job] = _record(made, nodes)
