@@ -1,0 +1,364 @@
+"""`make test-compose`: build, start and break the team deployment, as real containers."""
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from engine import STAND_INS, NoEngineError, base_images, engine
+
+from steptime.errors import SystemFailure, UserError
+from steptime.local_services import is_free
+from steptime.service.rest import AirflowClient, DagRun
+
+ROOT = Path(__file__).parents[2]
+PORT = next(port for port in range(18080, 18180) if is_free(port))
+PASSWORDS = ("AIRFLOW_DB", "STORE_DB", "AIRFLOW_ADMIN", "REDIS")
+AIRFLOW = ("api-server", "scheduler", "dag-processor", "triggerer", "worker", "cleanup")
+"""The services that an upgrade replaces; the cluster is not one of them."""
+KILLED = (
+    "api-server",
+    "scheduler",
+    "dag-processor",
+    "triggerer",
+    "worker",
+    "redis",
+    "airflow-db",
+    "store-db",
+)
+_STARTS_WITHIN_S = 900
+_RUNS_WITHIN_S = 1200
+_STEPS = 1500
+"""Enough for services to be killed one after another while the run trains."""
+Found = TypeVar("Found")
+
+
+class Deployment:
+    """A copy of the checkout with its own .env, and the containers that Compose makes from it."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self.environment = environment
+        tracked = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        for name in filter(None, tracked.stdout.split("\0")):
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, folder / name)
+        self.values = {
+            **{f"{name}_PASSWORD": secrets.token_hex(16) for name in PASSWORDS},
+            **{f"AIRFLOW_{name}": secrets.token_hex(32) for name in ("API_SECRET_KEY", "JWT_SECRET")},
+            "AIRFLOW_FERNET_KEY": urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+            "AIRFLOW_EXECUTOR": "CeleryExecutor",
+            "AIRFLOW_PORT": str(PORT),
+            "COMPOSE_PROJECT_NAME": "steptime-test",
+            "COMPOSE_PROFILES": "celery",
+            "COMPOSE_FILE": "docker-compose.yaml:docker-compose.mini-slurm.yaml:docker-compose.override.yaml",
+            **base_images(environment),
+        }
+        self.version("1")
+        self._site()
+
+    def version(self, number: str) -> None:
+        """Set the version of the package and the tag of its images."""
+        package = self.folder / "plugins/steptime/__init__.py"
+        lines = package.read_text().splitlines()
+        lines = [f'__version__ = "{number}"' if line.startswith("__version__") else line for line in lines]
+        package.write_text("\n".join(lines) + "\n")
+        self.values["STEPTIME_VERSION"] = number
+        (self.folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in self.values.items()))
+
+    def _site(self) -> None:
+        """Give the images this machine's certificates, package index and folders of wheels."""
+        site = self.folder / "docker/site"
+        authorities = site / "usr/local/share/ca-certificates"
+        authorities.mkdir(parents=True)
+        for certificate in Path("/usr/local/share/ca-certificates").glob("**/*.crt"):
+            shutil.copy(certificate, authorities)
+        told = subprocess.run(
+            [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+        ).stdout
+        settings = dict(line.partition("=")[::2] for line in told.splitlines())
+        kept = {
+            name: words
+            for name in ("index-url", "extra-index-url", "find-links")
+            if (
+                words := [
+                    word
+                    for word in settings.get(f"global.{name}", "").strip("'").split()
+                    if ":///" not in word
+                ]
+            )
+        }
+        text = "".join(f"{name} = {' '.join(words)}\n" for name, words in kept.items())
+        (site / "etc").mkdir()
+        (site / "etc/pip.conf").write_text(f"[global]\ncert = /etc/ssl/certs/ca-certificates.crt\n{text}")
+        folders = [f"{word}:{word}:ro" for word in kept.get("find-links", []) if Path(word).is_dir()]
+        services = {name: {"volumes": folders} for name in ("worker", "mini-slurm")} if folders else {}
+        (self.folder / "docker-compose.override.yaml").write_text(json.dumps({"services": services}))
+
+    def docker(self, *arguments: str) -> str:
+        """Run docker and return its output. Raises SystemFailure."""
+        command = ["docker", *arguments]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise SystemFailure(f"{' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-3000:]}")
+        return done.stdout
+
+    def compose(self, *arguments: str) -> str:
+        """Run Compose and return its output. Raises SystemFailure."""
+        return self.docker("compose", *arguments)
+
+    def up(self, *options: str) -> float:
+        """Start everything and wait until every service is healthy; return how long it took, seconds."""
+        began = time.monotonic()
+        self.compose("up", "--detach", "--no-build", "--scale=worker=2", *options)
+        self.wait_until_healthy()
+        return time.monotonic() - began
+
+    def containers(self) -> list[dict[str, str]]:
+        """Return the running containers as Compose shows them."""
+        return [json.loads(line) for line in self.compose("ps", "--format=json").splitlines()]
+
+    def wait_until_healthy(self) -> None:
+        """Wait until all 11 containers run, and all with a health check are healthy."""
+
+        def healthy() -> bool:
+            found = self.containers()
+            return len(found) == 11 and all(
+                one["State"] == "running"
+                and one["Health"] == ("" if one["Service"] == "cleanup" else "healthy")
+                for one in found
+            )
+
+        try:
+            wait_for("every service is healthy", healthy, _STARTS_WITHIN_S)
+        except SystemFailure:
+            print(self.compose("ps", "--all"), self.compose("logs", "--tail=20"))
+            raise
+
+    def kill(self, service: str) -> None:
+        """SIGKILL a container's first process from outside, which Docker takes for a crash."""
+        container = next(one["ID"] for one in self.containers() if one["Service"] == service)
+        process = self.docker("inspect", "--format={{.State.Pid}}", container).strip()
+        program = f"import os; os.kill({process}, 9)"
+        image = f"steptime:{self.values['STEPTIME_VERSION']}"
+        outside = ["--pid=host", "--user=0", "--entrypoint=python"]
+        self.docker("run", "--rm", *outside, image, "-c", program)
+
+    def airflow(self) -> AirflowClient:
+        """Return a client that logs in as the first user."""
+        return AirflowClient(f"http://127.0.0.1:{PORT}", "admin", self.values["AIRFLOW_ADMIN_PASSWORD"])
+
+    def start(self, cluster: str, steps: int | None = None) -> DagRun:
+        """Start a run on one GPU."""
+        conf = {
+            "gpus": "1",
+            "checkpoint": False,
+            "cluster": cluster,
+            **({"max_steps": steps} if steps else {}),
+        }
+        with self.airflow() as client:
+            return client.trigger("llama31", conf, patience_s=300)
+
+    def ended(self, run: DagRun) -> DagRun:
+        """Wait for the end of a DAG run, which has to succeed."""
+
+        def end() -> DagRun | None:
+            with suppress(SystemFailure), self.airflow() as client:
+                now = client.dag_run(run.dag_id, run.dag_run_id)
+                return now if now.has_ended else None
+            return None
+
+        now = wait_for(f"the end of {run.dag_run_id}", end, _RUNS_WITHIN_S)
+        if now.state != "success":
+            with self.airflow() as client:
+                tasks = client.task_instances(run.dag_id, run.dag_run_id)
+            print({task.label: task.state for task in tasks}, self.compose("logs", "--tail=40", "worker"))
+            raise SystemFailure(f"{run.dag_run_id} has {now.state}")
+        return now
+
+    def jobs(self) -> list[str]:
+        """Return the state of every job in Slurm's accounting."""
+        conf = "SLURM_CONF=/opt/steptime/home/slurm/etc/slurm.conf"
+        asked = (
+            "sacct",
+            "--allocations",
+            "--duplicates",
+            "--noheader",
+            "--parsable2",
+            "--format=State",
+            "--starttime=now-1days",
+        )
+        return self.compose("exec", "-T", "mini-slurm", "env", conf, *asked).splitlines()
+
+    def results(self) -> list[str]:
+        """Return the names of all results in the store."""
+        told = self.compose("exec", "-T", "api-server", "steptime", "results", "--format=json")
+        return sorted(row["job_name"] for row in json.loads(told)["results"])
+
+    def training(self, jobs: int) -> tuple[DagRun, int]:
+        """Start a long run and wait until Slurm runs its job; return it, and `jobs` with this one."""
+        run = self.start("mini-slurm", _STEPS)
+        wait_for("its job runs", lambda: self.jobs()[jobs:] == ["RUNNING"], _RUNS_WITHIN_S)
+        return run, jobs + 1
+
+
+def _words(settings: dict[str, str], name: str) -> list[str]:
+    return settings.get(f"global.{name}", "").strip("'").split()
+
+
+def wait_for(what: str, condition: Callable[[], Found | None], timeout_s: float) -> Found:
+    """Poll until the condition returns something true. Raises SystemFailure after `timeout_s` seconds."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise SystemFailure(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(1)
+    return found
+
+
+def check(what: str, found: object, expected: object) -> None:
+    """Raise SystemFailure if two values differ."""
+    if found != expected:
+        raise SystemFailure(f"{what}: {found} instead of {expected}")
+
+
+_BEGAN = time.monotonic()
+
+
+def say(sentence: str) -> None:
+    """Print a sentence with the minutes since the start."""
+    print(f"{(time.monotonic() - _BEGAN) / 60:5.1f} min  {sentence}", flush=True)
+
+
+def builds_and_runs(deployment: Deployment) -> int:
+    """Build once, start everything, and run on both clusters; return how many Slurm jobs there were."""
+    dangling = ("images", "--quiet", "--filter=dangling=true")
+    before = deployment.docker(*dangling)
+    deployment.compose("build")
+    check("dangling images", deployment.docker(*dangling), before)
+    say("built the image of the services and the image of the mini Slurm; no dangling images")
+    say(f"all services are healthy after {deployment.up():.0f} s, with two Celery workers")
+    user = deployment.compose("exec", "-T", "scheduler", "id", "-u").strip()
+    check("the user of a service", user, "50000")
+    deployment.compose("exec", "-T", "scheduler", "airflow", "dags", "unpause", "--yes", "llama31")
+    for cluster in ("local", "mini-slurm"):
+        run = deployment.ended(deployment.start(cluster))
+        say(f"a run on the cluster {cluster} succeeded: {run.dag_run_id}")
+    check("results", len(deployment.results()), 2)
+    return 1
+
+
+def survives_kills(deployment: Deployment, jobs: int) -> int:
+    """Kill each service while a run trains; return how many jobs there were so far, one for each run."""
+    run = None
+    for service in KILLED:
+        if run is None or deployment.jobs()[-1] != "RUNNING":
+            if run is not None:
+                deployment.ended(run)
+            run, jobs = deployment.training(jobs)
+        began = time.monotonic()
+        deployment.kill(service)
+        deployment.wait_until_healthy()
+        states = deployment.jobs()
+        check(f"jobs after {service} was killed", states, ["COMPLETED"] * (jobs - 1) + [states[-1]])
+        say(
+            f"killed {service} during a run: healthy after {time.monotonic() - began:.0f} s; "
+            f"{jobs - 1} jobs before, 1 job of this run: {states[-1]}"
+        )
+    if run is not None:
+        deployment.ended(run)
+    check("jobs", deployment.jobs(), ["COMPLETED"] * jobs)
+    check("results", len(deployment.results()), jobs + 1)  # and that of the local cluster
+    say(f"every run succeeded with one job: {jobs} jobs on the mini Slurm, all COMPLETED, {jobs + 1} results")
+    return jobs
+
+
+def survives_the_cluster(deployment: Deployment, jobs: int) -> int:
+    """Kill the cluster during a run; return how many jobs there were so far."""
+    run, jobs = deployment.training(jobs)
+    deployment.kill("mini-slurm")
+    deployment.wait_until_healthy()
+    deployment.ended(run)
+    states = deployment.jobs()
+    of_run = states[jobs - 1 :]
+    say(f"killed mini-slurm during a run: that run succeeded with {len(of_run)} jobs: {', '.join(of_run)}")
+    return len(states)
+
+
+def survives_restarts(deployment: Deployment, jobs: int) -> int:
+    """Restart databases and Redis during a run, then everything; return how many jobs there were so far."""
+    volumes = deployment.docker("volume", "ls", "--quiet")
+    run, jobs = deployment.training(jobs)
+    deployment.compose("restart", "airflow-db", "store-db", "redis")
+    deployment.ended(run)
+    check("jobs", len(deployment.jobs()), jobs)
+    say("restarted both PostgreSQL and Redis during a run: it succeeded with one job")
+    before, known = deployment.results(), deployment.jobs()
+    deployment.compose("down")
+    check("volumes after down", deployment.docker("volume", "ls", "--quiet"), volumes)
+    say(f"down, and all healthy again {deployment.up():.0f} s after up; down left no other volume")
+    check("results", deployment.results(), before)
+    check("jobs", deployment.jobs(), known)
+    deployment.ended(run)  # logs in with the first user's password
+    say(f"all {len(before)} results, {len(known)} jobs, the DAG runs and the first user are there")
+    return jobs
+
+
+def survives_an_upgrade(deployment: Deployment, jobs: int) -> None:
+    """Replace the image of all services of Airflow during a run."""
+    run, jobs = deployment.training(jobs)
+    deployment.version("2")
+    deployment.compose("build", "init")
+    deployment.compose("up", "--detach", "--no-build", "--scale=worker=2", "init", *AIRFLOW)
+    deployment.wait_until_healthy()
+    deployment.ended(run)
+    check("jobs", len(deployment.jobs()), jobs)
+    version = deployment.compose("exec", "-T", "scheduler", "steptime", "--version").strip()
+    check("the version", version, "steptime 2")
+    deployment.docker("image", "inspect", "steptime:1")
+    say(f"upgraded the image during a run: it succeeded with one job; now {version}, and steptime:1 is kept")
+
+
+def main() -> int:
+    """Run the scenario; 0 if all of it succeeded, or if no engine can be started."""
+    try:
+        with engine() as environment, tempfile.TemporaryDirectory(prefix="steptime-compose-") as folder:
+            Path(folder).chmod(0o755)
+            os.umask(0o022)
+            say("a Docker engine answers")
+            deployment = Deployment(Path(folder), environment)
+            say(f"base images: {', '.join(deployment.values[name] for name in STAND_INS)}")
+            try:
+                jobs = builds_and_runs(deployment)
+                jobs = survives_kills(deployment, jobs)
+                jobs = survives_the_cluster(deployment, jobs)
+                jobs = survives_restarts(deployment, jobs)
+                survives_an_upgrade(deployment, jobs)
+            finally:
+                deployment.compose("down", "--volumes")
+    except NoEngineError as error:
+        print(f"{'=' * 100}\nSKIPPED, NOTHING WAS TESTED: {error}\n{'=' * 100}", file=sys.stderr)
+        return 0
+    except (SystemFailure, UserError) as error:
+        say(f"FAILED: {error}")
+        return 1
+    say("everything succeeded")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
