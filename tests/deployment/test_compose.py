@@ -161,7 +161,8 @@ def test_what_people_edit_is_mounted_read_only(services: dict[str, Any]) -> None
 def test_the_mini_slurm_and_airflow_share_state_user_and_packages(services: dict[str, Any]) -> None:
     """Airflow finds the login in a file there, whose key only the same user can read."""
     slurm, scheduler = services["mini-slurm"], services["scheduler"]
-    assert "steptime-home:/opt/steptime/home" in str(slurm["volumes"]) + str(scheduler["volumes"])
+    for service in (slurm, scheduler):
+        assert ("steptime-home", "/opt/steptime/home", False) in map(_mount, service["volumes"])
     kept = json.loads(scheduler["environment"]["AIRFLOW__SECRETS__BACKEND_KWARGS"])["connections_file_path"]
     assert Path(kept).relative_to("/opt/steptime/home") == Path("airflow/connections.json")
     assert f"--ssh-host {slurm['hostname']}" in slurm["command"][0]
