@@ -37,7 +37,7 @@ KILLED = (
 )
 _STARTS_WITHIN_S = 900
 _RUNS_WITHIN_S = 1200
-_STEPS = 1500
+_STEPS = 600
 """Enough for services to be killed one after another while the run trains."""
 Found = TypeVar("Found")
 
@@ -304,6 +304,7 @@ def survives_restarts(deployment: Deployment, jobs: int) -> int:
     volumes = deployment.docker("volume", "ls", "--quiet")
     run, jobs = deployment.training(jobs)
     deployment.compose("restart", "airflow-db", "store-db", "redis")
+    check("the newest job", deployment.jobs()[-1], "RUNNING")
     deployment.ended(run)
     check("jobs", len(deployment.jobs()), jobs)
     say("restarted both PostgreSQL and Redis during a run: it succeeded with one job")
@@ -324,6 +325,7 @@ def survives_an_upgrade(deployment: Deployment, jobs: int) -> None:
     deployment.version("2")
     deployment.compose("build", "init")
     deployment.compose("up", "--detach", "--no-build", "--scale=worker=2", "init", *AIRFLOW)
+    check("the newest job", deployment.jobs()[-1], "RUNNING")
     deployment.wait_until_healthy()
     deployment.ended(run)
     check("jobs", len(deployment.jobs()), jobs)
