@@ -31,6 +31,7 @@ from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from steptime.airflow import base, installation
 from steptime.airflow.dag_builder import training_dag
 from steptime.airflow.sensors import TrainingSensor
+from steptime.airflow.states import DELETED
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Staged
 from steptime.clusters.config import load_cluster
@@ -38,8 +39,10 @@ from steptime.clusters.local.cluster import LocalCluster, connect
 from steptime.files import write_whole
 from steptime.judging.judgements import keep_measured, keep_verdict
 from steptime.recipes.models import Run
-from steptime.results.models import Result
+from steptime.results.models import Result, Submitted
 from steptime.results.store import Store
+from steptime.runs import ledger
+from steptime.runs.launch import Attempt
 
 __all__ = ["a_run", "home", "planned"]  # fixtures
 
@@ -202,7 +205,7 @@ class TaskStates:
     """Airflow, asked for the state of a task: each time it gives the next answer; the last stays."""
 
     answers: list[str | Exception | None]
-    """None where there is no such task, or it has no state."""
+    """None of a task that is cleared or has not begun, DELETED if there is none."""
 
     def send(self, asked: GetTaskStates) -> TaskStatesResult:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -212,7 +215,7 @@ class TaskStates:
             time.sleep(3600)
         (run_id,), (task_id,) = asked.run_ids or (), asked.task_ids or ()
         states = {f"{task_id}_{asked.map_index}": answer}
-        return TaskStatesResult(task_states={run_id: states} if answer else {})
+        return TaskStatesResult(task_states={} if answer == DELETED else {run_id: states})
 
 
 @pytest.fixture
@@ -235,13 +238,48 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
     return kept
 
 
+RUN_AFTER = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def add_to_ledger(submitted: dict[str, Any]) -> None:
+    """Have the ledger know what was submitted for the first performance run."""
+    given = Submitted.model_validate(submitted)
+    if ledger.find(given.job.name) is not None:
+        return
+    attempt = Attempt(
+        place=base.place_of({"ti": TaskInstance()}),  # type: ignore[typeddict-item]
+        installation=given.job.installation or installation.this_installation(),
+        run_after=RUN_AFTER.timestamp(),
+        max_tries=TaskInstance.max_tries,
+        run=given.run,
+        request=given.request,
+        made_by=given.made_by,
+    )
+    job = attempt.job(given.attempt, load_cluster("local"))
+    ledger.add(job.model_copy(update={"name": given.job.name, "created_at": time.time()}))
+    ledger.note_submitted(given.job)
+
+
+def submitted_job(handle: dict[str, str]) -> dict[str, Any]:
+    """What the ledger has of a job that `submit` has returned: a `Submitted` as JSON."""
+    found = ledger.find(handle["job"])
+    assert found is not None
+    assert found.submitted is not None
+    return found.submitted.model_dump(mode="json")
+
+
 @pytest.fixture
 def make_context(variables: Variables) -> Callable[..., dict[str, Any]]:
-    """Contexts of tries of one task instance: the same state store in each."""
+    """Contexts of tries of one task instance: the same state store in each.
+
+    `submitted` is a `Submitted` as JSON that the ledger then has.
+    """
     store = StateStore()
 
-    def make(**task_instance: Any) -> dict[str, Any]:
-        run_after = datetime(2026, 11, 21, tzinfo=UTC)
+    def make(*, submitted: dict[str, Any] | None = None, **task_instance: Any) -> dict[str, Any]:
+        run_after = task_instance.pop("run_after", RUN_AFTER)
+        if submitted is not None:
+            add_to_ledger(submitted)
         return {
             "ti": TaskInstance(**task_instance),
             "dag_run": SimpleNamespace(run_after=run_after, conf={}),
@@ -264,7 +302,8 @@ def task_of(task_id: str, **rendered: Any) -> Any:
 
 def wait_task(submitted: dict[str, Any], **arguments: Any) -> TrainingSensor:
     """The task that waits for the job of a performance run, of the DAG that has these arguments."""
-    task: TrainingSensor = _task_of(_shipped_dag(**arguments), "performance.wait", {"submitted": submitted})
+    handle = {"cluster": submitted["job"]["cluster"], "job": submitted["job"]["name"]}
+    task: TrainingSensor = _task_of(_shipped_dag(**arguments), "performance.wait", {"submitted": handle})
     return task
 
 
@@ -322,12 +361,10 @@ def submission(
     a_run: Callable[..., Run],
     staged: Staged,
     make_context: Callable[..., dict[str, Any]],
-    airflow_says: Callable[..., TaskStates],
 ) -> Callable[..., dict[str, Any]]:
-    """Submits a run of the stand-in and gives what `submit` hands on; keywords are its environment."""
+    """Submits a run of the stand-in; gives the `Submitted` as JSON. Keywords are its environment."""
 
     def submit(**environment: str) -> dict[str, Any]:
-        airflow_says(None)  # of the task that is to wait
-        return submit_task(a_run(**environment), staged).execute(make_context())
+        return submitted_job(submit_task(a_run(**environment), staged).execute(make_context()))
 
     return submit

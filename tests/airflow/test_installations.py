@@ -21,38 +21,33 @@ from steptime.recipes.planning import Plan
 from steptime.results.models import Result, Submitted
 from steptime.results.store import Store
 
-from .conftest import StateStore, Variables, submit_task, task_of, trigger_of
+from .conftest import Variables, submit_task, submitted_job, task_of, trigger_of, wait_task
 
 MakeContext = Callable[..., dict[str, Any]]
 Submit = Callable[..., Submitted]
 
 
 @pytest.fixture
-def submit(a_run: Callable[..., Run], staged: Staged, airflow_says: Callable[..., Any]) -> Submit:
+def submit(a_run: Callable[..., Run], staged: Staged) -> Submit:
     """One try of `submit`, in a context, of a run that never ends."""
 
     def try_once(context: dict[str, Any]) -> Submitted:
-        airflow_says(None)  # of the task that is to wait
         task = submit_task(a_run(STAND_IN="hang"), staged)
-        return Submitted.model_validate(task.execute(context))
+        return Submitted.model_validate(submitted_job(task.execute(context)))
 
     return try_once
 
 
-def end(submitted: dict[str, Any], context: dict[str, Any]) -> None:
-    task_of("performance.end", submitted=submitted).execute(context)
-
-
 @pytest.fixture
 def other(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """In another Airflow: a context of the same task there. With `kept`, its database is a copy."""
+    """In another Airflow: a context of the same task there."""
 
     @contextmanager
-    def there(kept: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    def there() -> Iterator[dict[str, Any]]:
         with monkeypatch.context() as patched:
             patched.setattr(installation, "Variable", Variables())
             patched.setenv("AIRFLOW__API__BASE_URL", "http://staging.example")
-            yield {**make_context(), "task_state_store": StateStore(dict(kept or {}))}
+            yield make_context()
 
     return there
 
@@ -91,8 +86,7 @@ def test_the_same_dag_run_of_two_installations_has_a_job_in_each(
     assert submit(make_context()).job == ours.job
 
 
-@pytest.mark.long
-def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_named_and_left_alone(
+def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_left_alone(
     submit: Submit,
     make_context: MakeContext,
     other: Callable[..., Any],
@@ -101,25 +95,23 @@ def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_named_and_left_alon
     cluster: LocalCluster,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As where staging is production's backup: tasks, triggers and what was handed on are there, no id is."""
-    context = make_context()
-    ours = submit(context)
+    """As where staging is production's backup, with the same metrics store: tasks and triggers are there."""
+    ours = submit(make_context())
     handed_on = ours.model_dump(mode="json")
     assert ours.job.installation is not None
-    told = rf"{ours.job.name}' .* of another installation of steptime, .*{ours.job.installation.id}"
-    trigger = trigger_of(handed_on, context)
-    with other(context["task_state_store"].kept) as there:
-        with pytest.raises(AirflowFailException, match=told):
-            end(handed_on, there)
-        with pytest.raises(AirflowFailException, match=told):
-            task_of("performance.wait", submitted=handed_on).execute(there)
+    trigger = trigger_of(handed_on, make_context())
+    with other() as there:
+        task_of("performance.end").execute(there)
+        with pytest.raises(AirflowFailException, match="no job was submitted for this run"):
+            wait_task(handed_on).execute(there)
         airflow_says("failed")
         trigger.task_instance = there["ti"]
         asyncio.run(trigger.on_kill())
+        told = rf"{ours.job.name}' .* of another installation of steptime, .*{ours.job.installation.id}"
         assert re.search(rf"is not ended: job '{told}", capsys.readouterr().out)
         theirs = submit(there)
         assert theirs.job.name != ours.job.name
-        end(theirs.model_dump(mode="json"), there)
+        task_of("performance.end").execute(there)
         assert state(cluster, theirs.job) is JobState.CANCELLED
     assert state(cluster, ours.job).is_live
 

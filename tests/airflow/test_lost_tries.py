@@ -5,10 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
+from steptime.results.store import Store
+from steptime.runs import ledger
 
 from .conftest import TaskStates, logged, task_of, wait_task
 
@@ -25,11 +27,11 @@ def state(cluster: LocalCluster, submitted: dict[str, Any]) -> JobState:
 
 def begin(submitted: dict[str, Any], context: dict[str, Any]) -> None:
     with pytest.raises(TaskDeferred):
-        task_of("performance.wait", submitted=submitted).execute(context)
+        wait_task(submitted).execute(context)
 
 
 def event(submitted: dict[str, Any], **told: Any) -> dict[str, Any]:
-    return {"job": submitted["job"], **told}
+    return {"job": submitted["job"]["name"], **told}
 
 
 @pytest.mark.parametrize("group", ["performance", "checkpoint.save", "checkpoint.load"])
@@ -44,7 +46,7 @@ def test_what_waits_behind_a_last_try_that_was_lost_leaves_the_job_alone(
     left = f"this is the last try: should it be lost, job {submitted['job']['name']} is left as it is"
     assert left in logged(lambda: begin(submitted, context))
 
-    task_of("performance.end", submitted=submitted).execute(context)
+    task_of("performance.end").execute(context)
     with pytest.raises(AirflowSkipException):
         task_of("performance.parse").execute(context)
 
@@ -58,7 +60,7 @@ def test_what_a_person_fails_before_the_last_try_is_ended(
     submitted, context = submission(STAND_IN="hang"), make_context(try_number=2)
     begin(submitted, context)
 
-    task_of("performance.end", submitted=submitted).execute(context)
+    task_of("performance.end").execute(context)
 
     assert state(cluster, submitted) is JobState.CANCELLED
 
@@ -68,11 +70,11 @@ def test_a_job_that_took_too_long_is_ended_after_the_last_try_too(
 ) -> None:
     submitted, context = submission(STAND_IN="hang"), make_context(**LAST_TRY)
     begin(submitted, context)
-    wait = task_of("performance.wait", submitted=submitted)
+    wait = wait_task(submitted)
     with pytest.raises(AirflowFailException, match="too long"):
         wait.execute_complete(context, event(submitted, overdue="too long"))
 
-    task_of("performance.end", submitted=submitted).execute(context)
+    task_of("performance.end").execute(context)
 
     assert state(cluster, submitted) is JobState.CANCELLED
 
@@ -83,8 +85,9 @@ def test_the_log_of_a_training_is_read_after_the_last_try_too(
     submitted, context = submission(), make_context(**LAST_TRY)
     wait = wait_task(submitted, deferrable=False)
 
-    assert wait.execute(context)["state"] == "succeeded"
-    assert task_of("performance.parse").execute(context)["measurement"] is not None
+    assert wait.execute(context)["job"] == submitted["job"]["name"]
+    handle = task_of("performance.parse").execute(context)
+    assert Store().measured(handle["job"]).measurement is not None
 
 
 @pytest.mark.parametrize(("try_number", "lives"), [(2, False), (3, True)])
@@ -101,23 +104,10 @@ def test_a_worker_that_is_cut_off_in_its_last_try_leaves_the_job_alone(
     submitted = submission(STAND_IN="hang")
     airflow_says("failed")
     task = wait_task(submitted, deferrable=False)
-    task.hold("local", submitted["job"]["name"], make_context(try_number=try_number))
+    held = ledger.find(submitted["job"]["name"])
+    assert held is not None
+    task.hold(held, make_context(try_number=try_number))
 
     task.on_kill()
 
     assert state(cluster, submitted).is_live is lives
-
-
-def test_a_job_that_nobody_knows_is_asked_for_three_times(
-    submission: Submit, make_context: MakeContext
-) -> None:
-    submitted, context = submission(), make_context()
-    unknown = event(submitted, status={"state": "unknown"})
-    wait = task_of("performance.wait", submitted=submitted)
-    failures = []
-    for _ in range(3):
-        with pytest.raises(AirflowException, match="does not know job") as failed:
-            wait.execute_complete(context, unknown)
-        failures.append(type(failed.value) is AirflowFailException)
-
-    assert failures == [False, False, True]

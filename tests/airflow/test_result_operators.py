@@ -15,7 +15,6 @@ from logs import line_forms
 from own_clock import waits_over_at_once
 
 from steptime.airflow.assets import published_results
-from steptime.airflow.base import SUBMITTED_KEY
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.judging.judgements import keep_measured, publish
@@ -24,7 +23,7 @@ from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 from steptime.tracking import patience
 
-from .conftest import event_of, handle_of, logged, task_of, trigger_of
+from .conftest import event_of, handle_of, logged, task_of, trigger_of, wait_task
 
 Submit = Callable[..., dict[str, Any]]
 MakeContext = Callable[..., dict[str, Any]]
@@ -43,9 +42,7 @@ def ended(submitted: dict[str, Any], make_context: MakeContext) -> dict[str, Any
 
 def parse(submitted: dict[str, Any], make_context: MakeContext) -> dict[str, Any]:
     """The handle that `parse` returns."""
-    handle: dict[str, Any] = task_of("performance.parse").execute(
-        make_context(pushed={SUBMITTED_KEY: submitted})
-    )
+    handle: dict[str, Any] = task_of("performance.parse").execute(make_context(submitted=submitted))
     return handle
 
 
@@ -121,7 +118,7 @@ def test_parse_validate_and_report_begin_with_their_sentence(
 ) -> None:
     submitted = submission()
     ended(submitted, make_context)
-    context = make_context(pushed={SUBMITTED_KEY: submitted})
+    context = make_context(submitted=submitted)
     handle: dict[str, Any] = {}
     read_log = logged(lambda: handle.update(task_of("performance.parse").execute(context)))
     checked = logged(lambda: task_of("performance.validate", handle=handle).execute(context))
@@ -194,7 +191,7 @@ def test_a_failure_out_of_reach_is_explained(
     event = ended(submitted, make_context)
 
     with structlog.testing.capture_logs() as said, pytest.raises(AirflowFailException) as failed:
-        task_of("performance.wait", submitted=submitted).execute_complete(context, event)
+        wait_task(submitted).execute_complete(context, event)
 
     assert "out of memory" in str(failed.value)
     assert submitted["job"]["log_path"] in str(failed.value)

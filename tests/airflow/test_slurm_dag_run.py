@@ -16,12 +16,11 @@ from end_to_end.driving import wait_until
 from slurm_service import MiniSlurm
 from typer.testing import CliRunner
 
-from steptime.airflow.base import SUBMITTED_KEY
 from steptime.cli import app
 from steptime.clusters.base import Staged
 from steptime.clusters.slurm.node_check import REFUSED
-from steptime.results.models import Submitted
 from steptime.results.store import Store
+from steptime.runs import ledger
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using `httpx`")]
 
@@ -61,12 +60,10 @@ def test_a_run_whose_node_died_is_trained_on_another_node(
     assert (row["label"], row["state"]) == ("tiny·fp32·1", "valid")
     assert "this is attempt 2, after job " in row["warnings"]
     stem = row["job_name"].removesuffix("2")
-    [wait] = [ti for ti in dag_run.get_task_instances() if ti.task_id == "performance.wait"]
-    handed_on = Submitted.model_validate(
-        wait.xcom_pull(task_ids=wait.task_id, key=SUBMITTED_KEY, map_indexes=0)
-    )
-    assert (handed_on.job.name, handed_on.attempt) == (row["job_name"], 2)
-    assert f"#SBATCH --exclude={node}\n" in Path(handed_on.job.directory, "job.sh").read_text()
+    noted = ledger.find(row["job_name"])
+    assert noted is not None
+    assert (noted.attempt, noted.resubmission, noted.excluded_nodes) == (2, 1, (node,))
+    assert f"#SBATCH --exclude={node}\n" in Path(noted.directory, "job.sh").read_text()
     record = json.loads(Store().record(row["job_name"])["content"])
     [before] = record["earlier_attempts"]
     assert (before["job"]["name"], before["status"]["reason"]) == (f"{stem}1", "a node failed")

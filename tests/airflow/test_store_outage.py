@@ -15,7 +15,6 @@ from postgresql_service import PostgreSQL, started_postgresql
 from stored import CheckedResult, publish
 
 from steptime.airflow.assets import published_results
-from steptime.airflow.base import SUBMITTED_KEY
 from steptime.judging.judgements import keep_measured
 from steptime.recipes.planning import Plan
 from steptime.results.database import close_engines
@@ -60,7 +59,7 @@ def make_work(
         submitted = submission(STAND_IN_STEP_S="0.001")
         asyncio.run(event_of(trigger_of(submitted, make_context())))
         store.count()
-        context = make_context(pushed={SUBMITTED_KEY: submitted})
+        context = make_context(submitted=submitted)
         return lambda: task_of("performance.parse").execute(context)
 
     def validate() -> Work:

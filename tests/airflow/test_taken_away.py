@@ -13,15 +13,17 @@ from airflow.utils.state import TaskInstanceState
 from end_to_end.driving import wait_until
 
 from steptime.airflow.base import is_taken_away
+from steptime.airflow.states import DELETED
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
+from steptime.runs import ledger
 
 from .conftest import HANGS, TaskInstance, TaskStates, trigger_of, wait_task
 
 Submit = Callable[..., dict[str, Any]]
 AirflowSays = Callable[..., TaskStates]
 
-TAKEN_AWAY = {None, "failed", "success", "skipped", "removed", "upstream_failed", "restarting"}
+TAKEN_AWAY = {DELETED, "failed", "success", "skipped", "removed", "upstream_failed"}
 NO_ANSWER = AirflowRuntimeError(ErrorResponse(detail={"message": "connection refused"}))
 
 
@@ -36,10 +38,11 @@ def test_a_task_is_taken_away_where_airflow_says_so_twice(
     """A zombie is `up_for_retry`; a trigger that another triggerer has is of a task that is `deferred`."""
     monkeypatch.setattr("steptime.airflow.base._ASKED_AGAIN_AFTER_S", 0)
     expected: dict[tuple[Any, ...], bool] = {
-        (state,): state in TAKEN_AWAY for state in (None, *(str(state) for state in TaskInstanceState))
+        (state,): state in TAKEN_AWAY
+        for state in (None, DELETED, *(str(state) for state in TaskInstanceState))
     }
-    # Cleared and under way again; and nobody who could answer.
-    expected |= {(None, "deferred"): False, ("failed", NO_ANSWER): False, (NO_ANSWER,): False}
+    # Failed and under way again; and nobody who could answer.
+    expected |= {("failed", "deferred"): False, ("failed", NO_ANSWER): False, (NO_ANSWER,): False}
 
     found = {}
     for answers in expected:
@@ -54,11 +57,19 @@ def test_the_question_is_about_one_mapped_instance(airflow_says: AirflowSays) ->
     said: list[str] = []
 
     assert not is_taken_away(TaskInstance(map_index=3), "a job", said.append)
-    assert said == ["this task is deferred: job a job goes on, and whoever waits for it will find it"]
+    assert said == ["this task is deferred: job a job goes on, and the next try finds it"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "lives"), [("up_for_retry", True), (NO_ANSWER, True), (HANGS, True), ("failed", False)]
+    ("answer", "lives"),
+    [
+        ("up_for_retry", True),
+        (None, True),
+        (NO_ANSWER, True),
+        (HANGS, True),
+        ("failed", False),
+        (DELETED, False),
+    ],
 )
 def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_taken_away(
     submission: Submit,
@@ -75,7 +86,9 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
     submitted = submission(STAND_IN="hang")
     airflow_says(answer)
     task = wait_task(submitted, deferrable=False)
-    task.hold("local", submitted["job"]["name"], make_context())
+    held = ledger.find(submitted["job"]["name"])
+    assert held is not None
+    task.hold(held, make_context())
 
     task.on_kill()
 
@@ -84,7 +97,9 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
     assert state(cluster, submitted).is_live is lives
 
 
-@pytest.mark.parametrize(("answer", "lives"), [("deferred", True), (NO_ANSWER, True), ("failed", False)])
+@pytest.mark.parametrize(
+    ("answer", "lives"), [("deferred", True), (None, True), (NO_ANSWER, True), ("failed", False)]
+)
 async def test_a_triggerer_that_drops_a_trigger_ends_only_the_job_of_a_task_that_was_taken_away(
     submission: Submit,
     make_context: Callable[..., dict[str, Any]],

@@ -2,19 +2,24 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import structlog
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from steptime.airflow import base
-from steptime.airflow.base import LEFT_KEY, SUBMITTED_KEY
 from steptime.airflow.triggers import TrainingTrigger
-from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
+from steptime.errors import Overdue
+from steptime.recipes.models import Run
+from steptime.runs import ledger
+from steptime.tracking.following import WaitLimits
 
-from .conftest import event_of, trigger_of, wait_task
+from .conftest import event_of, task_of, trigger_of, wait_task
 
 Submit = Callable[..., dict[str, Any]]
 MakeContext = Callable[..., dict[str, Any]]
@@ -25,9 +30,7 @@ async def state(cluster: LocalCluster, submission: dict[str, Any]) -> JobState:
     return (await cluster.poll([name]))[name].state
 
 
-def test_the_sensor_defers_and_hands_on_the_submission_first(
-    submission: Submit, make_context: MakeContext
-) -> None:
+def test_the_sensor_defers_for_the_job_of_the_ledger(submission: Submit, make_context: MakeContext) -> None:
     submitted, context = submission(STAND_IN="hang"), make_context()
 
     with structlog.testing.capture_logs() as lines, pytest.raises(TaskDeferred) as deferred:
@@ -37,48 +40,62 @@ def test_the_sensor_defers_and_hands_on_the_submission_first(
     waiting, log = (line["event"] for line in lines[-2:])
     assert waiting == f"waiting for job {job['name']} (id {job['job_id']}) on cluster 'local'"
     assert log == f"its log: {job['log_path']}"
-    assert context["ti"].pushed == {SUBMITTED_KEY: submitted}
+    assert context["ti"].pushed == {}
     path, arguments = deferred.value.trigger.serialize()
     assert path == "steptime.airflow.triggers.TrainingTrigger"
     assert TrainingTrigger(**arguments).serialize() == (path, arguments)
-    assert None not in (arguments["queue_s"], arguments["run_s"]), "else it would be waited for ever"
+    assert (arguments["cluster"], arguments["job"]) == ("local", job["name"])
 
 
 def test_a_tasks_own_patience_wins_over_the_clusters_files(
-    submission: Submit, make_context: MakeContext
+    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted = submission(STAND_IN="hang")
 
-    def patience(**hours: float) -> tuple[float, float]:
-        with pytest.raises(TaskDeferred) as deferred:
-            wait_task(submitted, **hours).execute(make_context())
-        _, arguments = deferred.value.trigger.serialize()
-        return arguments["patience_s"], arguments["queue_s"]
+    async def limits_only(_run: Run, _job: Job, limits: WaitLimits, *_: object, **__: object) -> JobStatus:
+        assert limits.run_s is not None, "else it would be waited for ever"
+        raise Overdue(f"{limits.patience_s:.0f} {limits.queue_s:.0f}")
+
+    monkeypatch.setattr("steptime.airflow.triggers.follow", limits_only)
+
+    def patience(**hours: float) -> list[int]:
+        trigger = trigger_of(submitted, make_context(), **hours)
+        again = TrainingTrigger(**trigger.serialize()[1])
+        return [int(seconds) for seconds in asyncio.run(again.news())["overdue"].split()]
 
     of_file = patience()
-    assert patience(patience_h=2, queue_patience_h=3) == (7200, 10_800)
-    assert patience(patience_h=2) == (7200, of_file[1])
-    assert patience(queue_patience_h=3) == (of_file[0], 10_800)
+    assert patience(patience_h=2, queue_patience_h=3) == [7200, 10_800]
+    assert patience(patience_h=2) == [7200, of_file[1]]
+    assert patience(queue_patience_h=3) == [of_file[0], 10_800]
     assert not {7200, 10_800} & {*of_file}
 
 
+@pytest.mark.parametrize(("took_s", "pause_s"), [(3.0, 5.0), (20.0, 0.0)])
 def test_no_event_comes_before_airflow_has_settled(
-    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+    submission: Submit,
+    make_context: MakeContext,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    took_s: float,
+    pause_s: float,
 ) -> None:
-    trigger, order, sleep = trigger_of(submission(), make_context()), [], asyncio.sleep
+    trigger, pauses, sleep = trigger_of(submission(), make_context()), [], asyncio.sleep
+    monkeypatch.setattr(base, "SETTLING_S", 8.0)
+    clock = SimpleNamespace(now=100.0)
 
     async def slept(seconds: float) -> None:
-        order.append(seconds)
+        pauses.append(seconds)
         await sleep(0)
 
     async def news(*_: object) -> dict[str, Any]:
-        order.append("news")
+        clock.now += took_s
         return {}
 
     monkeypatch.setattr(asyncio, "sleep", slept)
     monkeypatch.setattr(trigger, "news", news)
+    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: clock.now))
     assert asyncio.run(event_of(trigger)) == {}
-    assert order == [base.SETTLING_S, "news"]
+    assert pauses == [pause_s]
 
 
 def test_the_trigger_fires_when_the_training_has_ended(submission: Submit, make_context: MakeContext) -> None:
@@ -86,22 +103,69 @@ def test_the_trigger_fires_when_the_training_has_ended(submission: Submit, make_
     event = asyncio.run(event_of(trigger_of(submitted, make_context())))
 
     assert event["status"]["state"] == "succeeded"
-    assert wait_task(submitted).execute_complete(make_context(), event) == event["status"]
+    handle = {"cluster": "local", "job": submitted["job"]["name"]}
+    assert wait_task(submitted).execute_complete(make_context(), event) == handle
+    noted = ledger.find(handle["job"])
+    assert noted is not None
+    assert noted.state is JobState.SUCCEEDED
+    assert noted.started_at is not None
+    assert noted.ended_at is not None
 
 
-def test_news_of_a_job_from_before_a_clear_is_passed_over(
+def test_a_cleared_wait_of_a_job_that_succeeded_asks_no_cluster(
+    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow 3.1 clears the `wait` of all mapped instances with the `submit` of one."""
+    submitted = submission()
+    event = asyncio.run(event_of(trigger_of(submitted, make_context())))
+    wait_task(submitted).execute_complete(make_context(), event)
+    monkeypatch.delattr("steptime.airflow.connections.config.open_cluster")
+
+    again = make_context(max_tries=5, try_number=4)
+    assert wait_task(submitted).execute(again)["job"] == submitted["job"]["name"]
+
+
+def test_a_cleared_wait_goes_on_with_its_job_and_needs_no_xcom(
+    submission: Submit, make_context: MakeContext
+) -> None:
+    submitted = submission(STAND_IN="hang")
+    task = task_of("performance.wait", submitted=None)
+
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(make_context(max_tries=5))
+
+    assert isinstance(deferred.value.trigger, TrainingTrigger)
+    assert deferred.value.trigger.job == submitted["job"]["name"]
+
+
+def test_a_wait_of_a_job_that_ended_long_ago_does_not_defer(
+    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted = submission()
+    asyncio.run(event_of(trigger_of(submitted, make_context())))
+    monkeypatch.setattr("steptime.airflow.sensors._JUST_SUBMITTED_S", 0)
+
+    assert wait_task(submitted).execute(make_context())["job"] == submitted["job"]["name"]
+
+
+def test_a_wait_without_a_job_says_what_to_clear(make_context: MakeContext, home: Path) -> None:
+    with pytest.raises(AirflowFailException, match="clear 'submit'"):
+        task_of("performance.wait", submitted=None).execute(make_context())
+
+
+def test_an_event_of_a_job_from_before_a_clear_is_passed_over(
     submission: Submit, make_context: MakeContext
 ) -> None:
     """As a real Airflow on SQLite did: the trigger of the cleared task had the id of the next one's."""
     submitted, context = submission(STAND_IN="hang"), make_context()
-    before = {**submitted["job"], "submitted_at": submitted["job"]["submitted_at"] - 5}
-    event = {"job": before, "status": {"state": "cancelled", "reason": "cancelled"}}
+    event = {"job": "an-earlier-job", "status": {"state": "cancelled", "reason": "cancelled"}}
 
     with structlog.testing.capture_logs() as lines, pytest.raises(TaskDeferred) as deferred:
         wait_task(submitted).execute_complete(context, event)
 
-    assert deferred.value.trigger.job_json == submitted["job"]
-    assert any(line["event"].endswith("was before this task was cleared: waiting on") for line in lines)
+    assert isinstance(deferred.value.trigger, TrainingTrigger)
+    assert deferred.value.trigger.job == submitted["job"]["name"]
+    assert any("an-earlier-job is not the latest one" in line["event"] for line in lines)
 
 
 def test_a_failed_training_fails_for_good_and_says_why(
@@ -134,19 +198,18 @@ def test_other_ends_are_told_apart(
     status = JobStatus(state=state, reason="by somebody").model_dump(mode="json")
 
     with pytest.raises(AirflowFailException, match=rf"{words} \(by somebody\)"):
-        wait_task(submitted).execute_complete(make_context(), {"job": submitted["job"], "status": status})
+        wait_task(submitted).execute_complete(
+            make_context(), {"job": submitted["job"]["name"], "status": status}
+        )
 
 
-def test_a_job_that_vanished_is_an_error_that_is_retried(
-    submission: Submit, make_context: MakeContext
-) -> None:
+def test_a_job_that_vanished_is_a_failure(submission: Submit, make_context: MakeContext) -> None:
     submitted = submission()
     status = JobStatus(state=JobState.UNKNOWN).model_dump(mode="json")
+    event = {"job": submitted["job"]["name"], "status": status}
 
-    with pytest.raises(AirflowException, match="does not know job") as failed:
-        wait_task(submitted).execute_complete(make_context(), {"job": submitted["job"], "status": status})
-
-    assert not isinstance(failed.value, AirflowFailException)
+    with pytest.raises(AirflowFailException, match="does not know job"):
+        wait_task(submitted).execute_complete(make_context(), event)
 
 
 def test_a_cluster_out_of_reach_for_too_long_leaves_its_job(
@@ -163,9 +226,14 @@ def test_a_cluster_out_of_reach_for_too_long_leaves_its_job(
 
     with pytest.raises(AirflowFailException, match="patience_h in its file allows 0 s: no route to host"):
         wait_task(submitted).execute_complete(context, event)
-    assert context["ti"].pushed == {LEFT_KEY: submitted["job"]["name"]}, (
-        "`end` and a cleared `submit` read it"
-    )
+    noted = ledger.find(submitted["job"]["name"])
+    assert noted is not None
+    assert noted.abandoned, "`end` and `parse` read it"
+    with pytest.raises(TaskDeferred):
+        wait_task(submitted).execute(context)
+    taken_up = ledger.find(submitted["job"]["name"])
+    assert taken_up is not None
+    assert not taken_up.abandoned
 
 
 async def test_a_triggerer_that_shuts_down_leaves_the_job_alone(
@@ -186,7 +254,10 @@ async def test_a_triggerer_that_shuts_down_leaves_the_job_alone(
 def test_the_sensor_can_wait_in_the_worker(submission: Submit, make_context: MakeContext) -> None:
     waits = wait_task(submission(), deferrable=False)
 
-    assert waits.execute(make_context())["state"] == "succeeded"
+    handle = waits.execute(make_context())
+    noted = ledger.find(handle["job"])
+    assert noted is not None
+    assert noted.state is JobState.SUCCEEDED
 
 
 def test_a_task_that_is_taken_away_while_it_waits_in_the_worker_ends_its_job(

@@ -113,12 +113,25 @@ _PEOPLE = (
         _CANCELLED,
         dag_id=_IN_WORKER,
     ),
-    Drill("cleared while deferred", (points.QUEUED, points.TRAINING), faults.clear, {"valid": (2,)}),
     Drill(
-        "cleared while running",
+        "submit cleared while deferred",
         (points.QUEUED, points.TRAINING),
-        faults.clear,
+        faults.clear_submit,
         {"valid": (2,)},
+    ),
+    Drill(
+        "submit cleared while running",
+        (points.QUEUED, points.TRAINING),
+        faults.clear_submit,
+        {"valid": (2,)},
+        dag_id=_IN_WORKER,
+    ),
+    Drill("wait cleared while deferred", (points.QUEUED, points.TRAINING), faults.clear_wait, _ONE_RESULT),
+    Drill(
+        "wait cleared while running",
+        (points.QUEUED, points.TRAINING),
+        faults.clear_wait,
+        _ONE_RESULT,
         dag_id=_IN_WORKER,
     ),
     Drill(

@@ -15,7 +15,7 @@ import slurm_faults
 from end_to_end.driving import kill, wait_until
 
 from drills import points
-from drills.scene import PARSE, WAIT
+from drills.scene import PARSE, SUBMIT, WAIT
 from drills.site import SWEEP_DAG
 from steptime.clusters.slurm.states import JobRecord
 from steptime.mini_slurm import processes
@@ -221,10 +221,25 @@ def mark_failed(scene: "Scene") -> None:
     _wait_for_end(scene, job)
 
 
-def clear(scene: "Scene") -> None:
+def clear_submit(scene: "Scene") -> None:
     first = scene.live_job()
-    scene.site.airflow.clear(scene.run, scene.known_task(WAIT))
+    scene.site.airflow.clear(scene.run, scene.known_task(SUBMIT))
     _wait_for_end(scene, first)
+
+
+def clear_wait(scene: "Scene") -> None:
+    """The task that waits goes on with the same job."""
+    job, task = scene.live_job(), scene.known_task(WAIT)
+    scene.site.airflow.clear(scene.run, task)
+    again = f"job {job.name}: "
+
+    def waits_again() -> bool:
+        return scene.known_task(WAIT).try_number > task.try_number and again in scene.site.airflow.log_text(
+            scene.run, scene.known_task(WAIT)
+        )
+
+    wait_until(f"another try that waits for {job.name}", waits_again, _NOTICED_S)
+    assert job.job_id in _live(scene), "clearing the task that waits has ended the job"
 
 
 def clear_last_cell(scene: "Scene") -> None:
@@ -238,7 +253,7 @@ def clear_last_cell(scene: "Scene") -> None:
         scene.training.open()
         scene.site.airflow.ended(scene.run)
     scene.kept["trained_again"] = scene.schedule.way == "it has finished"
-    scene.site.airflow.clear(scene.run, scene.known_task(WAIT, cell))
+    scene.site.airflow.clear(scene.run, scene.known_task(SUBMIT, cell))
     fresh = f"{first.name.rpartition('-')[0]}-2"
     wait_until(f"job {fresh}", lambda: fresh in {job.name for job in scene.queue()}, _NOTICED_S)
 

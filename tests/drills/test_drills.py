@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 
-IN_TEST_ALL = (1, 8, 10, 14, 25, 30, 34, 39, 10000, 10002)
+IN_TEST_ALL = (1, 8, 10, 12, 14, 16, 27, 32, 36, 41, 10000, 10002)
 """Of different kinds: a worker, the connection, a person, all of Airflow; the rest is for `make drills`."""
 
 

@@ -81,6 +81,20 @@ async def test_states_are_told_when_they_change(watched: Watched) -> None:
     assert watched.lines == ["job job: running since 14:13:20 UTC on n1"]
 
 
+async def test_a_job_is_unknown_once_its_cluster_has_not_known_it_for_half_a_minute(
+    watched: Watched, clock: Clock
+) -> None:
+    unknown = JobStatus(state=JobState.UNKNOWN, reason="no such job")
+    assert await watched.sees(unknown) is None
+    clock.now += 20
+    assert await watched.sees(unknown) is None
+    assert await watched.sees(RUNNING) is None
+    clock.now += 20
+    assert await watched.sees(unknown) is None, "it was known meanwhile"
+    clock.now += 31
+    assert await watched.sees(unknown) == unknown
+
+
 async def test_steps_come_one_by_one_with_the_time_left(watched: Watched) -> None:
     await watched.sees(RUNNING, step_lines(0, 1))
 

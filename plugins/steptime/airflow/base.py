@@ -1,6 +1,7 @@
 """What operators and triggers share: the run they are about, errors in Airflow's terms, cancelling a job."""
 
 import asyncio
+import logging
 import threading
 import time
 from abc import abstractmethod
@@ -16,29 +17,33 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from pydantic import BaseModel
 from pydantic_core import from_json
 
-from steptime.airflow.budgets import commit_job
 from steptime.airflow.connections import open_cluster, patiently
-from steptime.airflow.installation import require_own
+from steptime.airflow.installation import own_ids, require_own
 from steptime.airflow.notifications import Event, notify
-from steptime.airflow.states import state_of
+from steptime.airflow.states import DELETED, state_of
 from steptime.airflow.versions import never_retry
-from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
+from steptime.clusters.base import Cluster, Job, JobStatus
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
 from steptime.recipes.models import Run
-from steptime.results.charges import withdraw_job
+from steptime.results.database import wait_for_store
 from steptime.results.models import Submitted
+from steptime.runs import launch, ledger
+from steptime.runs.launch import Reporter, note_refused
+from steptime.runs.ledger import LedgerJob, Place
 
 Done = TypeVar("Done")
 
-SETTLING_S = 1.0
-"""How long a trigger waits before it fires: if it fires before the worker has reported "deferred", Airflow
-fails the task."""
+_log = logging.getLogger(__name__)
+
+SETTLING_S = 8.0
+"""The least age of a trigger that fires. If it fires while the worker that deferred is still ending, Airflow
+can take the task for one that was killed, and fails it."""
 _KILL_WITHIN_S = 4.0
 """Airflow sends SIGKILL 5 s after SIGTERM."""
 _ASKED_AGAIN_AFTER_S = 0.5
-_TAKEN_AWAY = (None, "restarting", "success", "failed", "skipped", "removed", "upstream_failed")
-"""States of a task that was deleted or cleared or has ended; in all others somebody goes on with it."""
+_TAKEN_AWAY = (DELETED, "success", "failed", "skipped", "removed", "upstream_failed")
+"""States of a task that was deleted or has ended. In all others, cleared included, it will go on."""
 
 
 def as_json(model: BaseModel) -> dict[str, Any]:
@@ -63,8 +68,10 @@ class WaitingTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the event."""
-        await asyncio.sleep(SETTLING_S)
-        yield await self.event()
+        made_at = time.monotonic()
+        event = await self.event()
+        await asyncio.sleep(max(0.0, made_at + SETTLING_S - time.monotonic()))
+        yield event
 
     @abstractmethod
     async def event(self) -> TriggerEvent:
@@ -133,9 +140,7 @@ async def end_job(cluster: Cluster, job: Job) -> JobStatus:
     Raises SystemFailure if it stays, UserError if it is of another installation.
     """
     await asyncio.to_thread(require_own, job)
-    await cluster.cancel(job.name)
-    status = (await cluster.poll([job.name]))[job.name]
-    return status.model_copy(update={"state": JobState.UNKNOWN}) if status.state.is_live else status
+    return await launch.end_job(cluster, job.name, _log.warning)
 
 
 class RunOperator(BaseOperator):
@@ -169,43 +174,26 @@ class HoldsJob(BaseOperator):
     """Whether `failed` may only mean that Airflow has no more tries for what was lost."""
     was_taken_away = False
 
-    def hold(self, cluster: str, job_name: str, context: Context) -> None:
-        """Make this the job that `on_kill` is about."""
-        self._held = (cluster, job_name)
+    def hold(self, job: LedgerJob, context: Context) -> None:
+        """Make this the job that `on_kill` is about. Raises AirflowFailException if that has been called."""
+        self._held = (job.cluster, job.name)
         self._task_instance = context["ti"]
-
-    async def submit_held(self, cluster: Cluster, run: Run, spec: JobSpec, context: Context) -> Job:
-        """Submit the job of a run, which is held from now on, or find it; what it may take is committed.
-
-        Raises AirflowFailException if the task was taken away meanwhile: the job is cancelled then.
-        """
-        self.hold(cluster.name, spec.name, context)
-        await commit_job(cluster, run, spec.name, dag_run=dag_run_of(context))
-        try:
-            job = await cluster.submit(spec)
-        except UserError:
-            await asyncio.to_thread(withdraw_job, run, spec.name)
-            raise
-        if self.was_taken_away:  # `on_kill` may have come too early to find the job
-            await cluster.cancel(job.name)
+        if self.was_taken_away:
             raise AirflowFailException(f"the task was taken away while it submitted job '{job.name}'")
-        return job
+
+    def reporter(self, context: Context) -> Reporter:
+        """Return what a launch reports to: this task's log and `hold`."""
+        return Reporter(info=self.log.info, warn=self.log.warning, hold=lambda job: self.hold(job, context))
 
     async def submit_patiently(
-        self, config: ClusterConfig, submit: Callable[[Cluster], Awaitable[Done]], run: Run
+        self, config: ClusterConfig, submit: Callable[[Cluster], Awaitable[Done]]
     ) -> Done:
-        """Call `submit` with the cluster, as `patiently` does; take the commitment back if that gives up."""
-
-        async def unless_taken_away(cluster: Cluster) -> Done:
-            if self.was_taken_away:
-                raise AirflowFailException("the task was taken away while it waited to submit its job")
-            return await submit(cluster)
-
+        """Call `submit` with the cluster, as `patiently` does; note in the ledger if that gives up."""
         try:
-            return await patiently(config, unless_taken_away, self.log.warning)
-        except Overdue:
-            if self._held is not None:
-                await asyncio.to_thread(withdraw_job, run, self._held[1])
+            return await patiently(config, submit, self.log.warning)
+        except Overdue as refusal:
+            if self._held is not None and (job := ledger.find(self._held[1])) is not None:
+                await note_refused(job, refusal, self.log.warning)
             raise
 
     def on_kill(self) -> None:
@@ -251,7 +239,7 @@ def is_taken_away(
     for moment_s in (0, _ASKED_AGAIN_AFTER_S):
         time.sleep(moment_s)
         try:
-            state = state_of(ti, ti.task_id)
+            state = state_of(ti)
         except AirflowRuntimeError as error:
             info(f"Airflow cannot be asked about this task, so job {job_name} goes on: {error}")
             return False
@@ -259,43 +247,39 @@ def is_taken_away(
             info(f"this was the last try, and why it failed is not known: job {job_name} goes on")
             return False
         if state not in _TAKEN_AWAY:
-            info(f"this task is {state}: job {job_name} goes on, and whoever waits for it will find it")
+            info(f"this task is {state or 'cleared'}: job {job_name} goes on, and the next try finds it")
             return False
-    info(f"the task was taken away ({state or 'cleared or deleted'}): cancelling job {job_name}")
+    info(f"the task was taken away ({state}): cancelling job {job_name}")
     return True
 
 
-LEFT_KEY = "left"
-"""XCom of a wait that was given up, as its cluster was out of reach, or was lost with its last worker: the
-name of the job, which may live.
-
-No task ends it, and a cleared wait goes on with it.
-"""
-
-
-def left_job(context: Context, waited_in: str) -> str | None:
-    """Return the job that the task `waited_in` of the same mapped instance left to itself, if any."""
-    ti = context["ti"]
-    left: str | None = ti.xcom_pull(task_ids=waited_in, key=LEFT_KEY, map_indexes=ti.map_index)
-    return left
-
-
 async def cancel(cluster_name: str, job_name: str) -> None:
-    """End a job of a cluster that is opened for it."""
+    """End a job of a cluster that is opened for it, and note that in the ledger."""
     async with open_cluster(cluster_name) as cluster:
-        await cluster.cancel(job_name)
+        await launch.end_job(cluster, job_name, _log.warning)
 
 
-SUBMITTED_KEY = "submitted"
-"""XCom of what was submitted last, pushed before waiting begins: a sensor that fails returns nothing."""
+def place_of(context: Context, task_group: str | None = None) -> Place:
+    """Return the owner of the jobs of a task: its own task group, or another one, in its mapped instance."""
+    ti = context["ti"]
+    return Place(
+        installations=tuple(own_ids()),
+        dag_id=ti.dag_id,
+        dag_run_id=ti.run_id,
+        task_group=ti.task_id.rpartition(".")[0] if task_group is None else task_group,
+        map_index=-1 if ti.map_index is None else ti.map_index,
+    )
+
+
+def left_job(context: Context, waited_in: str) -> str | None:  # noqa: ARG001
+    """Return the name of the job of this mapped instance that its `wait` abandoned, if any."""
+    place = place_of(context)
+    job = wait_for_store(lambda: ledger.latest_at(place), _log.warning)
+    return job.name if job is not None and job.abandoned else None
 
 
 def last_submitted(context: Context, waited_in: str) -> Submitted | None:
-    """Return what the task `waited_in` of the same mapped instance waited for last; None if it never did."""
-    ti = context["ti"]
-    pushed = ti.xcom_pull(task_ids=waited_in, key=SUBMITTED_KEY, map_indexes=ti.map_index)
-    if pushed is None:
-        return None
-    submitted = Submitted.model_validate(pushed)
-    made_by = submitted.made_by.model_copy(update={"task_id": waited_in})
-    return submitted.model_copy(update={"made_by": made_by})
+    """Return what was submitted last in the task group of `waited_in`; None if nothing was."""
+    place = place_of(context, waited_in.rpartition(".")[0])
+    job = wait_for_store(lambda: ledger.latest_submitted_at(place), _log.warning)
+    return None if job is None else job.submitted

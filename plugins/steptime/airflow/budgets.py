@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.states import LIVE, state_of_dag_run
-from steptime.clusters.base import Cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.results import charges
 from steptime.results.budgets import BudgetExceeded
+from steptime.runs.budgets import settle_ended
 
 Info = Callable[[str], None]
 
@@ -29,22 +29,6 @@ def commit_plan(runs: Mapping[str, Sequence[Run]], *, held_by: str, info: Info) 
         budget_balances = charges.commit_plan(runs, held_by=held_by)
     for balance in budget_balances:
         info(str(balance))
-
-
-async def commit_job(cluster: Cluster, run: Run, job_name: str, *, dag_run: str) -> None:
-    """Call `results.charges.commit_job`, and again after giving back what has ended."""
-    try:
-        await asyncio.to_thread(charges.commit_job, run, job_name, dag_run=dag_run)
-    except BudgetExceeded:
-        await settle_ended(cluster)
-        await asyncio.to_thread(charges.commit_job, run, job_name, dag_run=dag_run)
-
-
-async def settle_ended(cluster: Cluster) -> None:
-    """Count those of a cluster's committed jobs that have ended as what they took."""
-    jobs, _ = await asyncio.to_thread(charges.open_commitments, cluster.name)
-    if jobs:
-        await asyncio.to_thread(charges.settle_jobs, await cluster.poll(sorted(jobs)))
 
 
 async def _settle_all(clusters: Iterable[str], info: Info) -> None:

@@ -4,8 +4,9 @@
                  ├▶ performance_runs┤
                  └▶ checkpoint_pairs┴─▶ checkpoint [per pair] save: as above; load: the same after save.wait
 
-`submit` is a setup whose teardown `end` leaves no job behind; clearing `wait` therefore clears `submit`,
-too, and a new attempt begins. `check_params` is a setup whose teardown `report` prints all results and
+The teardown `end` leaves no job behind. It has no setup, because Airflow clears a setup with each task that
+it is for, in all mapped instances. Clearing `submit` begins a new attempt, clearing `wait` goes on with the
+same job. `check_params` is a setup whose teardown `report` prints all results and
 decides the state of the DAG run.
 """
 
@@ -187,26 +188,21 @@ def train(
         sweep_cell: in a sweep, the run's cell, as XCom.
     """
     waited_in = f"{group}.wait"
-    saved_in = None if saving is None else saving.task_id
+    saved_in = None if saving is None else saving.task_id.removesuffix(".wait")
     submit = SubmitTrainingOperator(
-        task_id="submit",
-        run=run,
-        staged=staged,
-        waited_in=waited_in,
-        saved_in=saved_in,
-        sweep_cell=sweep_cell,
+        task_id="submit", run=run, staged=staged, saved_in=saved_in, sweep_cell=sweep_cell
     )
     if saving is not None:
         saving >> submit
     wait = TrainingSensor(task_id="wait", submitted=submit.output, retries=_WAITING_RETRIES, **waiting)
-    end = EndTrainingOperator(task_id="end", submitted=submit.output, waited_in=waited_in)
+    end = EndTrainingOperator(task_id="end")
     # A training that failed has its log read, too.
     parse = ReadLogOperator(task_id="parse", waited_in=waited_in, trigger_rule=TriggerRule.ALL_DONE)
     validate = ValidateOperator(task_id="validate", handle=parse.output)
     outlets = [] if published is None else [published]
     publish = PublishOperator(task_id="publish", handle=validate.output, outlets=outlets)
     wait >> parse >> validate >> publish
-    wait >> end.as_teardown(setups=submit)
+    wait >> end.as_teardown()
     return wait
 
 

@@ -32,14 +32,14 @@ _DESCRIPTION = (
 def this_installation() -> Installation:
     """Return the installation that this task is of, with a new id if it has none yet."""
     address = base_address() or "an Airflow without base_url"
-    if not _ids():
+    if not own_ids():
         Variable.set(f"{KEY_PREFIX}{uuid.uuid4().hex}", address, description=_DESCRIPTION)
-    return Installation(id=min(_ids()), address=address)
+    return Installation(id=min(own_ids()), address=address)
 
 
 def is_this(installation: Installation) -> bool:
     """Return whether this is the installation that this task or trigger is of."""
-    return installation.id in _ids()
+    return installation.id in own_ids()
 
 
 def is_own(job: Job) -> bool:
@@ -67,8 +67,8 @@ def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any
     return [row for row in rows if (found := recorded[row["job_name"]]) is None or is_own(found.job)]
 
 
-def _ids() -> list[str]:
-    """From Airflow's database, which is asked each time. Raises SystemFailure if it does not answer."""
+def own_ids() -> list[str]:
+    """Return the ids of this Airflow, asking its database each time. Raises SystemFailure if that fails."""
     try:
         return [key.removeprefix(KEY_PREFIX) for key in Variable.keys(prefix=KEY_PREFIX)]
     except AirflowRuntimeError as error:

@@ -1,17 +1,18 @@
 """The operators up to a training job's end: check params and plan, stage, submit, end.
 
-They are thin: each calls functions of steptime with models that travel through XCom as JSON. They decide only
-what concerns Airflow: which attempt this is, what may be retried, and what must be cancelled.
+They are thin: each calls functions of steptime. They decide only what concerns Airflow: what may be retried,
+and what must be cancelled.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 
-from steptime.airflow.attempts import current_attempt, named_after, specs_of
 from steptime.airflow.base import (
     HoldsJob,
     RefusingOperator,
@@ -19,27 +20,25 @@ from steptime.airflow.base import (
     airflow_errors,
     as_json,
     dag_run_of,
-    end_job,
-    last_submitted,
-    left_job,
+    place_of,
 )
-from steptime.airflow.budgets import commit_plan, settle_ended
+from steptime.airflow.budgets import commit_plan
 from steptime.airflow.connections import patiently
+from steptime.airflow.installation import this_installation
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.sentences import as_text
-from steptime.airflow.states import state_of
-from steptime.clusters.base import Cluster, JobState, Staged
-from steptime.clusters.config import ClusterConfig, load_cluster
+from steptime.clusters.base import Cluster, Job, Staged
+from steptime.clusters.config import load_cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
 from steptime.recipes.planning import Plan
 from steptime.recipes.sweep_planning import Cell
-from steptime.results.models import Provenance, Submitted
+from steptime.results.database import wait_for_store
+from steptime.results.models import Provenance
 from steptime.results.repeating import request_of
-
-_WILL_WAIT = (None, "restarting")
-"""States of a waiting task that has not begun or was cleared; `restarting` while its worker is ended."""
+from steptime.runs.launch import Attempt, end_open_jobs, launch, spec_of
+from steptime.runs.ledger import LedgerJob, jobs_at, latest_submitted_at
 
 
 def options_of(context: Context) -> dict[str, Any]:
@@ -163,14 +162,12 @@ def _folded(info: Callable[..., None]) -> Iterator[Callable[[str], None]]:
 class SubmitTrainingOperator(RunOperator, HoldsJob):
     """Submits the job of a run, or finds the one that an earlier try of this task submitted.
 
-    A retry after a killed worker comes to the same job; a cleared task begins a new attempt, and the job of
-    the attempt before is ended. If only this task was cleared, as the setup of another mapped instance, it
-    asks nothing of the cluster and hands on what was submitted before.
+    A retry after a killed worker finds the same job. A cleared task begins a new attempt, and the job of the
+    attempt before is ended. Returns `{"cluster": …, "job": …}`.
 
     :param run: the planned run, a `Run` as JSON. (templated)
     :param staged: what `StageTrainingOperator` returned. (templated)
-    :param waited_in: id of the task that waits for the job: nothing is submitted unless it is yet to begin.
-    :param saved_in: for a checkpoint load, id of the task that waited for the job which saved it.
+    :param saved_in: for a checkpoint load, the task group of the job that saved it.
     :param sweep_cell: in a sweep, the run's `Cell` as JSON; otherwise the DAG run's params are what was asked
         for. (templated)
     """
@@ -179,97 +176,79 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     ui_color: str = "#d9e7f5"
 
     def __init__(
-        self,
-        *,
-        run: Any,
-        staged: Any,
-        waited_in: str,
-        saved_in: str | None = None,
-        sweep_cell: Any = None,
-        **kwargs: Any,
+        self, *, run: Any, staged: Any, saved_in: str | None = None, sweep_cell: Any = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.run = run
         self.sweep_cell = sweep_cell
         self.staged = staged
         self.saved_in = saved_in
-        self.waited_in = waited_in
-        self._attempt: int | None = None
 
     def planned_run(self) -> Run:
         """Return the run to submit."""
         return Run.model_validate(self.run)
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Submit. Returns the `Submitted` as JSON."""
+    def execute(self, context: Context) -> dict[str, str]:
+        """Submit. Returns the job's handle."""
+        from steptime.clusters.jobscript import find_saved_checkpoint
+        from steptime.results.record import redacted_text
+
         with airflow_errors():
-            ti = context["ti"]
-            state = state_of(ti, self.waited_in)
-            if state not in _WILL_WAIT:
-                return as_json(self._submitted_before(context, state))
-            run = self.planned_run()
-            config = load_cluster(run.cluster)
-            submitted = asyncio.run(
-                self.submit_patiently(config, lambda cluster: self._submit(cluster, config, context), run)
-            )
-        return as_json(submitted)
+            attempt = self._attempt(context)
+            config = load_cluster(attempt.run.cluster)
+            saved = None if self.saved_in is None else self._saving_job(context, self.saved_in)
 
-    async def _submit(self, cluster: Cluster, config: ClusterConfig, context: Context) -> Submitted:
-        from steptime.clusters.jobscript import find_saved_checkpoint, job_environment
-        from steptime.results.record import of_this_code, redacted_text
+            async def submit(cluster: Cluster) -> LedgerJob:
+                wanted = attempt
+                if saved is not None:
+                    checkpoint = {"checkpoint_path": await find_saved_checkpoint(cluster, saved)}
+                    wanted = replace(attempt, run=attempt.run.model_copy(update=checkpoint))
+                return await launch(cluster, config, wanted, self.reporter(context))
 
-        ti, run = context["ti"], self.planned_run()
-        staged = Staged.model_validate(self.staged)
-
-        if self.saved_in is not None:
-            saving = last_submitted(context, self.saved_in)
-            if saving is None:
-                raise SystemFailure(f"'{self.saved_in}' has left no job whose checkpoint could be loaded")
-            run = run.model_copy(update={"checkpoint_path": await find_saved_checkpoint(cluster, saving.job)})
-        store = context["task_state_store"]
-        spec_of = specs_of(run, staged, config, context, await named_after(store))
-        if self._attempt is None:  # else this task submits again after a pause
-            self._attempt = await current_attempt(
-                cluster,
-                store,
-                ti.max_tries,
-                spec_of,
-                left=lambda: left_job(context, self.waited_in),
-                info=self.log.info,
-            )
-        attempt = self._attempt
-        spec = spec_of(attempt)
-        cell = None if self.sweep_cell is None else Cell.model_validate(self.sweep_cell)
-        asked_for = options_of(context) if cell is None else cell.request.model_dump(mode="json")
-        request = request_of(run, asked_for)  # what it refuses is refused before anything runs
-        job = await self.submit_held(cluster, run, spec, context)
+            job = asyncio.run(self.submit_patiently(config, submit))
+            script = spec_of(job, config).script
         self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
-        secretive = (run.environment, staged.image_environment)
-        self.log.info("its script:\n%s", redacted_text(spec.script, *secretive))
-        made_by = Provenance(
-            **of_this_code(),
-            staged=staged,
-            options={name: value for name, value in asked_for.items() if value is not None},
-            environment=job_environment(run, staged, config),
-            dag_id=ti.dag_id,
-            dag_run_id=ti.run_id,
-            map_index=-1 if ti.map_index is None else ti.map_index,
-            sweep=None if cell is None else cell.sweep,
-            sweep_run=None if cell is None else dag_run_of(context),
-        )
-        return Submitted(run=run, request=request, job=job, attempt=attempt, made_by=made_by)
+        secretive = (job.run.environment, job.made_by.staged.image_environment)
+        self.log.info("its script:\n%s", redacted_text(script, *secretive))
+        return {"cluster": job.cluster, "job": job.name}
 
-    def _submitted_before(self, context: Context, state: str | None) -> Submitted:
-        """What the waiting task has waited for last: only this task was cleared."""
-        submitted = last_submitted(context, self.waited_in)
-        if submitted is None:
-            raise SystemFailure(
-                f"'{self.waited_in}' is {state} and has left no job, and none is submitted that nobody would "
-                "wait for: clear that task, and this one is cleared with it"
-            )
-        self.log.info("'%s' was not cleared: its job stays %s", self.waited_in, submitted.job.name)
-        return submitted
+    def _saving_job(self, context: Context, task_group: str) -> Job:
+        place = place_of(context, task_group)
+        saving = wait_for_store(lambda: latest_submitted_at(place), self.log.warning)
+        if saving is None or saving.job is None:
+            raise SystemFailure(f"'{task_group}' has no job whose checkpoint could be loaded")
+        return saving.job
+
+    def _attempt(self, context: Context) -> Attempt:
+        from steptime.clusters.jobscript import job_environment
+        from steptime.results.record import of_this_code
+
+        ti, run, staged = context["ti"], self.planned_run(), Staged.model_validate(self.staged)
+        cell = None if self.sweep_cell is None else Cell.model_validate(self.sweep_cell)
+        asked_for = options_of(context) if cell is None else cell.request.model_dump(mode="json")
+        installation = this_installation()  # before the place, which has its id
+        place = place_of(context)
+        return Attempt(
+            place=place,
+            installation=installation,
+            run_after=context["dag_run"].run_after.timestamp(),
+            max_tries=ti.max_tries,
+            run=run,
+            request=request_of(run, asked_for),  # what it refuses is refused before anything runs
+            made_by=Provenance(
+                **of_this_code(),
+                staged=staged,
+                options={name: value for name, value in asked_for.items() if value is not None},
+                environment=job_environment(run, staged, load_cluster(run.cluster)),
+                dag_id=place.dag_id,
+                dag_run_id=place.dag_run_id,
+                task_id=f"{place.task_group}.wait",
+                map_index=place.map_index,
+                sweep=None if cell is None else cell.sweep,
+                sweep_run=None if cell is None else dag_run_of(context),
+            ),
+        )
 
 
 class EndTrainingOperator(RunOperator):
@@ -278,53 +257,33 @@ class EndTrainingOperator(RunOperator):
     `on_kill` cancels at once if Airflow calls it. It does not when a deferred task times out, when no
     triggerer is up, or between two tasks.
 
-    A wait that was given up because the cluster was out of reach is no reason to end anything, nor is one
-    that has used up its tries: see `LEFT_KEY`.
-
-    :param submitted: what `SubmitTrainingOperator` returned. (templated)
-    :param waited_in: id of the task that waited for the jobs.
+    A job that its `wait` abandoned, because the cluster was out of reach or no try was left, is not ended.
     """
 
-    template_fields: Sequence[str] = ("submitted",)
     ui_color: str = "#eeeeee"
+    _run: Run | None = None
 
-    def __init__(self, *, submitted: Any, waited_in: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.submitted = submitted
-        self.waited_in = waited_in
-
-    def planned_run(self) -> Run:
-        """Return the run whose jobs are ended."""
-        return Submitted.model_validate(self.submitted).run
+    def planned_run(self) -> Run | None:
+        """Return the run whose jobs are ended, once the task has begun."""
+        return self._run
 
     def execute(self, context: Context) -> None:
-        """End what lives of the job and of its resubmissions."""
+        """End what lives of the run's jobs."""
         with airflow_errors():
-            config = load_cluster(Submitted.model_validate(self.submitted).job.cluster)
-            if (left := left_job(context, self.waited_in)) is not None:
-                self.log.warning(
-                    "%s gave up a job that may be sound, out of reach or with its last worker, so nothing is "
-                    "ended: clear that task and it goes on with job %s, or end it by hand: %s",
-                    self.waited_in,
-                    left,
-                    config.ending_by_hand(left),
-                )
-                return
-            asyncio.run(
-                patiently(config, lambda cluster: self._end(cluster, config, context), self.log.warning)
-            )
-
-    async def _end(self, cluster: Cluster, config: ClusterConfig, context: Context) -> None:
-        submitted = Submitted.model_validate(self.submitted)
-        whose = submitted.job.installation
-        spec_of = specs_of(submitted.run, submitted.made_by.staged, config, context, whose)
-        first = submitted.attempt
-        names = [spec_of(number).name for number in range(first, first + 1 + config.resubmissions)]
-        for name, status in (await cluster.poll(names)).items():
-            if status.state.is_live and (job := await cluster.find(name)) is not None:
-                self.log.warning("job %s is %s and nobody waits for it: ending it", name, status.state)
-                ended = await end_job(cluster, job)
-                self.log.info("job %s: %s", name, ended.state)
-            elif name == submitted.job.name or status.state is not JobState.UNKNOWN:
-                self.log.info("job %s: %s", name, status.state)
-        await settle_ended(cluster)
+            place = place_of(context)
+            jobs = wait_for_store(lambda: jobs_at(place), self.log.warning)
+            if jobs:
+                self._run = jobs[-1].run
+            still_open = [job for job in jobs if job.ended_at is None]
+            for job in still_open:
+                config = load_cluster(job.cluster)
+                if job.abandoned:
+                    self.log.warning(
+                        "'wait' gave up job %s, which may be sound: out of reach, or lost with its last "
+                        "worker. It is not ended: clear 'wait' to go on with it, or end it by hand: %s",
+                        job.name,
+                        config.ending_by_hand(job.name),
+                    )
+                    continue
+                work = partial(end_open_jobs, jobs=[job], info=self.log.info, warn=self.log.warning)
+                asyncio.run(patiently(config, work, self.log.warning))

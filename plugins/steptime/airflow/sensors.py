@@ -1,31 +1,25 @@
 """The sensor that waits for a training job: deferred to the triggerer, or in the worker."""
 
 import asyncio
+import time
 from collections.abc import Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 from airflow.sdk import Context
-from airflow.sdk.execution_time.context import NEVER_EXPIRE
-from pydantic import TypeAdapter
 
-from steptime.airflow.base import (
-    LEFT_KEY,
-    SUBMITTED_KEY,
-    HoldsJob,
-    RunOperator,
-    airflow_errors,
-    as_json,
-    is_last_try,
-)
-from steptime.airflow.connections import airflow_connection
-from steptime.airflow.resubmissions import latest_job, resubmit
+from steptime.airflow.base import HoldsJob, RunOperator, airflow_errors, is_last_try, place_of
+from steptime.airflow.connections import airflow_connection, patiently
 from steptime.airflow.triggers import TrainingTrigger
-from steptime.clusters.base import Job, JobState, JobStatus
-from steptime.clusters.config import ClusterConfig, load_cluster
-from steptime.errors import OutOfReach
+from steptime.clusters.base import Cluster, Job, JobState, JobStatus
+from steptime.clusters.config import load_cluster
+from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.recipes.models import Run
-from steptime.results.models import Submitted
+from steptime.results.database import wait_for_store
+from steptime.runs import ledger
+from steptime.runs.launch import submit
+from steptime.runs.ledger import LedgerJob
+from steptime.runs.resubmit import add_resubmission, may_resubmit
 from steptime.tracking.conclusion import (
     FailureReport,
     failed_end,
@@ -33,21 +27,21 @@ from steptime.tracking.conclusion import (
     unknown_end,
     with_failed_nodes,
 )
-from steptime.tracking.following import limits_of
 
-_UNKNOWN_KEY = "unknown"
-_ASKED_FOR_UNKNOWN = 3
-"""How often a cluster is asked for a job that it does not know; the many tries are for lost workers."""
+_JUST_SUBMITTED_S = 60
+"""A job of this age is not asked for before the task defers: it hardly has ended."""
 
 
 class TrainingSensor(RunOperator, HoldsJob):
-    """Waits until a training job has ended; returns its status, and fails if the training failed.
+    """Waits until a training job has ended, and fails if the training failed.
 
-    A job that the cluster failed is resubmitted, as often as `resubmissions` in the cluster's file allows.
+    The job is the latest one that the ledger has for this mapped instance. A job that the cluster failed is
+    resubmitted, as often as `resubmissions` in the cluster's file allows.
 
-    The task's log shows the job's states, why it queues, and the training's steps as they come. Failing,
-    clearing or deleting the task cancels the job; restarting worker, triggerer or scheduler does not, nor
-    does a cluster out of reach. The run and the cluster's file limit the time: see `WaitLimits`.
+    The task's log shows the job's states, why it queues, and the training's steps as they come. Failing or
+    deleting the task cancels the job. Clearing it does not: the next try goes on with the same job. Neither
+    does restarting worker, triggerer or scheduler, nor a cluster out of reach. The run and the cluster's file
+    limit the time: see `WaitLimits`.
 
     :param submitted: what `SubmitTrainingOperator` returned. (templated)
     :param deferrable: wait in the triggerer, holding no worker slot, with one look at the cluster per its
@@ -71,116 +65,148 @@ class TrainingSensor(RunOperator, HoldsJob):
         super().__init__(**kwargs)
         self.submitted = submitted
         self.deferrable = deferrable
-        self.patience_h = patience_h
-        self.queue_patience_h = queue_patience_h
+        self.patience = {"patience_h": patience_h, "queue_patience_h": queue_patience_h}
 
-    def planned_run(self) -> Run:
-        """Return the run whose job is waited for."""
-        return Submitted.model_validate(self.submitted).run
+    def planned_run(self) -> Run | None:
+        """Return the run whose job is waited for; None if the task has no handle, or no answer for it."""
+        try:
+            job = ledger.find(self.submitted["job"]) if self.submitted else None
+        except SystemFailure:  # only the task's label needs it here
+            return None
+        return None if job is None else job.run
 
     def execute(self, context: Context) -> Any:
-        """Wait for the job. Returns its `JobStatus` as JSON."""
-        submitted = Submitted.model_validate(self.submitted)
-        with airflow_errors():
-            try:
-                submitted = asyncio.run(latest_job(self, submitted, context))
-            except OutOfReach as away:
-                self._leave(submitted.job, away, context)
-        return self._wait_for(submitted, context)
+        """Wait for the job. Returns its handle."""
+        place = place_of(context)
+        job = wait_for_store(lambda: ledger.latest_at(place), self.log.warning)
+        if job is None:
+            raise AirflowFailException("no job was submitted for this run: clear 'submit'")
+        if job.job is None and job.ended_at is not None:
+            raise AirflowFailException(f"job '{job.name}' was {job.reason}")
+        if job.abandoned:
+            self._note_abandoned(job, abandoned=False)
+        if job.state is JobState.SUCCEEDED:
+            return self._succeeded(job)
+        return self._wait_for(job, context)
 
-    def as_patient(self, config: ClusterConfig) -> ClusterConfig:
-        """Return the cluster's configuration with this task's own patience."""
-        own = {"patience_h": self.patience_h, "queue_patience_h": self.queue_patience_h}
-        return config.model_copy(update={name: hours for name, hours in own.items() if hours is not None})
-
-    def hold(self, cluster: str, job_name: str, context: Context) -> None:
-        """Hold the job; in the last try, only clearing or deleting the task ends it from a worker."""
-        super().hold(cluster, job_name, context)
+    def hold(self, job: LedgerJob, context: Context) -> None:
+        """Hold the job; in the last try, only deleting the task ends it from a worker."""
+        super().hold(job, context)
         self.may_be_lost = is_last_try(context["ti"])
 
-    def _wait_for(self, submitted: Submitted, context: Context) -> dict[str, Any]:
-        """Make this the job that this task, and those after it, are about."""
-        job = submitted.job
+    def _wait_for(self, job: LedgerJob, context: Context) -> Any:
+        """Wait for a job, which is submitted first if its cluster does not have it yet."""
+        with airflow_errors():
+            try:
+                job, status = asyncio.run(self._attach(job, context))
+            except OutOfReach as away:
+                self._abandon(job, away)
         self.log.info("waiting for job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
-        context["ti"].xcom_push(SUBMITTED_KEY, as_json(submitted))
-        self.hold(job.cluster, job.name, context)
+        self.hold(job, context)
         if is_last_try(context["ti"]):
             self.log.warning("this is the last try: should it be lost, job %s is left as it is", job.name)
-            context["ti"].xcom_push(LEFT_KEY, job.name)
-        with airflow_errors():
-            limits = limits_of(submitted.run, self.as_patient(load_cluster(job.cluster)))
-        trigger = TrainingTrigger(run=as_json(submitted.run), job=as_json(job), **limits.model_dump())
+            self._note_abandoned(job, abandoned=True)
+        if status is not None:
+            return self._ended(job, status, context)
+        trigger = TrainingTrigger(cluster=job.cluster, job=job.name, **self.patience)
         if self.deferrable:
             raise TaskDeferred(trigger=trigger, method_name="execute_complete")
         return self.execute_complete(context, asyncio.run(trigger.news()))
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Take over from the trigger: return the job's status, or fail with a sentence that names the cause.
+    async def _attach(self, job: LedgerJob, context: Context) -> tuple[LedgerJob, JobStatus | None]:
+        """Return the job as its cluster has it, and its status if it has ended."""
+        config = load_cluster(job.cluster)
 
-        A run whose job the cluster failed is resubmitted, and the trigger waits for the new job. An event
-        about a job from before this task was cleared is passed over: on SQLite Airflow gives the id of a
-        trigger away again while the old one still runs.
+        async def attach(cluster: Cluster) -> tuple[LedgerJob, JobStatus | None]:
+            there = await submit(cluster, config, job, self.reporter(context))
+            status = (await cluster.poll([job.name]))[job.name]
+            is_over = not status.state.is_live and status.state is not JobState.UNKNOWN
+            return there, status if is_over else None
+
+        if job.submitted_at is not None and time.time() - job.submitted_at < _JUST_SUBMITTED_S:
+            return job, None
+        try:
+            return await self.submit_patiently(config, attach)
+        except UserError as refused:  # for example, it needs all the nodes that there are
+            without = f" without {', '.join(job.excluded_nodes)}" if job.excluded_nodes else ""
+            raise UserError(f"the run cannot be resubmitted{without}: {refused}") from None
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Take over from the trigger: return the job's handle, or fail with a sentence that names the cause.
+
+        An event about another job than the latest is passed over: on SQLite Airflow gives the id of a trigger
+        away again while the old one still runs.
         """
-        job = Job.model_validate(event["job"])
-        if job.submitted_at < Submitted.model_validate(self.submitted).job.submitted_at:
-            self.log.info("job %s was before this task was cleared: waiting on", job.name)
-            return cast("dict[str, Any]", self.execute(context))
+        place = place_of(context)
+        job = wait_for_store(lambda: ledger.latest_at(place), self.log.warning)
+        if job is None or job.name != event["job"]:
+            self.log.info("job %s is not the latest one: waiting on", event["job"])
+            return self.execute(context)
         if "overdue" in event:
-            self._leave_nothing(context)
+            self._not_lost(job, context)
             raise AirflowFailException(event["overdue"])
         if "out_of_reach" in event:
-            self._leave(job, event["out_of_reach"], context)
-        status = JobStatus.model_validate(event["status"])
+            self._abandon(job, event["out_of_reach"])
+        return self._ended(job, JobStatus.model_validate(event["status"]), context)
+
+    def _ended(self, job: LedgerJob, status: JobStatus, context: Context) -> Any:
+        """Note how a job ended, and conclude: a run whose job the cluster failed is resubmitted."""
         failure = None
         if status.state is JobState.FAILED and not status.failed_nodes:  # the log may name them
             failure = self._find_causes(job)
             status = with_failed_nodes(status, failure)
-        if (resubmitted := self._resubmitted(job, status, context)) is not None:
-            return self._wait_for(resubmitted, context)
-        self._leave_nothing(context)
-        return self._conclude(job, status, failure, context)
+        wait_for_store(lambda: ledger.note_status(job.name, status, time.time()), self.log.warning)
+        config = load_cluster(job.cluster)
+        if may_resubmit(job, status, config):
+            with airflow_errors():
+                try:
+                    again = asyncio.run(
+                        patiently(
+                            config,
+                            lambda cluster: add_resubmission(cluster, config, job, status, self.log.warning),
+                            self.log.warning,
+                        )
+                    )
+                except OutOfReach as away:
+                    self._abandon(job, away)
+            return self._wait_for(again, context)
+        self._not_lost(job, context)
+        if status.state is JobState.SUCCEEDED:
+            return self._succeeded(job)
+        if status.state is JobState.UNKNOWN:
+            raise AirflowFailException(unknown_end(_on_cluster(job), status))
+        failure = failure or self._find_causes(job)
+        self.log.error("the last lines of %s:\n%s", job.log_path, failure.last_lines)
+        raise AirflowFailException(failed_end(_on_cluster(job), status, failure.causes))
 
-    def _find_causes(self, job: Job) -> FailureReport:
+    def _succeeded(self, job: LedgerJob) -> dict[str, str]:
+        self.log.info("job %s has succeeded", job.name)
+        return {"cluster": job.cluster, "job": job.name}
+
+    def _find_causes(self, job: LedgerJob) -> FailureReport:
         with airflow_errors():
-            return asyncio.run(find_causes(job, airflow_connection))
+            return asyncio.run(find_causes(_on_cluster(job), airflow_connection))
 
-    def _resubmitted(self, job: Job, status: JobStatus, context: Context) -> Submitted | None:
-        """The run as it was resubmitted; None if that was not due."""
-        if status.state is not JobState.FAILED or not status.cluster_fault:
-            return None
-        submitted = Submitted.model_validate(self.submitted)
-        with airflow_errors():
-            try:
-                return asyncio.run(resubmit(self, submitted, job, status, context))
-            except OutOfReach as away:
-                self._leave(job, away, context)
-
-    def _leave(self, job: Job, why: OutOfReach | str, context: Context) -> NoReturn:
+    def _abandon(self, job: LedgerJob, why: OutOfReach | str) -> NoReturn:
         """Give up waiting, and leave the job as it is."""
-        context["ti"].xcom_push(LEFT_KEY, job.name)
+        self._note_abandoned(job, abandoned=True)
         raise AirflowFailException(
             f"{why}. Nothing was ended: job '{job.name}' runs on if it ran. Clear this task when the cluster "
             "is back, and it goes on with that job; the log of 'end' has how it is ended by hand."
         )
 
-    def _leave_nothing(self, context: Context) -> None:
+    def _not_lost(self, job: LedgerJob, context: Context) -> None:
         """This try was not lost: it decides itself what becomes of the job."""
         if is_last_try(context["ti"]):
-            context["ti"].xcom_push(LEFT_KEY, None)
+            self._note_abandoned(job, abandoned=False)
 
-    def _conclude(
-        self, job: Job, status: JobStatus, failure: FailureReport | None, context: Context
-    ) -> dict[str, Any]:
-        if status.state is JobState.SUCCEEDED:
-            return as_json(status)
-        if status.state is JobState.UNKNOWN:  # a retry asks again: the cluster may know by then
-            store = context["task_state_store"]
-            before = TypeAdapter(dict[str, int]).validate_python(store.get(_UNKNOWN_KEY) or {})
-            asked = before.get(job.name, 0) + 1
-            store.set(_UNKNOWN_KEY, {job.name: asked}, retention=NEVER_EXPIRE)
-            last = asked >= _ASKED_FOR_UNKNOWN
-            raise (AirflowFailException if last else AirflowException)(unknown_end(job, status))
-        failure = failure or self._find_causes(job)
-        self.log.error("the last lines of %s:\n%s", job.log_path, failure.last_lines)
-        raise AirflowFailException(failed_end(job, status, failure.causes))
+    def _note_abandoned(self, job: LedgerJob, *, abandoned: bool) -> None:
+        wait_for_store(lambda: ledger.note_abandoned(job.name, abandoned=abandoned), self.log.warning)
+
+
+def _on_cluster(job: LedgerJob) -> Job:
+    """Return a job that its cluster is known to have."""
+    if job.job is None:
+        raise SystemFailure(f"the ledger does not know whether job '{job.name}' was submitted")
+    return job.job

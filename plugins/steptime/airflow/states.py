@@ -6,23 +6,23 @@ from airflow.sdk.types import RuntimeTaskInstanceProtocol
 LIVE, ENDED = ("queued", "running"), ("success", "failed")
 """The states of a DAG run."""
 
+DELETED = "deleted"
 
-def state_of(ti: RuntimeTaskInstanceProtocol, task_id: str) -> str | None:
-    """Return the state of a task of the same mapped instance; None before it begins, once cleared or deleted.
+
+def state_of(ti: RuntimeTaskInstanceProtocol) -> str | None:
+    """Return a task instance's state: None before it begins and once it is cleared, or DELETED.
 
     For tasks and for triggers. Raises AirflowRuntimeError if Airflow does not answer.
     """
-    return state_of_task(ti.dag_id, ti.run_id, task_id, -1 if ti.map_index is None else ti.map_index)
-
-
-def state_of_task(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str | None:
-    """Return the same for a task of any DAG run."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     states = RuntimeTaskInstance.get_task_states(
-        dag_id=dag_id, task_ids=[task_id], run_ids=[run_id], map_index=map_index
+        dag_id=ti.dag_id,
+        task_ids=[ti.task_id],
+        run_ids=[ti.run_id],
+        map_index=-1 if ti.map_index is None else ti.map_index,
     )
-    return next(iter(states.get(run_id, {}).values()), None)
+    return next(iter(states.get(ti.run_id, {}).values()), DELETED)
 
 
 def state_of_dag_run(dag_id: str, run_id: str) -> str | None:

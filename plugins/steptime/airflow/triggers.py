@@ -9,10 +9,11 @@ from airflow.triggers.base import TriggerEvent
 from steptime.airflow.base import WaitingTrigger, as_json, cancel, is_taken_away
 from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import require_own
-from steptime.clusters.base import Job
+from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
-from steptime.recipes.models import Run
-from steptime.tracking.following import WaitLimits, follow
+from steptime.results.database import in_store
+from steptime.runs import ledger
+from steptime.tracking.following import follow, limits_of
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
@@ -21,30 +22,30 @@ if TYPE_CHECKING:
 class TrainingTrigger(WaitingTrigger):
     """Fires once, when the job has ended or a limit has; the task's log shows its progress.
 
-    The event's payload is `{"job": …, "status": …}` (`Job` and `JobStatus` as JSON), or one sentence in
-    place of the status: `overdue` if the job took too long, `out_of_reach` if the cluster was.
+    The event's payload is `{"job": …, "status": …}`, the job's name and its `JobStatus` as JSON, or one
+    sentence in place of the status: `overdue` if the job took too long, `out_of_reach` if the cluster was.
 
-    Marking the task failed, clearing or deleting it cancels the job (`on_kill`). A restart of the triggerer,
-    or another triggerer that takes over, does not: the trigger starts there and finds the job by its name.
+    Marking the task failed or deleting it cancels the job (`on_kill`). A restart of the triggerer, or another
+    triggerer that takes over, does not: the trigger starts there and finds the job in the ledger.
 
-    :param run: the planned run, a `Run` as JSON.
-    :param job: the submitted job, a `Job` as JSON.
-    :param patience_s: these three are the fields of `WaitLimits`.
+    :param cluster: the cluster's name.
+    :param job: the job's name.
+    :param patience_h: hours for which the cluster may be out of reach; None for what is in its file.
+    :param queue_patience_h: hours that the job may queue; None likewise.
     """
 
     def __init__(
         self,
         *,
-        run: dict[str, Any],
-        job: dict[str, Any],
-        patience_s: float,
-        queue_s: float | None = None,
-        run_s: float | None = None,
+        cluster: str,
+        job: str,
+        patience_h: float | None = None,
+        queue_patience_h: float | None = None,
     ) -> None:
-        self.limits = WaitLimits(patience_s=patience_s, queue_s=queue_s, run_s=run_s)
-        super().__init__(run=run, job=job, **self.limits.model_dump())
-        self.run_json = run
-        self.job_json = job
+        super().__init__(cluster=cluster, job=job, patience_h=patience_h, queue_patience_h=queue_patience_h)
+        self.cluster = cluster
+        self.job = job
+        self.patience = {"patience_h": patience_h, "queue_patience_h": queue_patience_h}
 
     async def event(self) -> TriggerEvent:
         """Wait for the end of the job."""
@@ -52,24 +53,28 @@ class TrainingTrigger(WaitingTrigger):
 
     async def news(self) -> dict[str, Any]:
         """Return the payload of the event, once there is one."""
-        job, run = Job.model_validate(self.job_json), Run.model_validate(self.run_json)
+        noted = await in_store(lambda: ledger.find(self.job), self.log.warning)
+        if noted is None or noted.job is None:
+            raise SystemFailure(f"job '{self.job}' is not in the ledger of this metrics store any more")
+        own = {name: hours for name, hours in self.patience.items() if hours is not None}
+        config = load_cluster(self.cluster).model_copy(update=own)
         try:
             ended = await follow(
-                run,
-                job,
-                self.limits,
+                noted.run,
+                noted.job,
+                limits_of(noted.run, config),
                 airflow_connection,
                 info=self.log.info,
                 warn=self.log.warning,
             )
         except Overdue as overdue:
-            return {"job": self.job_json, "overdue": str(overdue)}
+            return {"job": self.job, "overdue": str(overdue)}
         except OutOfReach as away:
-            return {"job": self.job_json, "out_of_reach": str(away)}
-        return {"job": self.job_json, "status": as_json(ended)}
+            return {"job": self.job, "out_of_reach": str(away)}
+        return {"job": self.job, "status": as_json(ended)}
 
     async def on_kill(self) -> None:
-        """End the job if somebody failed, cleared or deleted the task: nobody waits for it any more.
+        """End the job if a person failed or deleted the task: nobody waits for it any more.
 
         Airflow also calls this if another triggerer has taken the trigger over, and it cancels the call
         every second until it has returned, so that a task of its own has to do the work.
@@ -80,13 +85,15 @@ class TrainingTrigger(WaitingTrigger):
                 await asyncio.shield(ending)
 
     async def _end_if_taken_away(self) -> None:
-        job = Job.model_validate(self.job_json)
         instance = cast("RuntimeTaskInstanceProtocol", self.task_instance)
-        if await asyncio.to_thread(is_taken_away, instance, job.name, self.log.info):
-            try:
-                await asyncio.to_thread(require_own, job)
-            except (UserError, SystemFailure) as error:
-                self.log.warning("job %s is not ended: %s", job.name, error)
-                return
-            await cancel(job.cluster, job.name)
-            self.log.info("job %s is cancelled", job.name)
+        if not await asyncio.to_thread(is_taken_away, instance, self.job, self.log.info):
+            return
+        try:
+            noted = await asyncio.to_thread(ledger.find, self.job)
+            if noted is not None and noted.job is not None:
+                await asyncio.to_thread(require_own, noted.job)
+        except (UserError, SystemFailure) as error:
+            self.log.warning("job %s is not ended: %s", self.job, error)
+            return
+        await cancel(self.cluster, self.job)
+        self.log.info("job %s is cancelled", self.job)

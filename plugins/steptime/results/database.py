@@ -3,6 +3,7 @@
 Safe to call from many threads and processes at once. The first use of an empty database makes the tables.
 """
 
+import asyncio
 import hashlib
 import json
 import os
@@ -30,6 +31,7 @@ STORE_PATIENCE_S = 12 * 3600.0
 """How long a task waits for a store that does not answer: as long as for a cluster."""
 
 Done = TypeVar("Done")
+Work = TypeVar("Work", bound=Callable[..., Any])
 
 _LONGEST_PAUSE_S = 60
 _WAIT_S = 30  # for another writer; one publishing takes some 10 ms
@@ -87,8 +89,23 @@ def wait_for_store(
 
     `work` must be idempotent. Raises StoreUnavailable after `patience_s`, by default STORE_PATIENCE_S.
     """
+    return _while_unavailable(warn, patience_s)(work)()
+
+
+async def in_store(work: Callable[[], Done], warn: Callable[[str], None]) -> Done:
+    """Do the same without blocking the event loop; each call of `work` is in a thread."""
+
+    async def in_thread() -> Done:
+        return await asyncio.to_thread(work)
+
+    return await _while_unavailable(warn)(in_thread)()
+
+
+def _while_unavailable(
+    warn: Callable[[str], None], patience_s: float | None = None
+) -> Callable[[Work], Work]:
     patience_s = STORE_PATIENCE_S if patience_s is None else patience_s
-    again = retrying(
+    return retrying(
         StoreUnavailable,
         longest_s=_LONGEST_PAUSE_S,
         timeout_s=patience_s,
@@ -97,7 +114,6 @@ def wait_for_store(
             f"{state.upcoming_sleep:.0f} s, and for up to {duration(patience_s)} in all"
         ),
     )
-    return again(work)()
 
 
 def dicts(result: "Result[Any]") -> Iterator[dict[str, Any]]:

@@ -151,6 +151,15 @@ def latest_at(place: Place) -> LedgerJob | None:
     return next(reversed(jobs_at(place)), None)
 
 
+def latest_submitted_at(place: Place) -> LedgerJob | None:
+    """Return the latest job of a place's last attempt that its cluster has; None if there is none."""
+    jobs = jobs_at(place)
+    attempt = [(job.run_after, job.max_tries) for job in jobs][-1:]
+    return next(
+        (job for job in reversed(jobs) if job.job and [(job.run_after, job.max_tries)] == attempt), None
+    )
+
+
 def open_jobs(cluster: str) -> list[LedgerJob]:
     """Return the jobs on a cluster that may live."""
     from steptime.results.schema import jobs
@@ -171,14 +180,13 @@ def was_reached(cluster: str) -> bool:
 
 def note_submitted(job: Job) -> None:
     """Note that the cluster has the job."""
-    _update(
-        job.name,
-        job_id=job.job_id,
-        directory=job.directory,
-        log_path=job.log_path,
-        submitted_at=job.submitted_at,
-        state=JobState.QUEUED,
-    )
+    _update(job.name, **columns_of(job))
+
+
+def columns_of(job: Job) -> dict[str, Any]:
+    """Return what is known of a job once its cluster has it."""
+    names = ("job_id", "directory", "log_path", "submitted_at")
+    return {"state": JobState.QUEUED, **{name: getattr(job, name) for name in names}}
 
 
 def note_status(name: str, status: JobStatus, now: float) -> None:

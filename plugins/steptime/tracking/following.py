@@ -18,6 +18,9 @@ from steptime.waiting import duration
 _GRACE_S = 3600.0
 """After its time limit: in this time the cluster ends the job and reports that."""
 
+_UNKNOWN_FOR_S = 30.0
+"""For how long a cluster must say that it does not know a job: it may learn of it late."""
+
 
 class WaitLimits(Frozen):
     """For how long a job is waited for, in seconds; None is for ever."""
@@ -100,6 +103,7 @@ class JobFollower:
         self._info = info
         self._silence = Silence(job.cluster, limits.patience_s, warn)
         self._last_logged: tuple[JobState, str] | None = None
+        self._unknown_since: float | None = None
         self._phase: JobState | None = None
         self._seen_at = 0.0
         """When the job was last seen, by the monotonic clock."""
@@ -113,6 +117,12 @@ class JobFollower:
         Raises Overdue.
         """
         self._silence.answered()
+        if status.state is not JobState.UNKNOWN:
+            self._unknown_since = None
+        elif self._unknown_since is None or time.monotonic() - self._unknown_since < _UNKNOWN_FOR_S:
+            self._unknown_since = self._unknown_since or time.monotonic()
+            self._log_state(status)
+            return None
         if not status.state.is_live:
             await self._log.finish(cluster)
             self._log_state(status)
@@ -163,12 +173,12 @@ class JobFollower:
             raise Overdue(
                 f"job '{job}' has waited in the queue for {duration(lasted_s)}{why}, and queue_patience_h of "
                 f"cluster '{cluster}' allows {duration(limits.queue_s)}: it is ended. Raise "
-                "queue_patience_h in the cluster's file, or ask for what is free sooner, and clear this task."
+                "queue_patience_h in the cluster's file, or ask for what is free sooner, and clear 'submit'."
             )
         if phase is JobState.RUNNING and limits.run_s is not None and lasted_s > limits.run_s:
             raise Overdue(
                 f"job '{job}' has been running for {duration(lasted_s)}{why}, its time limit with "
                 f"{duration(_GRACE_S)} of grace is {duration(limits.run_s)}, and cluster '{cluster}' has not "
                 "ended it: it is ended. See on the cluster why, raise the run's time_limit if it needs more, "
-                "and clear this task."
+                "and clear 'submit'."
             )

@@ -1,0 +1,202 @@
+"""Submit the job of a run: find its attempt, note the job in the ledger, hand it to the cluster.
+
+A worker may die at any point. Its retry finds the attempt in the ledger, and for a name that it knows the
+cluster returns the job it has.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pydantic import PositiveInt
+
+from steptime.clusters.base import Cluster, Installation, JobSpec, JobState, JobStatus
+from steptime.clusters.config import ClusterConfig
+from steptime.errors import UserError
+from steptime.recipes.models import Run
+from steptime.recipes.request import PlanRequest
+from steptime.results.charges import withdraw_job
+from steptime.results.database import in_store
+from steptime.results.models import Provenance
+from steptime.runs import ledger
+from steptime.runs.budgets import commit_job
+from steptime.runs.ledger import LedgerJob, Place
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a task asks for: a run at a place, once for each value of Airflow's `max_tries`."""
+
+    place: Place
+    installation: Installation
+    run_after: float
+    """Unix time at which the DAG run was due."""
+    max_tries: int
+    run: Run
+    request: PlanRequest
+    made_by: Provenance
+
+    def owns(self, job: LedgerJob) -> bool:
+        """Return whether a job is of this attempt and still stands."""
+        is_over = job.ended_at is not None and (job.job_id is None or job.state is JobState.CANCELLED)
+        return not is_over and (job.run_after, job.max_tries, job.cell) == (
+            self.run_after,
+            self.max_tries,
+            self.run.name,
+        )
+
+    def job(self, number: PositiveInt, config: ClusterConfig) -> LedgerJob:
+        """Return the attempt's first job, without what `add_job` fills in."""
+        return LedgerJob(
+            **self.place.model_dump(exclude={"installations"}),
+            name="",
+            directory="",
+            log_path="",
+            created_at=0,
+            installation_id=self.installation.id,
+            installation_address=self.installation.address,
+            run_after=self.run_after,
+            cell=self.run.name,
+            attempt=number,
+            max_tries=self.max_tries,
+            cluster=config.name,
+            account=self.run.account,
+            gpus=self.run.recipe.gpus,
+            time_limit_s=self.run.time_limit_s,
+            run=self.run,
+            request=self.request,
+            made_by=self.made_by,
+        )
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """Where a launch reports, and what holds the job that is being submitted."""
+
+    info: Callable[[str], None]
+    warn: Callable[[str], None]
+    hold: Callable[[LedgerJob], None]
+    """Called before and after a job is submitted; raises if the task was taken away meanwhile."""
+
+
+async def launch(cluster: Cluster, config: ClusterConfig, attempt: Attempt, reporter: Reporter) -> LedgerJob:
+    """Return the job of an attempt: submit it, or find the one that an earlier try submitted.
+
+    Jobs of earlier attempts are ended first, so that no two ever live for one run.
+
+    Raises:
+        UserError: the cluster can never run it.
+        SystemFailure: an earlier job cannot be ended, or the cluster failed to take this one.
+    """
+    earlier = await in_store(lambda: ledger.jobs_at(attempt.place, attempt.run.name), reporter.warn)
+    if earlier and attempt.owns(earlier[-1]):
+        reporter.info(f"attempt {earlier[-1].attempt} was begun before: its job is {earlier[-1].name}")
+        return await submit(cluster, config, earlier[-1], reporter)
+    if still_open := [job for job in earlier if job.ended_at is None]:
+        await end_open_jobs(cluster, still_open, reporter.info, reporter.warn)
+    first = attempt.job(1 + max((job.attempt for job in earlier), default=0), config)
+    return await submit(cluster, config, await add_job(cluster, config, first, reporter.warn), reporter)
+
+
+async def add_job(
+    cluster: Cluster, config: ClusterConfig, job: LedgerJob, warn: Callable[[str], None]
+) -> LedgerJob:
+    """Insert a job into the ledger, with the first free number from its own on.
+
+    Jobs that have its name although the ledger does not know them, as after the store was lost, are ended.
+    """
+    while True:
+        spec = spec_of(job, config)
+        job = job.model_copy(
+            update={
+                "name": spec.name,
+                "time_limit_s": spec.time_limit_s,
+                "directory": spec.directory,
+                "log_path": spec.log_path,
+                "created_at": time.time(),
+            }
+        )
+        if await cluster.find(job.name) is None:
+            await in_store(partial(ledger.add, job), warn)
+            return job
+        await end_job(cluster, job.name, warn)
+        job = job.model_copy(update={"attempt": job.attempt + 1})
+
+
+async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, reporter: Reporter) -> LedgerJob:
+    """Submit a job of the ledger, unless the cluster has it already.
+
+    Raises:
+        UserError: the cluster can never run it. The ledger notes that.
+        SystemFailure: the cluster failed to take it; a retry may submit it again.
+    """
+    reporter.hold(job)
+    if job.job is not None:
+        return job
+    try:
+        spec = spec_of(job, config)
+        await commit_job(cluster, job.run, job.name, dag_run=f"{job.dag_id}/{job.dag_run_id}")
+        submitted = await cluster.submit(spec)
+    except UserError as refusal:
+        await note_refused(job, refusal, reporter.warn)
+        raise
+    await in_store(lambda: ledger.note_submitted(submitted), reporter.warn)
+    try:
+        reporter.hold(job)
+    except BaseException:  # `on_kill` may have come too early to find the job
+        await end_job(cluster, job.name, reporter.warn)
+        raise
+    return job.model_copy(update=ledger.columns_of(submitted))
+
+
+async def note_refused(job: LedgerJob, refusal: Exception, warn: Callable[[str], None]) -> None:
+    """Note that a cluster has not taken a job."""
+    status = JobStatus(state=JobState.FAILED, reason=f"not submitted: {refusal}")
+    await in_store(lambda: ledger.note_status(job.name, status, time.time()), warn)
+    await asyncio.to_thread(withdraw_job, job.run, job.name)
+
+
+async def end_job(cluster: Cluster, name: str, warn: Callable[[str], None]) -> JobStatus:
+    """End a job that may live, and note how it ended; the state is UNKNOWN if that is not settled yet.
+
+    Raises SystemFailure if it stays.
+    """
+    await cluster.cancel(name)
+    status = (await cluster.poll([name]))[name]
+    if status.state.is_live:
+        status = status.model_copy(update={"state": JobState.UNKNOWN})
+    await in_store(lambda: ledger.note_status(name, status, time.time()), warn)
+    return status
+
+
+async def end_open_jobs(
+    cluster: Cluster, jobs: Sequence[LedgerJob], info: Callable[[str], None], warn: Callable[[str], None]
+) -> None:
+    """End what lives of the jobs of a run, and note how each of them ended. Raises SystemFailure."""
+    statuses = await cluster.poll([job.name for job in jobs])
+    for job in jobs:
+        status = statuses[job.name]
+        if status.state.is_live or job.job_id is None:
+            warn(f"job {job.name} is {status.state} and nobody waits for it: ending it")
+            status = await end_job(cluster, job.name, warn)
+        if status.state is JobState.UNKNOWN and job.job_id is None:
+            status = JobStatus(state=JobState.CANCELLED, reason="never submitted")
+        await in_store(partial(ledger.note_status, job.name, status, time.time()), warn)
+        info(f"job {job.name}: {status.state}")
+
+
+def spec_of(job: LedgerJob, config: ClusterConfig) -> JobSpec:
+    """Return what the cluster is given for a job. Raises UserError."""
+    from steptime.clusters.jobscript import job_spec
+
+    return job_spec(
+        config.avoiding(job.run, job.excluded_nodes) if job.excluded_nodes else job.run,
+        job.made_by.staged,
+        config,
+        identity=f"{job.dag_id}/{job.dag_run_id}/{job.cell}",
+        started=int(job.run_after),
+        attempt=job.attempt,
+        installation=job.installation,
+    )
