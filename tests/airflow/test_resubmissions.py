@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from steptime.airflow.base import last_submitted
+from steptime.airflow.base import place_of
 from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
@@ -22,6 +22,7 @@ from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.results.models import Submitted
 from steptime.runs import ledger
+from steptime.runs.ledger import latest_submitted_at
 
 from .conftest import submit_task, submitted_job, task_of, wait_task
 
@@ -101,7 +102,7 @@ def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
     assert len({first.directory, second.directory, third.directory}) == 3
     assert list(dict.fromkeys(avoided)) == [("node3",), ("node3", "node5")]
     assert live_jobs(cluster) == [third.name]
-    handed_on = last_submitted(context, "performance.wait")
+    handed_on = latest_submitted_at(place_of(context))
     assert handed_on is not None
     assert handed_on.job == third
     assert Path(third.directory).name in Path(handed_on.job.directory, "job.sh").read_text()
@@ -282,7 +283,7 @@ def test_a_resubmitted_job_is_waited_for_in_the_worker_as_well(
 
     wait_task(submitted, deferrable=False).execute(context)
 
-    handed_on = last_submitted(context, "performance.wait")
+    handed_on = latest_submitted_at(place_of(context))
     assert handed_on is not None
     assert handed_on.job.name != submitted["job"]["name"]
     assert state(cluster, handed_on.job) is JobState.SUCCEEDED

@@ -26,8 +26,6 @@ from steptime.clusters.base import Cluster, Job, JobStatus
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
 from steptime.recipes.models import Run
-from steptime.results.database import wait_for_store
-from steptime.results.models import Submitted
 from steptime.runs import launch, ledger
 from steptime.runs.launch import Reporter, note_refused
 from steptime.runs.ledger import LedgerJob, Place
@@ -269,17 +267,3 @@ def place_of(context: Context, task_group: str | None = None) -> Place:
         task_group=ti.task_id.rpartition(".")[0] if task_group is None else task_group,
         map_index=-1 if ti.map_index is None else ti.map_index,
     )
-
-
-def left_job(context: Context, waited_in: str) -> str | None:  # noqa: ARG001
-    """Return the name of the job of this mapped instance that its `wait` abandoned, if any."""
-    place = place_of(context)
-    job = wait_for_store(lambda: ledger.latest_at(place), _log.warning)
-    return job.name if job is not None and job.abandoned else None
-
-
-def last_submitted(context: Context, waited_in: str) -> Submitted | None:
-    """Return what was submitted last in the task group of `waited_in`; None if nothing was."""
-    place = place_of(context, waited_in.rpartition(".")[0])
-    job = wait_for_store(lambda: ledger.latest_submitted_at(place), _log.warning)
-    return None if job is None else job.submitted

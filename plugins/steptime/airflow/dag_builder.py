@@ -137,14 +137,14 @@ def training_dag(
 
         @task_group(group_id="performance")
         def performance(run: Any) -> None:
-            train("performance", run, staged, waiting, published)
+            train(run, staged, waiting, published)
 
         @task_group(group_id="checkpoint")
         def checkpoint(save: Any, load: Any) -> None:
             with TaskGroup("save"):
-                saving = train("checkpoint.save", save, staged, waiting, published)
+                saving = train(save, staged, waiting, published)
             with TaskGroup("load"):
-                train("checkpoint.load", load, staged, waiting, published, saving=saving)
+                train(load, staged, waiting, published, saving=saving)
 
         report = ReportOperator(task_id="report", plan=plan)
         report.as_teardown(setups=check_params, on_failure_fail_dagrun=True)
@@ -167,7 +167,6 @@ def _callbacks(given: Any) -> list[Any]:
 
 
 def train(
-    group: str,
     run: Any,
     staged: Any,
     waiting: Mapping[str, Any],
@@ -179,7 +178,6 @@ def train(
     """Make the tasks of one run in the current task group; return the one that waits for its job.
 
     Args:
-        group: the id of the current task group.
         run: the run, as XCom.
         staged: what is staged for it, as XCom.
         waiting: arguments of `TrainingSensor`.
@@ -187,7 +185,6 @@ def train(
         saving: the task that waits for the job whose checkpoint this run loads.
         sweep_cell: in a sweep, the run's cell, as XCom.
     """
-    waited_in = f"{group}.wait"
     saved_in = None if saving is None else saving.task_id.removesuffix(".wait")
     submit = SubmitTrainingOperator(
         task_id="submit", run=run, staged=staged, saved_in=saved_in, sweep_cell=sweep_cell
@@ -197,7 +194,7 @@ def train(
     wait = TrainingSensor(task_id="wait", submitted=submit.output, retries=_WAITING_RETRIES, **waiting)
     end = EndTrainingOperator(task_id="end")
     # A training that failed has its log read, too.
-    parse = ReadLogOperator(task_id="parse", waited_in=waited_in, trigger_rule=TriggerRule.ALL_DONE)
+    parse = ReadLogOperator(task_id="parse", trigger_rule=TriggerRule.ALL_DONE)
     validate = ValidateOperator(task_id="validate", handle=parse.output)
     outlets = [] if published is None else [published]
     publish = PublishOperator(task_id="publish", handle=validate.output, outlets=outlets)

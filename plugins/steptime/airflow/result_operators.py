@@ -15,8 +15,7 @@ from steptime.airflow.base import (
     airflow_errors,
     dag_run_of,
     end_job,
-    last_submitted,
-    left_job,
+    place_of,
 )
 from steptime.airflow.connections import patiently
 from steptime.airflow.installation import own_runs
@@ -33,6 +32,7 @@ from steptime.results.charges import withdraw_plans
 from steptime.results.columns import BY_NAME
 from steptime.results.database import wait_for_store
 from steptime.results.models import Measurement, Result, Submitted, Verdict
+from steptime.runs.ledger import latest_at, latest_submitted_at
 
 FAILURE_KEY = "failure"
 """XCom of a failed task: the message of its exception."""
@@ -59,18 +59,12 @@ def with_store(task: BaseOperator, cluster: str, work: Callable[[], Done]) -> Do
 class ReadLogOperator(RunOperator):
     """Reads the training log of a job that has ended, well or not, and stores the measured run.
 
-    What was submitted comes from the task that waited, which hands it on even if it fails. It is pulled
-    rather than templated: if nothing was submitted this task is skipped, and a missing XCom is no error.
-
-    :param waited_in: id of the `TrainingSensor` task.
+    Skipped if the ledger has no submitted job of this mapped instance, or if `wait` abandoned it.
     """
 
     ui_color: str = "#eef3e2"
 
-    def __init__(self, *, waited_in: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.waited_in = waited_in
-        self._run: Run | None = None
+    _run: Run | None = None
 
     def planned_run(self) -> Run | None:
         """Return the run whose log is read."""
@@ -82,11 +76,15 @@ class ReadLogOperator(RunOperator):
         from steptime.results.metrics import measure
         from steptime.results.store import Store
 
-        submitted = last_submitted(context, self.waited_in)
-        if submitted is None:
+        place = place_of(context)
+        job = wait_for_store(lambda: latest_submitted_at(place), self.log.warning)
+        if job is None or (submitted := job.submitted) is None:
             raise AirflowSkipException("no job was submitted: there is no log to read")
-        if (left := left_job(context, self.waited_in)) is not None:
-            raise AirflowSkipException(f"job '{left}' was left as it is, and may run on: its log is not read")
+        latest = wait_for_store(lambda: latest_at(place), self.log.warning) or job
+        if latest.abandoned:
+            raise AirflowSkipException(
+                f"'wait' gave up job '{latest.name}', which may still run: its log is not read"
+            )
         self._run = run = submitted.run
         with airflow_errors():
             config = load_cluster(submitted.job.cluster)

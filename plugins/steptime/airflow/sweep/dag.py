@@ -73,7 +73,7 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
             task_id="confirm", checked=checked, staged=stage.output, trigger_rule=TriggerRule.ALL_DONE
         )
         with TaskGroup("fresh"):
-            ran_again = _train_each(confirm.output, "fresh.")
+            ran_again = _train_each(confirm.output)
         report = ReportSweepOperator(task_id="report", checked=checked, confirmed=confirm.output)
         # Without a setup: behind one, nothing could start if `approve` is skipped.
         report.as_teardown(on_failure_fail_dagrun=True)
@@ -83,24 +83,20 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
     return dag
 
 
-def _train_each(planned: Any, inside: str = "") -> list[Any]:
-    """Make the tasks that train each cell; `planned` has the XCom that `runs_with_staged` makes.
-
-    `inside` is the id of the current task group with a dot.
-    """
+def _train_each(planned: Any) -> list[Any]:
+    """Make the tasks that train each cell; `planned` has the XCom that `runs_with_staged` makes."""
     waiting = {"deferrable": True}
 
     @task_group(group_id="performance")
     def performance(run: Any, staged: Any, sweep_cell: Any) -> None:
-        train(f"{inside}performance", run, staged, waiting, None, sweep_cell=sweep_cell)
+        train(run, staged, waiting, None, sweep_cell=sweep_cell)
 
     @task_group(group_id="checkpoint")
     def checkpoint(save: Any, load: Any, staged: Any, sweep_cell: Any) -> None:
-        group = f"{inside}checkpoint"
         with TaskGroup("save"):
-            saving = train(f"{group}.save", save, staged, waiting, None, sweep_cell=sweep_cell)
+            saving = train(save, staged, waiting, None, sweep_cell=sweep_cell)
         with TaskGroup("load"):
-            train(f"{group}.load", load, staged, waiting, None, saving=saving, sweep_cell=sweep_cell)
+            train(load, staged, waiting, None, saving=saving, sweep_cell=sweep_cell)
 
     runs = SelectOperator(task_id="performance_runs", returned=planned, field="runs")
     pairs = SelectOperator(task_id="checkpoint_pairs", returned=planned, field="checkpoint_pairs")
