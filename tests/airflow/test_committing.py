@@ -4,19 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow import budgets
-from steptime.airflow.base import HoldsJob
 from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
+from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import OutOfReach, UserError
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results import charges
 from steptime.results.budgets import BudgetExceeded
+from steptime.runs import budgets as job_budgets
 
 ASKED = 600 / 3600
 """GPU-hours of a run on one process, by the workload's time limit."""
@@ -110,7 +111,7 @@ def test_a_plan_takes_what_jobs_that_have_ended_did_not(
 ) -> None:
     budget(2.5 * ASKED)
     for name in ("b", "a"):
-        asyncio.run(budgets.commit_job(cluster(asked), one, name, dag_run=f"llama31/{name}"))
+        asyncio.run(job_budgets.commit_job(cluster(asked), one, name, dag_run=f"llama31/{name}"))
     with pytest.raises(BudgetExceeded):
         commit(one, "llama31/third")
     asked.jobs["a"] = ended(0.01)
@@ -123,7 +124,7 @@ def test_a_cluster_that_cannot_be_asked_gives_nothing_back_and_is_named(
     asked: Asked, one: Run, budget: Callable[[float], Path]
 ) -> None:
     budget(1.5 * ASKED)
-    asyncio.run(budgets.commit_job(cluster(asked), one, "a", dag_run="llama31/a"))
+    asyncio.run(job_budgets.commit_job(cluster(asked), one, "a", dag_run="llama31/a"))
     asked.jobs["a"], asked.away = ended(0.01), True
     said: list[str] = []
     with pytest.raises(BudgetExceeded):
@@ -137,7 +138,7 @@ def test_a_job_is_committed_once_what_has_ended_is_given_back(
     asked: Asked, one: Run, budget: Callable[[float], Path]
 ) -> None:
     def job(name: str) -> None:
-        asyncio.run(budgets.commit_job(cluster(asked), one, name, dag_run=f"llama31/{name}"))
+        asyncio.run(job_budgets.commit_job(cluster(asked), one, name, dag_run=f"llama31/{name}"))
 
     budget(1.5 * ASKED)
     job("a")
@@ -151,7 +152,7 @@ def test_a_job_is_committed_once_what_has_ended_is_given_back(
 
 def test_of_no_jobs_no_cluster_is_asked(asked: Asked, budget: Callable[[float], Path]) -> None:
     budget(ASKED)
-    asyncio.run(budgets.settle_ended(cluster(asked)))
+    asyncio.run(job_budgets.settle_ended(cluster(asked)))
     assert asked.polled == []
 
 
@@ -160,20 +161,21 @@ def cluster(asked: Asked) -> Cluster:
     return found  # type: ignore[no-any-return]
 
 
+@pytest.mark.usefixtures("home")
 def test_a_job_that_its_cluster_refuses_is_not_committed_any_more(
-    asked: Asked, one: Run, budget: Callable[[float], Path]
+    submission: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    budget: Callable[[float], Path],
 ) -> None:
-    class Refusing(Asked):
-        async def submit(self, _spec: JobSpec) -> Job:
-            raise UserError("there is no such partition.")
+    async def refuses(_self: LocalCluster, _spec: JobSpec) -> Job:
+        raise UserError("there is no such partition.")
 
     budget(2.5 * ASKED)
-    spec = JobSpec(name="job", directory="/a", log_path="/a/log", script="true", slots=1, time_limit_s=60)
-    context: Any = {"ti": SimpleNamespace(dag_id="llama31", run_id="first"), "dag_run": None}
+    monkeypatch.setattr(LocalCluster, "submit", refuses)
 
-    with pytest.raises(UserError, match="no such partition"):
-        asyncio.run(HoldsJob(task_id="submit").submit_held(cluster(Refusing()), one, spec, context))
+    with pytest.raises(AirflowFailException, match="no such partition"):
+        submission()
 
-    assert committed() == (set(), set())
+    assert committed()[0] == set()
     [balance] = charges.budget_balances(["local"])
     assert balance.committed_gpu_hours == 0
