@@ -68,13 +68,14 @@ def test_the_report_alone_decides_the_state_of_a_dag_run(dags: dict[str, Any]) -
         assert all(task.is_teardown for task in leaves)
 
 
-def test_clearing_a_wait_clears_its_submit_too(dags: dict[str, Any]) -> None:
-    part = dags["llama31"].partial_subset(
-        "checkpoint.load.wait", include_upstream=False, include_downstream=False
-    )
-
-    assert "checkpoint.load.submit" in part.task_ids
-    assert "checkpoint.save.submit" not in part.task_ids
+def test_clearing_a_wait_clears_no_submit(dags: dict[str, Any]) -> None:
+    """It goes on with its job; Airflow would clear a setup in all mapped instances."""
+    for with_downstream in (False, True):
+        part = dags["llama31"].partial_subset(
+            "checkpoint.save.wait", include_upstream=False, include_downstream=with_downstream
+        )
+        assert ("checkpoint.save.end" in part.task_ids) is with_downstream
+        assert "checkpoint.save.submit" not in part.task_ids
 
 
 def test_each_dag_has_a_name_for_people_of_its_own(dags: dict[str, Any]) -> None:
