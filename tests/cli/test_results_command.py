@@ -166,7 +166,7 @@ def test_every_filter_of_the_page_is_a_flag() -> None:
 def test_the_cells_of_a_sweep_are_named_by_its_dag_run(make_result: MakeResult) -> None:
     for name in ("cell", "other"):
         one = make_result(name)
-        told = {"dag_run_id": name, "sweep": "weekly", "sweep_run": f"scaling_sweep/week-{name}"}
+        told = {"dag_id": "scaling_sweep", "dag_run_id": f"week-{name}", "sweep": "weekly"}
         made_by = one.submitted.made_by.model_copy(update=told)
         stored.write(Store(), make_result(name, made_by=made_by))
 

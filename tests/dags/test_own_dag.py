@@ -63,7 +63,8 @@ def test_three_lines_are_a_dag(read: Any) -> None:
     assert dag.dag_display_name == "nightly", "there may be several of a workload"
     assert {task.owner for task in dag.tasks} == {"airflow"}
     wait = dag.get_task("performance.wait")
-    assert (wait.patience_h, wait.queue_patience_h, wait.deferrable) == (None, None, True)
+    assert wait.patience == {"patience_h": None, "queue_patience_h": None}
+    assert wait.deferrable
 
 
 def test_the_form_is_the_dags_and_no_task_has_a_copy_of_it(read: Any) -> None:
@@ -84,18 +85,7 @@ def test_what_is_passed_on_reaches_dag_and_tasks(read: Any) -> None:
     assert submit.has_on_failure_callback
     for group in ("performance", "checkpoint.save", "checkpoint.load"):
         wait = dag.get_task(f"{group}.wait")
-        assert (wait.patience_h, wait.queue_patience_h) == (2, 3.5)
-
-
-def test_the_patience_of_a_dag_wins_over_the_clusters() -> None:
-    from steptime.airflow.dag_builder import training_dag
-    from steptime.clusters.config import load_cluster
-
-    config = load_cluster("local")
-    dag: Any = training_dag("x", workload="llama3.1", queue_patience_h=3)
-    sensor = dag.get_task("performance.wait")
-    assert sensor.as_patient(config).queue_patience_h == 3
-    assert sensor.as_patient(config).patience_h == config.patience_h
+        assert wait.patience == {"patience_h": 2, "queue_patience_h": 3.5}
 
 
 def test_an_argument_that_airflow_has_not_is_told(read: Any) -> None:

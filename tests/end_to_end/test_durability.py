@@ -129,12 +129,34 @@ def test_marking_the_waiting_task_failed_ends_the_job(airflow: Airflow) -> None:
     assert not [row for row in airflow.results() if row["dag_run_id"] == run.dag_run_id]
 
 
-def test_clearing_the_waiting_task_ends_the_job_and_starts_another(airflow: Airflow) -> None:
+def test_clearing_the_waiting_task_goes_on_with_the_job(airflow: Airflow) -> None:
+    before = set(airflow.jobs())
+    run = airflow.trigger(**ENDLESS)
+    job_name = started_training(airflow, before)
+    task = wait_in_state(airflow, run, "deferred")
+    airflow.clear(run, task)
+
+    def next_try() -> TaskInstance | None:
+        found = airflow.task(run, WAIT)
+        waits = found is not None and found.state == "deferred" and found.try_number > task.try_number
+        return found if waits else None
+
+    again = wait_until("the next try", next_try)
+    assert new_jobs(airflow, before) == {job_name}
+    assert state_of(airflow, job_name) == "running"
+    airflow.mark_failed(run, again)
+    wait_until("the job's end", lambda: state_of(airflow, job_name) == "cancelled")
+    assert airflow.ended(run).state == "failed"
+
+
+def test_clearing_the_submitting_task_ends_the_job_and_starts_another(airflow: Airflow) -> None:
     before = set(airflow.jobs())
     run = airflow.trigger(**ENDLESS)
     first = started_training(airflow, before)
-    task = wait_in_state(airflow, run, "deferred")
-    airflow.clear(run, task)
+    wait_in_state(airflow, run, "deferred")
+    submit = airflow.task(run, "performance.submit")
+    assert submit is not None
+    airflow.clear(run, submit)
 
     wait_until("the first job's end", lambda: state_of(airflow, first) == "cancelled")
     second = started_training(airflow, before | {first})

@@ -71,9 +71,9 @@ def test_nothing_is_named_where_nothing_was_planted(
         re.compile(r"^60 cells: 0 slower, 0 faster, 60 unchanged(; \d+ waits? for fresh runs)?\.$")
     )
     assert named(rows(frame)) == set()
-    # What one run suspects of being faster waits for the next two, as chance is likely among so many cells.
+    # Among so many cells chance makes one run or another suspect; fresh runs decide.
     waiting = frame.locator(".remarks li").all_inner_texts()
-    assert all("faster by " in one and "suspected" in one for one in waiting), waiting
+    assert all("suspected" in one for one in waiting), waiting
 
 
 def test_what_changed_and_whether_the_publication_is_passed_stand_beside_the_cell(page: Page) -> None:
