@@ -27,7 +27,7 @@ const ADDED = {
   baseline_s: { className: "quiet", place: 13.1 },
   step_time_over_published: { place: 9 },
   against_publication: { cell: publicationBadge, place: 10 },
-  scaling_efficiency_percent: { place: 11 },
+  scaling_efficiency_percent: { place: 13.05 },
   gpu_hours: { place: 12 },
   queue_wait_s: { place: 13 },
   minimum_detectable_change_percent: { place: 14 },
