@@ -30,7 +30,7 @@ from steptime.mini_slurm.layout import SlurmLayout
 from steptime.recipes.models import Run
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
-from steptime.tracking.following import WaitLimits, follow
+from steptime.runs.following import WaitLimits, follow
 
 TRAINING = """#!/bin/bash
 for ((step = 0; step < $1; step++)); do

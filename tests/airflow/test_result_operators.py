@@ -21,7 +21,7 @@ from steptime.judging.judgements import keep_measured, publish
 from steptime.recipes.planning import Plan
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
-from steptime.tracking import patience
+from steptime.runs import patience
 
 from .conftest import event_of, handle_of, logged, task_of, trigger_of, wait_task
 

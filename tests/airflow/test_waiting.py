@@ -17,7 +17,7 @@ from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import Overdue
 from steptime.recipes.models import Run
 from steptime.runs import ledger
-from steptime.tracking.following import WaitLimits
+from steptime.runs.following import WaitLimits
 
 from .conftest import event_of, task_of, trigger_of, wait_task
 

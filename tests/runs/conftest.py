@@ -1,17 +1,38 @@
-"""The ledger of a test, on both kinds of database."""
+"""The ledger of a test, on both kinds of database; jobs followed by a clock that the test sets."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
+from local_home import a_run, home, planned
 
 from steptime.clusters.base import Installation
 from steptime.results.models import Result
+from steptime.runs import following, log_following, patience
 from steptime.runs.ledger import LedgerJob
 from tests.results.conftest import postgresql, postgresql_url, store_url
 
-__all__ = ["postgresql", "postgresql_url", "store_url"]  # fixtures
+__all__ = ["a_run", "home", "planned", "postgresql", "postgresql_url", "store_url"]  # fixtures
 
 OURS = Installation(id="ours", address="http://airflow.example")
+
+
+class Clock:
+    """What the modules that wait take for the time, in seconds."""
+
+    now = 10_000.0
+    stepped = 0.0
+    """By how much the time of day was set forward."""
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time stands until the test sets it."""
+    clock = Clock()
+    for module in (following, log_following, patience):
+        times = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now + clock.stepped)
+        monkeypatch.setattr(module, "time", times)
+    return clock
 
 
 @pytest.fixture

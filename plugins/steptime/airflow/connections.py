@@ -13,7 +13,7 @@ from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connection
 from steptime.errors import SystemFailure, UserError
-from steptime.tracking import patience
+from steptime.runs import patience
 
 Done = TypeVar("Done")
 
@@ -30,7 +30,7 @@ async def patiently(
     warn: Callable[[str], None],
     was_reached: Callable[[], bool] = lambda: True,
 ) -> Done:
-    """Call `tracking.patience.patiently` with the logins that Airflow keeps."""
+    """Call `runs.patience.patiently` with the logins that Airflow keeps."""
     return await patience.patiently(config, airflow_connection, work, warn, was_reached)
 
 

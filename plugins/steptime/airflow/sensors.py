@@ -17,16 +17,16 @@ from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.recipes.models import Run
 from steptime.results.database import wait_for_store
 from steptime.runs import ledger
-from steptime.runs.launch import submit
-from steptime.runs.ledger import LedgerJob
-from steptime.runs.resubmit import add_resubmission, may_resubmit
-from steptime.tracking.conclusion import (
+from steptime.runs.conclusion import (
     FailureReport,
     failed_end,
     find_causes,
     unknown_end,
     with_failed_nodes,
 )
+from steptime.runs.launch import submit
+from steptime.runs.ledger import LedgerJob
+from steptime.runs.resubmit import add_resubmission, may_resubmit
 
 _JUST_SUBMITTED_S = 60
 """A job of this age is not asked for before the task defers: it hardly has ended."""

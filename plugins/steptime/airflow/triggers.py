@@ -13,7 +13,7 @@ from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
 from steptime.results.database import in_store
 from steptime.runs import ledger
-from steptime.tracking.following import follow, limits_of
+from steptime.runs.following import follow, limits_of
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol

@@ -12,9 +12,9 @@ from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.clusters.connections import no_connections
 from steptime.errors import LoginRefused, OutOfReach, Overdue, SubmitLimit, SystemFailure, UserError
-from steptime.tracking import conclusion, patience
-from steptime.tracking.conclusion import FailureReport, find_causes, with_failed_nodes
-from steptime.tracking.patience import Silence, patiently
+from steptime.runs import conclusion, patience
+from steptime.runs.conclusion import FailureReport, find_causes, with_failed_nodes
+from steptime.runs.patience import Silence, patiently
 from steptime.waiting import duration
 
 from .conftest import Clock

@@ -10,9 +10,9 @@ from steptime.clusters.connections import Connections
 from steptime.errors import Overdue
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
-from steptime.tracking.log_following import LogFollower
-from steptime.tracking.patience import Silence
-from steptime.tracking.watching import watch
+from steptime.runs.log_following import LogFollower
+from steptime.runs.patience import Silence
+from steptime.runs.watching import watch
 from steptime.waiting import duration
 
 _GRACE_S = 3600.0

@@ -10,7 +10,7 @@ import pytest
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.connections import no_connections
 from steptime.errors import SystemFailure
-from steptime.tracking.watching import watch
+from steptime.runs.watching import watch
 
 from .scripted_cluster import ScriptedCluster
 
@@ -18,7 +18,7 @@ RUNNING, DONE = JobStatus(state=JobState.RUNNING), JobStatus(state=JobState.SUCC
 
 
 def use(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
-    monkeypatch.setattr("steptime.tracking.watching.open_cluster", lambda *_: cluster)
+    monkeypatch.setattr("steptime.runs.watching.open_cluster", lambda *_: cluster)
     return cluster
 
 

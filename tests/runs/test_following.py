@@ -13,10 +13,10 @@ from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, Overdue
 from steptime.recipes.models import Run
-from steptime.tracking import log_following
-from steptime.tracking.conclusion import failed_end, unknown_end
-from steptime.tracking.following import JobFollower, WaitLimits, limits_of
-from steptime.tracking.log_following import LogFollower, StepFollower
+from steptime.runs import log_following
+from steptime.runs.conclusion import failed_end, unknown_end
+from steptime.runs.following import JobFollower, WaitLimits, limits_of
+from steptime.runs.log_following import LogFollower, StepFollower
 
 from .conftest import Clock
 from .scripted_cluster import ScriptedCluster

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from logs import line_forms
 
 from steptime.logs.models import Problem, Step
-from steptime.tracking.log_following import StepFollower
+from steptime.runs.log_following import StepFollower
 
 
 def test_steps_come_when_their_line_ends() -> None:
