@@ -30,7 +30,7 @@ _NEEDS: Mapping[str, Mapping[str, Any]] = {
     "On GPUs, with tensor parallelism": {"cluster": "h100", "size": "70b"},
 }
 """What the condition before an example asks for, as params of Llama 3.1."""
-_ON_GPUS = "name: {0}\nkind: slurm\ngpu_type: {0}\nconnection: {0}\nwork_dir: /work\n"
+_ON_GPUS = "name: {0}\nkind: slurm\ngpu_type: {0}\nconnection: {0}\nwork_dir: /work\ncontainer: pyxis\n"
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +121,20 @@ def test_every_form_as_it_begins_can_be_run(with_gpus: None, forms_with_gpus: di
             check(dag_id, params.dump())
             begins_with.add(params.dump().get("cluster"))
     assert begins_with >= {"local", "gb300"}
+
+
+def test_a_form_is_accepted_if_only_its_cluster_is_changed(
+    with_gpus: None, forms_with_gpus: dict[str, Any]
+) -> None:
+    changed = 0
+    for name in list_workloads():
+        workload = load_workload(name)
+        form = forms_with_gpus[workload.dag_id].dump()
+        for cluster, gpu_type in {"local": "cpu", "h100": "h100", "gb300": "gb300"}.items():
+            if gpu_type in workload.gpu_types:
+                plan_from_params(name, form | {"cluster": cluster})
+                changed += cluster != form["cluster"]
+    assert changed
 
 
 def test_a_family_that_no_cluster_can_run_is_refused_in_one_sentence(

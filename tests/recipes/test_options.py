@@ -223,7 +223,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"nccl_trace": True, "window": "10:19"}, "window 10:19 lies outside of a run of 5 steps"),
     (
-        {"size": "8b", "save_checkpoint": True},
+        {"size": "8b", "gpus": "8", "save_checkpoint": True},
         "is tested from 16 GPUs on, not on 8: ask for one of 16, 32, 64",
     ),
     (
@@ -317,8 +317,6 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     ({**SLURM, "image": "no image"}, "image 'no image' is no name of a container image"),
     ({**SLURM, "image": "nvcr.io/nvidia/nemo"}, "names no version: add its tag"),
-    ({"image": "nvcr.io/nvidia/nemo:1"}, "image needs a cluster that runs containers, and 'local' runs none"),
-    ({"cluster": "nodes", "image": "nvcr.io/nvidia/nemo:1"}, "image needs a cluster that runs containers"),
     (
         {"environment": {"MASTER_ADDR": "x"}},
         "environment: 'MASTER_ADDR' is set by the job script or the cluster",

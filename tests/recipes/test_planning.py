@@ -319,11 +319,11 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "8b on h100 is 1 in its document and cannot be 2.",
     ),
     (
-        {"workload": "llama3.1", "size": "8b", "checkpoint": True},
+        {"workload": "llama3.1", "size": "8b", "gpus": "8", "checkpoint": True},
         "from 16 GPUs on for saving and from 16 for loading",
     ),
     (
-        {"workload": "llama3.1", "size": "405b", "checkpoint": True},
+        {"workload": "llama3.1", "size": "405b", "gpus": "512", "checkpoint": True},
         "from 512 GPUs on for saving and from 1024 for load",
     ),
     (
@@ -349,6 +349,23 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "environment: 'HF_TOKEN' looks like a secret",
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [
+        ({"size": "8b"}, (8,)),
+        ({"size": "8b", "checkpoint": True}, (16,)),
+        ({"size": "8b", "save_checkpoint": True}, (16,)),
+        ({"size": "405b", "checkpoint": True}, (1024,)),
+        ({"checkpoint": True}, (1, 2)),
+    ],
+)
+def test_by_default_a_checkpoint_is_made_at_a_scale_that_is_tested(
+    values: dict[str, Any], counts: tuple[int, ...]
+) -> None:
+    runs = planned(workload="llama3.1", **values).runs
+    assert tuple(run.recipe.gpus for run in runs) == counts
 
 
 @pytest.mark.parametrize(("values", "complaint"), REFUSALS, ids=[complaint[:40] for _, complaint in REFUSALS])

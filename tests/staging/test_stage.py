@@ -54,7 +54,7 @@ async def test_a_run_that_needs_a_container_is_refused_before_anything_is_copied
 ) -> None:
     recipe = run.recipe.model_copy(update={"image": "nvcr.io/nvidia/nemo:25.04.01"})
     with pytest.raises(
-        UserError, match=r"runs in the container nvcr\.io/nvidia/nemo:25\.04\.01, and cluster here"
+        UserError, match=r"runs in the image nvcr\.io/nvidia/nemo:25\.04\.01, and cluster here runs no images"
     ):
         await stage(cluster, config, run.model_copy(update={"recipe": recipe}), print)
     assert not Path(config.root).exists()

@@ -167,6 +167,15 @@ class ClusterConfig(Frozen):
         if run.checkpoint_path is not None and not run.checkpoint_path.startswith(f"{self.root}/"):
             self.require_permitted("checkpoint", run.checkpoint_path, "permitted_checkpoints")
 
+    def require_container(self, run: Run) -> None:
+        """Raise UserError for a run that needs an image if this cluster runs none."""
+        if run.recipe.image is not None and self.image_form is None:
+            raise UserError(
+                f"{run.label} runs in the image {run.recipe.image}, and cluster {self.name} runs no images "
+                f"(container: {self.container}): name the program that runs them as container: in "
+                f"config/clusters/{self.name}.yaml, or name another cluster."
+            )
+
     def require_permitted(self, what: str, value: str, field: str) -> None:
         """Raise UserError if a list of this file, `field`, has no pattern for the value."""
         patterns: tuple[str, ...] | None = getattr(self, field)
@@ -301,6 +310,7 @@ def load_clusters() -> tuple[tuple[ClusterConfig, ...], BrokenFiles | None]:
 def check_runs(runs: Iterable[Run]) -> None:
     """Raise UserError for the first of the runs that its cluster can never run."""
     for config, run in _with_clusters(runs):
+        config.require_container(run)
         config.check(run)
 
 

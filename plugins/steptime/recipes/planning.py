@@ -69,7 +69,7 @@ def plan(request: PlanRequest) -> Plan:
     A plan may be for another type of GPU than its cluster has, to be read; `require_runnable` refuses that.
     """
     selection = select(request)
-    recipes = [_with_image(recipe, request, selection) for recipe in recipes_of(selection, request)]
+    recipes = [_with_image(recipe, request) for recipe in recipes_of(selection, request)]
     mode = mode_of(request)
     schedule = schedule_of(request, mode, selection, recipes)
     time_limit_s = parse_time_limit(schedule.time_limit)
@@ -122,16 +122,11 @@ def plan(request: PlanRequest) -> Plan:
     )
 
 
-def _with_image(recipe: Recipe, request: PlanRequest, selection: Selection) -> Recipe:
-    """Return the recipe with the image that was asked for. Raises UserError if it cannot be run."""
+def _with_image(recipe: Recipe, request: PlanRequest) -> Recipe:
+    """Return the recipe with the image that was asked for. Raises UserError for a name that is none."""
     if request.image is None:
         return recipe
     parse_image(request.image)
-    if selection.cluster.container == "none":
-        raise UserError(
-            f"image needs a cluster that runs containers, and '{request.cluster}' runs none "
-            "(container: none in its file): leave image out, or name another cluster."
-        )
     return recipe.model_copy(update={"image": request.image})
 
 

@@ -25,7 +25,6 @@ class ClusterHardware(BaseModel):
 
     kind: str
     gpu_type: str
-    container: str = "none"
 
 
 def readable_clusters() -> dict[str, ClusterHardware]:
@@ -236,12 +235,27 @@ def recipes_of(selection: Selection, request: PlanRequest) -> list[Recipe]:
 
 
 def _gpu_counts(selection: Selection, request: PlanRequest) -> tuple[int, ...]:
-    """Those asked for; else the size's own; else the smallest documented one."""
+    """Those asked for; else the size's own; else the smallest documented one.
+
+    If a checkpoint is saved or loaded, defaults are scales at which that is tested.
+    """
     if request.gpus is not None:
         return select_gpus(request.gpus, selection.documented, of=str(selection))
-    possible = [gpus for gpus in selection.documented if gpus % (request.tensor_parallel or 1) == 0]
+    least = _least_of_checkpoints(selection, request)
+    possible = [
+        gpus for gpus in selection.documented if gpus >= least and gpus % (request.tensor_parallel or 1) == 0
+    ]
     preferred = tuple(gpus for gpus in selection.size.default_gpus or () if gpus in possible)
     return preferred or tuple(possible[:1]) or selection.documented[:1]
+
+
+def _least_of_checkpoints(selection: Selection, request: PlanRequest) -> int:
+    """The smallest scale at which a checkpoint that was asked for is tested; 1 if there is no limit."""
+    limits = selection.size.checkpoint
+    if limits is None or not (request.checkpoint or request.save_checkpoint or request.load_checkpoint):
+        return 1
+    minima = (limits.minimum_gpus_to_save, limits.minimum_gpus_to_load)
+    return max(minimum.get(selection.gpu_type, 1) for minimum in minima)
 
 
 def _tensor_parallel(selection: Selection, request: PlanRequest, gpus: int) -> int | None:

@@ -42,11 +42,7 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
 
     Raises UserError if the cluster cannot offer it, SystemFailure if it fails.
     """
-    if run.recipe.image is not None and config.image_form is None:
-        raise UserError(
-            f"{run.label} runs in the container {run.recipe.image}, and cluster {config.name} runs none "
-            f"(container: {config.container}): choose gpu type cpu, or another cluster"
-        )
+    config.require_container(run)
     await require_hub_files(cluster, config, run)
     trainer = shipped("trainer")
     trainer_path, trainer_sha256 = await stage_trainer(cluster, config, source=trainer, report=report)
