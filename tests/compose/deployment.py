@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -89,17 +90,8 @@ class Deployment:
             [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
         ).stdout
         settings = dict(line.partition("=")[::2] for line in told.splitlines())
-        kept = {
-            name: words
-            for name in ("index-url", "extra-index-url", "find-links")
-            if (
-                words := [
-                    word
-                    for word in settings.get(f"global.{name}", "").strip("'").split()
-                    if ":///" not in word
-                ]
-            )
-        }
+        kept = {name: _words(settings, name) for name in ("index-url", "extra-index-url", "find-links")}
+        kept = {name: words for name, words in kept.items() if words}
         text = "".join(f"{name} = {' '.join(words)}\n" for name, words in kept.items())
         (site / "etc").mkdir()
         (site / "etc/pip.conf").write_text(f"[global]\ncert = /etc/ssl/certs/ca-certificates.crt\n{text}")
@@ -217,7 +209,9 @@ class Deployment:
 
 
 def _words(settings: dict[str, str], name: str) -> list[str]:
-    return settings.get(f"global.{name}", "").strip("'").split()
+    """Return the words of a setting of pip, without folders of indexes."""
+    value = settings.get(f":env:.{name}") or settings.get(f"global.{name}", "")
+    return [word for word in value.strip("'").split() if ":///" not in word]
 
 
 def wait_for(what: str, condition: Callable[[], Found | None], timeout_s: float) -> Found:
@@ -337,6 +331,7 @@ def survives_an_upgrade(deployment: Deployment, jobs: int) -> None:
 
 def main() -> int:
     """Run the scenario; 0 if all of it succeeded, or if no engine can be started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # stops the containers and the engine
     try:
         with engine() as environment, tempfile.TemporaryDirectory(prefix="steptime-compose-") as folder:
             Path(folder).chmod(0o755)

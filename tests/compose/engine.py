@@ -36,19 +36,19 @@ def engine() -> Iterator[dict[str, str]]:
         raise NoEngineError("no Docker engine with Compose 2 answers, and only root can start one on Debian")
     with tempfile.TemporaryDirectory(prefix="steptime-docker-") as name:
         folder = Path(name)
-        packages = ["docker.io", "iptables", "debootstrap"]
-        if not all(shutil.which(program) for program in ("dockerd", "iptables", "debootstrap")):
-            subprocess.run(["apt-get", "update", "-qq"], check=True)
-            quiet = ["apt-get", "install", "-qq", "--yes", "--no-install-recommends", *packages]
-            subprocess.run(quiet, check=True, stdout=subprocess.DEVNULL)
         environment |= {"DOCKER_HOST": f"unix://{folder}/docker.sock", "DOCKER_CONFIG": str(folder)}
         environment.pop("DOCKER_CONTEXT", None)
-        _compose_plugin(folder)
+        try:
+            _install(folder)
+        except (OSError, lzma.LZMAError, subprocess.CalledProcessError) as error:
+            told = getattr(error, "stderr", None) or str(error)
+            raise NoEngineError(f"Debian's packages cannot be installed: {told.strip()}") from None
         settings = ("data-root", "exec-root", "pidfile")
         options = [f"--{setting}={folder / setting}" for setting in settings]
         with (folder / "log").open("wb") as log:
             command = ["dockerd", *options, f"--host={environment['DOCKER_HOST']}"]
-            daemon = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            # In a session of its own: Ctrl-C is for the test, which still needs the engine to stop its containers.
+            daemon = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             deadline = time.monotonic() + 60
             while not _works(environment):
@@ -62,7 +62,7 @@ def engine() -> Iterator[dict[str, str]]:
 
 
 def _works(environment: dict[str, str]) -> bool:
-    for command in (["docker", "info"], ["docker", "compose", "version"]):
+    for command in (["docker", "info"], ["docker", "compose", "version"], ["docker", "buildx", "version"]):
         try:
             done = subprocess.run(command, env=environment, capture_output=True, check=False)
         except FileNotFoundError:
@@ -72,14 +72,24 @@ def _works(environment: dict[str, str]) -> bool:
     return True
 
 
-def _compose_plugin(folder: Path) -> None:
-    """Unpack Compose 2, which Debian 12 lacks, from Debian 13's package."""
-    index = lzma.decompress(_get("dists/trixie/main/binary-amd64/Packages.xz")).decode()
-    entry = next(entry for entry in index.split("\n\n") if entry.startswith("Package: docker-compose\n"))
-    path = next(line for line in entry.splitlines() if line.startswith("Filename: ")).split()[1]
-    package = folder / "compose.deb"
-    package.write_bytes(_get(path))
-    subprocess.run(["dpkg-deb", "--extract", package, folder / "unpacked"], check=True)
+def _install(folder: Path) -> None:
+    """Install the engine, and unpack the plugins of docker, which Debian 12 lacks, from Debian 13's packages."""
+
+    def run(*command: str) -> str:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    if not all(shutil.which(program) for program in ("docker", "dockerd", "iptables", "debootstrap")):
+        run("apt-get", "update", "-qq")
+        packages = ("docker.io", "iptables", "debootstrap")
+        run("apt-get", "install", "-qq", "--yes", "--no-install-recommends", *packages)
+    architecture = run("dpkg", "--print-architecture").strip()
+    index = lzma.decompress(_get(f"dists/trixie/main/binary-{architecture}/Packages.xz")).decode()
+    for name in ("docker-compose", "docker-buildx"):
+        entry = index.partition(f"\nPackage: {name}\n")[2].partition("\n\n")[0]
+        path = entry.partition("\nFilename: ")[2].partition("\n")[0]
+        package = folder / f"{name}.deb"
+        package.write_bytes(_get(path))
+        run("dpkg-deb", "--extract", str(package), str(folder / "unpacked"))
     (folder / "cli-plugins").symlink_to(folder / "unpacked/usr/libexec/docker/cli-plugins")
 
 
