@@ -47,7 +47,7 @@ def engine() -> Iterator[dict[str, str]]:
         options = [f"--{setting}={folder / setting}" for setting in settings]
         with (folder / "log").open("wb") as log:
             command = ["dockerd", *options, f"--host={environment['DOCKER_HOST']}"]
-            # In a session of its own: Ctrl-C is for the test, which still needs the engine to stop its containers.
+            # In a session of its own, as the test stops its containers after Ctrl-C.
             daemon = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             deadline = time.monotonic() + 60
@@ -73,7 +73,7 @@ def _works(environment: dict[str, str]) -> bool:
 
 
 def _install(folder: Path) -> None:
-    """Install the engine, and unpack the plugins of docker, which Debian 12 lacks, from Debian 13's packages."""
+    """Install the engine, and unpack docker's plugins, which Debian 12 lacks, from Debian 13's packages."""
 
     def run(*command: str) -> str:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout

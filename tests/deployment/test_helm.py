@@ -1,0 +1,84 @@
+"""Values for Airflow's Helm chart: its schema accepts them, and they fit the image and the documentation."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from steptime import __version__
+from steptime.clusters.config import load_cluster
+from steptime.clusters.slurm.config import SlurmConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / "docker/helm/values.yaml").read_text(encoding="utf-8")))
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    """values.schema.json of the chart airflow 1.22.0 (apache/airflow, Apache-2.0)."""
+    packed = ROOT / "tests/data/helm/airflow-1.22.0.values.schema.json.gz"
+    return dict(json.loads(gzip.decompress(packed.read_bytes())))
+
+
+@pytest.mark.parametrize("executor", ["CeleryExecutor", "KubernetesExecutor"])
+def test_the_chart_accepts_the_values(values: dict[str, Any], schema: dict[str, Any], executor: str) -> None:
+    jsonschema.validate(values | {"executor": executor}, schema)
+
+
+def test_the_chart_knows_every_key(values: dict[str, Any], schema: dict[str, Any]) -> None:
+    """It ignores those that it does not know."""
+
+    def unknown(found: dict[str, Any], known: dict[str, Any]) -> list[str]:
+        if not (properties := known.get("properties")):
+            return []
+        missing = [key for key in found if key not in properties]
+        inner = [
+            f"{key}.{name}"
+            for key in found
+            if isinstance(found[key], dict) and key in properties
+            for name in unknown(found[key], properties[key])
+        ]
+        return missing + inner
+
+    assert unknown(values, schema) == []
+
+
+def test_versions_are_those_of_the_image(values: dict[str, Any]) -> None:
+    lock = (ROOT / "docker/requirements.lock").read_text(encoding="utf-8")
+    assert f"\napache-airflow=={values['airflowVersion']} " in lock
+    assert "\napache-airflow-providers-cncf-kubernetes==" in lock
+    assert values["images"]["airflow"]["tag"] == __version__
+
+
+def test_the_cluster_of_the_example_can_be_loaded(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "clusters").mkdir()
+    [files] = [yaml.safe_load(one["data"]) for one in values["extraConfigMaps"].values()]
+    for name, text in files.items():
+        (tmp_path / "clusters" / name).write_text(text)
+    for name in ("gpus.yaml", "flops.yaml"):
+        (tmp_path / name).symlink_to(ROOT / "config" / name)
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
+    environment = {one["name"]: one["value"] for one in values["env"]}
+    cluster = load_cluster(environment["STEPTIME_DEFAULT_CLUSTER"])
+    assert isinstance(cluster, SlurmConfig)
+    given = {one["envName"] for one in values["secret"]}
+    assert f"AIRFLOW_CONN_{cluster.connection.upper()}" in given
+
+
+def test_the_documentation_makes_every_secret(values: dict[str, Any]) -> None:
+    text = (ROOT / "docs/team-deployment.md").read_text(encoding="utf-8")
+    made = set(re.findall(r"create secret generic ([a-z-]+) ", text))
+    needed = {one["secretName"] for one in values["secret"]} | {values["data"]["metadataSecretName"]}
+    needed |= {value for name, value in values.items() if name.endswith("SecretName")}
+    assert made == needed
