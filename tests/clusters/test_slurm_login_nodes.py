@@ -1,7 +1,6 @@
 """A Slurm behind jump hosts, and one whose login nodes go away: no job is lost, ended or doubled."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -11,9 +10,8 @@ import pytest
 from slurm_service import MiniSlurm
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
-from steptime.clusters.slurm import submit
 from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig, connect
-from steptime.errors import OutOfReach
+from steptime.errors import OutOfReach, SystemFailure
 
 from .conftest import GatedJob
 from .login_node import LoginNode
@@ -30,10 +28,8 @@ Behind = Callable[[Sequence[LoginNode]], AbstractAsyncContextManager[SlurmCluste
 
 @pytest.fixture
 def nodes(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[list[LoginNode]]:
-    """Two login nodes of the mini Slurm, which call themselves `login0` and `login1`."""
+    """Two login nodes of the mini Slurm."""
     nodes = [LoginNode(slurm_of_session, tmp_path / f"login{number}") for number in range(2)]
-    for number, node in enumerate(nodes):
-        node.command("uname", f'[ "$*" = -n ] && echo login{number} || exec $real "$@"')
     yield nodes
     for node in nodes:
         node.stop()
@@ -55,8 +51,13 @@ def behind(make_slurm_config: MakeConfig) -> Behind:
 
 
 def jobs_of(slurm: MiniSlurm, name: str) -> list[str]:
-    """The ids of all jobs of a name that the controller has."""
-    return slurm.command("squeue", "-h", "--states=all", f"--name={name}", "-o", "%A").split()
+    """The ids of all jobs of a name that the controller has, the first one first."""
+    return slurm.command("squeue", "-h", "--states=all", "--sort=i", f"--name={name}", "-o", "%A").split()
+
+
+def states_of(slurm: MiniSlurm, name: str) -> list[str]:
+    """The states of these jobs."""
+    return slurm.command("squeue", "-h", "--states=all", "--sort=i", f"--name={name}", "-o", "%T").split()
 
 
 async def test_a_job_behind_two_jump_hosts(
@@ -140,65 +141,70 @@ async def test_a_login_node_that_goes_away_while_it_submits_does_not_make_a_seco
     end_of: EndOf,
     eventually: Eventually,
 ) -> None:
-    """Not even where locks on the shared folder hold on one machine only, as Lustre's with `localflock`."""
-    began, ended = tmp_path / "began", tmp_path / "ended"
-    nodes[0].command("sbatch", f'touch {began}; sleep 2; $real "$@"; touch {ended}')
-    nodes[1].command("flock", "exit 0")
+    """Its job comes when the other node's has been released."""
+    began, go_on = tmp_path / "began", tmp_path / "go-on"
+    nodes[0].command("sbatch", f'touch {began}; while [ ! -e {go_on} ]; do sleep 0.1; done; exec $real "$@"')
     async with behind(nodes) as cluster:
         submitting = asyncio.create_task(cluster.submit(make_spec("doubled", "echo ran >> count")))
         await eventually(began.exists)
         nodes[0].stop()
         job = await submitting
-        await eventually(ended.exists)
+        go_on.touch()
+        await eventually(lambda: len(jobs_of(slurm_of_session, "doubled")) == 2)
         assert (await end_of(cluster, "doubled")).state is JobState.SUCCEEDED
-    assert jobs_of(slurm_of_session, "doubled") == [job.job_id]
+        await eventually(lambda: states_of(slurm_of_session, "doubled")[1] == "CANCELLED")
+    assert jobs_of(slurm_of_session, "doubled")[0] == job.job_id
     assert (Path(job.directory) / "count").read_text() == "ran\n"
 
 
-async def test_what_a_login_node_left_that_died_while_it_submitted(
+async def test_a_job_whose_submitter_was_gone_before_its_release_is_released(
     *,
     nodes: list[LoginNode],
     behind: Behind,
     make_spec: MakeSpec,
     slurm_of_session: MiniSlurm,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    end_of: EndOf,
+    eventually: Eventually,
 ) -> None:
-    """Another node gives it the time that it could have taken; it itself knows that nobody is at it."""
+    began = tmp_path / "began"
+    nodes[0].command(
+        "scontrol", f'[ "$1" != release ] || {{ touch {began}; kill -9 $PPID; exit 1; }}; exec $real "$@"'
+    )
+    spec = make_spec("left-held", "echo ran >> count")
     async with behind(nodes) as cluster:
-        for left_by, patience_s in (("login1", 3), ("login0", 90)):
-            monkeypatch.setattr(submit, "_CLAIM_LASTS_S", patience_s)
-            name = f"claimed-{left_by}"
-            claim = tmp_path / "clusters/mini/jobs" / name / "squeue.claim"
-            claim.parent.mkdir(parents=True)
-            claim.write_text(f"{left_by} 1 1\n")
-            began = time.monotonic()
-            job = await cluster.submit(make_spec(name, "true"))
-            has_waited = time.monotonic() - began > patience_s
-            assert has_waited == (left_by == "login1")
-            assert jobs_of(slurm_of_session, name) == [job.job_id]
-            assert not claim.exists()
+        with pytest.raises(SystemFailure):
+            await cluster.submit(spec)
+        assert (await cluster.poll(["left-held"]))["left-held"].state is JobState.QUEUED
+        nodes[0].stop()
+        job = await cluster.submit(spec)
+        assert (await end_of(cluster, "left-held")).state is JobState.SUCCEEDED
+    assert jobs_of(slurm_of_session, "left-held") == [job.job_id]
+    assert (Path(job.directory) / "count").read_text() == "ran\n"
 
 
-async def test_two_login_nodes_that_wait_for_one_that_died_submit_once(
+async def test_login_nodes_that_submit_at_the_same_time_start_one_job(
     *,
     nodes: list[LoginNode],
     behind: Behind,
     make_spec: MakeSpec,
     slurm_of_session: MiniSlurm,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    end_of: EndOf,
 ) -> None:
-    """The second is patient with the first anew, who has just taken the place of the dead one."""
-    monkeypatch.setattr(submit, "_CLAIM_LASTS_S", 15)  # longer than anybody takes to submit
-    claim = tmp_path / "clusters/mini/jobs/shared/squeue.claim"
-    claim.parent.mkdir(parents=True)
-    claim.write_text("login9 1 1\n")
-    for node in nodes:
-        node.command("flock", "exit 0")
-        node.command("sbatch", 'sleep 3; exec $real "$@"')
-    spec = make_spec("shared", "true")
+    """Each calls sbatch before the other has."""
+    for number, node in enumerate(nodes):
+        node.command(
+            "sbatch",
+            f"touch {tmp_path}/at-{number}\n"
+            f"while [ ! -e {tmp_path}/at-{1 - number} ]; do sleep 0.02; done\n"
+            'exec $real "$@"',
+        )
+    spec = make_spec("shared", "echo ran >> count; sleep 1")
     async with behind(nodes[:1]) as first, behind(nodes[1:]) as second:
         jobs = await asyncio.gather(first.submit(spec), second.submit(spec))
+        assert (await end_of(first, "shared")).state is JobState.SUCCEEDED
     assert jobs[0] == jobs[1]
-    assert jobs_of(slurm_of_session, "shared") == [jobs[0].job_id]
+    assert states_of(slurm_of_session, "shared") == ["COMPLETED", "CANCELLED"]
+    assert jobs_of(slurm_of_session, "shared")[0] == jobs[0].job_id
+    assert (Path(jobs[0].directory) / "count").read_text() == "ran\n"

@@ -17,8 +17,8 @@ NOT_IN_HELP = (
 )
 """What sbatch takes beside: its manual has them."""
 
-BY_IT = "cannot be given, because steptime finds and ends its jobs by it: leave it out"
-LEFT_OUT = "leave it out: steptime finds, follows and ends its jobs by it"
+BY_IT = "cannot be given, because steptime submits and ends its jobs by it: leave it out"
+LEFT_OUT = "leave it out: steptime submits, follows and ends its jobs by it"
 UNKNOWN = "unknown option of sbatch"
 PASSES = ""
 
@@ -26,8 +26,20 @@ WHAT_BECOMES = (
     # of a run's request, of a cluster's file, of which options
     (
         *(BY_IT, LEFT_OUT),
-        *("array", "chdir", "error", "gid", "help", "input", "job-name", "kill-on-invalid-dep", "no-kill"),
-        *("no-requeue", "open-mode", "output", "parsable", "test-only", "time-min", "uid", "usage"),
+        *("array", "chdir", "error", "gid", "help", "hold", "input", "job-name"),
+        *(
+            "kill-on-invalid-dep",
+            "no-kill",
+            "no-requeue",
+            "open-mode",
+            "output",
+            "parsable",
+            "priority",
+            "test-only",
+            "time-min",
+            "uid",
+            "usage",
+        ),
         *("version", "wait", "wrap"),
     ),
     (BY_IT, "give that cluster a file of its own", "cluster-constraint", "clusters"),
@@ -48,14 +60,14 @@ WHAT_BECOMES = (
     ),
     ("follows from the plan: use gres instead", PASSES, "gres"),
     (PASSES, PASSES, "partition", "account", "nodelist", "exclude", "reservation", "segment"),
-    (PASSES, "give it to a run, in additional_slurm_params", "begin", "deadline", "dependency", "hold"),
+    (PASSES, "give it to a run, in additional_slurm_params", "begin", "deadline", "dependency"),
     (
         *(PASSES, PASSES),
         *("acctg-freq", "bb", "comment", "constraint", "contiguous", "core-spec", "cores-per-socket"),
         *("cpu-freq", "cpus-per-gpu", "cpus-per-task", "delay-boot", "distribution", "exclusive", "extra"),
         *("extra-node-info", "gpu-bind", "gpu-freq", "gres-flags", "hint", "licenses", "mail-type"),
         *("mail-user", "mcs-label", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network"),
-        *("nice", "oversubscribe", "power", "prefer", "priority", "profile", "propagate", "qos", "reboot"),
+        *("nice", "oversubscribe", "power", "prefer", "profile", "propagate", "qos", "reboot"),
         *("signal", "sockets-per-node", "spread-job", "switches", "thread-spec", "threads-per-core", "tmp"),
         *("tres-bind", "tres-per-task", "use-min-nodes", "wait-all-nodes", "wckey"),
     ),
@@ -149,7 +161,7 @@ FORMS = (
     ({}, "comment=$(x)", "the value '$(x)' of comment"),
     ({}, "comment=a#b", "the value 'a#b' of comment"),
     ({}, "comment=a\n#SBATCH --uid=0", "of comment cannot be given"),
-    ({}, "hold;hold", "additional_slurm_params has 'hold' twice"),
+    ({}, "contiguous;contiguous", "additional_slurm_params has 'contiguous' twice"),
     ({}, "mem=1;mem=2", "additional_slurm_params has 'mem' twice"),
     ({}, "Qos=1", "'Qos=1' is not of the form option=value"),
     ({}, "=1", "'=1' is not of the form option=value"),
@@ -160,7 +172,7 @@ FORMS = (
     ({}, "segment=12345", "segment '12345' cannot be given to Slurm"),
     ({"segment": 3}, None, ("--segment=3",)),
     ({"segment": 3}, "segment=3", "segment is also in additional_slurm_params: keep one of the two"),
-    ({"account": "a"}, "hold;partition=b", ("--partition=b", "--account=a", "--hold")),
+    ({"account": "a"}, "reboot;partition=b", ("--partition=b", "--account=a", "--reboot")),
     ({"partition": f"{LONG}"}, None, (f"--partition={LONG}",)),
     ({"partition": f"{LONG}a"}, None, "partition 'aaa"),
     ({"partition": "a,b.c+d-e"}, None, ("--partition=a,b.c+d-e",)),

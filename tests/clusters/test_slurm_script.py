@@ -244,7 +244,7 @@ def test_options_that_slurm_would_read_in_another_way_are_refused(option: str) -
 
 def test_options_that_break_what_is_relied_upon_are_no_sites_either(tmp_path: Path) -> None:
     """Refused when the file is read, whole or shortened, with what to write instead."""
-    leave_out = "leave it out: steptime finds, follows and ends its jobs by it"
+    leave_out = "leave it out: steptime submits, follows and ends its jobs by it"
     refused = {
         "--array=0-3": leave_out,
         "--arr=0-3": leave_out,
@@ -263,7 +263,7 @@ def test_options_that_break_what_is_relied_upon_are_no_sites_either(tmp_path: Pa
         "--gpus-per-node=8": "write gpu_option: gpus-per-node",
         "--nodes=2": "leave it out: it follows from each run's gpus",
         "--dependency=singleton": "give it to a run, in additional_slurm_params",
-        "--hold": "give it to a run, in additional_slurm_params",
+        "--hold": leave_out,
     }
     path = tmp_path / "big.yaml"
     lines = ["name: big", "kind: slurm", "gpu_type: h100", "work_dir: /shared", "connection: big"]

@@ -108,7 +108,7 @@ _PEOPLE = (
     Drill("marked failed while deferred", (points.QUEUED, points.TRAINING), faults.mark_failed, _CANCELLED),
     Drill(
         "marked failed while running",
-        (points.AFTER_SBATCH_IT_TRAINS, points.TRAINING),
+        (points.AFTER_RELEASE_IT_TRAINS, points.TRAINING),
         faults.mark_failed,
         _CANCELLED,
         dag_id=_IN_WORKER,

@@ -43,6 +43,12 @@ def _gate_after_sbatch(scene: "Scene") -> None:
     scene.wrap("sbatch", f'$real "$@"; result=$?; {gate.wait}; exit $result')
 
 
+def _gate_after_release(scene: "Scene") -> None:
+    gate = scene.site.gate("sbatch")
+    gate.close()
+    scene.wrap("scontrol", f'$real "$@"; result=$?; [ "$1" != release ] || {gate.wait}; exit $result')
+
+
 def _gate_after_sbatch_failed(scene: "Scene") -> None:
     gate = scene.site.gate("sbatch")
     gate.close()
@@ -136,10 +142,10 @@ AFTER_SBATCH = Point(
     lambda scene: scene.site.gate("sbatch").arrived > 0,
     _open_sbatch,
 )
-AFTER_SBATCH_IT_TRAINS = Point(
-    "between sbatch and its reply, while it trains",
+AFTER_RELEASE_IT_TRAINS = Point(
+    "between its release and the reply, while it trains",
     SUBMIT,
-    lambda scene: (_gate_after_sbatch(scene), _hold_training(scene)),
+    lambda scene: (_gate_after_release(scene), _hold_training(scene)),
     lambda scene: scene.site.gate("sbatch").arrived > 0 and scene.training.arrived > 0,
     lambda scene: (_open_sbatch(scene), _let_train(scene)),
 )

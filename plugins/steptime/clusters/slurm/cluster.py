@@ -1,9 +1,9 @@
 """A Slurm cluster, reached over ssh: sbatch, squeue, sacct and scancel on its login node.
 
 A job is known by its unique name; its id alone means nothing, as a controller that lost its state gives ids
-away again. Slurm itself takes any number of jobs of one name, so `submit` looks the name up and submits in
-one command on the login node, under a lock there. A job whose folder is not below `work_dir` belongs to
-somebody else, whatever its name. `<work_dir>/clusters/<cluster>/jobs/<name>/` keeps what Slurm forgets.
+away again. Slurm itself takes any number of jobs of one name; `submit` sees to it that only the first one is
+released. A job whose folder is not below `work_dir` belongs to somebody else, whatever its name.
+`<work_dir>/clusters/<cluster>/jobs/<name>/` keeps what Slurm forgets.
 """
 
 import asyncio
@@ -23,8 +23,7 @@ from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.end_record import end_record_path, read_end_record, status_by_script
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.clusters.slurm.states import PREEMPTED, REVOKED, JobRecord, read_squeue, status_of
-from steptime.clusters.slurm.submit import refused, submit_command
-from steptime.clusters.slurm.submit import timeout_s as submit_timeout_s
+from steptime.clusters.slurm.submit import SUBMIT_TIMEOUT_S, refused, submit_command
 from steptime.errors import OutOfReach, SystemFailure, UserError, shown
 from steptime.frozen import Frozen
 from steptime.waiting import backoff_s
@@ -87,6 +86,7 @@ class SlurmCluster:
         record = await self._known(spec.name, may_guess=await self._recorded(spec.name) is None)
         if record is None:
             await self._write_job(spec, recorded)
+        if record is None or (record.in_queue and not await self._noted(spec.name)):
             record = await self._submit(spec)
         return self._job(record, recorded)
 
@@ -222,16 +222,12 @@ class SlurmCluster:
     async def _submit(self, spec: JobSpec) -> JobRecord:
         argv = submit_command(spec, root=self._root, folder=self._folder(spec.name))
         try:
-            done = await self.run(argv, timeout_s=submit_timeout_s())
-        except SystemFailure:  # its reply is lost: once more waits for the lock, and finds what was submitted
-            done = await self.run(argv, timeout_s=submit_timeout_s())
+            done = await self.run(argv, timeout_s=SUBMIT_TIMEOUT_S)
+        except SystemFailure:  # its reply is lost: the second one finds what was submitted
+            done = await self.run(argv, timeout_s=SUBMIT_TIMEOUT_S)
         if records := self._slurm.ours(read_squeue(done.stdout), [spec.name]).get(spec.name):
             return records[0]
-        # sbatch can fail although the job was taken, as when the controller's answer comes too late.
-        record = await self._known(spec.name, may_guess=True)
-        if record is None:
-            raise refused(spec.name, self.name, done)
-        return record
+        raise refused(spec.name, self.name, done)
 
     async def _sacct(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
         """The jobs that the accounting has of these names. Raises Silent if it does not answer."""

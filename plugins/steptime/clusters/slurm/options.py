@@ -24,11 +24,32 @@ _OPTION = re.compile(r"--[a-z][a-z-]*(=[A-Za-z0-9._,:;@/+*%&|()\[\]{}~^!-]+)?", 
 
 _OF_THE_JOB = (
     *("array", "chdir", "cluster-constraint", "clusters", "error", "export", "export-file", "get-user-env"),
-    *("gid", "help", "input", "job-name", "kill-on-invalid-dep", "no-kill", "no-requeue", "open-mode"),
-    *("output", "parsable", "requeue", "test-only", "time", "time-min", "uid", "usage", "version", "wait"),
-    "wrap",
+    *(
+        "gid",
+        "help",
+        "hold",
+        "input",
+        "job-name",
+        "kill-on-invalid-dep",
+        "no-kill",
+        "no-requeue",
+        "open-mode",
+    ),
+    *(
+        "output",
+        "parsable",
+        "priority",
+        "requeue",
+        "test-only",
+        "time",
+        "time-min",
+        "uid",
+        "usage",
+        "version",
+    ),
+    *("wait", "wrap"),
 )
-"""What steptime knows a job by, finds its log by, or ends it by."""
+"""What steptime knows a job by, releases it by, finds its log by, or ends it by."""
 _OF_THE_PLAN = {
     "gpus": "gpus",
     "gpus-per-node": "gpus_per_node",
@@ -48,21 +69,21 @@ _FIELDS = ("partition", "account", "nodelist", "exclude", "reservation", "segmen
 _OFFERED = (
     *("acctg-freq", "bb", "begin", "comment", "constraint", "contiguous", "core-spec", "cores-per-socket"),
     *("cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot", "dependency", "distribution"),
-    *("exclusive", "extra", "extra-node-info", "gpu-bind", "gpu-freq", "gres-flags", "hint", "hold"),
+    *("exclusive", "extra", "extra-node-info", "gpu-bind", "gpu-freq", "gres-flags", "hint"),
     *("licenses", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu"),
-    *("mincpus", "network", "nice", "oversubscribe", "power", "prefer", "priority", "profile"),
+    *("mincpus", "network", "nice", "oversubscribe", "power", "prefer", "profile"),
     *("propagate", "qos", "reboot", "signal"),
     *("sockets-per-node", "spread-job", "switches", "thread-spec", "threads-per-core", "tmp", "tres-bind"),
     *("tres-per-task", "use-min-nodes", "wait-all-nodes", "wckey"),
 )
 """By their whole names: sbatch also takes shortened ones, which would get past a list of what is refused."""
 
-_OF_ONE_RUN = ("begin", "deadline", "dependency", "hold")
+_OF_ONE_RUN = ("begin", "deadline", "dependency")
 """Offered to runs, and no sense if every job has them."""
 _TYPED_GPUS = "gres"
 """Follows from the plan, but a site may want the GPUs' type: `--gres=gpu:a100:4`, with `gpu_option: none`."""
 _INSTEAD = {
-    **dict.fromkeys(_OF_THE_JOB, "leave it out: steptime finds, follows and ends its jobs by it"),
+    **dict.fromkeys(_OF_THE_JOB, "leave it out: steptime submits, follows and ends its jobs by it"),
     **dict.fromkeys(("cluster-constraint", "clusters"), "give that cluster a file of its own"),
     **dict.fromkeys(("export", "export-file", "get-user-env"), "set variables in environment"),
     "requeue": "write resubmissions, how often a run is resubmitted after the cluster failed its job",
@@ -208,8 +229,8 @@ def _parse_additional(text: str) -> dict[str, str | None]:
 def _check_name(name: str, part: str) -> None:
     if name in _OF_THE_JOB:
         raise UserError(
-            f"additional_slurm_params: '{name}' cannot be given, because steptime finds and ends its jobs "
-            "by it: leave it out."
+            f"additional_slurm_params: '{name}' cannot be given, because steptime submits and ends its "
+            "jobs by it: leave it out."
         )
     if name in _OF_THE_PLAN:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Submitting one job to Slurm: the command on the login node, and whose turn it is when it fails."""
+"""Submit one job to Slurm once, and tell whose turn it is if Slurm refuses it."""
 
 import math
 import posixpath
@@ -8,87 +8,50 @@ from steptime.clusters.base import Completed, JobSpec
 from steptime.clusters.slurm.states import SQUEUE_FORMAT, TIME_FORMAT
 from steptime.errors import SubmitLimit, SystemFailure, UserError, shown
 
-_LOCK_TIMEOUT_S = 60
 _COMMAND_LIMIT_S = 60
-"""After which squeue, scontrol and sbatch are killed: a job that is not queued then will not be."""
-_COMMANDS = 4
-"""squeue, scontrol, sbatch and squeue again: what a submission runs at most after it has made its claim."""
-_RENEW_S = 5
-"""How often the holder of a claim touches it."""
-_CLAIM_LASTS_S = 125
-"""Without being touched. A killed holder's last command has ended by then, and NFS shows new times."""
+"""Each of Slurm's commands is killed after this time."""
+_COMMANDS = 6
+"""A submission runs at most this many of Slurm's commands."""
 
 _LOOK_UP_OR_SUBMIT = r"""
-name=$1 format=$2 root=$3 folder=$4 directory=$5 lock_wait=$6 limit=$7 renew=$8 lasts=$9; shift 9
-note=$folder/squeue claim=$folder/squeue.claim node=$(uname -n) renewing=''
-mine="$node $$ $(date +%s)"
+name=$1 format=$2 root=$3 folder=$4 directory=$5 limit=$6; shift 6
+note=$folder/squeue id='' code=1
+slurm() { timeout -s KILL "$limit" "$@"; }
 queued() {
-    of_name=$(timeout -s KILL "$limit" \
-        squeue --local --me --states=all --noheader --name="$name" --Format="$format") || return
-    printf '%s\n' "$of_name" | grep -F -e "|$root/" || :
+    of_name=$(slurm squeue --local --me --states=all --noheader --name="$name" --Format="$format") || return
+    printf '%s\n' "$of_name" | grep -F -e "|$root/" | sort -t '|' -k 4,4n -k 1,1n || :
 }
-note() { printf '%s\n' "$1" >"$note.new" && mv "$note.new" "$note"; }
-owner_and_time() { echo "$(cat "$1" 2>/dev/null) $(stat -c %Y "$1" 2>/dev/null)"; }
-is_mine() { [ "$(cat "$claim" 2>/dev/null)" = "$mine" ]; }
-renew_claim() {
-    rounds=0
-    while [ "$rounds" -lt $((9 * limit / renew)) ] && kill -0 $$ 2>/dev/null; do
-        ! is_mine || touch -c "$claim"
-        sleep "$renew"
-        rounds=$((rounds + 1))
-    done
-}
-take_away() {
-    mv "$claim" "$claim.of-$$" 2>/dev/null || return 0
-    [ "$(owner_and_time "$claim.of-$$")" = "$1" ] || ln "$claim.of-$$" "$claim" 2>/dev/null || :
-    rm -f "$claim.of-$$"
-}
-exec 9>>"$folder/lock"
-flock --timeout="$lock_wait" 9 || { echo "$folder/lock is held by another submission" >&2; exit 1; }
-trap '[ -z "$renewing" ] || kill "$renewing" 2>/dev/null; ! is_mine || rm -f "$claim"' EXIT
-found='' waited=0 seen=''
-while [ -z "$found" ] && ! is_mine; do
-    if ! (set -C; printf '%s\n' "$mine" >"$claim") 2>/dev/null; then
-        holder=$(owner_and_time "$claim")
-        [ "$holder" = "$seen" ] || { seen=$holder waited=0; }
-        if [ "$waited" -gt "$lasts" ]; then
-            echo "$claim cannot be made" >&2; exit 1
-        fi
-        if [ "${holder%% *}" = "$node" ] || [ "$waited" -eq "$lasts" ]; then
-            take_away "$holder"
-        else
-            sleep 1
-        fi
-        waited=$((waited + 1))
-    elif [ -z "$renewing" ]; then
-        renew_claim </dev/null >/dev/null 2>&1 9>&- &
-        renewing=$!
-    fi
-    found=$(queued) || exit
-done
+found=$(queued) || exit
 if [ -z "$found" ]; then
-    federation=$(timeout -s KILL "$limit" scontrol show federation) || exit
+    federation=$(slurm scontrol show federation) || exit
     here=$(printf '%s\n' "$federation" | sed -n 's/^Self: *\([^:]*\):.*/\1/p')
-    is_mine || { echo "$claim was taken while this submission stood still" >&2; exit 1; }
-    id=$(timeout -s KILL "$limit" sbatch ${here:+"--clusters=$here"} "$@") || exit
-    note "${id%%;*}|PENDING|0|$(date +%s)|N/A|N/A||$name|None|$directory|"
-    found=$(queued) || found=''
+    id=$(slurm sbatch --hold ${here:+"--clusters=$here"} "$@") || code=$?
+    id=${id%%;*}
+    found=$(queued) || exit
+    if [ -z "$found" ]; then
+        [ -n "$id" ] || exit "$code"
+        found="$id|PENDING|0|$(date +%s)|N/A|N/A||$name|None|$directory|"
+    fi
 fi
-[ -z "$found" ] || note "$found"
-cat "$note"
+found=$(printf '%s\n' "$found" | head -n 1)
+first=${found%%|*}
+if [ -n "$id" ] && [ "$id" != "$first" ]; then
+    slurm scancel --name="$name" "$id" || :
+fi
+case $found in
+    "$first|PENDING|"*) [ -e "$note" ] || slurm scontrol release "$first" || exit ;;
+esac
+printf '%s\n' "$found" >"$note.$$" && mv "$note.$$" "$note" && cat "$note"
 """
 """Looks a job up by its name and submits it if it is not there. Every value is an argument, never shell text.
 
-A lock keeps two submissions on one login node apart. On some shared file systems no lock holds between
-nodes, so the submitter also makes a claim: a file created with O_EXCL that it touches as long as it lives.
-A submission that finds the claim of another node waits until the job is in the queue, or until the claim has
-not been touched for `lasts` seconds: its holder is gone then. A claim of its own node is a leftover, since it
-has the lock. To take a claim away it is renamed first, and put back if it was touched or replaced meanwhile.
-Before sbatch runs, the claim is checked once more.
+No lock is needed, not even between login nodes, because the controller decides: a job is submitted held, and
+only the first job of its name is released. A later one is cancelled before it can start. A submission that
+ended before the release leaves a held job, which the next submission of that name releases.
 
-What sbatch printed is noted at once: a queue that does not show the job after that has it all the same.
+sbatch may fail although the controller took the job, and a queue may lack a job whose id sbatch printed.
 
-In a federation the job is submitted to this cluster alone: what is staged, and its folder, are here.
+In a federation the job is submitted to this cluster alone, because the staged files and its folder are here.
 """
 
 _CANNOT_BE = (  # Slurm's words (slurm_errno.c) and those of sbatch about its own options
@@ -140,18 +103,15 @@ def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailur
 def submit_command(spec: JobSpec, *, root: str, folder: str) -> list[str]:
     """Return the command that submits a job unless squeue has one of its name below `root`.
 
-    It prints the job's line of squeue. `folder` is the job's own, with its lock, its claim and a note of what
-    was printed. Two submissions at the same time submit once, on whichever login nodes: lock and claim last
-    until the remote sbatch has ended, whatever becomes of the connection.
+    It prints the job's line of squeue, and notes it in `folder`. Any number of submissions at the same time
+    start one job, on any login nodes.
     """
-    limits = map(str, (_LOCK_TIMEOUT_S, _COMMAND_LIMIT_S, _RENEW_S, _CLAIM_LASTS_S))
-    values = [spec.name, SQUEUE_FORMAT, root, folder, spec.directory, *limits]
+    values = [spec.name, SQUEUE_FORMAT, root, folder, spec.directory, str(_COMMAND_LIMIT_S)]
     return ["env", TIME_FORMAT, "sh", "-c", _LOOK_UP_OR_SUBMIT, "sh", *values, *_options(spec)]
 
 
-def timeout_s() -> int:
-    """Return how long the command of `submit_command` may take, including waits for lock and claim."""
-    return _LOCK_TIMEOUT_S + _CLAIM_LASTS_S + 2 * _COMMANDS * _COMMAND_LIMIT_S
+SUBMIT_TIMEOUT_S = _COMMANDS * _COMMAND_LIMIT_S + 60
+"""For the command of `submit_command`."""
 
 
 def _options(spec: JobSpec) -> list[str]:
