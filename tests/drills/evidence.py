@@ -57,7 +57,7 @@ class Evidence(NamedTuple):
 
 def collect(scene: Scene) -> Evidence:
     """What there is, once Slurm has had time to write it down."""
-    jobs = _settled_jobs(scene)
+    jobs = _that_may_run(_settled_jobs(scene))
     dag_runs = _dag_runs(scene)
     return Evidence(
         jobs=jobs,
@@ -85,6 +85,14 @@ def _settled_jobs(scene: Scene) -> list[JobRecord]:
         if settled or time.monotonic() > deadline:
             return jobs
         time.sleep(0.5)
+
+
+def _that_may_run(jobs: Sequence[JobRecord]) -> list[JobRecord]:
+    """All jobs but those that were cancelled while held, because another job of their name came first."""
+    first: dict[str, JobRecord] = {}
+    for job in sorted(jobs, key=lambda job: (job.submitted_at, int(job.job_id))):
+        first.setdefault(job.name, job)
+    return [job for job in jobs if job is first[job.name] or job.nodes]
 
 
 def _times_trained(job: JobRecord) -> int:
