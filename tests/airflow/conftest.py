@@ -26,7 +26,6 @@ from . import airflow_home  # noqa: F401 (before anything imports Airflow)
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
-from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from steptime.airflow import base, installation
 from steptime.airflow.dag_builder import training_dag
@@ -151,20 +150,6 @@ async def cluster(home: Path) -> LocalCluster:
 
 
 @dataclass
-class StateStore:
-    """What Airflow keeps of a task instance across tries and clears."""
-
-    kept: dict[str, Any] = field(default_factory=dict)
-
-    def get(self, key: str) -> Any:
-        return self.kept.get(key)
-
-    def set(self, key: str, value: Any, *, retention: object) -> None:
-        assert retention is NEVER_EXPIRE, f"{key} would be forgotten"
-        self.kept[key] = value
-
-
-@dataclass
 class Variables:
     """Those in the database of one Airflow."""
 
@@ -270,11 +255,10 @@ def submitted_job(handle: dict[str, str]) -> dict[str, Any]:
 
 @pytest.fixture
 def make_context(variables: Variables) -> Callable[..., dict[str, Any]]:
-    """Contexts of tries of one task instance: the same state store in each.
+    """Contexts of tries of one task instance.
 
     `submitted` is a `Submitted` as JSON that the ledger then has.
     """
-    store = StateStore()
 
     def make(*, submitted: dict[str, Any] | None = None, **task_instance: Any) -> dict[str, Any]:
         run_after = task_instance.pop("run_after", RUN_AFTER)
@@ -283,7 +267,6 @@ def make_context(variables: Variables) -> Callable[..., dict[str, Any]]:
         return {
             "ti": TaskInstance(**task_instance),
             "dag_run": SimpleNamespace(run_after=run_after, conf={}),
-            "task_state_store": store,
             "params": {},
         }
 

@@ -276,10 +276,8 @@ def test_a_task_taken_away_while_it_submits_leaves_no_job(
 
 def test_the_context_of_tests_is_that_of_airflow() -> None:
     """The parts that operators use exist in Airflow's own classes, under these names."""
-    from airflow.sdk.execution_time.context import TaskStateStoreAccessor
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    assert {"get", "set"} <= set(dir(TaskStateStoreAccessor))
     used = {"xcom_push", "xcom_pull"}
     assert used <= set(dir(RuntimeTaskInstance)) & set(dir(TaskInstance))
     assert {"max_tries", "dag_id", "run_id", "map_index"} <= set(RuntimeTaskInstance.model_fields)

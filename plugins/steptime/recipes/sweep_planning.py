@@ -123,9 +123,10 @@ def fresh_cells(
     ]
 
 
-def is_fresh_of(fresh: Cell, cell: Cell) -> bool:
-    """Return whether `fresh` is one of the `fresh_cells` of `cell`."""
-    return fresh.label.startswith(f"{cell.label}{_FRESH}")
+def fresh_number(label: str, cell: Cell) -> int:
+    """Return which one of the `fresh_cells` of `cell` has this label; 0 if none has."""
+    number = label.removeprefix(f"{cell.label}{_FRESH}")
+    return 0 if number == label else int(number)
 
 
 def plan_of(cell: Cell) -> Plan:

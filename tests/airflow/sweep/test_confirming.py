@@ -13,6 +13,7 @@ from stored import publish
 from steptime.airflow import budgets, sentences
 from steptime.airflow.assets import extra_of_run
 from steptime.airflow.sweep.confirming import _gpu_hours
+from steptime.clusters.base import Staged
 from steptime.judging.causes import WEEK_S
 from steptime.judging.comparison import compare_since, finding_of_run
 from steptime.judging.detection import Baseline
@@ -22,7 +23,6 @@ from steptime.recipes.sweep_planning import Cell
 from steptime.results import charges
 from steptime.results.database import close_engines
 from steptime.results.store import Store
-from tests.airflow.conftest import StateStore
 
 from .conftest import SweepTask, of_sweep
 from .test_approval_and_report import report
@@ -46,7 +46,6 @@ class Scene:
 
     def __init__(self, make_result: MakeResult, task: Any, make_context: Any) -> None:
         self.make_result, self.task, self.make_context = make_result, task, make_context
-        self.kept = StateStore()
         self.runs = USUAL_WEEKS
 
     def measure(
@@ -65,7 +64,7 @@ class Scene:
         return [one["sweep_cell"] for one in self.planned["runs"]]
 
     def context(self) -> Any:
-        return self.make_context() | {"ti": SweepTask(map_index=-1), "task_state_store": self.kept}
+        return self.make_context() | {"ti": SweepTask(map_index=-1)}
 
 
 def measured(
@@ -164,13 +163,19 @@ def test_a_later_run_of_somebody_else_is_not_this_sweeps(
 
 
 def test_what_is_planned_once_is_neither_doubled_nor_forgotten(
-    check: Callable[..., dict[str, Any]], scene: Scene
+    check: Callable[..., dict[str, Any]], scene: Scene, staged: Staged
 ) -> None:
     scene.measure(SLOW_S, CELL)
     checked = check()
     planned = scene.confirm(checked)
 
     assert scene.confirm(checked) == planned, "retried"
+    for index, one in enumerate(scene.planned["runs"]):
+        context = scene.context()
+        context["ti"] = SweepTask(task_id="fresh.performance.submit", map_index=index)
+        asked = {"run": one["run"], "sweep_cell": one["sweep_cell"], "staged": staged.model_dump()}
+        scene.task("fresh.performance.submit", **asked).execute(context)
+    assert scene.confirm(checked) == planned, "cleared while they run"
     for cell in labels(planned):
         scene.measure(SLOW_S, cell)
     assert scene.confirm(checked) == planned, "cleared, once it is decided"
@@ -209,7 +214,6 @@ def test_a_checkpoint_that_got_slower_is_saved_again(
 
     assert [one["jobs"] for one in scene.confirm(checked)] == [3, 3]
 
-    scene.kept = StateStore()
     scene.measure(SLOW_S, CELL)
     assert [one["jobs"] for one in scene.confirm(checked)] == [3, 3], "with what else is suspected"
 

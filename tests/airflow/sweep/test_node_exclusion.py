@@ -15,7 +15,6 @@ from steptime.clusters.base import JobState, JobStatus
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import Cell, fresh_cells, runs_of
 from steptime.results.store import Store
-from tests.airflow.conftest import StateStore
 from tests.airflow.test_slurm_dag_run import slurm
 
 from .conftest import SweepTask, of_sweep
@@ -139,7 +138,7 @@ def test_a_sweep_sends_its_fresh_runs_to_other_nodes(
         result = make_result(f"job-{number}", dag_run_id="by-hand", **alone)
         publish(store, of_sweep(result, "llama3.1·tiny·fp32·2") if number == 7 else result)
     runs = [{"workload": "llama3.1", "gpus": 2}]
-    context = make_context() | {"ti": SweepTask(map_index=-1), "task_state_store": StateStore()}
+    context = make_context() | {"ti": SweepTask(map_index=-1)}
 
     checked = check(runs=runs, cluster="mini-slurm")
     [cell] = checked["cells"]

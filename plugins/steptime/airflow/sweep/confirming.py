@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.execution_time.context import NEVER_EXPIRE
-from pydantic import TypeAdapter
 
-from steptime.airflow.base import airflow_errors, as_json, dag_run_of
+from steptime.airflow.base import airflow_errors, dag_run_of, place_of
 from steptime.airflow.budgets import commit_plan
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.sweep.cells import rows_by_cell, runs_with_staged
@@ -18,20 +17,22 @@ from steptime.judging.comparison import compare_cells
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
 from steptime.recipes.notation import format_hours
+from steptime.recipes.request import parse_request
 from steptime.recipes.sweep_planning import (
     MOST_CELLS,
     Cell,
     SweepPlan,
     fresh_cells,
-    is_fresh_of,
+    fresh_number,
     plan_of,
     runs_of,
 )
 from steptime.results.budgets import BudgetExceeded
+from steptime.results.database import wait_for_store
 from steptime.results.store import Store
+from steptime.runs.ledger import LedgerJob, jobs_of_dag_run
 from steptime.staging.checking import check_plan
 
-_FRESH = "fresh_cells"
 _ANSWERS_WITHIN_S = 60
 
 
@@ -40,8 +41,8 @@ class ConfirmOperator(BaseOperator):
 
     It plans as many as decide it, worst cells first, and no more than the sweep's budget has left; the
     cluster's own budget may refuse all of them. They run on other nodes if the cluster can do that. Returns
-    what `runs_with_staged` does. Planned runs are kept: a retry, or clearing the task, adds the cells that
-    have become suspect since, and starts nothing twice.
+    what `runs_with_staged` does. Runs that have begun are in the job ledger: a retry, or clearing the task,
+    plans them again, adds the cells that have become suspect since, and starts nothing twice.
 
     :param checked: what `CheckSweepOperator` returned. (templated)
     :param staged: what `StageSweepOperator` returned. (templated)
@@ -59,17 +60,19 @@ class ConfirmOperator(BaseOperator):
         """Compare the cells with their history, and plan."""
         if not self.checked or not self.staged:  # refused, rejected, or not staged
             return runs_with_staged((), {})
-        plan, kept = SweepPlan.model_validate(self.checked), context["task_state_store"]
-        fresh = TypeAdapter(list[Cell]).validate_python(kept.get(_FRESH) or [])
+        plan = SweepPlan.model_validate(self.checked)
         if not plan.confirm_up_to_gpu_hours:
             self.log.info("no fresh runs: the sweep's file has 'confirm: false'")
             return runs_with_staged((), {})
         with airflow_errors():
-            fresh = self._committed(context, fresh, self._added(context["ti"], plan, fresh))
-        kept.set(_FRESH, [as_json(cell) for cell in fresh], retention=NEVER_EXPIRE)
+            begun = _begun(plan, wait_for_store(partial(_jobs_of_dag_run, context), self.log.warning))
+            fresh = self._committed(context, begun, self._added(context["ti"], plan, begun))
         staged = {one["sweep_cell"]["label"]: one["staged"] for one in self.staged["runs"]}
         of_fresh = {
-            one.label: staged[cell.label] for one in fresh for cell in plan.cells if is_fresh_of(one, cell)
+            one.label: staged[cell.label]
+            for one in fresh
+            for cell in plan.cells
+            if fresh_number(one.label, cell)
         }
         return runs_with_staged(fresh, of_fresh)
 
@@ -80,7 +83,7 @@ class ConfirmOperator(BaseOperator):
         suspicions = [
             found
             for found in _suspicions(store, ran)
-            if not any(is_fresh_of(one, found.cell) for one in fresh)
+            if not any(fresh_number(one.label, found.cell) for one in fresh)
         ]
         taken = sum(cell.gpu_hours_max for cell in fresh) + sum(_gpu_hours(*one) for one in ran)
         room = plan.confirm_up_to_gpu_hours - taken
@@ -123,6 +126,32 @@ class ConfirmOperator(BaseOperator):
             self.log.warning("no fresh run is started: %s", error)
             return fresh
         return wanted
+
+
+def _jobs_of_dag_run(context: Context) -> list[LedgerJob]:
+    run_after = context["dag_run"].run_after.timestamp()  # not those of a deleted DAG run with the same id
+    jobs = jobs_of_dag_run(place_of(context))
+    return [job for job in jobs if job.run_after == run_after and job.run.mode is Mode.PERFORMANCE]
+
+
+def _begun(plan: SweepPlan, jobs: Sequence[LedgerJob]) -> list[Cell]:
+    """The fresh runs of a sweep's cells that the ledger knows, in the order in which they were mapped."""
+    found: dict[str, tuple[Cell, list[LedgerJob]]] = {}
+    for job in sorted(jobs, key=lambda job: job.map_index):
+        for cell in plan.cells:
+            if fresh_number(job.cell, cell):
+                found.setdefault(cell.label, (cell, []))[1].append(job)
+    begun: list[Cell] = []
+    for cell, of_cell in found.values():
+        request = parse_request(of_cell[0].made_by.options)
+        begun += fresh_cells(
+            cell,
+            max(fresh_number(job.cell, cell) for job in of_cell),
+            checkpoint=request.checkpoint,
+            after=max(one.repeat for one in (*plan.cells, *begun)),
+            cluster_options=request.cluster_options,
+        )
+    return begun
 
 
 class _Suspicion(NamedTuple):
