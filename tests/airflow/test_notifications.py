@@ -5,10 +5,10 @@ import logging
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,16 +17,14 @@ from airflow.sdk.exceptions import AirflowFailException
 from stored import publish
 
 from steptime.airflow import webhook as steptime_webhook
-from steptime.airflow.assets import published_results
 from steptime.airflow.notifications import Event, load_notifications, notify
 from steptime.airflow.result_operators import FAILURE_KEY
 from steptime.errors import UserError
-from steptime.judging.judgements import pending_notifications
 from steptime.recipes.planning import Plan
 from steptime.results.models import Result
 from steptime.results.store import Store
 
-from .conftest import checked_run, task_of
+from .conftest import task_of
 
 SENTENCE = "tiny·fp32·1 on local is slower by 4.5 %, as two fresh runs confirm"
 TOKEN = "t0k3n-of-the-team"
@@ -52,7 +50,7 @@ def told() -> list[str]:
 
 @pytest.fixture
 def send(make_context: Callable[..., Any], told: list[str]) -> Callable[..., None]:
-    def send(event: Event = Event.CONFIRMED) -> None:
+    def send(event: Event = Event.INCIDENT_CONFIRMED) -> None:
         notify(event, SENTENCE, make_context(), lambda line, *values: told.append(line % values))
 
     return send
@@ -108,7 +106,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[A
 
 def webhook(connection: str, *events: str) -> dict[str, Any]:
     return {
-        "events": events or ["regression confirmed"],
+        "events": events or ["incident confirmed"],
         "notifier": "steptime.airflow.webhook.WebhookNotifier",
         "arguments": {"connection": connection},
     }
@@ -124,17 +122,17 @@ def test_a_webhook_gets_the_sentence_and_no_log_its_address(
     ask_for(webhook("team_webhook"), webhook("broken_webhook"), webhook("no_webhook"))
     with caplog.at_level(logging.INFO):
         send()
-        send(Event.SUSPECTED)  # none of them asked for it
+        send(Event.INCIDENT_OPENED)  # none of them asked for it
 
     (path, authorization, body), _ = servers[1]
     assert (path, authorization) == ("/hooks/s3cr3t", f"Bearer {TOKEN}")
-    assert (body["event"], body["sentence"]) == ("regression confirmed", SENTENCE)
+    assert (body["event"], body["sentence"]) == ("incident confirmed", SENTENCE)
     assert body["address"].endswith("/dags/llama31/runs/manual__2026-11-21")
-    assert body["text"].startswith(f"steptime, regression confirmed: {SENTENCE} ")
+    assert body["text"].startswith(f"steptime, incident confirmed: {SENTENCE} ")
     assert told == [
-        "steptime.airflow.webhook.WebhookNotifier did not notify of 'regression confirmed': the address of "
+        "steptime.airflow.webhook.WebhookNotifier did not notify of 'incident confirmed': the address of "
         "connection 'broken_webhook' answers with status 500",
-        "steptime.airflow.webhook.WebhookNotifier did not notify of 'regression confirmed': the address of "
+        "steptime.airflow.webhook.WebhookNotifier did not notify of 'incident confirmed': the address of "
         "connection 'no_webhook' does not answer: ConnectError",
     ]
     everything = caplog.text + "".join(told)
@@ -168,13 +166,13 @@ class Fails(BaseNotifier):
 def test_one_that_fails_is_said_loudly_and_stops_no_other(
     ask_for: Callable[..., None], send: Callable[..., None], told: list[str], servers: Any
 ) -> None:
-    fails = {"events": ["regression confirmed"], "notifier": f"{__name__}.Fails"}
-    gone = {"events": ["regression confirmed"], "notifier": "no_such_package.Notifier"}
-    other = {"events": ["regression confirmed"], "notifier": "json.JSONDecoder"}
+    fails = {"events": ["incident confirmed"], "notifier": f"{__name__}.Fails"}
+    gone = {"events": ["incident confirmed"], "notifier": "no_such_package.Notifier"}
+    other = {"events": ["incident confirmed"], "notifier": "json.JSONDecoder"}
     ask_for(fails, gone, other, webhook("team_webhook"))
     send()
 
-    assert [line.partition(" did not notify of 'regression confirmed': ")[2] for line in told] == [
+    assert [line.partition(" did not notify of 'incident confirmed': ")[2] for line in told] == [
         "it raised RuntimeError",
         "the notifier 'no_such_package.Notifier' of config/notifications.yaml cannot be imported: No module "
         "named 'no_such_package'. Install its package where steptime is, or correct the name.",
@@ -202,7 +200,7 @@ def test_what_is_wrong_in_the_file_is_told(
     with pytest.raises(UserError, match=sentence):
         load_notifications()
     send()
-    assert told[0].startswith("nobody was notified of 'regression confirmed': ")
+    assert told[0].startswith("nobody was notified of 'incident confirmed': ")
     assert "s3cr3t" not in told[0]
 
 
@@ -219,31 +217,9 @@ LEVELS = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001, 1.06, 1.061, 1.058, 1.0
 @pytest.fixture
 def runs(make_result: Callable[..., Result]) -> list[Result]:
     return [
-        make_result(f"run-{number}", step_times=[level] * 20, submitted_at=1e9 + number)
+        make_result(f"run-{number}", step_times=[level] * 20, submitted_at=time.time() - 3600 + number)
         for number, level in enumerate(LEVELS)
     ]
-
-
-@pytest.mark.parametrize(
-    "order",
-    [
-        [7, 9, 8, 10],
-        *(pytest.param(order, marks=pytest.mark.slow) for order in ([7, 8, 9, 10], [9, 8, 7, 10])),
-    ],
-    ids=str,
-)
-def test_a_slowdown_is_to_be_told_once_when_it_is_suspected_and_when_it_is_confirmed(
-    home: Path, runs: list[Result], order: list[int]
-) -> None:
-    """Runs do not end in the order in which they were submitted."""
-    store = Store()
-    for number in [*range(7), *order]:
-        publish(store, runs[number])
-    raised = [one.standing.state for number in order for one in pending_notifications(store, f"run-{number}")]
-
-    assert raised[-1] == "confirmed"
-    assert raised.count("confirmed") == 1
-    assert raised[0] == "suspected"
 
 
 class Dies(BaseNotifier):
@@ -253,35 +229,26 @@ class Dies(BaseNotifier):
         raise SystemExit("killed")
 
 
-def test_what_a_killed_publish_has_not_told_its_retry_tells_once(
+def test_what_a_killed_report_has_not_told_its_retry_tells_once(
     ask_for: Callable[..., None],
     make_context: Callable[..., Any],
+    planned: Callable[..., Plan],
     servers: Any,
     runs: list[Result],
 ) -> None:
-    task = task_of("performance.publish", handle=checked_run(runs[7]))
-    event = published_results("llama3.1")
-
-    def publish_as_task() -> Any:
-        context = make_context() | {"outlet_events": {event: SimpleNamespace(extra={})}}
-        task.execute(context)
-        return context["outlet_events"][event].extra
-
-    store = Store()
-    for earlier in runs[:7]:
-        publish(store, earlier)
-    ask_for({"events": ["regression suspected"], "notifier": f"{__name__}.Dies"})
+    task = task_of("report", plan=planned().model_copy(update={"runs": ()}).model_dump(mode="json"))
+    for result in runs[:8]:
+        publish(Store(), result)
+    ask_for({"events": ["incident opened"], "notifier": f"{__name__}.Dies"})
     with pytest.raises(SystemExit, match="killed"):
-        publish_as_task()
-    assert Store().run("run-7")["state"] == "valid", "it died too early to show anything"
+        task.execute(make_context())
 
-    ask_for(webhook("team_webhook", "regression suspected"))
-    extra = publish_as_task()
-    publish_as_task()  # cleared by somebody
+    ask_for(webhook("team_webhook", "incident opened"))
+    task.execute(make_context())
+    task.execute(make_context())  # cleared by somebody
 
     [(_, _, body)] = servers[1]
-    assert body["sentence"].startswith("tiny·fp32·2 on local may be slower by 5.9 %, two fresh runs decide")
-    assert (extra["verdict"], extra["suspicion"]) == ("slower", "suspected"), "nor would the asset know of it"
+    assert body["sentence"].startswith("Suspected: tiny·fp32·2 on local 5.9 % slower since ")
 
 
 def test_a_refused_run_is_told(

@@ -7,9 +7,8 @@ import pytest
 
 from steptime.airflow import sentences
 from steptime.airflow.operators import _folded
-from steptime.judging.detection import Baseline, Standing
+from steptime.judging.detection import Standing
 from steptime.judging.findings import Comparison, Finding
-from steptime.judging.judged import Judged
 from steptime.judging.series import JudgedRun, Series
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
@@ -74,21 +73,6 @@ def test_of_a_sweep_what_it_found_comes_before_what_is_missing(a_run: Callable[.
     assert sentences.of_sweep(Comparison(()), "abc", "") == (
         "all 3 runs have valid results, none of which is judged"
     )
-
-
-def test_a_suspicion_says_who_starts_the_runs_that_decide() -> None:
-    row = {"label": "8b·bf16·64", "cluster": "h100", "sweep": "weekly"}
-    standing = Standing("suspected", "slower", (1.05,), Baseline((1.0,) * 6), since=(1.05,))
-    may_be = "8b·bf16·64 on h100 may be slower by 5.0 %, two fresh runs decide: "
-
-    def said(sweep: str | None, command: str | None = None) -> str:
-        return sentences.of_regression(Judged(JudgedRun(row | {"sweep": sweep}, 1.05, ""), standing), command)
-
-    assert said("weekly", "steptime run") == (
-        f"{may_be}sweep weekly starts them at its end, as far as its file and budgets allow"
-    )
-    assert said(None, "steptime run") == f"{may_be}nothing starts them by itself, but 'steptime run' does"
-    assert said(None) == f"{may_be}nothing starts them by itself"
 
 
 def test_what_staging_says_can_be_unfolded() -> None:

@@ -69,7 +69,7 @@ def config(tmp_path: Path) -> Path:
     cluster = config / "clusters/mini-slurm.yaml"
     cluster.write_text(f"{cluster.read_text()}gpus: {RUNS_AT_ONCE}\n")
     told = {
-        "events": ["regression suspected", "regression confirmed", "regression dismissed", "sweep finished"],
+        "events": ["incident opened", "incident confirmed", "sweep finished"],
         "notifier": "steptime.airflow.webhook.WebhookNotifier",
         "arguments": {"connection": WEBHOOK},
     }
@@ -190,8 +190,8 @@ def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
 
     told = {post["event"]: post["sentence"] for post in posts[1]}
     print(told)
-    assert {"regression suspected", "regression confirmed", "sweep finished"} <= told.keys()
-    assert f"({cell['fresh_on']}) confirm; changed then: " in told["regression confirmed"]
+    assert {"incident confirmed", "sweep finished"} <= told.keys()
+    assert f"({cell['fresh_on']}); changed then: " in told["incident confirmed"]
 
 
 def ran(airflow: Airflow) -> DagRun:

@@ -103,7 +103,7 @@ def test_a_bad_node_is_named_with_the_cells_that_ran_there(
     slower = sum(row["verdict"] == "slower" for row in told["cells"])
     assert f"; slower: {slower} by node n07" in told["sentence"]
     assert told["remarks"][0].startswith(f"node n07: slower in {len(on_node)} of the {len(on_node)} cells ")
-    assert not any("common-mode" in remark for remark in told["remarks"])
+    assert not any("whole cluster" in remark for remark in told["remarks"])
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_cells_that_began_to_move_at_different_times_did_not_move_together() -> 
         ]
         return causes(cells(*usual, *moved), without)
 
-    assert names(found(WEEK_S / 5)) == [("common-mode", 6)], "within one week"
+    assert names(found(WEEK_S / 5)) == [("whole cluster", 6)], "within one week"
     assert found(2 * WEEK_S) == ()
 
 
@@ -179,7 +179,7 @@ def test_clusters_are_looked_at_apart() -> None:
         for number, (cell, some) in enumerate(moved.items())
     }
 
-    assert names(causes(moved, without)) == [("common-mode", 6)]
+    assert names(causes(moved, without)) == [("whole cluster", 6)]
     assert causes(apart, without) == ()
 
 
@@ -305,15 +305,15 @@ def mondays(number: int, level: Callable[[Sequence[str]], float]) -> list[set[st
             300,
         ),
         (
-            "a slowdown of all cells by 2% named common-mode on the first Monday",
+            "a slowdown of all cells by 2% named the whole cluster on the first Monday",
             lambda _: 1.02,
-            "common-mode",
+            "whole cluster",
             300,
         ),
         (
-            "a slowdown of all cells by 3% named common-mode on the first Monday",
+            "a slowdown of all cells by 3% named the whole cluster on the first Monday",
             lambda _: 1.03,
-            "common-mode",
+            "whole cluster",
             300,
         ),
     ],

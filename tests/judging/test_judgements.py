@@ -11,13 +11,14 @@ import stored
 from stored import publish
 from typer.testing import CliRunner
 
-from steptime.airflow.sentences import of_regression
 from steptime.cli import app
 from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import UserError
 from steptime.judging import judgements
 from steptime.judging.comparison import compare_dag_run, compare_since, compare_sweep
 from steptime.judging.drift import Drift, Level
+from steptime.judging.incident_updates import update_incidents
+from steptime.judging.incidents import mark_notified
 from steptime.judging.judged import Judged
 from steptime.judging.judgements import accept, judge_all
 from steptime.judging.series import JudgedRun
@@ -205,16 +206,6 @@ def judged_alone(make_result: MakeResult, *levels: float) -> list[Judged]:
     return judgements.judge_runs(runs, judgements.Records(lambda _: record, dict))
 
 
-def test_a_state_is_news_with_the_run_that_it_begins_with(make_result: MakeResult) -> None:
-    levels = (1.06, 1.061, 1.058, 1.06, 1.0, 1.0, 1.06, 1.0, 1.0)
-    assert [one.is_news for one in judged_alone(make_result, *levels)] == [
-        *[False] * 7,
-        *(True, False, True, False),  # suspected, and confirmed by two more
-        *[False] * 2,  # as usual again
-        *(True, False, True),  # suspected, and dismissed by two more
-    ]
-
-
 def test_drift_is_looked_for_unless_a_run_is_slower_anyway(
     make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +238,9 @@ def test_a_small_step_of_weeks_ago_is_confirmed_with_its_date_and_what_changed_t
     raised = []
     for result in small_step:
         publish(store, result)
-        raised += judgements.pending_notifications(store, result.job.name)
+        for one in update_incidents(store, now=result.job.submitted_at + 60):
+            mark_notified(store, one)
+            raised.append(one)
 
     [found] = compare_since(store, 0).findings
     assert (found.verdict, found.standing.state) == ("slower", "confirmed")
@@ -262,24 +255,23 @@ def test_a_small_step_of_weeks_ago_is_confirmed_with_its_date_and_what_changed_t
     assert "since 2002-01-27" in remark
     assert remark.endswith("changed then: NCCL_ALGO none → Ring")
     [told] = raised
-    assert "is slower by" in of_regression(told), "once, though each run confirms it"
-    assert "since 2002-01-27" in of_regression(told)
+    assert told.state == "confirmed", "once, though each run confirms it"
+    assert "since 2002-01-27" in told.title
     assert accept(store, "run-27", note="meant", accepted_by="somebody") == "run-20"
 
 
-def test_a_slowdown_after_a_lucky_run_is_notified_as_that_and_nothing_is_dismissed(
+def test_a_slowdown_after_a_lucky_run_is_told_as_that_and_nothing_is_dismissed(
     store: Store, make_result: MakeResult
 ) -> None:
     told = []
     for number, level in enumerate([*LEVELS[:7], 0.94, 1.06, 1.06, 1.06]):
         result = make_result(f"run-{number:02}", step_times=[level] * 20, submitted_at=1e9 + number)
         publish(store, result)
-        told += map(of_regression, judgements.pending_notifications(store, result.job.name))
+        for one in update_incidents(store, now=1e9 + number + 1):
+            mark_notified(store, one)
+            told.append((one.direction, one.state))
 
-    assert [sentence.partition(" by ")[0] for sentence in told] == [
-        "tiny·fp32·2 on local may be slower",
-        "tiny·fp32·2 on local is slower",
-    ]
+    assert told == [("slower", "open"), ("slower", "confirmed")]
 
 
 def test_an_accepted_level_is_the_new_baseline(
@@ -356,13 +348,13 @@ def on_nodes(make_result: MakeResult, number: int, level: float, *nodes: str) ->
 @pytest.mark.parametrize(
     ("fresh", "level", "words"),
     [
-        ((["b2", "b3"], ["b3", "b4"]), 1.06, "as two fresh runs on other nodes (b[2-4]) confirm"),
-        ((["b1"], ["b1"]), 1.06, "as two fresh runs on another node (b1) confirm"),
-        ((["a1"], ["a1"]), 1.06, "as two fresh runs on the same node (a1) confirm"),
-        ((["a1", "a2"], ["a2"]), 1.06, "as two fresh runs on the same nodes (a[1-2]) confirm"),
-        ((["a1"], ["b1"]), 1.06, "as two fresh runs partly on the same nodes (a1,b1) confirm"),
-        ((["b1"], ["b2"]), 1.0, "two fresh runs on other nodes (b[1-2]) did not repeat its slowdown"),
-        ((["b1"], []), 1.06, "as two fresh runs confirm"),
+        ((["b2", "b3"], ["b3", "b4"]), 1.06, " on other nodes (b[2-4])"),
+        ((["b1"], ["b1"]), 1.06, " on another node (b1)"),
+        ((["a1"], ["a1"]), 1.06, " on the same node (a1)"),
+        ((["a1", "a2"], ["a2"]), 1.06, " on the same nodes (a[1-2])"),
+        ((["a1"], ["b1"]), 1.06, " partly on the same nodes (a1,b1)"),
+        ((["b1"], ["b2"]), 1.0, " on other nodes (b[1-2])"),
+        ((["b1"], []), 1.06, ""),
     ],
 )
 def test_what_fresh_runs_decided_says_on_which_nodes(
@@ -379,7 +371,8 @@ def test_what_fresh_runs_decided_says_on_which_nodes(
     assert "nodes" not in json.loads(kept_judgements(store)["run-6"]["rests_on"]), "usual"
     judged = judgements.judged_run(store, store.run("run-9"))
     assert judged is not None
-    assert words in of_regression(judged)
+    assert judged.placement is not None
+    assert judged.placement.words == words
     [row] = compare_since(store, 0).rows
     assert (row["suspected_on"], row["fresh_on"]) == ("a[1-2]", fold_nodes(fresh[0] + fresh[1]))
 

@@ -5,10 +5,11 @@ A notifier that fails is an error in the task's log, and changes nothing for the
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any
 
-from airflow.sdk import BaseNotifier, Context
+from airflow.sdk import BaseNotifier, BaseOperator, Context
 from pydantic import Field, JsonValue, field_validator
 
 from steptime.airflow.links import dag_run_address
@@ -17,6 +18,7 @@ from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.environment import names_secret
 from steptime.refusals import written
+from steptime.results.database import wait_for_store
 from steptime.settings import config_dir
 
 
@@ -24,9 +26,10 @@ class Event(StrEnum):
     """What somebody can be notified of."""
 
     SWEEP_FINISHED = "sweep finished"
-    SUSPECTED = "regression suspected"
-    CONFIRMED = "regression confirmed"
-    DISMISSED = "regression dismissed"
+    INCIDENT_OPENED = "incident opened"
+    INCIDENT_CONFIRMED = "incident confirmed"
+    INCIDENT_DISMISSED = "incident dismissed"
+    INCIDENT_FIXED = "incident fixed"
     RUN_FAILED = "run failed"
     APPROVAL_WAITING = "approval waiting"
 
@@ -83,6 +86,23 @@ def notify(event: Event, sentence: str, context: Context, error: Callable[..., N
             error("%s did not notify of '%s': %s", one.notifier, event, problem)
         except Exception as problem:  # somebody else's code, whose messages may hold addresses with secrets
             error("%s did not notify of '%s': it raised %s", one.notifier, event, type(problem).__name__)
+
+
+def notify_of_incidents(task: BaseOperator, context: Context) -> None:
+    """Bring the incidents up to date, and notify of each that opened or changed its state, once.
+
+    If a try dies before everybody is notified, the next task that calls this does the rest.
+    """
+    from steptime.judging.incident_updates import update_incidents
+    from steptime.judging.incidents import mark_notified
+    from steptime.results.store import Store
+
+    store, warn = Store(), task.log.warning
+    for one in wait_for_store(lambda: update_incidents(store), warn):
+        event = Event.INCIDENT_OPENED if one.state == "open" else Event(f"incident {one.state}")
+        task.log.info("%s: %s", event, one.sentence)
+        notify(event, one.sentence, context, task.log.error)
+        wait_for_store(partial(mark_notified, store, one), warn)
 
 
 def _call(one: Notification, context: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
@@ -20,7 +19,7 @@ from steptime.airflow.base import (
 from steptime.airflow.connections import patiently
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
-from steptime.airflow.notifications import Event, notify
+from steptime.airflow.notifications import Event, notify, notify_of_incidents
 from steptime.airflow.sentences import as_text
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
@@ -220,12 +219,9 @@ class PublishOperator(MeasuredRunOperator):
     ui_color: str = "#e2f3e4"
 
     def execute(self, context: Context) -> dict[str, str]:
-        """Publish and judge, and notify of what is new by it. Returns the handle.
-
-        If a try dies before everybody is notified, the next one does the rest.
-        """
-        from steptime.judging.comparison import finding_of_run, fresh_runs_command, records_of
-        from steptime.judging.judgements import mark_notified, pending_notifications, publish
+        """Publish and judge. Returns the handle."""
+        from steptime.judging.comparison import finding_of_run
+        from steptime.judging.judgements import publish
         from steptime.results.record import parse_record
         from steptime.results.store import Store
 
@@ -242,12 +238,6 @@ class PublishOperator(MeasuredRunOperator):
             context["outlet_events"][asset].extra = extra
             stands = ", ".join(filter(None, (extra["verdict"], extra["suspicion"])))
             self.log.info("published %s: %s", job_name, stands or "not judged")
-            for one in self.with_store(lambda: pending_notifications(store, job_name)):
-                command = partial(fresh_runs_command, one.run, one.standing, records_of(store))
-                sentence = sentences.of_regression(one, self.with_store(command))
-                self.log.info("%s", sentence)
-                notify(Event(f"regression {one.standing.state}"), sentence, context, self.log.error)
-                self.with_store(partial(mark_notified, store, job_name, one))
         return dict(self.handle)
 
 
@@ -284,6 +274,8 @@ class ReportOperator(BaseOperator):
         self.log.info("%s", sentence)
         if found := [latest[run.label] for run in planned.all_runs if run.label in latest]:
             self.log.info("%s", as_text(_summaries(found), title=f"results of {ti.run_id}"))
+        with airflow_errors():
+            notify_of_incidents(self, context)
         missing = [run.label for run in planned.all_runs if latest.get(run.label, {}).get("state") != "valid"]
         if missing:
             cause = _first_cause(ti, planned, missing[0])

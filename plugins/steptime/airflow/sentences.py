@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from steptime.judging.findings import Comparison
-    from steptime.judging.judged import Judged
     from steptime.logs.models import TrainingLog
     from steptime.recipes.models import Run
     from steptime.results.models import Measurement, Verdict
@@ -63,39 +62,6 @@ def of_sweep(compared: "Comparison", runs: Sequence[str], missing: Sequence[str]
     if missing:
         parts.append(f"{len(missing)} of {len(runs)} runs without a valid result: {_first(missing)}")
     return "; ".join(parts) or f"all {len(runs)} runs have valid results, none of which is judged"
-
-
-def of_regression(judged: "Judged", fresh_runs: str | None = None) -> str:
-    """Sum up what a run has raised, confirmed or dismissed: that its series got slower.
-
-    `fresh_runs` is the command that starts what decides a suspicion of a run outside of a sweep.
-    """
-    from steptime.judging.onset import changed_words
-
-    row, standing = judged.run.row, judged.standing
-    what = f"{row['label']} on {row['cluster']}"
-    percent = f"{100 * (standing.change or 0):.1f} %"
-    since = f" {judged.onset.words}" if judged.onset else ""
-    words = changed_words(judged.changes, judged.onset)
-    changed = f"; changed then: {words}" if words else ""
-    where = judged.placement.words if judged.placement else ""
-    if standing.state == "suspected":
-        starts = _started_by(row, fresh_runs)
-        return f"{what} may be slower by {percent}, two fresh runs decide: {starts}{changed}"
-    if standing.state == "confirmed":
-        shown = (
-            f"as its {len(standing.judged)} runs since then show together"
-            if judged.is_step
-            else f"as two fresh runs{where} confirm"
-        )
-        return f"{what} is slower by {percent}{since}, {shown}{changed}"
-    return f"{what} is as fast as usual: two fresh runs{where} did not repeat its slowdown"
-
-
-def _started_by(row: Mapping[str, Any], command: str | None) -> str:
-    if row["sweep"]:
-        return f"sweep {row['sweep']} starts them at its end, as far as its file and budgets allow"
-    return "nothing starts them by itself" + (f", but '{command}' does" if command else "")
 
 
 def _first(some: Sequence[str]) -> str:

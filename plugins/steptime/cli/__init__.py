@@ -17,6 +17,7 @@ from steptime.cli import (
     archive,
     clean,
     demo,
+    incidents,
     logs,
     metrics,
     recipes,
@@ -40,7 +41,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (recipes, metrics, logs, service, run, demo, report, clean, slurm, sweeps, results, archive):
+for module in (
+    recipes,
+    metrics,
+    logs,
+    service,
+    run,
+    demo,
+    report,
+    clean,
+    slurm,
+    sweeps,
+    results,
+    incidents,
+    archive,
+):
     app.add_typer(module.app)
 
 

@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from steptime.judging.detection import Direction
 from steptime.judging.judged import Judged
@@ -67,7 +68,10 @@ class Evidence:
 class CommonCause:
     """What several cells that moved have in common."""
 
+    kind: Literal["node", "change", "cluster"]
+    cluster: str
     name: str
+    """The node or nodes, the change, or `whole cluster`."""
     sentence: str
     cells: frozenset[Series]
     """Those that it explains; no other cause explains them."""
@@ -79,7 +83,7 @@ class CommonCause:
 
 
 def causes(judged: Mapping[Series, Sequence[Judged]], has_changed: HasChanged) -> tuple[CommonCause, ...]:
-    """Return what moved cells of a comparison have in common: first nodes, then changes and common modes.
+    """Return what moved cells of a comparison have in common: a node, a change, or the whole cluster.
 
     Args:
         judged: of each cell its runs, latest first.
@@ -95,7 +99,7 @@ def causes(judged: Mapping[Series, Sequence[Judged]], has_changed: HasChanged) -
             if series["cluster"] == cluster
             and (some := [_evidence(series, run) for run in of_cell if _counts(run, newest - WEEK_S)])
         }
-        found += _slow_nodes(cells)
+        found += _slow_nodes(cluster, cells)
         explained = frozenset[Series]().union(*(cause.cells for cause in found))
         latest = [some[0] for series, some in cells.items() if series not in explained]
         found += _shared(cluster, latest, has_changed)
@@ -131,7 +135,7 @@ def _evidence(series: Series, judged: Judged) -> Evidence:
     )
 
 
-def _slow_nodes(cells: Mapping[Series, Sequence[Evidence]]) -> Iterator[CommonCause]:
+def _slow_nodes(cluster: str, cells: Mapping[Series, Sequence[Evidence]]) -> Iterator[CommonCause]:
     """Yield nodes whose cells are slower more often than by chance, the clearest first.
 
     Fisher's exact test compares slow or not with on the node or not; a cell counts once on each side. The
@@ -166,7 +170,7 @@ def _slow_nodes(cells: Mapping[Series, Sequence[Evidence]]) -> Iterator[CommonCa
         if worst is None or chances[worst] * every > NODE_ALPHA:
             return
         alike = sorted(node for node, table in tables.items() if table.jobs == tables[worst].jobs)
-        found = _named_node(alike, tables[worst])
+        found = _named_node(cluster, alike, tables[worst])
         yield found
         cells = {
             series: [run for run in some if worst not in run.nodes]
@@ -219,7 +223,7 @@ def _mostly_slow(runs: Collection[Evidence]) -> bool:
     return sum(run.leaning == "slower" for run in runs) * 2 > len(runs)
 
 
-def _named_node(alike: Sequence[str], table: _Table) -> CommonCause:
+def _named_node(cluster: str, alike: Sequence[str], table: _Table) -> CommonCause:
     """Return the cause, with the cells that are slower on the nodes by about as much as the others are."""
     changes = {series: statistics.median(run.change for run in some) for series, some in table.slow.items()}
     change = statistics.median(changes.values())
@@ -233,7 +237,7 @@ def _named_node(alike: Sequence[str], table: _Table) -> CommonCause:
         f"{100 * change:.1f} % at the median, since {date(since)}, and in "
         f"{sum(table.off.values())} of {len(table.off)} elsewhere"
     )
-    return CommonCause(name, sentence, fitting, "slower", change, since)
+    return CommonCause("node", cluster, name, sentence, fitting, "slower", change, since)
 
 
 def _shared(cluster: str, latest: Sequence[Evidence], has_changed: HasChanged) -> Iterator[CommonCause]:
@@ -291,8 +295,10 @@ def _moved_together(
         f" ({len(moved) - len(together)} more moved at another time)" if len(moved) > len(together) else ""
     )
     return CommonCause(
-        "common-mode",
-        f"common-mode: {len(together)} of {len(latest)} cells on {cluster} are {direction} together since "
+        "cluster",
+        cluster,
+        "whole cluster",
+        f"{len(together)} of {len(latest)} cells on {cluster} are {direction} together since "
         f"{date(since)}{apart}, by {abs(percent):.1f} % at the median; most share no recorded change",
         frozenset(run.cell for run in together),
         direction,
@@ -331,6 +337,8 @@ def _named_change(
     median = statistics.median(run.change for run in (*sharing, *leaning))
     since = min(run.since for run in sharing)
     return CommonCause(
+        "change",
+        cluster,
         change,
         f"{change}: {len(sharing)} of the {len(open_ones)} {direction} cells on {cluster} began with it, "
         f"since {date(since)}, by {abs(100 * median):.1f} % at the median"

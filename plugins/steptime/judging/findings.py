@@ -104,6 +104,11 @@ class Finding:
         }
 
     @property
+    def remarks(self) -> list[str]:
+        """Say how it moved, since when, and what changed then or what to do; empty if it did not."""
+        return [*_remarks(self), *_drift_remarks(self)]
+
+    @property
     def change_percent(self) -> float | None:
         """Of the runs judged, relative to the baseline: above 0 is slower."""
         return None if self.standing.change is None else 100 * self.standing.change
@@ -176,7 +181,7 @@ class Comparison:
         return [cause.sentence for cause in self.causes] + [
             f"{name}: {remark}"
             for name, one in zip(self.names, self.findings, strict=True)
-            for remark in (*_remarks(one), *_drift_remarks(one))
+            for remark in one.remarks
         ]
 
     def _groups(self) -> list[str]:
@@ -367,7 +372,7 @@ COLUMNS = (
     Column(
         "cause",
         "text",
-        "What several cells that moved have in common: a change, a node, or `common-mode`.",
+        "What several cells that moved have in common: a change, a node, or `whole cluster`.",
         priority=2,
     ),
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from steptime.judging.detection import FRESH_RUNS, LEAST_CHANGE, Baseline, Seconds, Standing
+from steptime.judging.detection import LEAST_CHANGE, Baseline, Seconds, Standing
 from steptime.judging.drift import Drift, Level
 from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
@@ -28,18 +28,6 @@ class Judged:
     """On which nodes it was suspected, and decided by fresh runs; None if nothing is or was suspected."""
     onset: Onset | None = None
     """When its level began, if it is suspected or confirmed."""
-
-    @property
-    def is_news(self) -> bool:
-        """Whether it is suspected or confirmed, or was dismissed, with this run and not with one before.
-
-        A step that was found in many runs is always news.
-        """
-        standing = self.standing
-        if self.is_step:
-            return True
-        first = {"suspected": 1, "confirmed": 1 + FRESH_RUNS}.get(standing.state)
-        return standing.state == "dismissed" or len(standing.since) == first
 
     @property
     def is_step(self) -> bool:

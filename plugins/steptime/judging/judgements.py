@@ -78,11 +78,8 @@ def keep_verdict(store: Store, job_name: str, verdict: Verdict) -> bool:
 
 
 def publish(store: Store, job_name: str) -> bool:
-    """Publish a valid run and judge its series, in one transaction. As `writing.publish`.
-
-    What people are to be notified of is kept with it, until `mark_notified`.
-    """
-    return writing.publish(store.url, job_name, _judge_with_news)
+    """Publish a valid run and judge its series, in one transaction. As `writing.publish`."""
+    return writing.publish(store.url, job_name, _judge_series_of)
 
 
 def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _all: None) -> int:
@@ -99,16 +96,13 @@ def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _al
     return len(found)
 
 
-def judge_series(connection: "Connection", series: Series) -> tuple[list[Judged], dict[int, str]]:
-    """Judge all runs of a series within a transaction, and store what has changed.
-
-    Returns the judged runs, oldest first, and their verdicts before, by the ids of their rows.
-    """
+def judge_series(connection: "Connection", series: Series) -> None:
+    """Judge all runs of a series within a transaction, and store what has changed."""
     key = series.key
     lock_series(connection, key)
     judged = _judge_rows(connection, series, judgement_rows.runs_of(connection, key, series.numbers))
     of_runs = {one.run.row["id"]: kept_rows(one) for one in judged}
-    return judged, judgement_rows.write(connection, key, of_runs)
+    judgement_rows.write(connection, key, of_runs)
 
 
 def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: float | None = None) -> str:
@@ -155,27 +149,6 @@ def judged_run(store: Store, row: Mapping[str, Any]) -> Judged | None:
         return None
     rows = judgement_rows.judged_rows(store, {"job_name": row["job_name"]}, limit=1)
     return next(iter(_as_stored(store, series, rows, _hidden(store))), None)
-
-
-def pending_notifications(store: Store, job_name: str) -> list[Judged]:
-    """Return what publishing this run suspected, confirmed or dismissed and nobody was notified of.
-
-    A run that is published after later ones may decide about those.
-    """
-    kept = judgement_rows.pending(store, job_name)
-    stand = [judged_run(store, store.run(about)) for about in kept]
-    return [
-        one
-        for one in stand
-        if one is not None
-        and (one.standing.state, one.standing.direction) == (kept[one.run.job_name], "slower")
-    ]
-
-
-def mark_notified(store: Store, job_name: str, notified: Judged) -> None:
-    """Keep that one of `pending_notifications` was notified."""
-    with write_transaction(store.url) as connection:
-        judgement_rows.remove_pending(connection, job_name, notified.run.job_name)
 
 
 def judged_since(store: Store, since: float) -> dict[Series, list[Judged]]:
@@ -343,28 +316,7 @@ def _with_slow_change(one: Judged, runs: Sequence[JudgedRun], records: Records) 
 
 
 def _judge_series_of(connection: "Connection", row: Mapping[str, Any]) -> None:
-    """Judge the series of a run that is no longer published."""
+    """Judge the series of a run that was published, or is not any more."""
     series = Series.of_row(row)
     if series.is_judged:
         judge_series(connection, series)
-
-
-def _judge_with_news(connection: "Connection", row: Mapping[str, Any]) -> None:
-    """Judge the series of a run that is published, and keep what is to be notified of it."""
-    series, own = Series.of_row(row), row["job_name"]
-    if not series.is_judged:
-        return
-    judged, stood = judge_series(connection, series)
-    was_confirmed = len(judged) > 1 and stood.get(judged[-2].run.row["id"]) == "confirmed"
-    news = {
-        one.run.row["id"]: one.standing.state
-        for one in judged[-_LATEST_RUNS:]
-        if one.is_news
-        and one.standing.direction == "slower"
-        # A step is stored with the newest run, whichever that is.
-        and not (one.is_step and was_confirmed)
-        # In an older store runs may not have been judged yet: their news are old.
-        and (one.run.row["id"] in stood or one.run.job_name == own)
-        and one.standing.state != stood.get(one.run.row["id"])
-    }
-    judgement_rows.keep_pending(connection, own, news)

@@ -79,11 +79,8 @@ def made_sha256s(connection: "Connection", key: Key) -> dict[str, str | None]:
     return {row.job_name: row.made_sha256 for row in connection.execute(query)}
 
 
-def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[str, Any]]]) -> dict[int, str]:
-    """Replace the judgements of a series by these, by the id of their run; equal ones stay as they are.
-
-    Returns the verdicts against the history that were stored before, by the id of their run.
-    """
+def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[str, Any]]]) -> None:
+    """Replace the judgements of a series by these, by the id of their run; equal ones stay as they are."""
     from sqlalchemy import select
 
     from steptime.results.schema import judgements, runs
@@ -107,7 +104,6 @@ def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[s
         )
     if added := [wanted[place] for place in changed if place in wanted]:
         connection.execute(judgements.insert(), added)
-    return {run_id: row["verdict"] for (run_id, _, kind), row in kept.items() if kind == "history"}
 
 
 def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[dict[str, Any]]:
@@ -208,56 +204,6 @@ def _with_judgements() -> "Select[*tuple[Any, ...]]":
         .outerjoin(drifts, and_(drifts.c.run_id == runs.c.id, drifts.c.kind == "drift"))
         .where(is_valid)
         .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
-    )
-
-
-def keep_pending(connection: "Connection", raised_by: str, news: Mapping[int, str]) -> None:
-    """Keep the verdicts, by the id of their run, that a job has raised and a notification is to report."""
-    from sqlalchemy import select
-
-    from steptime.results.schema import pending_notifications, runs
-
-    if news:
-        raiser = connection.scalar(select(runs.c.id).where(runs.c.job_name == raised_by))
-        added = insert(connection.dialect.name, pending_notifications)
-        added = added.on_conflict_do_update(
-            index_elements=pending_notifications.primary_key.columns,
-            set_={"verdict": added.excluded.verdict},
-        )
-        rows = [{"raised_by": raiser, "about": run_id, "verdict": news[run_id]} for run_id in news]
-        connection.execute(added, rows)
-
-
-def pending(store: "Store", raised_by: str) -> dict[str, str]:
-    """Return the verdicts a job has raised but not notified of, by the job they are about, oldest first."""
-    from sqlalchemy import select
-
-    from steptime.results.schema import pending_notifications, runs
-
-    raiser, kept = runs.alias(), pending_notifications
-    query = (
-        select(runs.c.job_name, kept.c.verdict)
-        .join(kept, kept.c.about == runs.c.id)
-        .join(raiser, kept.c.raised_by == raiser.c.id)
-        .where(raiser.c.job_name == raised_by)
-        .order_by(runs.c.submitted_at, runs.c.id)
-    )
-    with read_connection(store.url) as connection:
-        return {row.job_name: row.verdict for row in connection.execute(store.readable(query))}
-
-
-def remove_pending(connection: "Connection", raised_by: str, about: str) -> None:
-    """Keep that what one job has raised about another was notified."""
-    from sqlalchemy import select
-
-    from steptime.results.schema import pending_notifications, runs
-
-    def id_of(job_name: str) -> Any:
-        return select(runs.c.id).where(runs.c.job_name == job_name).scalar_subquery()
-
-    kept = pending_notifications
-    connection.execute(
-        kept.delete().where(kept.c.raised_by == id_of(raised_by), kept.c.about == id_of(about))
     )
 
 

@@ -152,14 +152,32 @@ accepted_levels = Table(
 )
 """Runs at which a new baseline begins, because a person accepted the level they show."""
 
-pending_notifications = Table(
-    "pending_notifications",
+incidents = Table(
+    "incidents",
     metadata,
-    Column("raised_by", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
-    Column("about", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
-    Column("verdict", Text, nullable=False),
+    Column("id", Integer, primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("direction", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    # The state that people were last notified of; NULL before the first notification.
+    Column("notified", Text),
+    Column("opened_at", Double, nullable=False),
+    Column("confirmed_at", Double),
+    Column("closed_at", Double),
+    Column("since", Double, nullable=False),
+    Column("earliest", Double, nullable=False),
+    Column("latest", Double, nullable=False),
+    Column("evidence", Text, nullable=False),
+    Column("cells", JSON, nullable=False),
+    Column("judged_cells", Integer, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("noted_by", Text),
+    Column("noted_at", Double),
+    Index(None, "state"),
 )
-"""Verdicts to notify people of: written when a run is published, removed once the notification was sent."""
+"""Cells that got slower or faster together, until their level returns: written by `judging.incidents`."""
 
 charges = Table(
     "charges",

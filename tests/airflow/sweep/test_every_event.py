@@ -2,8 +2,8 @@
 
 import email
 import html
+import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +12,10 @@ from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 from stored import publish
 
 from steptime import settings
-from steptime.airflow.assets import published_results
-from steptime.airflow.notifications import Event
+from steptime.airflow import notifications
+from steptime.airflow.notifications import Event, load_notifications
 from steptime.results.store import Store
-from tests.airflow.conftest import checked_run, task_of
+from tests.airflow.conftest import task_of
 from tests.airflow.test_notifications import ask_for, servers
 
 from .conftest import SweepTask, of_sweep
@@ -25,16 +25,18 @@ __all__ = ["ask_for", "report", "servers"]  # fixtures
 
 USUAL, SLOW = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001), 1.06
 JUDGED = {
-    Event.SUSPECTED: (SLOW,),
-    Event.CONFIRMED: (SLOW, SLOW, SLOW),
-    Event.DISMISSED: (SLOW, 1.0, 1.0),
+    Event.INCIDENT_OPENED: ((SLOW,),),
+    Event.INCIDENT_CONFIRMED: ((SLOW, SLOW, SLOW),),
+    Event.INCIDENT_DISMISSED: ((SLOW,), (1.0, 1.0)),
+    Event.INCIDENT_FIXED: ((SLOW, SLOW, SLOW), (1.0, 1.0)),
 }
-"""Seconds of the runs that follow the usual ones, of which the last one is the news."""
+"""Seconds of the runs that follow the usual ones before each report, of which the last one has the news."""
 SENTENCES = {
     Event.SWEEP_FINISHED: "sweep night: 1 cell: 0 slower, 0 faster, 0 unchanged, 1 with insufficient",
-    Event.SUSPECTED: "tiny·fp32·2 on local may be slower by 5.9 %, two fresh runs decide: nothing starts",
-    Event.CONFIRMED: "tiny·fp32·2 on local is slower by 5.9 % since 2001-09-09, as two fresh runs on the",
-    Event.DISMISSED: "tiny·fp32·2 on local is as fast as usual: two fresh runs on the same node (localhost)",
+    Event.INCIDENT_OPENED: "Suspected: tiny·fp32·2 on local 5.9 % slower since ",
+    Event.INCIDENT_CONFIRMED: "Confirmed: tiny·fp32·2 on local 5.9 % slower since ",
+    Event.INCIDENT_DISMISSED: "Not confirmed by fresh runs: tiny·fp32·2 on local 5.9 % slower since ",
+    Event.INCIDENT_FIXED: "Fixed: tiny·fp32·2 on local 5.9 % slower since ",
     Event.RUN_FAILED: "0 of 1 runs have valid results; without: tiny·fp32·1",
     Event.APPROVAL_WAITING: "Start sweep night? 2 jobs, at most 0.50 GPU-hours; no history and no",
 }
@@ -61,17 +63,21 @@ def happens(
     """Makes an event happen in its task."""
     monkeypatch.setattr("airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **_: None)
 
-    def publishes(*levels: float) -> None:
-        *before, last = (
-            make_result(f"run-{number}", step_times=[level] * 20, submitted_at=1e9 + number)
-            for number, level in enumerate((*USUAL, *levels))
-        )
-        for result in before:
-            publish(Store(), result)
-        context = make_context() | {
-            "outlet_events": {published_results("llama3.1"): SimpleNamespace(extra={})}
-        }
-        task_of("performance.publish", handle=checked_run(last)).execute(context)
+    def reports(*reports: tuple[float, ...]) -> None:
+        """Publish the runs before each report; only the last report has somebody to notify."""
+        asked, began = load_notifications(), time.time() - 3600
+        plan = planned().model_copy(update={"runs": ()}).model_dump(mode="json")
+        numbers = iter(range(100))
+        for place, levels in enumerate(((*USUAL, *reports[0]), *reports[1:]), start=1):
+            for level in levels:
+                number = next(numbers)
+                result = make_result(f"run-{number:02}", step_times=[level] * 20, submitted_at=began + number)
+                publish(Store(), result)
+            is_last = place == len(reports)
+            monkeypatch.setattr(
+                notifications, "load_notifications", lambda last=is_last: asked if last else ()
+            )
+            task_of("report", plan=plan).execute(make_context())
 
     def finishes() -> None:
         publish(Store(), of_sweep(make_result("of-the-sweep", gpus=1), ONE))
@@ -92,7 +98,7 @@ def happens(
 
     def happen(event: Event) -> None:
         if event in JUDGED:
-            publishes(*JUDGED[event])
+            reports(*JUDGED[event])
         else:
             others[event]()
 

@@ -14,7 +14,7 @@ from steptime.airflow import sentences
 from steptime.airflow.assets import extra_of_sweep, finished_sweep
 from steptime.airflow.base import RefusingOperator, airflow_errors, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
-from steptime.airflow.notifications import Event, notify
+from steptime.airflow.notifications import Event, notify, notify_of_incidents
 from steptime.airflow.operators import options_of, stage_for
 from steptime.airflow.sentences import as_text
 from steptime.airflow.sweep.cells import checked_sweep, rows_by_cell, runs_with_staged
@@ -225,6 +225,8 @@ class ReportSweepOperator(BaseOperator):
         for remark in compared.remarks:
             self.log.info("%s", remark)
         self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))
+        with airflow_errors():
+            notify_of_incidents(self, context)
         if missing:
             raise AirflowFailException(
                 f"{len(missing)} of {len(rows)} runs have no valid result: {', '.join(missing)}"

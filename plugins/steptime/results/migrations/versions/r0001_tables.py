@@ -29,6 +29,30 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_charges_cluster_ended_at"), "charges", ["cluster", "ended_at"], unique=False)
     op.create_table(
+        "incidents",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("direction", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("notified", sa.Text(), nullable=True),
+        sa.Column("opened_at", sa.Double(), nullable=False),
+        sa.Column("confirmed_at", sa.Double(), nullable=True),
+        sa.Column("closed_at", sa.Double(), nullable=True),
+        sa.Column("since", sa.Double(), nullable=False),
+        sa.Column("earliest", sa.Double(), nullable=False),
+        sa.Column("latest", sa.Double(), nullable=False),
+        sa.Column("evidence", sa.Text(), nullable=False),
+        sa.Column("cells", sa.JSON(), nullable=False),
+        sa.Column("judged_cells", sa.Integer(), nullable=False),
+        sa.Column("note", sa.Text(), nullable=False),
+        sa.Column("noted_by", sa.Text(), nullable=True),
+        sa.Column("noted_at", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_incidents")),
+    )
+    op.create_index(op.f("ix_incidents_state"), "incidents", ["state"], unique=False)
+    op.create_table(
         "jobs",
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("installation_id", sa.Text(), nullable=False),
@@ -189,22 +213,6 @@ def upgrade() -> None:
             ["run_id"], ["runs.id"], name=op.f("fk_judgements_run_id_runs"), ondelete="CASCADE"
         ),
         sa.PrimaryKeyConstraint("run_id", "figure", "kind", name=op.f("pk_judgements")),
-    )
-    op.create_table(
-        "pending_notifications",
-        sa.Column("raised_by", sa.Integer(), nullable=False),
-        sa.Column("about", sa.Integer(), nullable=False),
-        sa.Column("verdict", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["about"], ["runs.id"], name=op.f("fk_pending_notifications_about_runs"), ondelete="CASCADE"
-        ),
-        sa.ForeignKeyConstraint(
-            ["raised_by"],
-            ["runs.id"],
-            name=op.f("fk_pending_notifications_raised_by_runs"),
-            ondelete="CASCADE",
-        ),
-        sa.PrimaryKeyConstraint("raised_by", "about", name=op.f("pk_pending_notifications")),
     )
     op.create_table(
         "readings",

@@ -1,0 +1,145 @@
+"""`steptime incidents`: what got slower together, since when, and what people said about it."""
+
+import getpass
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.cli.selecting import require_results, since_when
+from steptime.cli.usage import Commands
+from steptime.errors import UserError
+
+if TYPE_CHECKING:
+    from steptime.judging.incidents import Incident
+    from steptime.results.store import Store
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime incidents
+
+steptime incidents --since 30d --format json
+
+steptime incidents accept 12 --note "NeMo 2.8 checks gradients"
+
+steptime incidents note 12 "ticket 4711: the switch is being replaced"
+"""
+
+app = typer.Typer()
+group = typer.Typer(cls=Commands)
+app.add_typer(group, name="incidents")
+
+NUMBER = Annotated[int, typer.Argument(metavar="ID", help="The incident's number, as listed.")]
+
+
+@group.callback(invoke_without_command=True, epilog=EXAMPLES)
+def list_incidents(
+    context: typer.Context,
+    *,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Also those that were closed since then: 30m, 12h, 30d, or 2026-11-21."),
+    ] = None,
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+) -> None:
+    """List the incidents: cells that got slower or faster together, with their cause and state."""
+    if context.invoked_subcommand is not None:
+        return
+    from steptime.judging.incidents import incidents
+
+    store = _store("show")
+    found = incidents(store, closed_since=None if since is None else since_when(since, time.time()))
+    if not found and output_format is Format.TABLE:
+        typer.echo("There is no incident: nothing is reported as slower or faster.", err=True)
+        return
+    if output_format is Format.TABLE:
+        show(
+            [{"id": one.id, "state": one.state, "incident": one.title} for one in found],
+            output_format,
+            called="",
+        )
+        for one in found:
+            note = f" Note of {one.noted_by}: {one.note}" if one.note else ""
+            typer.echo(f"{one.id}: {one.evidence}.{note}")
+    else:
+        show([_row(one) for one in found], output_format, called="incidents")
+
+
+@group.command("show")
+def show_incident(number: NUMBER, *, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
+    """Show one incident with its cells."""
+    from steptime.judging.incidents import incident
+
+    found = incident(_store("show"), number)
+    if output_format is Format.TABLE:
+        typer.echo(found.sentence)
+        if found.note:
+            typer.echo(f"Note of {found.noted_by}: {found.note}")
+    cells = [
+        {
+            "cell": cell.series.full_name,
+            "state": cell.state,
+            "change_percent": 100 * cell.change,
+            "seconds": cell.seconds,
+            "usual_s": cell.usual_s,
+            "job": cell.job_name,
+        }
+        for cell in found.affected
+    ]
+    show(cells, output_format, called="cells")
+
+
+@group.command("accept")
+def accept_incident(
+    number: NUMBER, *, note: Annotated[str, typer.Option(help="Why it is accepted, for those who ask later.")]
+) -> None:
+    """Accept the level of all cells of an incident: from now on they are judged by it.
+
+    As `results accept` does for one cell. The incident closes; the store keeps who accepted it, and the note.
+    """
+    from steptime.judging.incidents import accept
+
+    store = _store("accept")
+    accepted = accept(store, number, note=_written(note, "--note"), author=getpass.getuser())
+    typer.echo(f"accepted: {accepted.title}")
+
+
+@group.command("note")
+def note_incident(
+    number: NUMBER, text: Annotated[str, typer.Argument(help="What others should know; replaces the note.")]
+) -> None:
+    """Write a note on an incident."""
+    from steptime.judging.incidents import comment
+
+    noted = comment(_store("note"), number, note=_written(text, "the note"), author=getpass.getuser())
+    typer.echo(f"noted: {noted.title}")
+
+
+def _store(to: str) -> "Store":
+    from steptime.results.store import Store
+
+    store = Store()
+    require_results(store, to)
+    return store
+
+
+def _written(text: str, what: str) -> str:
+    if not text.strip():
+        raise UserError(f"{what} is empty: write what others should know.")
+    return text.strip()
+
+
+def _row(incident: "Incident") -> dict[str, Any]:
+    return {
+        "id": incident.id,
+        "state": incident.state,
+        "title": incident.title,
+        "cells": len(incident.affected),
+        "change_percent": incident.change_percent,
+        "since": incident.since,
+        "cluster": incident.cluster,
+        "kind": incident.kind,
+        "note": incident.note,
+    }

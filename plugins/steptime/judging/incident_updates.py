@@ -1,0 +1,252 @@
+"""Updates of incidents: today's findings are grouped, and the groups matched with what is stored."""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from steptime.judging.causes import WEEK_S
+from steptime.judging.comparison import compare_judged, records_of
+from steptime.judging.detection import Direction
+from steptime.judging.findings import Comparison, Finding
+from steptime.judging.incidents import ACTIVE, Incident, IncidentCell, Kind, State, stands_out
+from steptime.judging.judged import Judged
+from steptime.judging.judgements import judged_since, newest
+from steptime.judging.series import Series
+from steptime.results import incident_rows, judgement_rows
+from steptime.results.database import lock_series, write_transaction
+from steptime.results.record import changed_to, is_notable
+from steptime.results.store import Store
+
+_NAMED: tuple[Kind, ...] = ("change", "node")
+"""Kinds with a cause: their cells are theirs alone, and they absorb incidents of other kinds."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Cells of one comparison that moved together."""
+
+    kind: Kind
+    cluster: str
+    subject: str
+    direction: Direction
+    evidence: str
+    findings: tuple[Finding, ...]
+
+    def is_of(self, incident: Incident) -> bool:
+        """Whether an incident is about the same cause."""
+        return self.kind in _NAMED and (self.kind, _cause_key(self.kind, self.subject)) == (
+            incident.kind,
+            _cause_key(incident.kind, incident.subject),
+        )
+
+
+def update_incidents(store: Store, *, now: float | None = None) -> list[Incident]:
+    """Bring the incidents up to date with the cells of the last week; return those to notify people of.
+
+    Call it after runs were judged. Calling it again changes nothing. What it returns is returned again until
+    `mark_notified`.
+
+    Args:
+        store: with all runs: incidents are the same for all readers.
+        now: Unix time.
+    """
+    now = time.time() if now is None else now
+    with write_transaction(store.url) as connection:
+        lock_series(connection, {"table": "incidents"})
+        found = compare_judged(judged_since(store, now - WEEK_S), records_of(store))
+        active = [Incident.stored(row) for row in incident_rows.read(connection, states=ACTIVE)]
+
+        def is_accepted(incident: Incident) -> bool:
+            levels = (judgement_rows.accepted(connection, one.series.key) for one in incident.cells)
+            return any(
+                level["accepted_at"] >= incident.opened_at for some in levels for level in some.values()
+            )
+
+        updated, merged = _reconcile(active, found, lambda series: newest(store, series), now)
+        for incident in updated:
+            closed = _closed(incident, now, is_accepted)
+            if closed not in active:
+                incident_rows.write(connection, closed.id, closed.as_row)
+        incident_rows.delete(connection, [one.id for one in merged if one.id is not None])
+        every = incident_rows.read(connection)
+    return [one for one in map(Incident.stored, every) if one.news is not None]
+
+
+def _reconcile(
+    active: Sequence[Incident],
+    found: Comparison,
+    runs_of: Callable[[Series], Sequence[Judged]],
+    now: float,
+) -> tuple[list[Incident], list[Incident]]:
+    """Return the active incidents with today's cells, new ones included, and those merged into others.
+
+    `runs_of` returns the judged runs of a cell, the newest one first.
+    """
+    left, updated, merged = list(active), list[Incident](), list[Incident]()
+    for group in _groups(found):
+        alike = [one for one in left if (one.cluster, one.direction) == (group.cluster, group.direction)]
+        same = [one for one in alike if group.is_of(one)]
+        taken = {
+            cell.series
+            for one in (*alike, *updated)
+            if one.kind in _NAMED and one not in same and one.direction == group.direction
+            for cell in one.cells
+            if cell.state != "returned"
+        }
+        findings = tuple(one for one in group.findings if one.series not in taken)
+        if not findings:
+            continue
+        cells = {one.series for one in findings}
+        sharing = [
+            one
+            for one in alike
+            if one not in same and one.kind not in _NAMED and cells & {cell.series for cell in one.cells}
+        ]
+        earlier = sorted((*same, *sharing), key=lambda one: (one.opened_at, one.id or 0))
+        judged_cells = sum(one.series["cluster"] == group.cluster for one in found.findings)
+        opened = _opened(replace(group, findings=findings), judged_cells, now)
+        joined = _merged(opened, earlier, group) if earlier else opened
+        updated.append(_with_standings(joined, cells, runs_of))
+        merged += earlier[1:]
+        left = [one for one in left if one not in earlier]
+    return updated + [_with_standings(one, (), runs_of) for one in left], merged
+
+
+def _groups(found: Comparison) -> list[_Group]:
+    """Return what is reported by a comparison, each cell in one group; the largest groups first."""
+    by_series = {one.series: one for one in found.findings}
+    groups = [
+        _Group(
+            cause.kind,
+            cause.cluster,
+            "" if cause.kind == "cluster" else cause.name,
+            cause.direction,
+            cause.sentence,
+            tuple(by_series[series] for series in cause.cells if series in by_series),
+        )
+        for cause in found.causes
+    ]
+    explained = {series for cause in found.causes for series in cause.cells}
+    remarks = dict(zip((one.series for one in found.findings), found.names, strict=True))
+    rest = [one for one in found.findings if one.moved and one.series not in explained]
+    for alike in _families(rest):
+        first, direction = alike[0], alike[0].standing.direction or "slower"
+        cluster = first.series["cluster"]
+        if len(alike) > 1:
+            subject = f"{first.series['size']} {first.series['dtype']} ({first.series['workload']})"
+            shared = [change for change in first.changes if is_notable(change) and _is_shared(change, alike)]
+            evidence = (
+                f"changed in each then: {'; '.join(shared)}" if shared else "no recorded change in common"
+            )
+            groups.append(_Group("family", cluster, subject, direction, evidence, tuple(alike)))
+        else:
+            subject = "; ".join(filter(is_notable, first.changes))
+            evidence = f"{remarks[first.series]}: {'; '.join(first.remarks)}"
+            groups.append(_Group("cell", cluster, subject, direction, evidence, (first,)))
+    return sorted(groups, key=lambda group: (group.kind not in _NAMED, -len(group.findings)))
+
+
+def _is_shared(change: str, findings: Iterable[Finding]) -> bool:
+    return all(any(changed_to(one) == changed_to(change) for one in found.changes) for found in findings)
+
+
+def _families(findings: Iterable[Finding]) -> Iterator[list[Finding]]:
+    """Yield findings of one size, data type, mode and direction on one cluster that began within a week."""
+    families: dict[tuple[Any, ...], list[Finding]] = {}
+    for one in findings:
+        key = (*(one.series[name] for name in ("cluster", "workload", "size", "dtype", "mode")), one.verdict)
+        families.setdefault(key, []).append(one)
+    for some in families.values():
+        some.sort(key=_began)
+        within = [one for one in some if _began(one) <= _began(some[0]) + WEEK_S]
+        yield within
+        yield from ([one] for one in some[len(within) :])
+
+
+def _began(finding: Finding) -> float:
+    return float(finding.since or finding.run.row["submitted_at"])
+
+
+def _opened(group: _Group, judged_cells: int, now: float) -> Incident:
+    earliest, latest = _range(group.findings)
+    return Incident(
+        id=None,
+        cluster=group.cluster,
+        direction=group.direction,
+        kind=group.kind,
+        subject=group.subject,
+        state="open",
+        opened_at=now,
+        since=min(map(_began, group.findings)),
+        earliest=earliest,
+        latest=latest,
+        evidence=group.evidence,
+        cells=_in_order(IncidentCell.of(one.series, one, group.direction) for one in group.findings),
+        judged_cells=judged_cells,
+    )
+
+
+def _merged(opened: Incident, earlier: Sequence[Incident], group: _Group) -> Incident:
+    """Return the first of earlier incidents with the cells of all, and what is now known of their cause."""
+    first = earlier[0]
+    if first.kind in _NAMED and group.kind not in _NAMED:
+        opened = replace(opened, kind=first.kind, subject=first.subject, evidence=first.evidence)
+    cells = {cell.series: cell for one in (*earlier, opened) for cell in one.cells}
+    if group.is_of(first) or len(cells) == len(first.cells):  # what is known of its beginning stays
+        opened = replace(opened, since=first.since, earliest=first.earliest, latest=first.latest)
+    return replace(
+        opened,
+        id=first.id,
+        state=first.state,
+        opened_at=first.opened_at,
+        confirmed_at=first.confirmed_at,
+        notified=first.notified,
+        cells=_in_order(cells.values()),
+        note="; ".join(dict.fromkeys(one.note for one in earlier if one.note)),
+        noted_by=first.noted_by,
+        noted_at=first.noted_at,
+    )
+
+
+def _in_order(cells: Iterable[IncidentCell]) -> tuple[IncidentCell, ...]:
+    return tuple(sorted(cells, key=lambda one: one.series.full_name))
+
+
+def _range(findings: Collection[Finding]) -> tuple[float, float]:
+    """Return the range that all onsets allow; of all onsets together if they have none in common."""
+    ranges = [(one.onset.earliest, one.onset.latest) if one.onset else (_began(one),) * 2 for one in findings]
+    starts, ends = zip(*ranges, strict=True)
+    return (max(starts), min(ends)) if max(starts) <= min(ends) else (min(starts), max(ends))
+
+
+def _with_standings(
+    incident: Incident, known: Collection[Series], runs_of: Callable[[Series], Sequence[Judged]]
+) -> Incident:
+    """Return an incident with its cells as they stand today, apart from those that are known."""
+
+    def today(cell: IncidentCell) -> IncidentCell:
+        if cell.series in known:
+            return cell
+        latest = next(iter(runs_of(cell.series)), None)
+        if latest is None or not stands_out(latest.standing, incident.direction):
+            return replace(cell, state="returned")
+        return IncidentCell.of(cell.series, latest, incident.direction)
+
+    cells = tuple(map(today, incident.cells))
+    is_confirmed = incident.state == "confirmed" or any(one.state == "confirmed" for one in cells)
+    return replace(incident, cells=cells, state="confirmed" if is_confirmed else "open")
+
+
+def _closed(incident: Incident, now: float, is_accepted: Callable[[Incident], bool]) -> Incident:
+    """Return an incident closed if none of its cells is affected any more, with its times."""
+    if incident.state == "confirmed" and incident.confirmed_at is None:
+        incident = replace(incident, confirmed_at=now)
+    if any(one.state != "returned" for one in incident.cells):
+        return incident
+    state: State = "fixed" if incident.state == "confirmed" else "dismissed"
+    return replace(incident, state="accepted" if is_accepted(incident) else state, closed_at=now)
+
+
+def _cause_key(kind: Kind, subject: str) -> Any:
+    return changed_to(subject) if kind == "change" else subject

@@ -1,0 +1,242 @@
+"""Incidents: cells that got slower or faster together, kept in the store until their level returns.
+
+An incident opens when cells are reported as slower or faster, is confirmed with the first of its cells, and
+closes when none of them has that level any more, or when a person accepts the level. Findings say how each
+cell stands today; incidents remember what they had in common, since when, and what people said about it.
+"""
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self
+
+from steptime.errors import UserError
+from steptime.judging import judgements
+from steptime.judging.detection import Direction, Standing
+from steptime.judging.findings import Finding
+from steptime.judging.judged import Judged
+from steptime.judging.onset import date
+from steptime.judging.series import Series
+from steptime.results import incident_rows
+from steptime.results.database import read_connection, write_transaction
+from steptime.results.store import Store
+
+Kind = Literal["change", "node", "cluster", "family", "cell"]
+"""What the cells have in common; `cell` is a single one."""
+State = Literal["open", "confirmed", "accepted", "fixed", "dismissed"]
+"""`dismissed`: fresh runs confirmed none of its cells. `fixed`: it was confirmed, and the level returned."""
+ACTIVE: tuple[State, ...] = ("open", "confirmed")
+
+
+@dataclass(frozen=True)
+class IncidentCell:
+    """How a cell of an incident stands."""
+
+    series: Series
+    job_name: str
+    """Its newest judged run."""
+    dag_id: str | None
+    began_with: str
+    """The run with which its level began."""
+    change: float
+    """Of its level, relative to its baseline: 0.03 is 3 % slower."""
+    seconds: float
+    usual_s: float
+    state: str
+    """`confirmed`, `suspected`, `leaning` (moves with the others without standing out) or `returned`."""
+
+    @classmethod
+    def of(cls, series: Series, found: Finding | Judged, direction: Direction) -> Self:
+        """Describe a cell that has a baseline; it leans if it does not stand out in this direction."""
+        standing, run = found.standing, found.run
+        return cls(
+            series,
+            run.job_name,
+            run.row["dag_id"],
+            found.onset.job_name if found.onset else run.job_name,
+            standing.change or 0.0,
+            statistics.fmean(standing.judged),
+            standing.against.mean,
+            standing.state if stands_out(standing, direction) else "leaning",
+        )
+
+    @classmethod
+    def stored(cls, values: Mapping[str, Any]) -> Self:
+        """Read it from the column `cells`."""
+        return cls(Series.of_row(values["series"]), **{k: v for k, v in values.items() if k != "series"})
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """Describe it as JSON."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "series"}
+        return {"series": self.series.key, **plain}
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Cells that got slower or faster together. Times are Unix times."""
+
+    id: int | None
+    """None before it is stored."""
+    cluster: str
+    direction: Direction
+    kind: Kind
+    subject: str
+    """The change, the node, the family and data type, or what changed in a single cell; may be empty."""
+    state: State
+    opened_at: float
+    since: float
+    earliest: float
+    latest: float
+    """With `earliest`: the range in which the level began."""
+    evidence: str
+    """A sentence."""
+    cells: tuple[IncidentCell, ...]
+    judged_cells: int
+    """How many cells of the cluster were judged when it was last updated."""
+    confirmed_at: float | None = None
+    closed_at: float | None = None
+    note: str = ""
+    noted_by: str | None = None
+    noted_at: float | None = None
+    notified: State | None = None
+    """The state that people were last notified of."""
+
+    @classmethod
+    def stored(cls, row: Mapping[str, Any]) -> Self:
+        """Read it from a row of the table."""
+        return cls(**(dict(row) | {"cells": tuple(map(IncidentCell.stored, row["cells"]))}))
+
+    @property
+    def as_row(self) -> dict[str, Any]:
+        """The values of its columns, without the id."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "id"}
+        return plain | {"cells": [one.as_json for one in self.cells]}
+
+    @property
+    def affected(self) -> tuple[IncidentCell, ...]:
+        """The cells that have not returned to their usual level, the most changed one first."""
+        some = [one for one in self.cells if one.state != "returned"] or self.cells
+        return tuple(sorted(some, key=lambda one: -abs(one.change)))
+
+    @property
+    def change_percent(self) -> float:
+        """The median change of the affected cells: above 0 is slower."""
+        return 100 * statistics.median(one.change for one in self.affected)
+
+    @property
+    def title(self) -> str:
+        """What happened, in one line."""
+        affected = self.affected
+        if len(self.cells) == 1:
+            who = f"{affected[0].series.label} on {self.cluster}"
+        elif len(affected) < len(self.cells):
+            who = f"{self.cluster}: {len(affected)} of {len(self.cells)} cells still"
+        else:
+            who = f"{self.cluster}: {len(affected)} cells"
+        began, until = date(self.earliest), date(self.latest)
+        between = "" if began == until else f" (between {began} and {until})"
+        return (
+            f"{who} {abs(self.change_percent):.1f} % {self.direction} since {date(self.since)}{between}, "
+            f"{self._cause}"
+        )
+
+    @property
+    def sentence(self) -> str:
+        """The title with the state, and how many cells of the cluster were judged."""
+        what = {"open": "Suspected", "confirmed": "Confirmed", "fixed": "Fixed", "accepted": "Accepted"}
+        of = f" ({len(self.affected)} of {self.judged_cells} judged cells)" if len(self.cells) > 1 else ""
+        return f"{what.get(self.state, 'Not confirmed by fresh runs')}: {self.title}{of}. {self.evidence}"
+
+    @property
+    def _cause(self) -> str:
+        if self.kind == "family":
+            return f"all of {self.subject}"
+        return self.subject or "no recorded change" + (" in common" if len(self.cells) > 1 else "")
+
+    @property
+    def news(self) -> State | None:
+        """The state that people are to be notified of; None if there is nothing new.
+
+        Nobody is notified of a cell that got faster, or of what a person did.
+        """
+        is_quiet = self.direction == "faster" or self.state in ("accepted", self.notified)
+        never_told = self.notified is None and self.state not in ACTIVE
+        return None if is_quiet or never_told else self.state
+
+
+def mark_notified(store: Store, incident: Incident) -> None:
+    """Keep that people were notified of the state of an incident."""
+    with write_transaction(store.url) as connection:
+        incident_rows.write(connection, incident.id, {"notified": incident.state})
+
+
+def incidents(store: Store, *, closed_since: float | None = None) -> list[Incident]:
+    """Return the active incidents, then those closed since then (Unix time), the largest first.
+
+    A reader of `store` sees the cells of the DAGs that they may read, and no incident without such a cell.
+    """
+    with read_connection(store.url) as connection:
+        states = ACTIVE if closed_since is None else None
+        rows = incident_rows.read(connection, states=states, closed_since=closed_since)
+    visible = filter(None, (_as_seen(store, Incident.stored(row)) for row in rows))
+    order: dict[str, int] = {"confirmed": 0, "open": 1}
+    return sorted(
+        visible,
+        key=lambda one: (order.get(one.state, 2), one.direction == "faster", -len(one.affected), one.since),
+    )
+
+
+def incident(store: Store, incident_id: int) -> Incident:
+    """Return one incident. Raises UserError if there is none that the reader may see."""
+    with read_connection(store.url) as connection:
+        rows = incident_rows.read(connection, incident_id=incident_id)
+    found = next(filter(None, (_as_seen(store, Incident.stored(row)) for row in rows)), None)
+    if found is None:
+        raise UserError(f"there is no incident {incident_id}: 'steptime incidents' lists them.")
+    return found
+
+
+def comment(store: Store, incident_id: int, *, note: str, author: str, now: float | None = None) -> Incident:
+    """Set the note of an incident. Raises UserError if there is no such incident."""
+    incident(store, incident_id)
+    noted = {"note": note, "noted_by": author, "noted_at": time.time() if now is None else now}
+    with write_transaction(store.url) as connection:
+        incident_rows.write(connection, incident_id, noted)
+    return incident(store, incident_id)
+
+
+def accept(store: Store, incident_id: int, *, note: str, author: str, now: float | None = None) -> Incident:
+    """Accept the level of all cells of an incident: their baselines begin with it, and the incident closes.
+
+    Raises UserError if there is no such incident, or if it is closed.
+    """
+    now = time.time() if now is None else now
+    found = incident(store, incident_id)
+    if found.state not in ACTIVE:
+        raise UserError(f"incident {incident_id} is {found.state}: there is no level to accept.")
+    for cell in found.affected:
+        first = cell.began_with
+        if cell.state == "leaning":
+            first = store.results(since=found.since, **cell.series.key)[-1]["job_name"]
+        judgements.accept(store, first, note=note, accepted_by=author, now=now)
+    comment(store, incident_id, note=note, author=author, now=now)
+    with write_transaction(store.url) as connection:
+        incident_rows.write(connection, found.id, {"state": "accepted", "closed_at": now})
+    return incident(store, incident_id)
+
+
+def _as_seen(store: Store, found: Incident) -> Incident | None:
+    """Return an incident with the cells that the reader may see; None if there are none."""
+    if store.dags is None:
+        return found
+    cells = tuple(one for one in found.cells if one.dag_id is None or one.dag_id in store.dags)
+    if len(cells) == len(found.cells):
+        return found
+    return replace(found, cells=cells, evidence="") if cells else None
+
+
+def stands_out(standing: Standing, direction: Direction) -> bool:
+    """Return whether a cell is suspected or confirmed in a direction."""
+    return standing.state in ("suspected", "confirmed") and standing.direction == direction

@@ -1,0 +1,57 @@
+"""Queries of the table `incidents`. A row is a dict by column; `cells` is a list as JSON."""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from steptime.results.database import dicts
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+def read(
+    connection: "Connection",
+    *,
+    states: Collection[str] | None = None,
+    closed_since: float | None = None,
+    incident_id: int | None = None,
+) -> list[dict[str, Any]]:
+    """Return the incidents that fit all filters, the latest opened first.
+
+    Args:
+        connection: to the metrics store.
+        states: their states; None is any.
+        closed_since: Unix time; incidents that were closed before are left out.
+        incident_id: the only one.
+    """
+    from sqlalchemy import or_, select
+
+    from steptime.results.schema import incidents as table
+
+    query = select(table).order_by(table.c.opened_at.desc(), table.c.id.desc())
+    if states is not None:
+        query = query.where(table.c.state.in_(states))
+    if closed_since is not None:
+        query = query.where(or_(table.c.closed_at.is_(None), table.c.closed_at >= closed_since))
+    if incident_id is not None:
+        query = query.where(table.c.id == incident_id)
+    return list(dicts(connection.execute(query)))
+
+
+def write(connection: "Connection", incident_id: int | None, values: Mapping[str, Any]) -> int:
+    """Insert an incident, or replace these columns of one; return its id."""
+    from steptime.results.schema import incidents as table
+
+    if incident_id is None:
+        added = connection.execute(table.insert().returning(table.c.id), dict(values))
+        return int(added.scalar_one())
+    connection.execute(table.update().where(table.c.id == incident_id).values(**values))
+    return incident_id
+
+
+def delete(connection: "Connection", incident_ids: Collection[int]) -> None:
+    """Delete incidents that were merged into another one."""
+    from steptime.results.schema import incidents as table
+
+    if incident_ids:
+        connection.execute(table.delete().where(table.c.id.in_(incident_ids)))

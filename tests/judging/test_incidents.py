@@ -1,0 +1,231 @@
+"""Incidents: cells that moved together are one incident, which lives until their level returns."""
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+from half_year import BAD_NODE, MovedTogether
+from stored import publish
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.errors import UserError
+from steptime.judging.incident_updates import update_incidents
+from steptime.judging.incidents import Incident, accept, comment, incident, incidents, mark_notified
+from steptime.results.models import Result
+from steptime.results.store import Store
+
+MakeResult = Callable[..., Result]
+DAY_S = 86_400.0
+START = 1e9
+USUAL = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001)
+RING = {"environment": {"NCCL_ALGO": "Ring"}}
+
+Week = Callable[..., list[Incident]]
+
+
+@pytest.fixture
+def week(store: Store, make_result: MakeResult) -> Week:
+    """Publishes a run of each cell, by its GPUs, a day after the last ones; returns what is news then."""
+    days = iter(range(1000))
+
+    def run(levels: dict[int, float], *, update: bool = True, **options: object) -> list[Incident]:
+        at = START + DAY_S * next(days)
+        for gpus, level in levels.items():
+            result = make_result(
+                f"run-{gpus}-{at:.0f}", gpus=gpus, step_times=[level] * 20, submitted_at=at + gpus, **options
+            )
+            publish(store, result)
+        return update_incidents(store, now=at + 3600) if update else []
+
+    return run
+
+
+def usual_runs(week: Week, gpus: Sequence[int]) -> None:
+    """Publish a history of these cells."""
+    for level in USUAL:
+        week(dict.fromkeys(gpus, level), update=False)
+
+
+def told(store: Store, news: Sequence[Incident]) -> list[str]:
+    """Return the states that are news, and keep that they were notified."""
+    for one in news:
+        mark_notified(store, one)
+    return [one.state for one in news]
+
+
+def test_an_incident_opens_is_confirmed_and_is_fixed_and_each_is_news_once(store: Store, week: Week) -> None:
+    usual_runs(week, [2])
+
+    [opened] = week({2: 1.06})
+    assert opened.title == "tiny·fp32·2 on local 5.9 % slower since 2001-09-16, no recorded change"
+    assert [one.id for one in update_incidents(store, now=START + 8 * DAY_S)] == [opened.id], "until notified"
+    assert told(store, [opened]) == ["open"]
+    assert week({2: 1.06}) == []
+    assert told(store, week({2: 1.06})) == ["confirmed"]
+    assert [one.state for one in incidents(store)] == ["confirmed"]
+    assert week({2: 1.0}) == []
+    assert told(store, week({2: 1.0})) == ["fixed"]
+    assert incidents(store) == []
+    [closed] = incidents(store, closed_since=START)
+    assert (closed.id, closed.state) == (opened.id, "fixed")
+
+
+def test_a_suspicion_that_fresh_runs_dismiss_was_not_fixed(store: Store, week: Week) -> None:
+    usual_runs(week, [2])
+    told(store, week({2: 1.06}))
+    week({2: 1.0})
+    assert told(store, week({2: 1.0})) == ["dismissed"]
+
+
+def test_an_incident_that_nobody_was_told_of_is_not_reported_as_fixed(store: Store, week: Week) -> None:
+    usual_runs(week, [2])
+    week({2: 1.06})
+    week({2: 1.0})
+    assert week({2: 1.0}) == []
+    assert [one.state for one in incidents(store, closed_since=START)] == ["dismissed"]
+
+
+def test_nobody_is_notified_of_a_faster_cell_but_it_is_listed(store: Store, week: Week) -> None:
+    usual_runs(week, [2])
+    assert week({2: 0.94}) == []
+    [found] = incidents(store)
+    assert (found.direction, found.state) == ("faster", "open")
+
+
+def test_cells_of_one_size_and_data_type_are_one_incident(store: Store, week: Week) -> None:
+    usual_runs(week, [1, 2])
+    assert update_incidents(store, now=START + 7 * DAY_S) == [], "nothing happened yet"
+    [found] = week({1: 1.06, 2: 1.06})
+    assert (found.kind, found.subject) == ("family", "tiny fp32 (llama3.1-25.04)")
+    assert found.evidence == "no recorded change in common"
+    assert found.title.startswith("local: 2 cells 5.9 % slower since 2001-09-16, all of tiny fp32")
+
+
+def test_a_cell_that_joins_later_joins_the_same_incident(store: Store, week: Week) -> None:
+    usual_runs(week, [1, 2, 4])
+    [first] = week({1: 1.06, 2: 1.0, 4: 1.0}, **RING)
+    assert (first.kind, first.subject) == ("cell", "NCCL_ALGO none → Ring")
+    told(store, [first])
+
+    assert told(store, week({1: 1.06, 2: 1.06, 4: 1.06}, **RING)) == []
+    [found] = incidents(store)
+    assert (found.id, len(found.cells)) == (first.id, 3)
+
+
+def test_two_incidents_of_one_family_become_one(store: Store, week: Week) -> None:
+    usual_runs(week, [1, 2, 4])
+    opened = [*week({1: 1.06, 2: 1.0}, **RING), *week({2: 1.06}, **RING)]
+    [found] = incidents(store)
+    assert (found.kind, found.id) == ("family", opened[0].id)
+    assert [cell.series["gpus"] for cell in found.cells] == [1, 2]
+    assert found.judged_cells == 3
+
+
+def test_some_cells_of_an_incident_return_before_the_others(store: Store, week: Week) -> None:
+    usual_runs(week, [1, 2])
+    for _ in range(3):
+        week({1: 1.06, 2: 1.06}, **RING)
+    for _ in range(2):
+        week({1: 1.0, 2: 1.06})
+    [found] = incidents(store)
+    assert found.state == "confirmed"
+    assert [cell.state for cell in found.cells] == ["returned", "confirmed"]
+    assert found.title.startswith("local: 1 of 2 cells still 5.9 % slower")
+
+
+@pytest.mark.parametrize(("planted", "kind"), [("node", "node"), ("common-mode", "change")])
+def test_what_cells_have_in_common_is_the_incident(
+    moved_together: MovedTogether, planted: str, kind: str
+) -> None:
+    store = Store(moved_together[planted])
+    update_incidents(store)
+    found = incidents(store)
+    assert found[0].kind == kind
+    assert found[0].subject == {"node": f"node {BAD_NODE}", "change": "NCCL_ALGO none → Ring"}[kind]
+    assert len(found[0].cells) >= 3
+    series = [cell.series for one in found for cell in one.cells]
+    assert len(series) == len(set(series)), "a cell is in one incident"
+    before = [one.as_row for one in found]
+    update_incidents(store)
+    assert [one.as_row for one in incidents(store)] == before, "another update changes nothing"
+
+
+def test_without_a_change_there_is_no_incident(moved_together: MovedTogether) -> None:
+    store = Store(moved_together["unchanged"])
+    assert update_incidents(store) == []
+    assert incidents(store) == []
+
+
+def test_an_accepted_incident_closes_and_its_level_is_the_new_baseline(store: Store, week: Week) -> None:
+    usual_runs(week, [1, 2])
+    for _ in range(3):
+        news = week({1: 1.06, 2: 1.06}, **RING)
+    number = news[0].id
+    assert number is not None
+
+    accepted = accept(store, number, note="meant", author="ann")
+    assert (accepted.state, accepted.note, accepted.noted_by) == ("accepted", "meant", "ann")
+    assert week({1: 1.06, 2: 1.06}, **RING) == []
+    assert incidents(store) == []
+    with pytest.raises(UserError, match=f"incident {number} is accepted"):
+        accept(store, number, note="again", author="ann")
+
+
+def test_a_level_that_was_accepted_by_its_run_closes_the_incident(store: Store, week: Week) -> None:
+    from steptime.judging.judgements import accept as accept_level
+
+    usual_runs(week, [2])
+    [found] = week({2: 1.06})
+    told(store, [found])
+    accept_level(store, found.cells[0].job_name, note="meant", accepted_by="ann", now=START + 30 * DAY_S)
+    assert week({2: 1.06}) == []
+    assert [one.state for one in incidents(store, closed_since=START)] == ["accepted"]
+
+
+def test_a_note_stays_with_the_incident(store: Store, week: Week) -> None:
+    usual_runs(week, [2])
+    [found] = week({2: 1.06})
+    assert found.id is not None
+    comment(store, found.id, note="the switch is being replaced", author="ann", now=5.0)
+    week({2: 1.06})
+    again = incident(store, found.id)
+    assert (again.note, again.noted_by, again.noted_at) == ("the switch is being replaced", "ann", 5.0)
+    with pytest.raises(UserError, match="there is no incident 999"):
+        comment(store, 999, note="x", author="ann")
+
+
+def test_a_reader_sees_the_cells_of_the_dags_that_they_may_read(store: Store, week: Week) -> None:
+    usual_runs(week, [2])
+    [found] = week({2: 1.06})
+    assert found.id is not None
+    [cell] = found.cells
+    assert cell.dag_id is not None
+    for dags, seen in (((cell.dag_id,), 1), (("another",), 0)):
+        assert len(incidents(Store(store.url, dags=dags))) == seen
+    with pytest.raises(UserError, match="there is no incident"):
+        incident(Store(store.url, dags=("another",)), found.id)
+
+
+def test_the_command_lists_notes_and_accepts(
+    store: Store, week: Week, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def steptime(*arguments: str) -> str:
+        return CliRunner().invoke(app, ["incidents", *arguments], catch_exceptions=False).stdout
+
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    usual_runs(week, [2])
+    assert "There is no incident" in CliRunner().invoke(app, ["incidents"], catch_exceptions=False).stderr
+    [found] = week({2: 1.06})
+
+    assert "tiny·fp32·2 on local 5.9 % slower" in " ".join(steptime().split())
+    assert steptime("note", str(found.id), "a bad switch").startswith("noted: tiny·fp32·2 on local")
+    [listed] = json.loads(steptime("--format", "json"))["incidents"]
+    assert (listed["state"], listed["note"], listed["cells"]) == ("open", "a bad switch", 1)
+    [cell] = json.loads(steptime("show", str(found.id), "--format", "json"))["cells"]
+    assert (cell["state"], cell["job"]) == ("suspected", found.cells[0].job_name)
+    assert steptime("accept", str(found.id), "--note", "meant").startswith("accepted: ")
+    assert json.loads(steptime("--format", "json"))["incidents"] == []
+    assert len(json.loads(steptime("--format", "json", "--since", "2001-09-09"))["incidents"]) == 1
+    with pytest.raises(UserError, match="--note is empty"):
+        steptime("accept", str(found.id), "--note", " ")
