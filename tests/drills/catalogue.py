@@ -339,6 +339,32 @@ _FILES = (
         lasts_s=(0.5, 25),
     ),
 )
+_ADMINISTRATORS = (
+    Drill(
+        "DAG deleted while deferred",
+        (points.QUEUED, points.TRAINING),
+        faults.delete_dag,
+        _CANCELLED,
+        mend=faults.restore_dag,
+    ),
+    Drill(
+        "connection edited in mid-wait",
+        (points.QUEUED, points.TRAINING),
+        faults.edit_connection,
+        _ONE_RESULT,
+        mend=faults.restore_connection,
+        seen=faults.is_told_of_silence,
+        ways=("another port", "another user"),
+    ),
+    Drill(
+        "slurmctld restarted without its state",
+        (points.QUEUED, points.TRAINING),
+        faults.lose_controllers_state,
+        {"valid": (2,), "failed": (1,)},
+        mend=faults.start_controller,
+        reason="does not know job",
+    ),
+)
 _ANYWHERE = (
     points.BEFORE_SBATCH,
     points.AFTER_SBATCH,
@@ -393,7 +419,7 @@ _SERVICE = [
 ]
 # The others have more outcomes than one, or end the run at once: nothing is left for a second fault to meet.
 _BEARING_MORE = [replace(drill, bears_more=True) for drill in _AIRFLOW]
-_ALL = (*_BEARING_MORE, *_PEOPLE, *_SWEEPS, *_SSH, *_SLURM, *_FILES)
+_ALL = (*_BEARING_MORE, *_PEOPLE, *_SWEEPS, *_SSH, *_SLURM, *_FILES, *_ADMINISTRATORS)
 ALSO = MappingProxyType(
     {
         "the connections dropped": faults.drop_connections,

@@ -12,7 +12,7 @@ from drills.scene import Scene
 from drills.site import selected
 from steptime.clusters.slurm.states import SACCT_FORMAT, JobRecord, read_sacct
 
-_SETTLED_WITHIN_S = 30.0
+_SETTLED_WITHIN_S = 120.0
 """What the accounting is given to hear of a job's end, and the queue to be empty."""
 
 
@@ -57,7 +57,7 @@ class Evidence(NamedTuple):
 
 def collect(scene: Scene) -> Evidence:
     """What there is, once Slurm has had time to write it down."""
-    jobs = _that_may_run(_settled_jobs(scene))
+    jobs = that_may_run(settled_jobs(scene))
     dag_runs = _dag_runs(scene)
     return Evidence(
         jobs=jobs,
@@ -70,7 +70,7 @@ def collect(scene: Scene) -> Evidence:
     )
 
 
-def _settled_jobs(scene: Scene) -> list[JobRecord]:
+def settled_jobs(scene: Scene) -> list[JobRecord]:
     """All jobs of the drill, once the accounting knows how each has ended, or has had its time."""
     deadline = time.monotonic() + _SETTLED_WITHIN_S
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(scene.began))
@@ -87,7 +87,7 @@ def _settled_jobs(scene: Scene) -> list[JobRecord]:
         time.sleep(0.5)
 
 
-def _that_may_run(jobs: Sequence[JobRecord]) -> list[JobRecord]:
+def that_may_run(jobs: Sequence[JobRecord]) -> list[JobRecord]:
     """All jobs but those that were cancelled while held, because another job of their name came first."""
     first: dict[str, JobRecord] = {}
     for job in sorted(jobs, key=lambda job: (job.submitted_at, int(job.job_id))):

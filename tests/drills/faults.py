@@ -2,9 +2,11 @@
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 import slurm_faults
 from end_to_end.driving import kill, wait_until
+from free_ports import free_port
 
 from drills import points
 from drills.scene import PARSE, SUBMIT, WAIT
@@ -24,8 +27,8 @@ from steptime.service import supervisor
 if TYPE_CHECKING:
     from drills.scene import Scene
 
-_NOTICED_S = 120
-_LOCKED_AT_MOST_S = 240
+_NOTICED_S = 600
+_LOCKED_AT_MOST_S = 1200
 _KILLS = 4
 
 
@@ -273,6 +276,19 @@ def _wait_for_end(scene: "Scene", job: JobRecord) -> None:
     wait_until(f"the end of job {job.job_id}", lambda: job.job_id not in _live(scene), _NOTICED_S)
 
 
+def delete_dag(scene: "Scene") -> None:
+    """The DAG with all its runs, which Airflow allows while no task of it occupies a worker."""
+    job = scene.live_job()
+    scene.site.airflow.delete_dag(scene.run)
+    scene.kept["deleted"] = True
+    _wait_for_end(scene, job)
+
+
+def restore_dag(scene: "Scene") -> None:
+    """Airflow reads a file again that has changed, and has the DAG again."""
+    scene.site.dag_file.touch()
+
+
 def start_another(scene: "Scene") -> None:
     """The same cell once more at the same time; and the same DAG run again, which Airflow refuses."""
     scene.start_run()
@@ -291,7 +307,7 @@ def start_second_installation(scene: "Scene") -> None:
         work=scene.site.work,
         login=scene.site.login.login(),
     )
-    wait_until("a job of it", lambda: scene.site.second.succeeded or len(scene.queue()) > 1, 300)
+    wait_until("a job of it", lambda: scene.site.second.succeeded or len(scene.queue()) > 1, 900)
 
 
 def second_installation_has_its_result(scene: "Scene") -> bool:
@@ -367,6 +383,22 @@ def take_logins_and_clear(scene: "Scene") -> None:
     scene.site.airflow.clear(scene.run, scene.known_task(WAIT))
 
 
+def edit_connection(scene: "Scene") -> None:
+    """Somebody enters another port, or another user, and the next login is to go there."""
+    login = scene.site.login.login()
+    wrong = {"port": free_port()} if scene.schedule.way == "another port" else {"login": "nobody"}
+    scene.site.keep_login(replace(login, **wrong))
+    scene.site.login.drop_connections()
+
+
+def restore_connection(scene: "Scene") -> None:
+    scene.site.keep_login(scene.site.login.login())
+
+
+def is_told_of_silence(scene: "Scene") -> bool:
+    return "is out of reach for" in scene.site.airflow.log_text(scene.run, scene.known_task(WAIT))
+
+
 def hang_logins(scene: "Scene") -> None:
     scene.site.login.hang()
     scene.site.login.drop_connections()
@@ -404,6 +436,13 @@ def stop_controller(scene: "Scene") -> None:
 def start_controller(scene: "Scene") -> None:
     slurm_faults.start_daemon(scene.site.slurm.home, "slurmctld")
     scene.point.go_on(scene)  # a run in the queue could not without a controller
+
+
+def lose_controllers_state(scene: "Scene") -> None:
+    """SIGKILL, and the folder is lost in which it keeps its jobs: it ends those that nodes still run."""
+    slurm_faults.stop_daemon(scene.site.slurm.home, "slurmctld")
+    for entry in (scene.site.slurm.layout.root / "state").iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def stop_accounting(scene: "Scene") -> None:

@@ -23,7 +23,7 @@ _UNFINISHED = (
 def check(found: Evidence) -> None:
     """What holds after every drill. Raises AssertionError, in plain words, where it does not."""
     assert not found.queued, f"orphans are left in the queue: {_told(found.queued)}"
-    _check_jobs(found.jobs)
+    check_jobs(found.jobs)
     for name, times in found.trained.items():
         assert times <= 1, f"job {name} trained {times} times"
     _check_airflow(found)
@@ -39,7 +39,7 @@ def outcomes(found: Evidence) -> dict[str, str]:
     return {run_id: "valid" if run_id in valid else without for run_id in ids}
 
 
-def _check_jobs(jobs: Sequence[JobRecord]) -> None:
+def check_jobs(jobs: Sequence[JobRecord]) -> None:
     """One job for each cell and attempt, at no time two that live for the same cell, and all have ended."""
     names: defaultdict[str, list[JobRecord]] = defaultdict(list)
     cells: defaultdict[str, list[JobRecord]] = defaultdict(list)

@@ -59,7 +59,7 @@ class Scene:
         """Of the DAG: one run on one rank."""
         environment = {"STAND_IN_STEP_S": str(self.schedule.step_s), **self.training.environment}
         params = {"gpus": "1", "checkpoint": False, "cluster": CLUSTER, "environment": environment}
-        return {} if self.is_sweep else {**params, **self.drill.params}
+        return {**({} if self.is_sweep else params), **self.drill.params}
 
     def start_run(self) -> None:
         """Trigger the DAG."""
@@ -115,7 +115,7 @@ class Scene:
             assert len(live) <= 1, f"more than one job lives: {live}"
             return live[0] if live else None
 
-        return wait_until("a job in the queue", look, 60)
+        return wait_until("a job in the queue", look, 300)
 
     def worker(self, task_id: str) -> list[psutil.Process]:
         """The executor's process that works on a task, then those below it."""
@@ -127,9 +127,9 @@ class Scene:
                     return found
             return []
 
-        return wait_until(f"a process that works on {task_id}", look, 60)
+        return wait_until(f"a process that works on {task_id}", look, 300)
 
-    def ended(self, deadline_s: float = 600) -> None:
+    def ended(self, deadline_s: float = 1800) -> None:
         """Wait for the end of every DAG run that is still there."""
         if self.kept.get("deleted"):
             return

@@ -26,6 +26,7 @@ from stand_ins.trainer_python import python_of_stand_in
 
 from drills.second_installation import SecondInstallation
 from steptime import settings
+from steptime.clusters.connections import Connection
 from steptime.mini_slurm import processes, service
 from steptime.results.store import Store
 from steptime.service import connection_file, supervisor
@@ -51,7 +52,7 @@ from steptime.airflow.sweep.dag import sweep_dag
 dag = sweep_dag("{SWEEP_DAG}", sweep="drilled")
 """
 _DISK_BYTES = 16 << 20
-_DAGS_WITHIN_S = 180
+_DAGS_WITHIN_S = 900
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,15 @@ class Site:
         """What the drilled sweep's DAG runs."""
         return self.config / "sweeps/drilled.yaml"
 
+    @property
+    def dag_file(self) -> Path:
+        """The file of the two DAGs that train one run."""
+        return self.config.with_name("dags") / "workloads.py"
+
+    def keep_login(self, login: Connection) -> None:
+        """Make this the connection that Airflow has of the cluster."""
+        _keep(self.airflow.home, login)
+
     def gate(self, name: str) -> Gate:
         return Gate(self.gates, name)
 
@@ -197,7 +207,7 @@ class Site:
     def end_triggerers(self) -> None:
         """End those that a drill has started."""
         while self.triggerers:
-            end_with_children(self.triggerers.pop(), grace_s=60)
+            end_with_children(self.triggerers.pop(), grace_s=300)
 
     def airflow_rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """What Airflow's database answers."""
@@ -217,6 +227,7 @@ class Site:
         self.end_triggerers()
         self.login.stop()
         self.login.start()
+        self.keep_login(self.login.login())
         daemons = processes.daemons(self.slurm.layout)
         for daemon in daemons.values():
             daemon.resume()
@@ -289,12 +300,16 @@ def drilled_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) 
     (dags / "workloads.py").write_text(DAGS)
     (dags / f"{SWEEP_DAG}.py").write_text(SWEEP)
     _write_config(config, python_of_stand_in(folder, STAND_IN), training.environment)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("STEPTIME_HOME", str(home))
-        connection_file.keep(login.login())
+    _keep(home, login.login())
     # Of its own: another Airflow of this machine that starts takes one near the usual one while this is down.
     with running_airflow(home, config, dags, free_port()) as airflow:
         yield airflow
+
+
+def _keep(home: Path, login: Connection) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("STEPTIME_HOME", str(home))
+        connection_file.keep(login)
 
 
 def selected(database: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -115,6 +115,10 @@ class Airflow:
         """What the button *Delete* of a DAG run does."""
         self._send("DELETE", _path(run))
 
+    def delete_dag(self, run: DagRun) -> None:
+        """What the button *Delete* of a DAG does, until Airflow reads its file again."""
+        self._send("DELETE", f"/api/v2/dags/{run.dag_id}")
+
     def clear(self, run: DagRun, task: TaskInstance) -> None:
         """What the button *Clear* does to one task and those behind it."""
         task_ids = [task.task_id if task.map_index < 0 else [task.task_id, task.map_index]]

@@ -1,0 +1,140 @@
+"""A sweep of sixty cells in one DAG run: all of Airflow is killed, the sweep is stopped, and cells run again.
+
+Slurm's accounting must have one job for each attempt of each cell, and none may be left.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import pytest
+import yaml
+from end_to_end.driving import wait_until
+
+from drills import faults, points
+from drills.catalogue import Drill
+from drills.evidence import settled_jobs
+from drills.oracle import check_jobs
+from drills.scene import SUBMIT, Scene
+from drills.schedule import Schedule
+from drills.site import CLUSTER, SWEEP_DAG, Site, selected
+from steptime.clusters.slurm.states import JobRecord
+
+pytestmark = [
+    pytest.mark.drill,
+    pytest.mark.slurm,
+    pytest.mark.end_to_end,
+    pytest.mark.exhaustive,
+    pytest.mark.timeout(7200),
+]
+
+NAME = "sixty"
+CELLS, HELD = 60, 30
+FAILING = HELD  # the first of those that are not held
+_WITHIN_S = 3600
+
+
+@pytest.fixture
+def scene(site: Site) -> Iterator[Scene]:
+    """Half of the cells are held in the middle of their steps until the gate is opened, and one fails."""
+    schedule = Schedule(
+        seed=0,
+        drill="a sweep of sixty cells",
+        point=points.TRAINING.name,
+        way="steptime up",
+        lasts_s=0,
+        goes_on_first=False,
+        also="",
+        part=1,
+        step_s=0.1,
+    )
+    drill = Drill(
+        schedule.drill,
+        (points.TRAINING,),
+        faults.kill_all_of_airflow,
+        {},
+        dag_id=SWEEP_DAG,
+        params={"sweep": NAME},
+    )
+    scene = Scene(site, schedule, drill, points.TRAINING)
+    common = {"workload": "llama3.1", "size": "tiny", "gpus": 1}
+    free = site.gate("never closed").environment
+    runs = [
+        {"max_steps": [*range(20, 20 + HELD)], "environment": scene.training.environment},
+        {"max_steps": [20 + HELD], "environment": {**free, "STAND_IN": "out_of_memory"}},
+        {"max_steps": [*range(21 + HELD, 20 + CELLS)], "environment": free},
+    ]
+    sweep = {
+        "name": NAME,
+        "cluster": CLUSTER,
+        "gpu_hours_max": 1000,
+        "runs": [common | run for run in runs],
+    }
+    site.sweep_file.with_stem(NAME).write_text(yaml.safe_dump(sweep))
+    yield scene
+    site.restore()
+
+
+def test_a_sweep_is_killed_stopped_and_cells_of_it_run_again(scene: Scene) -> None:
+    site = scene.site
+    scene.training.close()
+    scene.start_run()
+    wait_until("half of the jobs", lambda: len(scene.queue()) >= CELLS // 2, _WITHIN_S)
+    faults.kill_all_of_airflow(scene)
+    faults.start_again(scene)
+
+    free = CELLS - HELD - 1
+    wait_until("the results of the cells that are not held", lambda: len(_results(scene)) == free, _WITHIN_S)
+    wait_until("the other jobs", lambda: scene.training.arrived == HELD, _WITHIN_S)
+    site.airflow.mark_run_failed(scene.run)
+    scene.ended()
+    assert scene.run.state == "failed"
+    stopped = _jobs_by_cell(scene)
+    scene.training.open()
+    assert Counter(map(_states, stopped.values())) == {
+        ("COMPLETED",): free,
+        ("CANCELLED",): HELD,
+        ("FAILED",): 1,
+    }
+
+    expected = {index: _states(jobs) for index, jobs in stopped.items()}
+    for index, ends in ((0, "COMPLETED"), (FAILING, "FAILED"), (CELLS - 1, "COMPLETED")):
+        again = site.airflow.steptime("sweep", "again", scene.run.dag_run_id, _cell(scene, index))
+        assert again.returncode == 0, again.stderr
+        scene.ended()
+        expected[index] = (*expected[index], ends)
+        assert {index: _states(jobs) for index, jobs in _jobs_by_cell(scene).items()} == expected
+        assert scene.run.state == "failed", "other cells have no result"
+    assert Counter(_results(scene)) == {
+        0: 1,
+        **dict.fromkeys(range(FAILING + 1, CELLS - 1), 1),
+        CELLS - 1: 2,
+    }
+
+
+def _results(scene: Scene) -> list[int]:
+    """The mapped index of each valid result."""
+    query = "SELECT map_index FROM runs WHERE dag_run_id = ? AND published_at IS NOT NULL AND state = 'valid'"
+    return [index for (index,) in selected(scene.site.disk / "steptime.db", query, scene.run.dag_run_id)]
+
+
+def _jobs_by_cell(scene: Scene) -> dict[int, Sequence[JobRecord]]:
+    """What the accounting has of each mapped index, in the order of submission; nothing may live."""
+    jobs = settled_jobs(scene)
+    check_jobs(jobs)
+    assert not [job for job in scene.queue() if job.in_queue], "jobs are left in the queue"
+    query = "SELECT name, map_index FROM jobs WHERE dag_run_id = ?"
+    ledger = dict(selected(scene.site.disk / "steptime.db", query, scene.run.dag_run_id))
+    assert ledger.keys() == {job.name for job in jobs}, "the ledger and the accounting disagree"
+    found: dict[int, list[JobRecord]] = {index: [] for index in range(CELLS)}
+    for job in sorted(jobs, key=lambda job: job.submitted_at):
+        found[ledger[job.name]].append(job)
+    return dict(found)
+
+
+def _states(jobs: Sequence[JobRecord]) -> tuple[str, ...]:
+    return tuple(job.state for job in jobs)
+
+
+def _cell(scene: Scene, index: int) -> str:
+    """A cell as the grid names it."""
+    return str(scene.known_task(SUBMIT, index).rendered_map_index)
