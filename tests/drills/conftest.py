@@ -1,17 +1,13 @@
 """One Airflow, one Slurm and one login for all drills, and the table of their outcomes at the end."""
 
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from clusters.login_node import LoginNode
 from slurm_service import MiniSlurm
 
-from drills.second_installation import SecondInstallation
-from drills.site import Gate, Site, drilled_airflow, small_disk
+from drills.site import Site, open_site
 from drills.table import OUTCOMES, Outcome, as_markdown, write_down
 
 _OF_PROFILE = {"SQUEUE_PARTITION": "none", "SBATCH_PARTITION": "none", "SBATCH_EXPORT": "NONE"}
@@ -20,19 +16,8 @@ _OF_PROFILE = {"SQUEUE_PARTITION": "none", "SBATCH_PARTITION": "none", "SBATCH_E
 
 @pytest.fixture(scope="package")
 def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
-    # Not in pytest's folder, which a later session may tidy away: a disk is mounted here.
-    with tempfile.TemporaryDirectory(prefix="steptime-drills-") as folder, ExitStack() as open_things:
-        home, gates = Path(folder, "home"), Path(folder, "gates")
-        gates.mkdir()
-        login = LoginNode(slurm_of_session, Path(folder, "login"), environment=_OF_PROFILE)
-        open_things.callback(login.stop)
-        open_things.enter_context(small_disk(home / "store"))
-        airflow = open_things.enter_context(
-            drilled_airflow(home, Path(folder), login, Gate(gates, "training"))
-        )
-        second = SecondInstallation(Path(folder, "second"))
-        open_things.callback(second.stop)
-        yield Site(airflow, slurm_of_session, login, gates, Path(folder, "config"), second)
+    with open_site(slurm_of_session, _OF_PROFILE) as opened:
+        yield opened
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -7,8 +7,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -104,6 +105,8 @@ class Site:
     gates: Path
     config: Path
     second: SecondInstallation
+    impatient: bool
+    """Whether its Airflow considers workers and others dead sooner than a usual one does."""
     triggerers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     """Those beside the one that Airflow's supervisor keeps running."""
 
@@ -165,7 +168,9 @@ class Site:
         """What `steptime up` does; the address must stay what it was."""
         dags = self.config.with_name("dags")
         port = urlsplit(self.airflow.url).port
-        started = start_airflow(self.airflow.home, self.config, dags, announce, port)
+        started = start_airflow(
+            self.airflow.home, self.config, dags, announce, port, impatient=self.impatient
+        )
         assert started.url == self.airflow.url, "Airflow has moved"
 
     def strays(self) -> list[str]:
@@ -274,7 +279,26 @@ def end_with_children(process: subprocess.Popen[Any], grace_s: float) -> None:
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
+def open_site(slurm: MiniSlurm, environment: Mapping[str, str], *, impatient: bool = True) -> Iterator[Site]:
+    """One Airflow and one login; `environment` is what the login's profile sets."""
+    # Not in pytest's folder, which a later session may tidy away: a disk is mounted here.
+    with tempfile.TemporaryDirectory(prefix="steptime-drills-") as folder, ExitStack() as open_things:
+        home, gates = Path(folder, "home"), Path(folder, "gates")
+        gates.mkdir()
+        login = LoginNode(slurm, Path(folder, "login"), environment=environment)
+        open_things.callback(login.stop)
+        open_things.enter_context(_small_disk(home / "store"))
+        training = Gate(gates, "training")
+        airflow = open_things.enter_context(
+            _drilled_airflow(home, Path(folder), login, training, impatient=impatient)
+        )
+        second = SecondInstallation(Path(folder, "second"))
+        open_things.callback(second.stop)
+        yield Site(airflow, slurm, login, gates, Path(folder, "config"), second, impatient)
+
+
+@contextmanager
+def _small_disk(folder: Path) -> Iterator[None]:
     """A file system of its own in `folder`, small enough to be filled."""
     sudo = [] if os.geteuid() == 0 else ["sudo", "--non-interactive"]
     folder.mkdir(parents=True)
@@ -293,7 +317,9 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def drilled_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) -> Iterator[Airflow]:
+def _drilled_airflow(
+    home: Path, folder: Path, login: LoginNode, training: Gate, *, impatient: bool
+) -> Iterator[Airflow]:
     """A running Airflow with the DAGs of drills, which knows the login node."""
     dags, config = folder / "dags", folder / "config"
     dags.mkdir()
@@ -302,7 +328,7 @@ def drilled_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) 
     _write_config(config, python_of_stand_in(folder, STAND_IN), training.environment)
     _keep(home, login.login())
     # Of its own: another Airflow of this machine that starts takes one near the usual one while this is down.
-    with running_airflow(home, config, dags, free_port()) as airflow:
+    with running_airflow(home, config, dags, free_port(), impatient=impatient) as airflow:
         yield airflow
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import yaml
 from end_to_end.driving import wait_until
+from slurm_service import MiniSlurm
 
 from drills import faults, points
 from drills.catalogue import Drill
@@ -16,7 +17,7 @@ from drills.evidence import settled_jobs
 from drills.oracle import check_jobs
 from drills.scene import SUBMIT, Scene
 from drills.schedule import Schedule
-from drills.site import CLUSTER, SWEEP_DAG, Site, selected
+from drills.site import CLUSTER, SWEEP_DAG, Site, open_site, selected
 from steptime.clusters.slurm.states import JobRecord
 
 pytestmark = [
@@ -34,7 +35,14 @@ _WITHIN_S = 3600
 
 
 @pytest.fixture
-def scene(site: Site) -> Iterator[Scene]:
+def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
+    """An Airflow with its usual patience: sixty cells keep it busy."""
+    with open_site(slurm_of_session, {}, impatient=False) as opened:
+        yield opened
+
+
+@pytest.fixture
+def scene(site: Site) -> Scene:
     """Half of the cells are held in the middle of their steps until the gate is opened, and one fails."""
     schedule = Schedule(
         seed=0,
@@ -70,8 +78,7 @@ def scene(site: Site) -> Iterator[Scene]:
         "runs": [common | run for run in runs],
     }
     site.sweep_file.with_stem(NAME).write_text(yaml.safe_dump(sweep))
-    yield scene
-    site.restore()
+    return scene
 
 
 def test_a_sweep_is_killed_stopped_and_cells_of_it_run_again(scene: Scene) -> None:

@@ -29,6 +29,8 @@ Found = TypeVar("Found")
 CLI = str(Path(sys.executable).with_name("steptime"))
 _HEARTBEAT_TIMEOUT_S = 20
 """After which a worker counts as dead: a third of what `steptime up` sets."""
+_SCHEDULER_TIMEOUT_S = 30
+"""After which a scheduler does, and its tasks are given to another one: a quarter."""
 _STARTS_WITHIN_S = 900
 """Three times what `steptime up` gives: nothing here is about how long a start takes on a busy machine."""
 _TRIGGERER_TIMEOUT_S = 10
@@ -202,15 +204,18 @@ def start_airflow(
     dags: Path,
     announce: Callable[[str], None] = lambda _: None,
     port: int | None = None,
+    *,
+    impatient: bool = True,
 ) -> Service:
-    """What `steptime up` does; but dead workers and triggerers are noticed sooner."""
+    """What `steptime up` does; if `impatient`, dead workers, schedulers and triggerers are noticed sooner."""
     options = standalone_config._options
 
-    def impatient(root: Path, port: int) -> dict[str, dict[str, str]]:
+    def shorter(root: Path, port: int) -> dict[str, dict[str, str]]:
         usual = options(root, port)
         usual["scheduler"] |= {
             "task_instance_heartbeat_timeout": str(_HEARTBEAT_TIMEOUT_S),
             "task_instance_heartbeat_timeout_detection_interval": "2",
+            "scheduler_health_check_threshold": str(_SCHEDULER_TIMEOUT_S),
         }
         usual["triggerer"] = {"triggerer_health_check_threshold": str(_TRIGGERER_TIMEOUT_S)}
         return usual
@@ -220,15 +225,18 @@ def start_airflow(
         patched.setenv("STEPTIME_CONFIG_DIR", str(config))
         patched.setenv("STEPTIME_DAGS_DIR", str(dags))
         patched.delenv("STEPTIME_STORE_URL", raising=False)
-        patched.setattr(standalone_config, "_options", impatient)
+        if impatient:
+            patched.setattr(standalone_config, "_options", shorter)
         started, _ = standalone.up(announce, port=port, timeout_s=_STARTS_WITHIN_S)
     return started
 
 
 @contextmanager
-def running_airflow(home: Path, config: Path, dags: Path, port: int | None = None) -> Iterator[Airflow]:
+def running_airflow(
+    home: Path, config: Path, dags: Path, port: int | None = None, *, impatient: bool = True
+) -> Iterator[Airflow]:
     """Airflow as `start_airflow` starts it; at the end `steptime down`, which must leave nothing behind."""
-    started = start_airflow(home, config, dags, port=port)
+    started = start_airflow(home, config, dags, port=port, impatient=impatient)
     passwords = json.loads((home / "airflow/passwords.json").read_text())
     password = passwords[standalone_config.ADMIN]
     try:

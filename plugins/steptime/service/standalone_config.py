@@ -102,6 +102,9 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "task_instance_heartbeat_timeout": "60",
             # The same for the tasks of a scheduler that was killed: only this check finds them.
             "orphaned_tasks_check_interval": "30",
+            # With the default of 30 s, a scheduler that is late on a busy machine takes its own running tasks
+            # for those of a dead one and kills them, again and again.
+            "scheduler_health_check_threshold": "120",
         },
         "dag_processor": {
             # A DAG file that has changed is parsed at once. Parsing unchanged files every 30 s would take CPU
