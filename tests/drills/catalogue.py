@@ -360,9 +360,8 @@ _ADMINISTRATORS = (
         "slurmctld restarted without its state",
         (points.QUEUED, points.TRAINING),
         faults.lose_controllers_state,
-        {"valid": (2,), "failed": (1,)},
+        _CANCELLED,
         mend=faults.start_controller,
-        reason="does not know job",
     ),
 )
 _ANYWHERE = (

@@ -439,7 +439,7 @@ def start_controller(scene: "Scene") -> None:
 
 
 def lose_controllers_state(scene: "Scene") -> None:
-    """SIGKILL, and the folder is lost in which it keeps its jobs: it ends those that nodes still run."""
+    """SIGKILL, and its folder of jobs is lost: it ends what nodes still run, as sacct says by `CANCELLED`."""
     slurm_faults.stop_daemon(scene.site.slurm.home, "slurmctld")
     for entry in (scene.site.slurm.layout.root / "state").iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
