@@ -57,7 +57,7 @@ class Evidence(NamedTuple):
 
 def collect(scene: Scene) -> Evidence:
     """What there is, once Slurm has had time to write it down."""
-    jobs = that_may_run(settled_jobs(scene))
+    jobs = settled_jobs(scene)
     dag_runs = _dag_runs(scene)
     return Evidence(
         jobs=jobs,
@@ -83,11 +83,11 @@ def settled_jobs(scene: Scene) -> list[JobRecord]:
         known = {job.job_id for job in jobs}
         settled = {job.job_id for job in scene.queue()} <= known and not any(job.in_queue for job in jobs)
         if settled or time.monotonic() > deadline:
-            return jobs
+            return _that_may_run(jobs)
         time.sleep(0.5)
 
 
-def that_may_run(jobs: Sequence[JobRecord]) -> list[JobRecord]:
+def _that_may_run(jobs: Sequence[JobRecord]) -> list[JobRecord]:
     """All jobs but those that were cancelled while held, because another job of their name came first."""
     first: dict[str, JobRecord] = {}
     for job in sorted(jobs, key=lambda job: (job.submitted_at, int(job.job_id))):
