@@ -13,7 +13,8 @@ from half_year import half_years, moved_together
 from hypothesis import settings
 from sixty_cells import sixty_cells
 from slurm_service import mini_slurm, slurm_of_session
-from sqlalchemy import Engine, event
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 from stored import CheckedResult
 from unchanged_process import pytest_runtest_setup, unchanged_process
 

@@ -43,6 +43,7 @@ class Airflow:
 
     home: Path
     config: Path
+    dags: Path
     url: str
     user: str
     password: str
@@ -57,6 +58,11 @@ class Airflow:
 
     def steptime(self, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
         return steptime(self.home, *arguments, timeout_s=timeout_s, STEPTIME_CONFIG_DIR=str(self.config))
+
+    def restart(self) -> None:
+        """`steptime down` and `steptime up`, at the same address."""
+        assert self.steptime("down").returncode == 0
+        start_airflow(self.home, self.config, self.dags, port=httpx.URL(self.url).port)
 
     def trigger(self, dag_id: str = "llama31", **params: Any) -> DagRun:
         """Start a DAG of Llama 3.1: by default one short run on one rank and no checkpoint."""
@@ -241,7 +247,7 @@ def running_airflow(
     password = passwords[standalone_config.ADMIN]
     try:
         with AirflowClient(started.url, standalone_config.ADMIN, password) as client:
-            yield Airflow(home, config, started.url, standalone_config.ADMIN, password, client)
+            yield Airflow(home, config, dags, started.url, standalone_config.ADMIN, password, client)
     finally:
         down = steptime(home, "down", "--cancel-jobs")
     assert down.returncode == 0, down.stderr

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 from stand_ins.trainer_python import STAND_IN
 from stored import publish
@@ -51,6 +52,7 @@ def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
     lead = "1 cell: 1 slower, 0 faster, 0 unchanged; worst tiny·fp32·1 +20.0 %, confirmed"
     tab = f"/steptime/api/results?dag_id={sweep.dag_id}&dag_run_id={quote(sweep.dag_run_id)}"
     assert airflow.answer("GET", tab).json()["comparison"]["sentence"] == lead, "the page says the same"
+    assert httpx.get(airflow.url + tab).status_code == 401, "the page is open to everyone"
     finished = airflow.asset_event(f"steptime://sweeps/{SLOWER}", "scaling_sweep", sweep)
     assert finished["sentence"] == lead
     [slower] = finished["cells"]

@@ -114,6 +114,20 @@ def test_a_killed_triggerer_comes_back_to_the_same_job(airflow: Airflow) -> None
     assert state_of(airflow, job_name) == "succeeded"
 
 
+@pytest.mark.exhaustive
+def test_airflow_stopped_and_started_again_comes_back_to_the_same_job(airflow: Airflow) -> None:
+    before = set(airflow.jobs())
+    run = airflow.trigger(**OF_SECONDS)
+    job_name = started_training(airflow, before)
+    wait_in_state(airflow, run, "deferred")
+    airflow.restart()
+
+    assert airflow.ended(run).state == "success"
+    assert new_jobs(airflow, before) == {job_name}, "a second job was submitted"
+    (row,) = [row for row in airflow.results() if row["dag_run_id"] == run.dag_run_id]
+    assert (row["job_name"], row["state"]) == (job_name, "valid")
+
+
 def test_marking_the_waiting_task_failed_ends_the_job(airflow: Airflow) -> None:
     before = set(airflow.jobs())
     run = airflow.trigger(**ENDLESS)

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
@@ -21,7 +20,7 @@ from steptime.airflow.connections import open_cluster, patiently
 from steptime.airflow.installation import own_ids, require_own
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.states import DELETED, state_of
-from steptime.airflow.versions import never_retry
+from steptime.airflow.versions import AirflowException, AirflowFailException, never_retry
 from steptime.clusters.base import Cluster, Job, JobStatus
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError

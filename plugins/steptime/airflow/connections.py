@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import BaseHook
 from airflow.sdk import Connection as AirflowConnection
 from airflow.sdk.exceptions import AirflowRuntimeError
 
+from steptime.airflow.versions import AirflowNotFoundException
 from steptime.clusters import config
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig

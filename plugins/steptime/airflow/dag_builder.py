@@ -15,7 +15,6 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import DAG, Asset, BaseOperator, Context, TaskGroup, TriggerRule, task_group
 from airflow.sdk.definitions.param import ParamsDict
 
@@ -35,6 +34,7 @@ from steptime.airflow.result_operators import (
     record_failure,
 )
 from steptime.airflow.sensors import TrainingSensor
+from steptime.airflow.versions import conf
 from steptime.recipes.workload_file import Configuration, Workload
 from steptime.recipes.workloads import load_workload
 

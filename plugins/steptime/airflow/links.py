@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
 from steptime.airflow.addresses import RUN_ROUTE, dag_run_path
+from steptime.airflow.versions import conf
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import TaskInstanceKey
+    from airflow.sdk.types import TaskInstanceKey
 
 
 class ResultsLink(BaseOperatorLink):

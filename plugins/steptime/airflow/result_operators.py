@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 
 from steptime.airflow import sentences
@@ -21,6 +20,7 @@ from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.notifications import Event, notify, notify_of_incidents
 from steptime.airflow.sentences import as_text
+from steptime.airflow.versions import AirflowFailException, AirflowSkipException
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, SystemFailure, UserError

@@ -5,12 +5,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 from airflow.sdk import Context
 
 from steptime.airflow.base import HoldsJob, RunOperator, airflow_errors, is_last_try, place_of
 from steptime.airflow.connections import airflow_connection, patiently
 from steptime.airflow.triggers import TrainingTrigger
+from steptime.airflow.versions import AirflowFailException, TaskDeferred
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, SystemFailure, UserError

@@ -1,16 +1,38 @@
-"""Features that Airflow 3.1, 3.2 and 3.3 do not share; everything else comes from `airflow.sdk`.
-
-Exceptions and `conf` are imported from the provider common.compat, which finds them in each release.
-"""
+"""What Airflow 3.1, 3.2 and 3.3 have in different places, or not at all; the rest is in `airflow.sdk`."""
 
 from typing import Any
 
 try:
     from airflow.sdk import CronTriggerTimetable
+    from airflow.sdk.configuration import conf
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSkipException,
+        TaskDeferred,
+    )
 except ImportError:  # 3.1
+    from airflow.configuration import conf
+    from airflow.exceptions import (  # type: ignore[attr-defined,no-redef]
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSkipException,
+        TaskDeferred,
+    )
     from airflow.timetables.trigger import CronTriggerTimetable  # type: ignore[assignment]
 
-__all__ = ["CronTriggerTimetable", "never_retry"]
+__all__ = [
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowSkipException",
+    "CronTriggerTimetable",
+    "TaskDeferred",
+    "conf",
+    "never_retry",
+]
 
 
 def never_retry(exception: type[BaseException]) -> dict[str, Any]:

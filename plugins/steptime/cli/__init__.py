@@ -29,7 +29,7 @@ from steptime.cli import (
     sweeps,
 )
 from steptime.cli.output import complain
-from steptime.cli.usage import Commands, usage_sentence
+from steptime.cli.usage import Commands, TyperException, usage_sentence
 from steptime.errors import BrokenFiles, SystemFailure, UserError, shown
 
 app = typer.Typer(
@@ -97,7 +97,7 @@ def _run() -> int:
         code = app(standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except typer.TyperException as error:
+    except TyperException as error:
         sentence, exit_code = usage_sentence(error), 1
     except typer.Abort:
         sentence, exit_code = "stopped.", 2

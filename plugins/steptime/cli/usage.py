@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
+try:
+    from typer import TyperException
+except ImportError:  # before Typer 0.26
+    from click import ClickException as TyperException  # type: ignore[assignment]
+
 from steptime.errors import UserError, shown, unknown_value
+
+__all__ = ["Commands", "TyperException", "usage_sentence"]
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -37,7 +44,7 @@ def _is_written(ctx: Any, param: Any) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def usage_sentence(error: typer.TyperException) -> str:
+def usage_sentence(error: TyperException) -> str:
     """Return what is wrong, with the offending value; empty if Typer has printed all of it (the help)."""
     from pydantic import ValidationError
 

@@ -168,7 +168,7 @@ def _engine(url: str) -> "Engine":
 
 
 def _parse(url: str) -> "URL":
-    from sqlalchemy import make_url
+    from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
     valid = "sqlite:////path/to/steptime.db or postgresql://user:password@host/database"
@@ -193,16 +193,18 @@ def _parse(url: str) -> "URL":
 
 
 def _create_engine(url: "URL") -> "Engine":
-    from sqlalchemy import NullPool, create_engine, event
+    from sqlalchemy import create_engine, event
+    from sqlalchemy.pool import NullPool
 
     if url.get_backend_name() == "postgresql":
         return create_engine(
-            url.set(drivername="postgresql+psycopg"),
+            url.set(drivername="postgresql+psycopg2"),
+            future=True,
             pool_pre_ping=True,
             connect_args={"connect_timeout": _CONNECT_WITHIN_S, **_DEAD_SERVER},
         )
     # SQLite opens in 0.1 ms, and a connection that is closed after use survives neither a fork nor a thread.
-    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": _WAIT_S})
+    engine = create_engine(url, future=True, poolclass=NullPool, connect_args={"timeout": _WAIT_S})
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: object) -> None:

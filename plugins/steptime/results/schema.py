@@ -10,7 +10,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     BigInteger,
     Boolean,
     Column,
-    Double,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -31,6 +31,8 @@ metadata = MetaData(
     }
 )
 
+Double = Float(53)
+"""SQLAlchemy 1.4, which Airflow 3.1 may have, has no other name for it."""
 _TYPES = {"text": Text, "integer": Integer, "number": Double, "time": Double, "boolean": Boolean}
 
 runs = Table(

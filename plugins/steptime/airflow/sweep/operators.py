@@ -6,7 +6,6 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, Context
 
@@ -18,6 +17,7 @@ from steptime.airflow.notifications import Event, notify, notify_of_incidents
 from steptime.airflow.operators import options_of, stage_for
 from steptime.airflow.sentences import as_text
 from steptime.airflow.sweep.cells import checked_sweep, rows_by_cell, runs_with_staged
+from steptime.airflow.versions import AirflowFailException, AirflowSkipException
 from steptime.errors import unknown_value
 from steptime.judging.comparison import compare_dag_run
 from steptime.judging.series import Series
