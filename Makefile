@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 export STEPTIME_HOME ?= $(CURDIR)/.steptime
 PYTEST_FLAGS ?=
+# Of each supported minor release of Airflow the newest.
+AIRFLOWS ?= 3.1.8 3.2.2 3.3.2
+PYTHONS ?= 3.11 3.12 3.13
 # Compiled modules are kept, whatever a container's image sets: each of some thousand processes, tests and
 # jobs would compile Airflow or NeMo anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,7 +25,7 @@ define LINT
 	$(BIN)/mypy
 endef
 
-.PHONY: help setup demo check test test-all drills test-compose screenshots lock clean
+.PHONY: help setup demo check test test-all drills test-compose test-versions screenshots lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +57,10 @@ drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED
 
 test-compose: setup ## build, start and break the team deployment on a Docker engine; skipped if none can be started
 	$(BIN)/python tests/compose/deployment.py
+
+test-versions: setup ## the wheel in each supported Airflow: AIRFLOWS='3.1.8 3.2.2' PYTHONS=3.12 for some of them
+	for airflow in $(AIRFLOWS); do for python in $(PYTHONS); do \
+	  $(BIN)/python tests/versions/foreign_airflow.py $$airflow $$python || exit 1; done; done
 
 screenshots: setup ## take the pictures of README and docs, from the running demo and from a made half year
 	STEPTIME_PICTURES=$(CURDIR)/docs/images $(BIN)/pytest -q tests/web/test_pictures.py

@@ -29,7 +29,10 @@ def python_of_stand_in(folder: Path, program: Path) -> Path:
 
     Everything else of staging is real: the code that is copied, the lock, the lookup of what is there.
     """
-    real = shlex.quote(sys.executable)
+    # Airflow may run with another one, but the trainer's packages are locked for 3.11.
+    real = shlex.quote(
+        sys.executable if sys.version_info[:2] == (3, 11) else shutil.which("python3.11") or ""
+    )
     interpreter = folder / "stand-in-interpreter"
     interpreter.write_text(
         f'#!/bin/sh\ncase "$1" in -c) exec {real} "$@";; esac\nexec {real} {shlex.quote(str(program))}\n'

@@ -12,10 +12,10 @@ this installation's, and later tasks take the smaller one.
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Variable
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from steptime.airflow.links import base_address
+from steptime.airflow.versions import Variable
 from steptime.clusters.base import Installation, Job
 from steptime.errors import SystemFailure, UserError
 

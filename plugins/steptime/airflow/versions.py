@@ -1,6 +1,9 @@
 """What Airflow 3.1, 3.2 and 3.3 have in different places, or not at all; the rest is in `airflow.sdk`."""
 
+import time
 from typing import Any
+
+from airflow.sdk import Variable as _Variable
 
 try:
     from airflow.sdk import CronTriggerTimetable
@@ -30,9 +33,33 @@ __all__ = [
     "AirflowSkipException",
     "CronTriggerTimetable",
     "TaskDeferred",
+    "Variable",
     "conf",
     "never_retry",
 ]
+
+
+class ListedVariable(_Variable):
+    """A Variable before Airflow 3.3, whose tasks cannot list them: the keys are kept in one more Variable."""
+
+    INDEX = "steptime_variables"
+
+    @classmethod
+    def keys(cls, prefix: str | None = None) -> list[str]:
+        """Return the keys that begin with `prefix`, of the Variables that this class has set."""
+        known = str(cls.get(cls.INDEX, default="")).split()
+        return [key for key in known if key.startswith(prefix or "")]
+
+    @classmethod
+    def set(cls, key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
+        """Set the Variable and note its key, again if a task that did the same has overwritten that."""
+        super().set(key, value, description=description, serialize_json=serialize_json)
+        while key not in (known := cls.keys()):
+            super().set(cls.INDEX, " ".join([*known, key]), description="Keys of steptime's Variables.")
+            time.sleep(1)
+
+
+Variable: type[_Variable] = _Variable if hasattr(_Variable, "keys") else ListedVariable
 
 
 def never_retry(exception: type[BaseException]) -> dict[str, Any]:

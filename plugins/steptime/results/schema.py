@@ -5,6 +5,8 @@ Times are Unix time in seconds, durations seconds. A number that is not finite i
 A change here belongs in `migrations/versions/`, too.
 """
 
+from typing import Any
+
 from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     JSON,
     BigInteger,
@@ -33,7 +35,13 @@ metadata = MetaData(
 
 Double = Float(53)
 """SQLAlchemy 1.4, which Airflow 3.1 may have, has no other name for it."""
-_TYPES = {"text": Text, "integer": Integer, "number": Double, "time": Double, "boolean": Boolean}
+_TYPES: dict[str, Any] = {
+    "text": Text,
+    "integer": Integer,
+    "number": Double,
+    "time": Double,
+    "boolean": Boolean,
+}
 
 runs = Table(
     "runs",
