@@ -330,7 +330,7 @@ def main() -> int:
                 jobs = survives_the_cluster(deployment, jobs)
                 survives_an_upgrade(deployment, jobs)
             finally:
-                deployment.compose("down", "--volumes")
+                deployment.compose("down", "--volumes", "--timeout=10")
     except NoEngineError as error:
         print(f"{'=' * 100}\nSKIPPED, NOTHING WAS TESTED: {error}\n{'=' * 100}", file=sys.stderr)
         return 0
