@@ -69,7 +69,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def refusal(**asked: Any) -> str:
     """Why a run cannot be, as a DAG's first task says it; empty where it can."""
     try:
-        plan_from_params("llama3.1", {"cluster": "site", "size": "8b", "gpus": "8", **asked})
+        workload = asked.pop("workload", "llama3.1")
+        plan_from_params(workload, {"cluster": "site", "size": "8b", "gpus": "8", **asked})
     except UserError as error:
         return str(error)
     return ""
@@ -149,3 +150,53 @@ def test_a_job_is_not_made_of_a_run_that_got_past_the_checks(site: Path) -> None
     site.write_text(SITE + LISTS)
     with pytest.raises(UserError, match="account 'finance' is not permitted"):
         job_spec(run, STAGED, load_cluster("site"), identity="x", started=1)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("container-image=docker.io/x:1", "container-mounts=/etc:/etc", "container-mount-home"),
+        *("container-env=LD_PRELOAD", "container-name=x", "container-remap-root", "export=ALL,LD_PRELOAD=/x"),
+        *("chdir=/root", "output=/root/x", "wrap=true", "uid=0", "gid=0", "clusters=other", "bind=/etc"),
+    ],
+)
+def test_no_further_option_of_sbatch_changes_image_mounts_or_environment(site: Path, option: str) -> None:
+    assert refusal(additional_slurm_params=option)
+
+
+def test_variables_of_a_run_mount_no_folder_that_the_file_does_not(site: Path) -> None:
+    def refused(**variables: str) -> str:
+        return refusal(workload="gpt-oss-26.02", size=None, gpus=None, environment=variables)
+
+    assert "'/home/someone/hub' as cache of the Hugging Face hub" in refused(HF_HOME="/home/someone")
+    assert "'/home/someone' as cache" in refused(HF_HUB_CACHE="/home/someone")
+    assert "'/shared/../etc' as cache" in refused(HF_HUB_CACHE="/shared/../etc")
+    assert refused(HF_HUB_CACHE="/shared/hub") == ""
+    site.write_text(f"{SITE}container_mounts: ['/home/someone:ro']\n")
+    assert refused(HF_HOME="/home/someone") == ""
+
+
+def test_an_owner_has_its_own_account_and_no_other(site: Path) -> None:
+    asked = {"cluster": "site", "size": "8b", "gpus": "8"}
+
+    def account_of(owner: str, **more: str) -> object:
+        planned = plan_from_params("llama3.1", {**asked, **more}, owner=owner)
+        return planned.runs[0].cluster_options.get("account")
+
+    site.write_text(f"{SITE}owner_accounts: {{llm-team: llm, vision-team: vision}}\n")
+    assert account_of("llm-team") == "llm"
+    assert account_of("vision-team", account="vision") == "vision"
+    with pytest.raises(
+        UserError, match="account 'llm' is not that of DAG owner 'vision-team' on cluster site"
+    ):
+        account_of("vision-team", account="llm")
+    with pytest.raises(UserError, match="keep one of the two"):
+        account_of("vision-team", additional_slurm_params="account=llm")
+    with pytest.raises(
+        UserError, match=r"DAG owner 'airflow' has no account on cluster site: .*llm-team, vis"
+    ):
+        account_of("airflow")
+    site.write_text(f"{SITE}permitted_owners: ['llm-*']\n")
+    assert account_of("llm-team") is None
+    with pytest.raises(UserError, match="DAG owner 'airflow' is not permitted on cluster site"):
+        account_of("airflow")

@@ -12,6 +12,7 @@ from printed_tables import workloads_on
 
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.sweep.cells import checked_sweep
+from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.settings import config_dir, shipped
@@ -70,8 +71,10 @@ def check(dag_id: str, values: dict[str, Any]) -> None:
     workloads = {load_workload(name).dag_id: name for name in list_workloads()}
     if dag_id in workloads:
         plan_from_params(workloads[dag_id], values)
-    else:
+    elif "sweep" in values:
         checked_sweep(values["sweep"])
+    else:
+        load_cluster(values["cluster"])
 
 
 def named_examples(param: Any) -> tuple[str, list[Any]]:

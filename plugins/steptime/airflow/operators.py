@@ -66,7 +66,7 @@ class CheckParamsOperator(RefusingOperator):
         from steptime.judging.expected_cost import expected_cost
 
         with self.refusals(context):
-            planned = plan_from_params(self.workload, options_of(context))
+            planned = plan_from_params(self.workload, options_of(context), owner=self.owner)
             cost = expected_cost(planned.all_runs)
         rows = [
             {

@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk import Param
 from pydantic import BaseModel
 
-from steptime.clusters.config import list_clusters
+from steptime.clusters.config import check_owner, list_clusters, load_cluster
 from steptime.errors import UserError
 from steptime.recipes.notation import format_time_limit
 from steptime.recipes.options import declaration, options_of_kinds
@@ -68,11 +68,11 @@ def _properties() -> Mapping[str, Any]:
     )
 
 
-def plan_from_params(workload: str, params: Mapping[str, Any]) -> Plan:
+def plan_from_params(workload: str, params: Mapping[str, Any], *, owner: str = "airflow") -> Plan:
     """Plan a DAG run's params. Raises UserError for what cannot be run, naming the choices.
 
     Airflow checks the type of each param; unknown names and values that do not go together are refused here.
-    An empty one means its default.
+    An empty one means its default. `owner` is the DAG's, for clusters whose file limits what owners may do.
     """
     asked_for = str(params.get("workload", workload))
     if load_workload(asked_for).workload != load_workload(workload).workload:
@@ -80,8 +80,13 @@ def plan_from_params(workload: str, params: Mapping[str, Any]) -> Plan:
             f"this DAG runs {workload}, not {asked_for}: "
             f"start the DAG '{load_workload(asked_for).dag_id}', or leave out the workload."
         )
-    planned = plan(parse_request({**params, "workload": workload}))
+    request = parse_request({**params, "workload": workload})
+    if request.cluster in list_clusters():
+        options = {**load_cluster(request.cluster).options_of_owner(owner), **request.cluster_options}
+        request = request.model_copy(update={"cluster_options": options})
+    planned = plan(request)
     check_plan(planned)
+    check_owner(planned.all_runs, owner)
     return planned
 
 
@@ -100,7 +105,6 @@ def _choices(workload: Workload) -> dict[str, tuple[str, ...]]:
         "dtype": _unique(dtype for rule in rules for dtype in rule.dtypes),
         "gpu_type": tuple(workload.gpu_types),
         "scaling": _unique(scaling for rule in rules for scaling in rule.global_batch_size),
-        "cluster": list_clusters(),
     }
 
 
@@ -115,7 +119,11 @@ class _Hints:
         """`begins_with` are the values of the form's fields before anybody has typed."""
         self._workload = workload
         self._defaults = _defaults(workload)
-        self._planned = _planned_examples(workload, begins_with)
+        # No enum: a cluster whose file was written since the DAG was read can be named at once.
+        fitting = [
+            name for name, cluster in readable_clusters().items() if cluster.gpu_type in workload.gpu_types
+        ]
+        self._planned = {**_planned_examples(workload, begins_with), "cluster": fitting}
 
     def default(self, name: str) -> str | None:
         """Return what an empty field comes to, and for what if it depends; None if its description has it."""

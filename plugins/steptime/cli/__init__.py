@@ -16,6 +16,7 @@ from steptime import __version__
 from steptime.cli import (
     archive,
     clean,
+    clusters,
     demo,
     incidents,
     logs,
@@ -50,6 +51,7 @@ for module in (
     demo,
     report,
     clean,
+    clusters,
     slurm,
     sweeps,
     results,

@@ -1,8 +1,9 @@
 """`steptime recipes new`: the file of a workload, to start from."""
 
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,7 +54,7 @@ def new_recipe(
     _require_new(name, dag_id, path)
     values = {"name": name, "family": family, "title": family.capitalize(), "dag_id": dag_id, "moe": moe}
     try:
-        write_whole(path, _filled(template, values))
+        write_whole(path, filled(template, values))
     except OSError as error:
         raise SystemFailure(f"'{path}' cannot be written: {error.strerror}") from error
     typer.echo(f"written: {path}")
@@ -89,7 +90,8 @@ def _require_new(name: str, dag_id: str, path: Path) -> None:
             )
 
 
-def _filled(template: str, values: dict[str, str | bool]) -> str:
+def filled(template: str, values: Mapping[str, Any], **filters: Callable[..., str]) -> str:
+    """Return a template of this folder with values, and perhaps filters of its own."""
     import jinja2
 
     templates = jinja2.Environment(
@@ -99,4 +101,5 @@ def _filled(template: str, values: dict[str, str | bool]) -> str:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
+    templates.filters |= filters
     return templates.get_template(template).render(values)

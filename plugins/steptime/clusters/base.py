@@ -12,6 +12,7 @@ from typing import Protocol, Self
 
 from pydantic import Field, PositiveInt
 
+from steptime.clusters.checks import Check
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 
@@ -211,5 +212,12 @@ class Cluster(Protocol):
 
         `on_output` gets each line of stdout and stderr as it comes. A command that does not exist ends with
         exit code 127. Raises SystemFailure if it takes longer than `timeout_s`; it is ended then.
+        """
+        ...
+
+    def checks(self) -> Sequence[Check]:
+        """Return what `steptime cluster check` looks at on this kind of cluster, in order.
+
+        What is the same everywhere (`work_dir`, Python, containers, images) is in `staging.cluster_check`.
         """
         ...

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
+from posixpath import normpath
 from typing import Annotated, Any
 
 from pydantic import (
@@ -63,6 +64,8 @@ class ClusterConfig(Frozen):
     """The images that jobs may run in, by their whole names; None for all."""
     permitted_checkpoints: tuple[str, ...] | None = None
     """Checkpoints outside of `work_dir` that runs may load; None for all. PyTorch runs code in them."""
+    permitted_owners: tuple[str, ...] | None = None
+    """The owners of DAGs that may run here; None for all."""
     setup: tuple[str, ...] = ()
     """Lines of bash that every job script here runs before all else, such as `module load cuda`.
 
@@ -166,6 +169,22 @@ class ClusterConfig(Frozen):
             self.require_permitted("image", run.recipe.image, "permitted_images")
         if run.checkpoint_path is not None and not run.checkpoint_path.startswith(f"{self.root}/"):
             self.require_permitted("checkpoint", run.checkpoint_path, "permitted_checkpoints")
+        if run.environment and self.image_form not in (None, ImageForm.NAME):
+            self._require_mounted_cache(run)
+
+    def _require_mounted_cache(self, run: Run) -> None:
+        """Raise UserError if the run's variables have a folder mounted that this file does not."""
+        cache = hub_cache(run, self.environment, self.root)
+        files_own = hub_cache(run.model_copy(update={"environment": {}}), self.environment, self.root)
+        if cache is None or cache == files_own:
+            return
+        folders = (self.root, *(mount.removesuffix(":ro") for mount in self.container_mounts))
+        if not any(PurePosixPath(normpath(cache)).is_relative_to(folder) for folder in folders):
+            raise UserError(
+                f"the run's variables name '{shown(cache)}' as cache of the Hugging Face hub, which no "
+                f"container of cluster {self.name} sees: leave HF_HOME and HF_HUB_CACHE out, or have it "
+                f"added to container_mounts in config/clusters/{self.name}.yaml."
+            )
 
     def require_container(self, run: Run) -> None:
         """Raise UserError for a run that needs an image if this cluster runs none."""
@@ -175,6 +194,14 @@ class ClusterConfig(Frozen):
                 f"(container: {self.container}): name the program that runs them as container: in "
                 f"config/clusters/{self.name}.yaml, or name another cluster."
             )
+
+    def options_of_owner(self, owner: str) -> dict[str, str]:
+        """Return the options that runs of a DAG's owner have here unless they ask for them."""
+        return {}
+
+    def check_owner(self, run: Run, owner: str) -> None:
+        """Raise UserError for a run of a DAG whose owner may not start it here."""
+        self.require_permitted("DAG owner", owner, "permitted_owners")
 
     def require_permitted(self, what: str, value: str, field: str) -> None:
         """Raise UserError if a list of this file, `field`, has no pattern for the value."""
@@ -318,6 +345,12 @@ def check_permitted(runs: Iterable[Run]) -> None:
     """Raise UserError for the first of the runs that asks for what its cluster's file does not permit."""
     for config, run in _with_clusters(runs):
         config.check_permitted(run)
+
+
+def check_owner(runs: Iterable[Run], owner: str) -> None:
+    """Raise UserError for the first of the runs that a DAG of this owner may not start on its cluster."""
+    for config, run in _with_clusters(runs):
+        config.check_owner(run, owner)
 
 
 def _with_clusters(runs: Iterable[Run]) -> Iterator[tuple[ClusterConfig, Run]]:

@@ -101,6 +101,10 @@ class Launcher:
     """Whether it is a plugin of Slurm's srun, and needs its options."""
     mpi: Literal["pmix", "none"] = "pmix"
     """srun's `--mpi`, unless the cluster's file sets it."""
+    probe: tuple[str, ...] = ()
+    """A command that succeeds where the program works; empty if there is none."""
+    probe_prints: str = ""
+    """What it then prints."""
 
 
 def in_container(kind: str, command: Sequence[str], inside: Inside) -> LaunchCommand:
@@ -163,9 +167,11 @@ def _with_bwrap(command: Sequence[str], inside: Inside) -> LaunchCommand:
     return LaunchCommand(srun_options=(), command=("bwrap", *options, "--", *command))
 
 
-PYXIS = Launcher(ImageForm.SQUASHFS, _with_pyxis, of_srun=True)
-APPTAINER = Launcher(ImageForm.SIF, _with_apptainer)
-BWRAP = Launcher(ImageForm.FOLDER, _with_bwrap, mpi="none")
+PYXIS = Launcher(
+    ImageForm.SQUASHFS, _with_pyxis, of_srun=True, probe=("srun", "--help"), probe_prints="--container-image"
+)
+APPTAINER = Launcher(ImageForm.SIF, _with_apptainer, probe=("apptainer", "version"))
+BWRAP = Launcher(ImageForm.FOLDER, _with_bwrap, mpi="none", probe=("bwrap", "--ro-bind", "/", "/", "true"))
 KUBERNETES = Launcher(ImageForm.NAME)
 
 

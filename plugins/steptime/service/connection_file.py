@@ -43,6 +43,27 @@ def keep(connection: Connection) -> None:
         }
 
 
+def find(name: str) -> Connection | None:
+    """Return the connection of that name, if the file has it."""
+    try:
+        kept = json.loads(path().read_bytes()).get(name)
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise _damaged() from None
+    if kept is None:
+        return None
+    return Connection(
+        name=name,
+        kind=kept["conn_type"],
+        host=kept["host"],
+        port=kept["port"],
+        login=kept["login"],
+        password=kept["password"],
+        extra=kept["extra_dejson"],
+    )
+
+
 def forget(name: str) -> None:
     """Remove a connection, if the file has it."""
     if path().exists():
@@ -60,6 +81,10 @@ def _changed() -> Iterator[dict[str, Any]]:
         except FileNotFoundError:
             connections = {}
         except ValueError:
-            raise SystemFailure(f"{path()} is damaged: delete it, then run 'steptime slurm up'.") from None
+            raise _damaged() from None
         yield connections
         write_whole(path(), json.dumps(connections, indent=2), mode=0o600)
+
+
+def _damaged() -> SystemFailure:
+    return SystemFailure(f"{path()} is damaged: delete it, then run 'steptime slurm up'.")

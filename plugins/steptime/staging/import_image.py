@@ -2,14 +2,16 @@
 
     python3.11 import_image.py TARGET IMAGE enroot|apptainer URI
     python3.11 import_image.py TARGET IMAGE squash_venv VENV
+    python3.11 import_image.py --look TARGET IMAGE enroot|apptainer URI
 
 TARGET is the image's file, `….sqsh` or `….sif`. It is made under a claim, under a temporary name, synced and
 renamed when it is whole; beside it `TARGET.json` records what it is. A file that is there and is what was
 recorded is kept; one that somebody copied there whole is taken, and recorded. IMAGE is the name for the
 record. URI is where enroot or apptainer fetch it, with the logins of their own configuration; VENV is the
 trainer's environment, of which `squash_venv.py` beside this file makes an image.
+With --look nothing is made: the last line says where the image is, its file or its registry.
 Standard library only. Exit code 0: the file is there; 1: it could not be made; 2: nor will it be when it is
-tried again. The last line has the reason.
+tried again; 3: --look cannot tell. The last line has the reason.
 """
 
 import hashlib
@@ -45,9 +47,12 @@ class _FailedError(Exception):
 
 def main() -> int:
     """Bring the image unless it is there."""
-    target, image, kind, source = Path(sys.argv[1]), *sys.argv[2:]
+    looks, arguments = sys.argv[1] == "--look", sys.argv[-4:]
+    target, image, kind, source = Path(arguments[0]), *arguments[1:]
     signal.signal(signal.SIGTERM, _end)
     try:
+        if looks:
+            return _look(target, kind, source)
         with claimed(target, "import of") as lock:
             if not _is_there(target, image, kind, source):
                 _make(target, image, kind, source, lock)
@@ -62,6 +67,21 @@ def main() -> int:
 
 def _end(*_: object) -> NoReturn:
     sys.exit("failed: it was ended from outside")  # runs what cleans up
+
+
+def _look(target: Path, kind: str, source: str) -> int:
+    """Print where the image can be had from; return 0, or 3 if nobody can tell without fetching it."""
+    if target.exists():
+        print(f"{target} is there", flush=True)
+        return 0
+    tool = _tool_version(kind)
+    digest, said = _registry_digest(kind, source)
+    if digest is not None:
+        print(f"its registry has {source}: {digest}", flush=True)
+        return 0
+    _raise_known_cause(kind, said, target)
+    print(f"{tool} does not ask a registry without fetching the image: a first run shows it", flush=True)
+    return 3
 
 
 def _is_there(target: Path, image: str, kind: str, source: str) -> bool:
@@ -104,7 +124,8 @@ def _make(target: Path, image: str, kind: str, source: str, lock: int) -> None:
     part = target.parent / f".{target.name}.{os.getpid()}.part"
     began = time.monotonic()
     try:
-        tool, digest = _tool_version(kind), _registry_digest(kind, source)
+        tool = _tool_version(kind)
+        digest, _ = _registry_digest(kind, source)
         _run(_command(kind, _pinned(source, digest), part), lock, target)
         _require_whole(part)
         with part.open("rb") as file:
@@ -163,17 +184,20 @@ def _tool_version(kind: str) -> str:
     return version if asked[0] in version else f"{asked[0]} {version}"
 
 
-def _registry_digest(kind: str, source: str) -> str | None:
-    """The digest of the registry's manifest, from the name or the program (enroot from 4.0 on), or None."""
+def _registry_digest(kind: str, source: str) -> tuple[str | None, str]:
+    """The digest of the registry's manifest, from the name or the program (enroot from 4.0 on), or None.
+
+    The second is what the program said on stderr.
+    """
     _, pinned, digest = source.partition("@sha256:")
     if pinned:
-        return f"sha256:{digest}"
+        return f"sha256:{digest}", ""
     if kind != "enroot":
-        return None
+        return None, ""
     asked = ["enroot", "digest", "--", source]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     found = re.fullmatch(r"sha256:[0-9a-f]{64}", done.stdout.strip())
-    return found[0] if found and done.returncode == 0 else None
+    return found[0] if found and done.returncode == 0 else None, done.stderr
 
 
 def _pinned(source: str, digest: str | None) -> str:
@@ -184,11 +208,15 @@ def _pinned(source: str, digest: str | None) -> str:
 def _run(argv: list[str], lock: int, target: Path) -> None:
     exit_code, output = run_holding(lock, argv)
     if exit_code:
-        for sign, why, code in _CAUSES:
-            if sign.search(output):
-                values = {"program": argv[0], "node": platform.node(), "folder": target.parent}
-                raise _FailedError(why.format(**values), code)
+        _raise_known_cause(argv[0], output, target)
         raise _FailedError(f"{argv[0]} ended with exit code {exit_code}", 1)
+
+
+def _raise_known_cause(program: str, output: str, target: Path) -> None:
+    for sign, why, code in _CAUSES:
+        if sign.search(output):
+            values = {"program": program, "node": platform.node(), "folder": target.parent}
+            raise _FailedError(why.format(**values), code)
 
 
 _CAUSES = (

@@ -25,6 +25,8 @@ _LOCKED_FOR = "3.11"
 """The minor version of Python that the trainer's packages are locked for."""
 _NEVER = 2
 """The scripts' exit code for what another try does not mend."""
+_CANNOT_TELL = 3
+"""That of `import_image.py --look` if the program cannot ask a registry."""
 
 
 def _fetched_by_nodes(staged: Staged, name: str) -> Staged:
@@ -183,7 +185,7 @@ async def stage_venv(
         UserError: the cluster has no fitting Python.
         SystemFailure: the packages could not be installed; with the tail of the installer's output.
     """
-    version = await _python_version(cluster, config)
+    version = await python_version(cluster, config)
     content = await asyncio.to_thread(lock.read_bytes)
     lock_sha256 = hashlib.sha256(content).hexdigest()
     key = hashlib.sha256(f"{lock_sha256} {version}".encode()).hexdigest()[:16]
@@ -203,7 +205,8 @@ async def stage_venv(
     return str(target / "bin" / "python"), lock_sha256
 
 
-async def _python_version(cluster: Cluster, config: ClusterConfig) -> str:
+async def python_version(cluster: Cluster, config: ClusterConfig) -> str:
+    """Return the version of the cluster's Python. Raises UserError if the trainer does not fit it."""
     asked = await cluster.run(
         [config.python, "-c", "import platform; print(platform.python_version())"], timeout_s=60
     )
@@ -269,11 +272,8 @@ async def stage_image(
         UserError: the name is none, or the cluster cannot get the image: a program or a login is missing.
         SystemFailure: it could not be fetched or unpacked; with the last lines of the program's output.
     """
-    image = parse_image(name)
-    tool, source = _source(image, config, venv)
-    suffix = "sif" if config.image_form is ImageForm.SIF else "sqsh"
-    folder = PurePosixPath(config.root, "images")
-    target = folder / f"{image.file_stem}.{suffix}"
+    tool, source, target = _source(parse_image(name), config, venv)
+    folder = target.parent
     scripts = await copy_scripts(cluster, config)
     ended = await run_script(
         cluster,
@@ -304,17 +304,44 @@ async def stage_image(
     return StagedImage(str(unpacked), digest, sha256, _variables(environment.decode(errors="replace")))
 
 
-def _source(image: Image, config: ClusterConfig, venv: str | None) -> tuple[str, str]:
-    """Which program makes the image's file, and of what."""
+async def find_image(cluster: Cluster, config: ClusterConfig, name: str) -> str | None:
+    """Return where the image is, its file on the cluster or its registry; None if that cannot be asked.
+
+    Nothing is fetched. Raises UserError or SystemFailure if the image cannot be had, as `stage_image` does.
+    """
+    tool, source, target = _source(parse_image(name), config, None)
+    if config.import_in_job:
+        return f"{target} is there" if await cluster.read(str(target), limit=1) else None
+    scripts = await copy_scripts(cluster, config)
+    ended = await run_script(
+        cluster,
+        config,
+        scripts / "import_image.py",
+        ["--look", str(target), name, tool, source],
+        in_job=False,
+        job_options=(),
+        report=lambda _: None,
+    )
+    if ended.exit_code == _CANNOT_TELL:
+        return None
+    _require_success(ended, f"image {name} cannot be had on {cluster.name}")
+    return ended.last_lines[-1]
+
+
+def _source(image: Image, config: ClusterConfig, venv: str | None) -> tuple[str, str, PurePosixPath]:
+    """Which program makes the image's file, of what, and the file."""
+    suffix = "sif" if config.image_form is ImageForm.SIF else "sqsh"
+    target = PurePosixPath(config.root, "images", f"{image.file_stem}.{suffix}")
     if not image.is_own:
         is_sif = config.image_form is ImageForm.SIF
-        return ("apptainer", image.uri("/")) if is_sif else ("enroot", image.uri("#"))
+        tool, source = ("apptainer", image.uri("/")) if is_sif else ("enroot", image.uri("#"))
+        return tool, source, target
     if venv is None or config.image_form not in (ImageForm.FOLDER, ImageForm.SQUASHFS):
         raise UserError(
             f"an image of the trainer's own environment is run by bwrap or pyxis, and cluster {config.name} "
             f"has container: {config.container}"
         )
-    return "squash_venv", venv
+    return "squash_venv", venv, target
 
 
 def _require_success(ended: ScriptEnd, what: str) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 from steptime.airflow.base import as_json
 from steptime.airflow.installation import own_runs
+from steptime.clusters.config import check_owner
 from steptime.recipes.config_files import load_each, refuse
+from steptime.recipes.planning import Plan
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_of, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.recipes.workloads import load_workloads
@@ -15,9 +17,18 @@ from steptime.results.store import Store
 from steptime.staging.checking import check_plan
 
 
-def checked_sweep(name: str) -> SweepPlan:
-    """Plan and check a sweep of `config/sweeps`. Raises UserError for one that cannot be run."""
-    return plan_sweep(load_sweep(name), check_plan)
+def checked_sweep(name: str, *, owner: str | None = None) -> SweepPlan:
+    """Plan and check a sweep of `config/sweeps`. Raises UserError for one that cannot be run.
+
+    `owner` is that of the DAG that runs it, None outside of a DAG.
+    """
+
+    def check(planned: Plan) -> None:
+        check_plan(planned)
+        if owner is not None:
+            check_owner(planned.all_runs, owner)
+
+    return plan_sweep(load_sweep(name), check)
 
 
 def check_config_files() -> None:

@@ -53,7 +53,7 @@ class CheckSweepOperator(RefusingOperator):
             for name in asked_for:
                 if name != _SWEEP_PARAM:
                     raise unknown_value("parameter", name, [_SWEEP_PARAM])
-            plan = checked_sweep(str(asked_for[_SWEEP_PARAM]))
+            plan = checked_sweep(str(asked_for[_SWEEP_PARAM]), owner=self.owner)
             cost = _expected(plan)
         rows = list(_rows(plan, cost))
         self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))

@@ -31,6 +31,7 @@ from steptime.clusters.base import (
     JobStatus,
     Staged,
 )
+from steptime.clusters.checks import Check, CheckFailedError, NotApplicableError, not_applicable
 from steptime.clusters.command_output import collect
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
@@ -49,6 +50,7 @@ from steptime.clusters.local.state import (
 from steptime.errors import SystemFailure, UserError
 from steptime.files import write_whole
 from steptime.process_identity import boot_id, start_tick
+from steptime.recipes.gpus import load_gpu_type
 from steptime.recipes.models import Run
 from steptime.waiting import poll_until_async
 
@@ -189,6 +191,33 @@ class LocalCluster:
     ) -> Completed:
         """Run a command on this machine. Raises SystemFailure if it takes longer than `timeout_s`."""
         return await run_command(argv, timeout_s=timeout_s, on_output=on_output)
+
+    def checks(self) -> tuple[Check, ...]:
+        """Return what `steptime cluster check` looks at here."""
+        here = ("login", "accounting", "submit limits", "clock")
+        return (
+            Check("slots", self._check_slots),
+            Check("GPUs", self._check_gpus),
+            *not_applicable(here, "the cluster is this machine"),
+        )
+
+    async def _check_slots(self) -> str:
+        return f"{self._config.slot_count} ranks may run at once"
+
+    async def _check_gpus(self) -> str:
+        gpu_type = self._config.gpu_type
+        if gpu_type == "cpu":
+            raise NotApplicableError("gpu_type is cpu: ranks are processes")
+        asked = await self.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout_s=60)
+        names = sorted(set(asked.stdout.split("\n")) - {""})
+        word = load_gpu_type(gpu_type).product or gpu_type
+        if asked.exit_code or not any(word.lower() in name.lower() for name in names):
+            there = ", ".join(names) or "no GPU that nvidia-smi shows"
+            raise CheckFailedError(
+                f"gpu_type is {gpu_type}, and this machine has {there}",
+                f"change gpu_type in config/clusters/{self.name}.yaml, or install the driver",
+            )
+        return f"{', '.join(names)}, as expected ({gpu_type})"
 
     def _job(self, name: str) -> JobFolder:
         return JobFolder(self._state, name)

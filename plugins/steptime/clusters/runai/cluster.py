@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
+from steptime.clusters.checks import Check, clock_difference, not_applicable
 from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.runai.client import (
     DISTRIBUTED,
@@ -199,6 +200,30 @@ class RunaiCluster:
             timeout_s=timeout_s,
             on_output=on_output,
         )
+
+    def checks(self) -> tuple[Check, ...]:
+        """Return what `steptime cluster check` looks at here."""
+        return (
+            Check("login", self._check_login, is_required=True),
+            Check("project", self._check_project, is_required=True),
+            *not_applicable(("GPUs",), "Run:ai's API names no type of GPU; the record of a run does"),
+            *not_applicable(("accounting",), "Run:ai keeps its workloads itself"),
+            *not_applicable(("submit limits",), "the project's quota decides when a workload starts"),
+            Check("clock", self._check_clock),
+        )
+
+    async def _check_login(self) -> str:
+        await self._client.log_in()
+        return f"{self._client.base_url} gives a token, by connection '{self._config.connection}'"
+
+    async def _check_project(self) -> str:
+        await self._project()
+        return f"{self._project_name} is there"
+
+    async def _check_clock(self) -> str:
+        before = time.time()
+        listing = await self._client.workloads([f"projectId=={(await self._project()).id}"])
+        return clock_difference(listing.at, (before + time.time()) / 2, at_most_s=_CLOCKS_APART_S)
 
     @property
     def _client(self) -> RunaiClient:

@@ -17,7 +17,9 @@ from typing import Self
 from pydantic import PositiveInt
 
 from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobState, JobStatus, check_job_name
+from steptime.clusters.checks import Check
 from steptime.clusters.connections import Connections, no_connections
+from steptime.clusters.slurm.checks import slurm_checks
 from steptime.clusters.slurm.commands import Silent, SlurmCommands
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.end_record import end_record_path, read_end_record, status_by_script
@@ -57,6 +59,7 @@ class SlurmCluster:
         from steptime.clusters.slurm.ssh import LoginNode
 
         self.name = config.name
+        self._config = config
         self._root = config.root.rstrip("/")
         self._jobs = f"{self._root}/clusters/{config.name}/jobs"
         self._node = LoginNode(config.connection, connections, config.login_nodes)
@@ -172,6 +175,10 @@ class SlurmCluster:
     ) -> Completed:
         """Run a command on the login node. Raises SystemFailure if it takes longer than `timeout_s`."""
         return await self._node.run(argv, timeout_s=timeout_s, on_output=on_output)
+
+    def checks(self) -> tuple[Check, ...]:
+        """Return what `steptime cluster check` looks at here."""
+        return slurm_checks(self._config, self.run, self._slurm, self._clock)
 
     def _folder(self, name: str) -> str:
         check_job_name(name)

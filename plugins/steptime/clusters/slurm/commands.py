@@ -14,6 +14,7 @@ from steptime.clusters.slurm.states import (
     read_squeue,
 )
 from steptime.errors import OutOfReach, SystemFailure, UserError, shown
+from steptime.frozen import Frozen
 
 _TIMEOUT_S = 60
 """Slurm's own commands give up after some 10 s when their daemon does not answer."""
@@ -21,8 +22,35 @@ _NOT_FOUND = 127
 """Exit code of `env` for a command that does not exist."""
 _HISTORY = "now-60days"
 """How far back sacct looks: without a time, it shows only what began today."""
+_LIMITS = ("MaxJobs", "MaxSubmitJobs", "MaxTRES", "MaxWall", "GrpTRES", "GrpJobs", "GrpSubmitJobs")
+"""Of an association, by sacctmgr's names; empty if not set."""
 _NAMES_AT_ONCE = 400
 """A command line is at most 128 KiB long, and a job's name at most 200 characters."""
+
+
+class Partition(Frozen):
+    """A line of sinfo: nodes of a partition that are alike."""
+
+    name: str
+    is_default: bool
+    is_up: bool
+    state: str
+    """Slurm's word for the nodes, such as `idle` or `drained*`."""
+    nodes: int
+    gres: str
+    """Of each node, such as `gpu:h100:8(S:0-1)`."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether jobs may run on these nodes, now or later."""
+        return not self.state.startswith(("down", "drain", "fail", "inval")) and not self.state.endswith("*")
+
+
+class Association(Frozen):
+    """What a user has in the accounting: an account, and the limits there that are set."""
+
+    account: str
+    limits: dict[str, str]
 
 
 class Silent(OutOfReach):
@@ -90,6 +118,38 @@ class SlurmCommands:
         except SystemFailure:
             return ()
         return tuple(sorted(set(done.stdout.split())))
+
+    async def partitions(self) -> list[Partition]:
+        """Return what sinfo shows this login. Raises SystemFailure if it fails, UserError without it."""
+        done = await self._slurm(["sinfo", "--noheader", "--format=%P|%a|%T|%D|%G"])
+        rows = [line.strip().split("|") for line in done.stdout.splitlines() if line.count("|") == 4]
+        return [
+            Partition(
+                name=name.rstrip("*"),
+                is_default=name.endswith("*"),
+                is_up=up == "up",
+                state=state,
+                nodes=int(nodes),
+                gres=gres,
+            )
+            for name, up, state, nodes, gres in rows
+        ]
+
+    async def associations(self, user: str) -> list[Association]:
+        """Return the accounts and limits of a user. Raises Silent if the accounting does not answer."""
+        asked = ["show", "assoc", f"user={user}", f"format=Account,{','.join(_LIMITS)}"]
+        try:
+            done = await self._slurm(["sacctmgr", "--noheader", "--parsable2", "--readonly", *asked])
+        except (SystemFailure, UserError) as error:
+            raise Silent(str(error)) from None
+        rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") == len(_LIMITS)]
+        return [
+            Association(
+                account=account,
+                limits={name: value for name, value in zip(_LIMITS, values, strict=True) if value},
+            )
+            for account, *values in rows
+        ]
 
     def ours(self, records: Iterable[JobRecord], names: Sequence[str]) -> dict[str, list[JobRecord]]:
         """Return the records of these names whose folders are below `root`, by name."""

@@ -10,6 +10,7 @@ from steptime.clusters.connections import split_address
 from steptime.clusters.slurm.binding import NumaBinding
 from steptime.clusters.slurm.node_check import NodeCheck
 from steptime.clusters.slurm.options import SlurmOptions, check_of_every_job
+from steptime.errors import UserError, shown
 from steptime.plug_points import CONTAINERS
 from steptime.recipes.config_files import check_each
 from steptime.recipes.models import Run
@@ -41,6 +42,8 @@ class Site(ClusterConfig):
     """Likewise."""
     permitted_qos: tuple[str, ...] | None = None
     """Likewise."""
+    owner_accounts: dict[str, str] = Field(default_factory=dict)
+    """The account of each DAG owner's jobs; if there are any, other owners are refused."""
     account_gpu_hours_per_month: dict[str, PositiveFloat] = Field(default_factory=dict)
     """What jobs of these accounts may take in a month, beside `gpu_hours_per_month` of all of them."""
     gpus_per_node: PositiveInt | None = None
@@ -92,6 +95,29 @@ class Site(ClusterConfig):
             name, _, values = option.removeprefix("--").partition("=")
             for value in values.split(",") if name in _PERMITTED else ():
                 self.require_permitted(name, value, _PERMITTED[name])
+
+    def options_of_owner(self, owner: str) -> dict[str, str]:
+        """Return the owner's account, if the file maps owners to accounts."""
+        return {"account": self.owner_accounts[owner]} if owner in self.owner_accounts else {}
+
+    def check_owner(self, run: Run, owner: str) -> None:
+        """Raise UserError for an owner who is not mapped to an account, and for the account of another."""
+        super().check_owner(run, owner)
+        if not self.owner_accounts:
+            return
+        file = f"config/clusters/{self.name}.yaml"
+        own = self.owner_accounts.get(owner)
+        if own is None:
+            raise UserError(
+                f"DAG owner '{shown(owner)}' has no account on cluster {self.name}: let the DAG have one "
+                f"of owner_accounts in {file} ({', '.join(self.owner_accounts)}), or add this one there."
+            )
+        asked = SlurmOptions.of(run.cluster_options).account or self.default_account
+        if asked != own:
+            raise UserError(
+                f"account '{shown(asked)}' is not that of DAG owner '{shown(owner)}' on cluster {self.name}, "
+                f"which is '{own}' (owner_accounts in {file}): ask for account {own}."
+            )
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
         """Return the run with these nodes excluded as well, unless they are asked for by name."""

@@ -1,0 +1,78 @@
+"""What `steptime cluster check` looks at: checks that a cluster kind contributes, and what they find."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from steptime.frozen import Frozen
+
+
+class Outcome(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not applicable"
+
+    @property
+    def mark(self) -> str:
+        """As people see it."""
+        return {Outcome.OK: "✓", Outcome.FAILED: "✗", Outcome.NOT_APPLICABLE: "–"}[self]
+
+
+class Finding(Frozen):
+    """What one check found."""
+
+    check: str
+    """The check's name, such as `login`."""
+    outcome: Outcome
+    found: str
+    """What is there, what is wrong, or why the check does not apply."""
+    remedy: str = ""
+    """What to do about a failure; empty if `found` says it."""
+
+    def __str__(self) -> str:
+        return f"{self.outcome.mark} {self.check}: {self.found}{self.remedy and f' → {self.remedy}'}"
+
+
+class CheckFailedError(Exception):
+    """A check found something wrong: what, and what to do about it."""
+
+    def __init__(self, found: str, remedy: str) -> None:
+        super().__init__(found)
+        self.remedy = remedy
+
+
+class NotApplicableError(Exception):
+    """A check has nothing to look at on this cluster: why."""
+
+
+class Check(NamedTuple):
+    """One line of `steptime cluster check`."""
+
+    name: str
+    look: Callable[[], Awaitable[str]]
+    """Returns what is there. Raises CheckFailedError, NotApplicableError, UserError or SystemFailure."""
+    is_required: bool = False
+    """Whether no later check can be made if this one fails."""
+
+
+def not_applicable(names: Sequence[str], why: str) -> tuple[Check, ...]:
+    """Return checks that never apply to a cluster kind."""
+
+    async def look() -> str:
+        raise NotApplicableError(why)
+
+    return tuple(Check(name, look) for name in names)
+
+
+def clock_difference(there: float, here: float, *, at_most_s: float) -> str:
+    """Return how far two clocks (Unix times) are apart. Raises CheckFailedError if that is too much."""
+    apart_s = there - here
+    way = "ahead of" if apart_s > 0 else "behind"
+    if abs(apart_s) > at_most_s:
+        raise CheckFailedError(
+            f"its clock is {abs(apart_s):.0f} s {way} this machine's",
+            "synchronize both machines by NTP (timedatectl): times of jobs and logs are compared",
+        )
+    return f"{abs(apart_s):.0f} s {way} this machine's clock"

@@ -1,0 +1,152 @@
+"""What `steptime cluster check` looks at on a Slurm cluster."""
+
+import re
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from steptime.clusters.base import Completed
+from steptime.clusters.checks import Check, CheckFailedError, NotApplicableError, clock_difference
+from steptime.clusters.slurm.commands import Partition, SlurmCommands
+from steptime.clusters.slurm.config import SlurmConfig
+from steptime.recipes.gpus import load_gpu_type
+
+_CLOCKS_APART_S = 60.0
+
+Command = Callable[..., Awaitable[Completed]]
+
+
+def slurm_checks(
+    config: SlurmConfig, run: Command, slurm: SlurmCommands, clock: Callable[[], Awaitable[float]]
+) -> tuple[Check, ...]:
+    """Return the checks of a Slurm cluster, given its commands on the login node and its clock."""
+    return (
+        Check("login", partial(_login, config, run), is_required=True),
+        Check("Slurm", partial(_partition, config, slurm), is_required=True),
+        Check("GPUs", partial(_gpus, config, slurm)),
+        Check("accounting", partial(_accounting, slurm)),
+        Check("submit limits", partial(_limits, config, run, slurm)),
+        Check("clock", partial(_clock, clock)),
+    )
+
+
+async def _login(config: SlurmConfig, run: Command) -> str:
+    asked = await run(["sh", "-c", 'echo "$(id -un) on $(uname -n)"'], timeout_s=60)
+    return f"{asked.stdout.strip()}, by connection '{config.connection}'"
+
+
+def _file(config: SlurmConfig) -> str:
+    return f"config/clusters/{config.name}.yaml"
+
+
+async def _own_partitions(config: SlurmConfig, slurm: SlurmCommands) -> list[Partition]:
+    """The lines of sinfo about the partition of the cluster's jobs."""
+    lines = await slurm.partitions()
+    names = config.partition.split(",") if config.partition else [one.name for one in lines if one.is_default]
+    return [one for one in lines if one.name in names]
+
+
+async def _partition(config: SlurmConfig, slurm: SlurmCommands) -> str:
+    own = await _own_partitions(config, slurm)
+    there = ", ".join(sorted({one.name for one in await slurm.partitions()})) or "none"
+    if not own and config.partition is None:
+        raise CheckFailedError(
+            f"Slurm has no default partition, and the file names none; partitions: {there}",
+            f"write partition: in {_file(config)}",
+        )
+    missing = set((config.partition or "").split(",")) - {"", *(one.name for one in own)}
+    if missing:
+        raise CheckFailedError(
+            f"Slurm shows this login no partition '{', '.join(sorted(missing))}'; partitions: {there}",
+            f"change partition: in {_file(config)}",
+        )
+    usable = sum(one.nodes for one in own if one.is_up and one.is_usable)
+    nodes = sum(one.nodes for one in own)
+    names = ", ".join(dict.fromkeys(one.name for one in own))
+    if not usable:
+        states = ", ".join(sorted({one.state for one in own}))
+        raise CheckFailedError(
+            f"no node of partition {names} can be used now ({nodes} nodes: {states})",
+            "ask the cluster's administrators ('sinfo -R' shows the reasons), or name another partition",
+        )
+    return f"partition {names}: {usable} of {nodes} nodes can be used"
+
+
+async def _gpus(config: SlurmConfig, slurm: SlurmCommands) -> str:
+    own = await _own_partitions(config, slurm)
+    lists = {gpus for one in own if (gpus := gpus_of(one.gres))}
+    if config.gpu_type == "cpu":
+        raise NotApplicableError("gpu_type is cpu: ranks are processes")
+    if config.gpu_option == "none":
+        raise NotApplicableError("gpu_option is none: Slurm gives whole nodes and counts no GPUs")
+    if not lists:
+        raise CheckFailedError(
+            "the nodes of the partition have no GPUs in Slurm (GRES 'gpu')",
+            f"name a partition with GPUs, or write gpu_option: none in {_file(config)} if the site has no "
+            "GRES",
+        )
+    shown = ", ".join(sorted(f"{count} × {kind or 'gpu'}" for kind, count in lists))
+    most = max(count for _, count in lists)
+    if config.gpus_per_node is not None and config.gpus_per_node > most:
+        raise CheckFailedError(
+            f"gpus_per_node is {config.gpus_per_node}, and nodes have {shown}",
+            f"write gpus_per_node: {most} in {_file(config)}",
+        )
+    word = (load_gpu_type(config.gpu_type).product or config.gpu_type).lower()
+    kinds = {kind for kind, _ in lists if kind}
+    if not kinds:
+        raise NotApplicableError(
+            f"nodes have {shown}, and Slurm does not say of which type: node_check in the file compares it "
+            "before a training"
+        )
+    if not any(word in kind.lower() for kind in kinds):
+        raise CheckFailedError(
+            f"gpu_type is {config.gpu_type}, and nodes have {shown}",
+            f"change gpu_type (a key of config/gpus.yaml) or partition in {_file(config)}",
+        )
+    return f"{shown} a node, as expected ({config.gpu_type})"
+
+
+def gpus_of(gres: str) -> tuple[str, int] | None:
+    """Return the type, if Slurm has one, and number of the GPUs of a node's GRES: `gpu:h100:8(S:0-1)`.
+
+    >>> gpus_of("gpu:h100:8(S:0-1),nvme:1"), gpus_of("gpu:8"), gpus_of("(null)")
+    (('h100', 8), ('', 8), None)
+    """
+    found = re.search(r"(?:^|,)gpu(?::(?P<kind>[A-Za-z][^:,(]*))?:(?P<count>\d+)", gres)
+    return (found["kind"] or "", int(found["count"])) if found else None
+
+
+async def _accounting(slurm: SlurmCommands) -> str:
+    await slurm.sacct("--name", ["steptime-check"], [])
+    if not slurm.has_accounting:
+        raise NotApplicableError("this Slurm keeps none: how a job ended is read from its own record")
+    return "sacct answers"
+
+
+async def _limits(config: SlurmConfig, run: Command, slurm: SlurmCommands) -> str:
+    if not slurm.has_accounting:
+        raise NotApplicableError("Slurm keeps them in its accounting, which this one does not have")
+    user = (await run(["id", "-un"], timeout_s=60)).stdout.strip()
+    associations = await slurm.associations(user)
+    if not associations:
+        raise NotApplicableError(f"the accounting has no entry for user {user}, so no limits")
+    account = config.default_account
+    accounts = sorted({one.account for one in associations})
+    if account is not None and account not in accounts:
+        raise CheckFailedError(
+            f"user {user} has no account '{account}'; accounts: {', '.join(accounts)}",
+            f"change account: in {_file(config)}, or ask for that account",
+        )
+    limits = [
+        f"account {one.account}: {', '.join(f'{name} {value}' for name, value in one.limits.items())}"
+        for one in associations
+        if account in (None, one.account) and one.limits
+    ]
+    return "; ".join(dict.fromkeys(limits)) or f"none for user {user} ({', '.join(accounts)})"
+
+
+async def _clock(clock: Callable[[], Awaitable[float]]) -> str:
+    before = time.time()
+    there = await clock()
+    return clock_difference(there, (before + time.time()) / 2, at_most_s=_CLOCKS_APART_S)

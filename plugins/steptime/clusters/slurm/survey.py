@@ -1,0 +1,95 @@
+"""What a Slurm cluster's login node shows of the site, to write the cluster's file from."""
+
+from collections.abc import Sequence
+
+from steptime.clusters.connections import Connections
+from steptime.clusters.slurm.checks import Command, gpus_of
+from steptime.clusters.slurm.commands import Partition, Silent, SlurmCommands
+from steptime.clusters.slurm.config import SlurmConfig
+from steptime.frozen import Frozen
+from steptime.plug_points import CONTAINERS
+from steptime.recipes.gpus import gpu_types
+
+_FOLDERS = r"""
+for folder in "$SCRATCH" "$WORK" "$PROJECT" "$HOME"; do
+    [ -z "$folder" ] || [ ! -d "$folder" ] || [ ! -w "$folder" ] || printf '%s\n' "$folder"
+done
+"""
+_PYTHONS = r"""
+for python in python3.11 python3.12 python3.13 python3; do
+    "$python" -c 'import hashlib; hashlib.file_digest' 2>/dev/null && echo "$python" || :
+done
+"""
+
+
+class Survey(Frozen):
+    """What a login node shows."""
+
+    where: str
+    """User and host."""
+    partitions: tuple[Partition, ...]
+    accounts: tuple[str, ...]
+    """Of the user; empty if the accounting has none."""
+    containers: tuple[str, ...]
+    """The programs for images that work there, by their names in a cluster's file."""
+    folders: tuple[str, ...]
+    """Folders that the user may write to, the likeliest for `work_dir` first."""
+    pythons: tuple[str, ...]
+    """Interpreters of 3.11 or newer."""
+
+    @property
+    def suggested_partition(self) -> Partition | None:
+        """The default partition if it has GPUs, else the first that has some, else the default."""
+        return min(
+            self.partitions,
+            key=lambda one: (gpus_of(one.gres) is None, not one.is_default, not one.is_usable),
+            default=None,
+        )
+
+
+def gpu_type_of(partition: Partition) -> str | None:
+    """Return the key of config/gpus.yaml that Slurm's type of GPU is; None if it names no type or another."""
+    found = gpus_of(partition.gres)
+    if found is None:
+        return "cpu"
+    kind = found[0].lower()
+    words = {
+        (described.product or name).lower(): name for name, described in gpu_types().items() if described
+    }
+    fitting = [word for word in words if kind and word in kind]
+    return words[max(fitting, key=len)] if fitting else None
+
+
+async def _lines(run: Command, script: str) -> list[str]:
+    return (await run(["sh", "-c", script], timeout_s=60)).stdout.splitlines()
+
+
+async def survey(connection: str, connections: Connections, login_nodes: Sequence[str] = ()) -> Survey:
+    """Look at the login node that the connection leads to. Raises UserError or SystemFailure."""
+    from steptime.clusters.slurm.ssh import LoginNode
+
+    node = LoginNode(connection, connections, login_nodes)
+    slurm = SlurmCommands(node.run, cluster=connection, root="")
+    try:
+        user, host = (await node.run(["sh", "-c", "echo $(id -un) $(uname -n)"], timeout_s=60)).stdout.split()
+        try:
+            accounts = tuple(dict.fromkeys(one.account for one in await slurm.associations(user)))
+        except Silent:
+            accounts = ()
+        containers = []
+        for name in CONTAINERS.names():
+            launcher = CONTAINERS.load(name)
+            if launcher.probe and SlurmConfig.starts(launcher):
+                asked = await node.run(launcher.probe, timeout_s=60)
+                if asked.exit_code == 0 and launcher.probe_prints in asked.stdout:
+                    containers.append(name)
+        return Survey(
+            where=f"{user} on {host}",
+            partitions=tuple(await slurm.partitions()),
+            accounts=accounts,
+            containers=tuple(sorted(containers, key=("pyxis", "apptainer", "bwrap").index)),
+            folders=tuple(dict.fromkeys(await _lines(node.run, _FOLDERS))),
+            pythons=tuple(await _lines(node.run, _PYTHONS)),
+        )
+    finally:
+        await node.close()

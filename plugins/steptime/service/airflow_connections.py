@@ -1,0 +1,79 @@
+"""Connections for the command line: those that the Airflow of this machine keeps, wherever it keeps them."""
+
+import asyncio
+import json
+import os
+import sys
+
+from steptime import settings
+from steptime.clusters.connections import Connection
+from steptime.errors import SystemFailure, UserError
+from steptime.service import connection_file
+from steptime.service.standalone_config import child_environment
+
+_TIMEOUT_S = 180
+_NOT_FOUND = "Connection not found"
+
+
+async def airflow_connection(name: str) -> Connection:
+    """Return the Airflow connection `name`.
+
+    It is looked up in the file of connections that steptime creates, then by the command `airflow connections
+    get`, which knows the environment, secrets backends and the database. That is the Airflow of `steptime up`
+    if there is one, else the one that AIRFLOW_HOME leads to.
+
+    Raises UserError if there is no such connection, SystemFailure if Airflow does not answer.
+    """
+    if (kept := connection_file.find(name)) is not None:
+        return kept
+    environment = _environment()
+    if environment is None:
+        raise UserError(
+            f"no Airflow here could know the connection '{name}': start one with 'steptime up' and make the "
+            "connection there, under Admin, Connections, or set AIRFLOW_HOME to that of your own Airflow."
+        )
+    return await _asked(name, environment)
+
+
+def _environment() -> dict[str, str] | None:
+    """The environment of the Airflow to ask; None if there is none."""
+    if (settings.airflow_home() / "airflow.cfg").exists():
+        return child_environment()
+    return dict(os.environ) if "AIRFLOW_HOME" in os.environ else None
+
+
+async def _asked(name: str, environment: dict[str, str]) -> Connection:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "airflow", "connections", "get", name, "--output", "json"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            stdout, stderr = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise SystemFailure(
+            f"'airflow connections get {name}' did not answer within {_TIMEOUT_S} s"
+        ) from None
+    if process.returncode:
+        said = (stderr or stdout).decode(errors="replace").strip().splitlines()
+        if any(_NOT_FOUND in line for line in said):
+            raise UserError(
+                f"Airflow has no connection '{name}': make it in the UI under Admin, Connections, or set "
+                f"AIRFLOW_CONN_{name.upper()}."
+            )
+        raise SystemFailure(f"'airflow connections get {name}' failed: {said[-1] if said else 'no output'}")
+    [kept] = json.loads(stdout[stdout.index(b"[") :])
+    return Connection(
+        name=name,
+        kind=kept["conn_type"] or "",
+        host=kept["host"] or "",
+        port=int(kept["port"]) if kept["port"] else None,
+        login=kept["login"] or "",
+        password=kept["password"] or "",
+        extra=kept["extra_dejson"] or {},
+    )

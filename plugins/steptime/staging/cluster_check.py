@@ -1,0 +1,240 @@
+"""Checks a cluster before anything runs there: what its kind contributes, and what every kind needs."""
+
+import asyncio
+import posixpath
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+
+from steptime.clusters.base import Cluster
+from steptime.clusters.checks import Check, CheckFailedError, Finding, NotApplicableError, Outcome
+from steptime.clusters.config import ClusterConfig, open_cluster
+from steptime.clusters.connections import Connections
+from steptime.clusters.containers import ImageForm, Launcher
+from steptime.errors import SystemFailure, UserError, shown
+from steptime.plug_points import CONTAINERS
+from steptime.recipes.megatron_bridge import hub_files
+from steptime.recipes.models import Run
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.recipes.workloads import load_workloads
+from steptime.staging.checking import check_plan
+from steptime.staging.stage import find_image, python_version, require_hub_files
+
+_TIMEOUT_S = 180
+"""Of one check: a Slurm command may take a minute, a pod of Run:ai longer to start."""
+
+
+def runs_to_check(config: ClusterConfig, workload: str | None) -> tuple[Run, ...]:
+    """Return what a check asks for: the default run of `workload`, or of each that fits the cluster.
+
+    Raises UserError if the cluster can run nothing of the workload.
+    """
+    if workload is not None:
+        planned = plan(PlanRequest(workload=workload, cluster=config.name))
+        check_plan(planned)
+        return planned.runs[:1]
+    runs: list[Run] = []
+    for document in load_workloads()[0]:
+        if config.gpu_type in document.gpu_types:
+            runs += plan(PlanRequest(workload=document.workload, cluster=config.name)).runs[:1]
+    return tuple(runs)
+
+
+async def check_cluster(
+    config: ClusterConfig,
+    connections: Connections,
+    runs: Sequence[Run],
+    report: Callable[[Finding], None],
+) -> tuple[Finding, ...]:
+    """Make every check of a cluster, in order; `report` gets each finding as it comes.
+
+    `runs` are what the cluster should be able to run. Nothing is submitted. What can be checked only after a
+    required check, such as the login, is reported as not applicable if that fails.
+    """
+    findings: list[Finding] = []
+    blocked_by: str | None = None
+    async with AsyncExitStack() as stack:
+        try:
+            cluster = await stack.enter_async_context(open_cluster(config, connections))
+        except (UserError, SystemFailure) as error:
+            found = Finding(check="login", outcome=Outcome.FAILED, found=str(error))
+            report(found)
+            return (found,)
+        for check in (*cluster.checks(), *_common(cluster, config, runs)):
+            if blocked_by is None:
+                found = await _look(check)
+            else:
+                why = f"cannot be checked before {blocked_by}"
+                found = Finding(check=check.name, outcome=Outcome.NOT_APPLICABLE, found=why)
+            if check.is_required and found.outcome is Outcome.FAILED:
+                blocked_by = check.name
+            findings.append(found)
+            report(found)
+    return tuple(findings)
+
+
+async def _look(check: Check) -> Finding:
+    made = partial(Finding, check=check.name)
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            return made(outcome=Outcome.OK, found=await check.look())
+    except NotApplicableError as reason:
+        return made(outcome=Outcome.NOT_APPLICABLE, found=str(reason))
+    except CheckFailedError as failure:
+        return made(outcome=Outcome.FAILED, found=str(failure), remedy=failure.remedy)
+    except (UserError, SystemFailure) as error:
+        return made(outcome=Outcome.FAILED, found=str(error))
+    except TimeoutError:
+        return made(
+            outcome=Outcome.FAILED,
+            found=f"no answer within {_TIMEOUT_S} s",
+            remedy="look whether the cluster is overloaded, and check again",
+        )
+
+
+def _common(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> tuple[Check, ...]:
+    """What every kind of cluster needs."""
+    return (
+        Check("work_dir", partial(_work_dir, cluster, config), is_required=True),
+        Check("python", partial(_python, cluster, config)),
+        Check("container", partial(_container, cluster, config, runs)),
+        Check("images", partial(_images, cluster, config, runs)),
+        Check("placement", partial(_placement, cluster, config, runs)),
+        Check("Hugging Face cache", partial(_hub, cluster, config, runs)),
+    )
+
+
+async def _work_dir(cluster: Cluster, config: ClusterConfig) -> str:
+    path = posixpath.join(config.root, f".cluster-check-{uuid.uuid4().hex}")
+    content = path.encode()
+    try:
+        await cluster.write(path, content)  # under another name, synced and renamed
+        read = await cluster.read(path)
+        here = cluster.local_path(path)
+        if here is None:
+            await cluster.run(["rm", "-f", "--", path], timeout_s=60)
+        else:
+            await asyncio.to_thread(here.unlink)
+    except (SystemFailure, OSError) as error:
+        raise CheckFailedError(
+            str(error),
+            f"let the login's user create and rename files in {config.root}, or change work_dir: in "
+            f"config/clusters/{config.name}.yaml",
+        ) from None
+    if read != content:
+        raise CheckFailedError(
+            f"a file in {config.root} was read back with another content",
+            "use a file system that shows a renamed file at once",
+        )
+    return f"{config.root}: written, renamed and read back"
+
+
+async def _python(cluster: Cluster, config: ClusterConfig) -> str:
+    if config.gpu_type == "cpu":
+        return f"{config.python} is Python {await python_version(cluster, config)}"
+    if config.image_form is ImageForm.NAME:
+        raise NotApplicableError("runs use the Python of their image")
+    # What the scripts that import images need most.
+    asked = await cluster.run(
+        [
+            config.python,
+            "-c",
+            "import hashlib, platform; hashlib.file_digest; print(platform.python_version())",
+        ],
+        timeout_s=60,
+    )
+    if asked.exit_code:
+        raise CheckFailedError(
+            f"{config.python} is missing, or older than 3.11: {shown(asked.stderr.strip(), at_most=200)}",
+            f"install Python 3.11 there, or name it as python: in config/clusters/{config.name}.yaml",
+        )
+    return f"{config.python} is Python {asked.stdout.strip()}"
+
+
+async def _container(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> str:
+    if config.image_form is None:
+        if images := sorted({run.recipe.image for run in runs if run.recipe.image is not None}):
+            raise CheckFailedError(
+                f"container is none, and recipes for {config.gpu_type} run in images ({images[0]})",
+                "name the program that runs them (pyxis, apptainer, bwrap) as container: in "
+                f"config/clusters/{config.name}.yaml",
+            )
+        raise NotApplicableError(f"container is none, and no recipe for {config.gpu_type} needs an image")
+    launcher: Launcher = CONTAINERS.load(config.container)
+    if not launcher.probe:
+        raise NotApplicableError(f"the cluster itself starts jobs in images ({config.container})")
+    asked = await cluster.run(launcher.probe, timeout_s=60)
+    if asked.exit_code or launcher.probe_prints not in asked.stdout:
+        said = shown(asked.stderr.strip() or f"no {launcher.probe_prints} in its output", at_most=200)
+        raise CheckFailedError(
+            f"{config.container} does not work on the login node: {' '.join(launcher.probe)}: {said}",
+            f"install {config.container} there and on the nodes, or change container: in "
+            f"config/clusters/{config.name}.yaml",
+        )
+    return f"{config.container} works"
+
+
+async def _images(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> str:
+    names = sorted({run.recipe.image for run in runs if run.recipe.image is not None})
+    if config.image_form is None or not names:
+        raise NotApplicableError("no run here uses an image")
+    if config.image_form is ImageForm.NAME:
+        raise NotApplicableError("nodes fetch images themselves; the first run shows whether they can")
+    permitted = []
+    for name in names:
+        try:
+            config.require_permitted("image", name, "permitted_images")
+        except UserError:
+            continue
+        permitted.append(name)
+    places = {name: await find_image(cluster, config, name) for name in permitted}
+    unknown = [name for name, place in places.items() if place is None]
+    if not permitted or unknown == permitted:
+        why = "import_in_job is set" if config.import_in_job else f"{config.container} cannot ask a registry"
+        raise NotApplicableError(
+            f"{why}: the first run shows whether images can be fetched"
+            if permitted
+            else "permitted_images has no image of a recipe"
+        )
+    first, place = next((name, place) for name, place in places.items() if place is not None)
+    more = f"; {len(permitted) - 1} more" if len(permitted) > 1 else ""
+    return f"{first}: {place}{more}"
+
+
+async def _placement(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> str:
+    if not runs:
+        raise NotApplicableError(f"no recipe runs on {config.gpu_type}")
+    run = min(runs, key=lambda run: run.recipe.gpus)
+    test = config.placement_test(run)
+    if test is None:
+        raise NotApplicableError("this kind of cluster has no test that submits nothing")
+    asked = await cluster.run(test, timeout_s=60)
+    said = shown("; ".join(asked.stderr.split("\n")).strip("; "), at_most=300)
+    if asked.exit_code:
+        raise CheckFailedError(
+            f"{run.label} of {run.recipe.workload} would be refused: {said}",
+            "change what the cluster's file asks for (partition, account, gpu_option, gpus_per_node, "
+            f"extra_options): {' '.join(test)}",
+        )
+    return f"{run.label} of {run.recipe.workload} would be accepted"
+
+
+async def _hub(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> str:
+    needing = [run for run in runs if hub_files(run.recipe)]
+    if not needing:
+        raise NotApplicableError(f"no recipe for {config.gpu_type} that was looked at loads from the hub")
+    missing: list[UserError] = []
+    for run in needing:
+        try:
+            await require_hub_files(cluster, config, run)
+        except UserError as error:
+            missing.append(error)
+    if missing and len(runs) == 1:
+        raise missing[0]
+    if missing:
+        raise NotApplicableError(
+            f"{len(missing)} of {len(needing)} recipes by name find their files missing; 'steptime cluster "
+            f"check {config.name} --workload NAME' and 'steptime plan NAME' print the command for one"
+        )
+    return f"has the files of {len(needing)} recipes by name"

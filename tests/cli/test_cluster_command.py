@@ -1,0 +1,63 @@
+"""`steptime cluster`: a file that was added passes its check, on the mini Slurm."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from slurm_service import MiniSlurm
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.clusters.config import load_cluster
+from steptime.clusters.slurm.site import Site
+from steptime.service import connection_file
+from steptime.settings import config_dir
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def config(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the shipped configuration, which commands read and write."""
+    shutil.copytree(config_dir(), here / "config")
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(here / "config"))
+    return here / "config"
+
+
+@pytest.mark.slurm
+def test_a_cluster_that_was_added_passes_its_check(
+    config: Path, here: Path, slurm_of_session: MiniSlurm
+) -> None:
+    connection_file.keep(slurm_of_session.login)
+    add = ["cluster", "add", "sel", "--connection", "mini_slurm", "--gpu-type", "cpu"]
+    add += ["--work-dir", str(here / "work"), "--partition", "batch", "--container", "bwrap"]
+    printed = runner.invoke(app, [*add, "--dry-run"])
+    assert printed.exit_code == 0, printed.stderr
+    assert not (config / "clusters" / "sel.yaml").exists()
+
+    added = runner.invoke(app, add)
+    assert added.exit_code == 0, added.stderr
+    assert (config / "clusters" / "sel.yaml").read_text() == printed.stdout
+    cluster = load_cluster("sel")
+    assert isinstance(cluster, Site)
+    assert (cluster.partition, cluster.account, cluster.container) == ("batch", "root", "bwrap")
+
+    checked = runner.invoke(app, ["cluster", "check", "sel", "--format", "json"])
+    assert checked.exit_code == 0, checked.stdout
+    assert {one["outcome"] for one in json.loads(checked.stdout)["checks"]} == {"ok", "not applicable"}
+    again = runner.invoke(app, add)
+    assert isinstance(again.exception, ValueError)
+    assert "is there already" in str(again.exception)
+
+
+def test_a_failed_check_is_exit_code_2_and_an_unknown_cluster_is_refused(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AIRFLOW_HOME", raising=False)
+    file = config / "clusters" / "mini-slurm.yaml"
+    checked = runner.invoke(app, ["cluster", "check", file.stem])
+    assert checked.exit_code == 2
+    assert "✗ login: no Airflow here could know the connection 'mini_slurm'" in checked.stdout
+    unknown = runner.invoke(app, ["cluster", "check", "nowhere"])
+    assert "unknown cluster 'nowhere'" in str(unknown.exception)

@@ -1,0 +1,225 @@
+"""What `steptime cluster check` finds, on a real Slurm with each fault made on purpose."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm_faults import stop_daemon
+from slurm_service import MiniSlurm
+from stand_ins.runai import RunaiStandIn
+
+from steptime.clusters.checks import CheckFailedError, Finding, Outcome, clock_difference
+from steptime.clusters.config import ClusterConfig
+from steptime.clusters.connections import Connection, Connections
+from steptime.clusters.local.cluster import LocalConfig
+from steptime.clusters.runai.config import RunaiConfig
+from steptime.clusters.slurm.cluster import SlurmConfig
+from steptime.clusters.slurm.survey import gpu_type_of, survey
+from steptime.recipes.models import Run
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.staging.cluster_check import check_cluster, runs_to_check
+
+from .login_node import LoginNode
+from .ssh_site import known
+
+STAND_INS = Path(__file__).parents[1] / "stand_ins"
+OF_SLURM = pytest.mark.slurm
+H100 = "batch*|up|idle|8|gpu:h100:8(S:0-1)"
+
+MakeConfig = Callable[..., SlurmConfig]
+
+
+async def findings(
+    config: ClusterConfig, connections: Connections, runs: tuple[Run, ...] = ()
+) -> dict[str, Finding]:
+    """What a check finds, by name; it is reported in the same order."""
+    reported: list[Finding] = []
+    found = await check_cluster(config, connections, runs, reported.append)
+    assert list(found) == reported
+    return {one.check: one for one in found}
+
+
+def failed(found: dict[str, Finding]) -> set[str]:
+    return {name for name, one in found.items() if one.outcome is Outcome.FAILED}
+
+
+@pytest.fixture
+def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
+    """A login node of the mini Slurm whose programs a test may replace."""
+    node = LoginNode(slurm_of_session, tmp_path / "login")
+    yield node
+    node.stop()
+
+
+def a_run(gpu_type: str = "h100", **asked: Any) -> Run:
+    return plan(PlanRequest(workload="llama3.1", size="8b", gpu_type=gpu_type, **asked)).runs[0]
+
+
+@OF_SLURM
+async def test_a_whole_cluster_passes(make_slurm_config: MakeConfig, node: LoginNode, tmp_path: Path) -> None:
+    config = make_slurm_config(container="bwrap", partition="batch")
+    tiny = plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
+    found = await findings(config, node.connections, (tiny,))
+    assert failed(found) == set()
+    assert found["Slurm"].found == "partition batch: 8 of 8 nodes can be used"
+    assert {name for name, one in found.items() if one.outcome is Outcome.NOT_APPLICABLE} == {
+        *("GPUs", "images", "Hugging Face cache")
+    }
+    assert str(found["container"]) == "✓ container: bwrap works"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".cluster-check")] == []
+
+
+@OF_SLURM
+async def test_a_host_with_another_key_blocks_all_other_checks(
+    make_slurm_config: MakeConfig, node: LoginNode
+) -> None:
+    other_key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
+    found = await findings(make_slurm_config(), known({"mini_slurm": node.login(host_key=other_key)}))
+    assert "shows a key that is not trusted" in found["login"].found
+    assert failed(found) == {"login"}
+    assert found["work_dir"].found == "cannot be checked before login"
+
+
+@OF_SLURM
+async def test_a_refused_login_names_where_to_look(make_slurm_config: MakeConfig, node: LoginNode) -> None:
+    node.stop()
+    node.start(admits=False)
+    found = await findings(make_slurm_config(), node.connections)
+    assert failed(found) == {"login"}
+    assert "see to its key or password in the connection" in found["login"].found
+
+
+FAULTS = {
+    "work_dir": (
+        {"work_dir": "/proc/steptime"},
+        {},
+        "could not be written",
+        "let the login's user create and rename files in /proc/steptime",
+    ),
+    "container": ({"container": "bwrap"}, {"bwrap": "exit 127"}, "bwrap does not work", "install bwrap"),
+    "clock": ({}, {"date": "echo $(($($real +%s) + 600))"}, "s ahead of this machine's", "NTP"),
+    "python": ({"python": "python2"}, {}, "has no python2", ""),
+    "Slurm": (
+        {"partition": "gone"},
+        {},
+        "no partition 'gone'; partitions: batch, preempt, preempt-cancel",
+        "change partition:",
+    ),
+    "submit limits": ({"account": "nobody"}, {}, "has no account 'nobody'; accounts: root", "account:"),
+    "GPUs": (
+        {"gpu_type": "b200"},
+        {"sinfo": f"echo '{H100}'"},
+        "gpu_type is b200, and nodes have 8 × h100",
+        "change gpu_type",
+    ),
+}
+"""By the check that finds them: fields of the file, programs of the login node, what is found, the remedy."""
+
+
+@OF_SLURM
+@pytest.mark.parametrize("check", FAULTS)
+async def test_each_fault_is_found_by_its_check(
+    make_slurm_config: MakeConfig, node: LoginNode, check: str
+) -> None:
+    fields, programs, words, remedy = FAULTS[check]
+    for name, script in programs.items():
+        node.command(name, script)
+    found = await findings(make_slurm_config(**fields), node.connections)
+    assert failed(found) == {check}
+    assert words in found[check].found
+    assert remedy in found[check].remedy
+
+
+@OF_SLURM
+async def test_an_accounting_that_is_away_fails_and_one_that_is_not_kept_does_not(
+    make_slurm_config: MakeConfig, node: LoginNode, mini_slurm: MiniSlurm
+) -> None:
+    node.command("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    found = await findings(make_slurm_config(), node.connections)
+    assert failed(found) == set()
+    assert found["accounting"].found.startswith("this Slurm keeps none")
+
+    stop_daemon(mini_slurm.home, "slurmdbd", kill=False)
+    found = await findings(make_slurm_config(), mini_slurm.connections)
+    assert failed(found) == {"accounting", "submit limits"}
+    assert "sacct failed on mini" in found["accounting"].found
+
+
+@OF_SLURM
+async def test_images_are_looked_for_in_their_registry_and_nothing_is_fetched(
+    make_slurm_config: MakeConfig, node: LoginNode, tmp_path: Path
+) -> None:
+    node.command("sinfo", f"echo '{H100}'")
+    (node.bin / "enroot").symlink_to(STAND_INS / "enroot")
+    config = make_slurm_config(gpu_type="h100", container="bwrap")
+    found = await findings(config, node.connections, (a_run(),))
+    assert failed(found) <= {"placement"}  # the mini Slurm knows no GPUs of that type
+    assert "its registry has docker://nvcr.io#nvidia/nemo" in found["images"].found
+    assert found["GPUs"].found == "8 × h100 a node, as expected (h100)"
+    assert not (tmp_path / "images").exists()
+
+    (node.bin / "fault").write_text("unauthorized")
+    found = await findings(config, node.connections, (a_run(),))
+    assert "the registry refused the login" in found["images"].found
+
+    found = await findings(make_slurm_config(gpu_type="h100"), node.connections, (a_run(),))
+    assert "container is none, and recipes for h100 run in images" in found["container"].found
+
+
+@OF_SLURM
+async def test_a_login_node_shows_what_its_cluster_file_needs(node: LoginNode) -> None:
+    node.command("sinfo", f"echo 'debug|up|idle|1|(null)'; echo '{H100}'")
+    seen = await survey("mini_slurm", node.connections)
+    assert seen.suggested_partition is not None
+    assert seen.suggested_partition.name == "batch"
+    assert gpu_type_of(seen.suggested_partition) == "h100"
+    assert "root" in seen.accounts
+    assert seen.containers == ("bwrap",)
+    assert seen.pythons[0] == "python3.11"
+    assert seen.folders
+
+
+async def test_a_local_cluster_passes(make_config: Callable[..., LocalConfig], tmp_path: Path) -> None:
+    tiny = plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
+    assert failed(await findings(make_config(), known({}), (tiny,))) == set()
+
+    (tmp_path / "file").touch()
+    found = await findings(make_config(work_dir=str(tmp_path / "file" / "work"), gpu_type="h100"), known({}))
+    assert failed(found) >= {"work_dir", "GPUs"}
+
+
+async def test_a_runai_cluster_without_its_project_or_secret_is_named(
+    make_runai_config: Callable[..., RunaiConfig],
+    runai_connections: Connections,
+    runai_server: RunaiStandIn,
+) -> None:
+    found = await findings(make_runai_config(project="gone"), runai_connections)
+    assert failed(found) == {"project"}
+    assert "shows no project 'gone'" in found["project"].found
+
+    async def wrong(name: str) -> Connection:
+        return replace(await runai_connections(name), password="wrong")
+
+    found = await findings(make_runai_config(), wrong)
+    assert failed(found) == {"login"}
+    assert "wrong" not in str(found["login"])
+
+    (found_whole,) = [await findings(make_runai_config(), runai_connections)]
+    assert failed(found_whole) == set()
+    assert found_whole["clock"].outcome is Outcome.OK
+
+
+def test_without_a_workload_a_check_is_about_all_that_fits(make_config: Callable[..., LocalConfig]) -> None:
+    config = make_config().model_copy(update={"name": "local"})
+    runs = runs_to_check(config, None)
+    assert {run.recipe.gpu_type for run in runs} == {"cpu"}
+    assert len(runs) > 1
+    assert [run.recipe.workload for run in runs_to_check(config, "llama3.1")] == ["llama3.1-25.04"]
+
+
+def test_clocks_that_are_apart_are_told_by_how_much() -> None:
+    assert clock_difference(100, 130, at_most_s=60) == "30 s behind this machine's clock"
+    with pytest.raises(CheckFailedError, match="90 s ahead of this machine's"):
+        clock_difference(190, 100, at_most_s=60)
