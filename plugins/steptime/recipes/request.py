@@ -109,7 +109,8 @@ class PlanRequest(Frozen):
     load_checkpoint: str | None = option(
         "Run",
         "Only load the checkpoint in this folder of the cluster (the one above weights/), time it, and train "
-        "one step. Its step follows from its name; without one there it is max_steps.",
+        "one step. Its step follows from its name; without one there it is max_steps. Name only a folder "
+        "that you trust: PyTorch unpickles parts of a checkpoint, and so runs code that is in them.",
         needs="With one number of GPUs",
         examples=["/shared/checkpoints/default--None=0.0000-epoch=0-consumed_samples=12800.0"],
     )
