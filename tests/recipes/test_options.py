@@ -279,7 +279,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({**SLURM, "exclude": "n1,,n2"}, "exclude 'n1,,n2' cannot be given to Slurm"),
     (
         {**SLURM, "additional_slurm_params": "job-name=x"},
-        "'job-name' cannot be given, because steptime finds and",
+        "'job-name' cannot be given, because steptime submits and",
     ),
     ({**SLURM, "additional_slurm_params": "requeue"}, "'requeue' cannot be given, because steptime"),
     ({**SLURM, "additional_slurm_params": "array=1-9"}, "'array' cannot be given"),
