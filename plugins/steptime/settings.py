@@ -72,6 +72,11 @@ def collected_logs_dir() -> Path:
     return home() / "logs-collected"
 
 
+def imported_dir() -> Path:
+    """Return the folder with the logs of imported runs."""
+    return home() / "imported"
+
+
 def default_cluster() -> str:
     """Return the cluster of work that names none: `STEPTIME_DEFAULT_CLUSTER`, else this machine."""
     return os.environ.get("STEPTIME_DEFAULT_CLUSTER") or "local"

@@ -53,7 +53,6 @@ FLAGS = [
         "results --gpus 2 trend",
         "--gpus stands before 'trend', where nothing reads",
     ),
-    Bad("the like of archive", "archive -o x restore y", "--output stands before 'restore', where nothing"),
     Bad("typo in a flag", f"{PLAN} --sise 8b", "unknown option '--sise' of 'steptime plan': did you mean"),
     Bad("flag without its value", f"{PLAN} --size", "Option '--size' requires an argument."),
     Bad("flag that takes none", f"{PLAN} --show-script=1", "Option '--show-script' does not take a value."),

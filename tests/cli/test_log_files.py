@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from steptime.cli.logs import RunLogs, find_logs, group_by_run, short_names
+from steptime.cli.logs import short_names
 from steptime.errors import UserError
+from steptime.logs.finding import RunLogs, find_logs, group_by_run
 
 
 def make(folder: Path, *names: str) -> list[Path]:

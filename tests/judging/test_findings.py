@@ -13,7 +13,7 @@ USUAL = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.995]
 
 def cell(gpus: int, standing: Standing) -> Finding:
     series = Series.of_row(
-        dict.fromkeys(of_series(), "x") | {"proxy": False, "gpus": gpus, "mode": "performance"}
+        dict.fromkeys(of_series(), "x") | {"proxy": False, "tuning": "", "gpus": gpus, "mode": "performance"}
     )
     return Finding(series, JudgedRun({}, 1.0, ""), standing)
 

@@ -137,7 +137,7 @@ def test_a_drift_is_advice_in_the_sentence() -> None:
         for level in (1.0, 1.05)
     ]
     series = Series.of_row(
-        dict.fromkeys(of_series(), "x") | {"proxy": False, "gpus": 2, "mode": "performance"}
+        dict.fromkeys(of_series(), "x") | {"proxy": False, "tuning": "", "gpus": 2, "mode": "performance"}
     )
     assert sentence(series, rows).endswith(
         ": 1 s, unchanged, after 2 runs. "

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from logs import line_forms
 from logs.line_forms import read_chunks
 
-from steptime.cli.logs import find_logs
 from steptime.errors import UserError
+from steptime.logs.finding import find_logs
 from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
 from steptime.logs.shapes import label_of

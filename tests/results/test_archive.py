@@ -1,246 +1,91 @@
-"""`steptime archive`: what goes into a file comes back whole, and nothing is overwritten."""
+"""`steptime archive` and `steptime results import`: what is written comes back, whoever wrote it."""
 
 import io
 import json
-import shutil
+import os
 import tarfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
+from logs import line_forms
 from stored import publish
 from typer.testing import CliRunner
 
-from steptime import __version__
-from steptime.cli import app, archive, main
-from steptime.errors import UserError
-from steptime.judging.comparison import compare_since
-from steptime.judging.judgements import accept
+from steptime.cli import app, archive
+from steptime.clusters.base import JobState, JobStatus
+from steptime.judging import comparison, judgements
+from steptime.judging.series import Series
+from steptime.logs.reader import read_log
+from steptime.recipes.models import Run
+from steptime.recipes.planning import PlanRequest, plan
 from steptime.results import judgement_rows
-from steptime.results.database import REVISION, close_engines
+from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
+LLMB = Path(__file__).parents[1] / "data" / "llmb-archive.tar.zst"
 LOG = b"step 1\n" * 1000
-BESIDE = {"end.json": b"{}", "run.json": b"{ }", "of-ranks.jsonl": b"[]", "job.sh": b"true\n"}
-BESIDE |= {"log-0.out.gz": b"\x1f", "notes.txt": b"1", "nccl.log": b"2", "cluster.yaml": b"3"}
+KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----"
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where commands run, with a store of eight runs, a level that is accepted, and a rejected run."""
+    """Where commands run, with a store and a state folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'first.db'}")
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def made_once(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Path:
-    """A folder with the store `first.db`, and with folders of its runs that nothing changes."""
-    made = tmp_path_factory.mktemp("archived")
-    store = Store(f"sqlite:///{made / 'first.db'}")
-    for number in range(8):
-        folder = made / "experiments" / f"run-{number}"
-        log = make_result("x").log.model_copy(update={"path": str(folder / "log-run.out")})
-        publish(store, make_result(f"run-{number}", submitted_at=1e9 + number, log=log))
-    bad = Verdict(checks=(Check(name="x", passed=False, message="Expected 20 steps, but found 3."),))
-    publish(store, make_result("bad", verdict=bad, submitted_at=2e9))
-    accept(store, "run-7", note="NeMo 2.8", accepted_by="ada")
-    close_engines()  # the whole store is in its file
-    folder = made / "experiments" / "run-3"
-    for name, content in {"log-run.out": LOG, **BESIDE, "profile.nsys-rep": b"x", "core": b"x"}.items():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    (folder / "code" / "checkpoints").mkdir(parents=True)
-    (folder / "code" / "checkpoints" / "weights.json").write_bytes(b"x" * 100_000)
-    (folder / "passwords.json").symlink_to("/etc/passwd")
-    return made
-
-
 @pytest.fixture
-def filled(here: Path, made_once: Path) -> Store:
-    shutil.copy(made_once / "first.db", here)
-    collected = here / "home" / "logs-collected" / "local" / "run-4"
-    collected.mkdir(parents=True)
-    (collected / "log-run.out").write_bytes(b"a copy")
+def filled(here: Path, make_result: MakeResult) -> Store:
+    """A store of two runs with logs, one of which is accepted, and of a rejected run without."""
+    store = Store()
+    for number in range(2):
+        folder = here / "experiments" / f"run-{number}"
+        folder.mkdir(parents=True)
+        (folder / "log-run.out").write_bytes(LOG)
+        (folder / "run.json").write_bytes(b"{ }")
+        (folder / "profile.nsys-rep").write_bytes(b"x")
+        (folder / "passwords.json").symlink_to("/etc/passwd")
+        own = make_result("x")
+        log = own.log.model_copy(update={"path": str(folder / "log-run.out")})
+        numbers = {"log": log, "measurement": measure(own.run, log)}
+        publish(store, make_result(f"run-{number}", submitted_at=1e9 + number, **numbers))
+    bad = Verdict(checks=(Check(name="x", passed=False, message="It failed."),))
+    failed = JobStatus(state=JobState.FAILED, exit_code=1)
+    publish(store, make_result("bad", verdict=bad, status=failed, submitted_at=2e9))
+    judgements.accept(store, "run-1", note="NeMo 2.8", accepted_by="ada")
+    return store
+
+
+def call(*arguments: str, code: int = 0) -> str:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def refusal(*arguments: str) -> str:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1
+    return str(done.exception or done.output)
+
+
+def other_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{here / 'other.db'}")
     return Store()
 
 
-def call(*arguments: str) -> str:
-    done = CliRunner().invoke(app, ["archive", *arguments], catch_exceptions=False)
-    assert done.exit_code == 0
-    return done.stdout
-
-
-def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-    monkeypatch.setattr("sys.argv", ["steptime", "archive", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    printed = capsys.readouterr()
-    assert (ended.value.code, printed.out, printed.err.count("\n")) == (1, "", 1)
-    return printed.err
-
-
-def everything(store: Store) -> list[dict[str, Any]]:
-    rows = store.results(include_rejected=True)
-    return [archive._tables(store, row["job_name"]) for row in rows]
-
-
-def judged(store: Store) -> list[tuple[Any, ...]]:
-    names = ("job_name", "verdict", "rests_on", "drift")
-    return [tuple(row[name] for name in names) for row in judgement_rows.judged_rows(store, {})]
-
-
-def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = call("-o", "all.tar.zst")
-    other = Store(f"sqlite:///{here / 'other.db'}")
-    monkeypatch.setenv("STEPTIME_STORE_URL", other.url)
-
-    back = call("restore", "all.tar.zst")
-
-    assert told.startswith("archived: 9 runs, ")
-    assert told.endswith(" kB in all.tar.zst; of 7 this machine has no log\n")
-    folder = here / "home" / "restored" / "all"
-    assert back == f"restored: 9 runs; logs and config are in {folder}\n"
-    assert everything(other) == everything(filled)
-    assert judged(other) == judged(filled)
-    assert [row["job_name"] for row in other.results(search="llama RUN-3")] == ["run-3"]
-    whole = everything(other)[1]
-    assert {name: bool(rows) for name, rows in whole.items()} == {
-        "runs": True,
-        "accepted_levels": True,
-        "checkpoints": False,
-        "readings": True,
-        "records": True,
-        "steps": True,
-        "validations": True,
-    }
-    logs = {path.parent.name: path.read_bytes() for path in (folder / "logs").rglob("log-run.out")}
-    assert sorted(logs.values()) == sorted([LOG, b"a copy"])
-    (of_run_3,) = (folder / "logs" / name for name, content in logs.items() if content == LOG)
-    assert {path.name: path.read_bytes() for path in of_run_3.iterdir()} == {"log-run.out": LOG, **BESIDE}
-    assert (folder / "config" / "workloads" / "llama3.1-25.04.yaml").is_file()
-    manifest = json.loads((folder / "manifest.json").read_bytes())
-    assert manifest.pop("made_at") == pytest.approx(time.time(), abs=600)
-    assert manifest == {"archive": 1, "revision": REVISION, "steptime": __version__}
-
-
-@pytest.mark.long
-def test_it_goes_through_either_kind_of_database(
-    filled: Store, here: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = everything(filled)
-    for place, url in enumerate((store_url, f"sqlite:///{here / 'third.db'}")):
-        call("-o", f"{place}.tar.zst")
-        monkeypatch.setenv("STEPTIME_STORE_URL", url)
-        call("restore", f"{place}.tar.zst")
-        assert everything(Store()) == first
-
-
-@pytest.mark.parametrize("missing", [1, 5, 1000])
-def test_one_that_is_cut_anywhere_is_refused(
-    filled: Store,
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    missing: int,
-) -> None:
-    call("-o", "all.tar.zst")
-    (here / "cut.tar.zst").write_bytes((here / "all.tar.zst").read_bytes()[:-missing])
-
-    told = refusal(capsys, monkeypatch, "restore", "cut.tar.zst", "--into", "back")
-
-    assert told.endswith("'cut.tar.zst' cannot be read as an archive: it is cut.\n")
-    assert not (here / "back").exists()
-
-
-def test_a_part_of_a_store(filled: Store) -> None:
-    assert call("--state", "rejected", "-o", "bad.tar.zst").startswith("archived: 1 run, ")
-
-
-def test_runs_that_join_a_series_are_judged_together_with_it(
-    filled: Store, here: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call("-o", "first.tar.zst")
-    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{here / 'second.db'}")
-    other = Store()
-    for number, level in enumerate((0.2, 0.3)):
-        publish(other, make_result(f"other-{number}", submitted_at=2e9 + number, step_times=[level] * 20))
-
-    call("restore", "first.tar.zst")
-
-    row = compare_since(other, 0).rows[0]
-    assert row["job_name"] == "other-1"
-    assert None not in {verdict for _, verdict, *_ in judged(other)}
-    assert row["baseline_runs"] == 2, "run-7, whose level was accepted, and other-0"
-
-
-def test_how_runs_scale_follows_from_those_that_are_there(
-    here: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run comes without its base, and is that of a run that was there."""
-    first, other = (Store(f"sqlite:///{here / name}.db") for name in ("first", "other"))
-    for store, gpus in ((first, 1), (first, 2), (other, 4)):
-        publish(store, make_result(f"of-{gpus}", gpus=gpus, dag_run_id=f"{gpus}", submitted_at=1e9 + gpus))
-    archive.write_archive(first, first.results(gpus=2), here / "part.tar.zst")
-
-    monkeypatch.setenv("STEPTIME_STORE_URL", other.url)
-    call("restore", "part.tar.zst")
-
-    assert [row["scaling_base_jobs"] for row in other.results()] == ["of-2", None]
-
-
-def test_runs_that_are_there_stay_and_are_told(
-    filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult
-) -> None:
-    call("-o", "all.tar.zst")
-    other = Store(f"sqlite:///{here / 'other.db'}")
-    monkeypatch.setenv("STEPTIME_STORE_URL", other.url)
-    for name in ("run-2", "run-5"):
-        publish(other, make_result(name, step_times=[9.0] * 20))
-    kept = other.run("run-5")
-
-    back = call("restore", "all.tar.zst", "--into", "first").splitlines()
-    again = call("restore", "all.tar.zst", "--into", "second").splitlines()
-
-    assert back == [
-        "restored: 7 runs; logs and config are in first",
-        "in the store already, and left as it was: 2 runs",
-        "the archive has otherwise: run-2, run-5",
-    ]
-    assert again[:2] == [
-        "restored: 0 runs; logs and config are in second",
-        "in the store already, and left as it was: 9 runs",
-    ]
-    assert other.run("run-5") == kept
-    assert other.count(include_rejected=True) == 9
-
-
-def test_nothing_is_overwritten(
-    filled: Store, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (here / "mine.tar.zst").write_text("mine")
-    assert "'mine.tar.zst' is there already" in refusal(capsys, monkeypatch, "-o", "mine.tar.zst")
-    assert (here / "mine.tar.zst").read_text() == "mine"
-    call("-o", "all.tar.zst")
-    (here / "mine").mkdir()
-    sentence = refusal(capsys, monkeypatch, "restore", "all.tar.zst", "--into", "mine")
-    assert "'mine' is there already: name another with --into, or remove it." in sentence
-    assert list((here / "mine").iterdir()) == []
-
-
-def test_what_breaks_off_leaves_no_file(filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(archive, "_add_json", fail)
-    with pytest.raises(OSError, match="No space"):
-        archive.write_archive(filled, filled.results(), here / "x.tar.zst")
-    assert not (here / "x.tar.zst").exists()
+@contextmanager
+def made_archive(file: Path) -> Iterator[tarfile.TarFile]:
+    with archive._new_archive(file) as made:
+        made.addfile(*member("manifest.json", b"{}"))
+        yield made
 
 
 def member(name: str, content: bytes = b"x", **values: Any) -> tuple[tarfile.TarInfo, io.BytesIO]:
@@ -251,131 +96,234 @@ def member(name: str, content: bytes = b"x", **values: Any) -> tuple[tarfile.Tar
     return made, io.BytesIO(content)
 
 
-MANIFEST = {"archive": 1, "revision": REVISION, "steptime": "0.1.0", "made_at": 1.0}
-HOSTILE = {
-    "a path upwards": (member("../../planted"), "cannot be read as an archive"),
-    "an absolute path": (member("/planted"), None),
-    "a link": (member("logs/x", type=tarfile.SYMTYPE, linkname="/etc/passwd"), "'logs/x' in it is no file"),
-    "a hard link": (member("logs/x", type=tarfile.LNKTYPE, linkname="/etc/passwd"), "in it is no file"),
-    "a device": (member("logs/x", type=tarfile.CHRTYPE), "'logs/x' in it is no file"),
-    "no manifest": (None, "is no archive of steptime: it has no manifest.json"),
-    "another revision": (
-        member("manifest.json", json.dumps({**MANIFEST, "revision": "0019"}).encode()),
-        "was made by steptime 0.1.0 from a store of revision 0019, and this steptime reads",
-    ),
-    "another form": (
-        member("manifest.json", json.dumps({**MANIFEST, "archive": 2}).encode()),
-        "restore it with the steptime that made it.",
-    ),
-    "a manifest that is no JSON": (member("manifest.json", b"{"), "it has no manifest.json"),
-    "a manifest of something else": (member("manifest.json", b"{}"), "it has no manifest.json"),
-    "a manifest that is a list": (member("manifest.json", b"[]"), "it has no manifest.json"),
-    "a run without rows": (member("runs/000001.json", b'{"runs": []}'), "has a run that cannot be read"),
-    "a run of something else": (member("runs/000001.json", b"{}"), "has a run that cannot be read"),
-    "a run that is no JSON": (member("runs/000001.json", b"{"), "has a run that cannot be read"),
-    "a run of nothing": (member("runs/000001.json", b"[]"), "has a run that cannot be read"),
-}
+def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = call("archive", "-o", "all.tar.zst")
+    assert told.startswith("archived: 3 runs, ")
+    assert told.endswith(" kB in all.tar.zst; of 1 this machine has no log\n")
+    other = other_store(here, monkeypatch)
+
+    assert call("results", "import", "all.tar.zst") == "imported from all.tar.zst: 2 valid, 1 rejected\n"
+    assert call("results", "import", "all.tar.zst") == "imported from all.tar.zst: 3 there already\n"
+
+    differ = {"origin", "log_path", "published_at", "reason", "warnings"}
+    for before, after in zip(*(one.results(include_rejected=True) for one in (filled, other)), strict=True):
+        assert {n: before[n] for n in before if n not in differ} == {
+            n: after[n] for n in after if n not in differ
+        }
+        assert after["origin"] == "all.tar.zst"
+        assert filled.steps(before["job_name"]) == other.steps(before["job_name"])
+    assert "its state is 'failed'" in other.run("bad")["reason"], "checked again"
+    folder = here / "home" / "imported" / "run-1"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        "log-run.out": LOG,
+        "run.json": b"{ }",
+    }
+    assert other.run("run-1")["log_path"] == str(folder / "log-run.out")
+    level = judgement_rows.accepted_level(other, "run-1")
+    assert level is not None
+    assert (level["note"], level["accepted_by"]) == ("NeMo 2.8", "ada")
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_what_no_archive_of_ours_holds_is_refused_whole(
-    kind: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_an_archive_of_imported_runs_has_their_logs(
+    filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planted, sentence = HOSTILE[kind]
-    with archive._new_archive(here / "x.tar.zst") as made:
-        if planted is not None:
-            made.addfile(*member("manifest.json", json.dumps(MANIFEST).encode()))
-            planted[1].seek(0)
-            made.addfile(*planted)
-    if sentence is None:  # the filter takes the path as one within the folder
-        call("restore", "x.tar.zst", "--into", "back")
-        assert (here / "back" / "planted").read_bytes() == b"x"
+    call("archive", "-o", "all.tar.zst")
+    other_store(here, monkeypatch)
+    call("results", "import", "all.tar.zst")
+    call("archive", "-o", "again.tar.zst")
+    assert {name for name in names_in(here / "again.tar.zst") if name.startswith("logs/")} == {
+        name for name in names_in(here / "all.tar.zst") if name.startswith("logs/")
+    }
+
+
+def names_in(file: Path) -> dict[str, bytes]:
+    content = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(file.read_bytes())).read()
+    with tarfile.open(fileobj=io.BytesIO(content)) as made:
+        assert {(one.uid, one.gid, one.uname, one.gname) for one in made} == {(0, 0, "", "")}
+        return {one.name: made.extractfile(one).read() for one in made if one.isfile()}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("hostile", ["log", "job", "cluster"])
+def test_a_path_in_an_archive_puts_no_file_of_this_machine_into_the_next(
+    hostile: str, filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = here / "keys"
+    keys.mkdir()
+    for name in ("log-run.out", "id.json"):
+        (keys / name).write_bytes(KEY)
+    call("archive", "--state", "rejected", "-o", "all.tar.zst")
+    content = names_in(here / "all.tar.zst")
+    [name] = [one for one in content if one.startswith("runs/")]
+    run = json.loads(content[name])
+    if hostile == "log":
+        run["result"]["log"]["path"] = str(keys / "log-run.out")
+        run["result"]["submitted"]["job"]["log_path"] = str(keys / "log-run.out")
+    elif hostile == "job":
+        run["result"]["submitted"]["job"]["name"] = "../../keys"
     else:
-        assert sentence in refusal(capsys, monkeypatch, "restore", "x.tar.zst", "--into", "back")
-        assert not [path for path in here.iterdir() if "back" in path.name], "no file is left"
-        assert not Store().exists() or Store().count(include_rejected=True) == 0
-    assert not Path("/planted").exists()
-    assert not (here.parent / "planted").exists()
+        run["result"]["submitted"]["run"]["cluster"] = "../keys"
+    with made_archive(here / "hostile.tar.zst") as made:
+        made.addfile(*member(name, json.dumps(run).encode()))
+    other = other_store(here, monkeypatch)
+
+    told = call("results", "import", "hostile.tar.zst", code=0 if hostile == "log" else 1)
+
+    assert (other.count(include_rejected=True) == 1) == (hostile == "log")
+    if hostile != "log":
+        assert "cannot be" in told
+        return
+    call("archive", "-o", "next.tar.zst")
+    assert not [name for name, data in names_in(here / "next.tar.zst").items() if KEY in data]
 
 
-@pytest.mark.long
+def bomb(file: Path, size: int) -> None:
+    """An archive whose one log is `size` zeros."""
+    with file.open("wb") as stream, zstandard.ZstdCompressor(level=19).stream_writer(stream) as packed:
+        header = tarfile.TarInfo("logs/log-x.out")
+        header.size = size
+        packed.write(header.tobuf())
+        for _ in range(size >> 20):
+            packed.write(bytes(1 << 20))
+
+
+def test_a_few_bytes_do_not_fill_the_disk(here: Path) -> None:
+    bomb(here / "x.tar.zst", 256 << 20)
+    assert (here / "x.tar.zst").stat().st_size < 100_000
+    assert "unpacks to more than" in refusal("results", "import", "x.tar.zst", "--cluster", "c")
+    assert not [path for path in (here / "home").rglob("*") if path.is_file() and path.suffix == ".out"]
+
+
+def test_nor_does_a_packed_log_in_it(here: Path) -> None:
+    packed = zstandard.ZstdCompressor().compress(bytes(128 << 20))
+    with archive._new_archive(here / "x.tar.zst") as made:
+        made.addfile(*member("logs/log-x.out.zst", packed))
+    told = call("results", "import", "x.tar.zst", "--cluster", "c", code=1)
+    assert "logs/log-x.out.zst: not imported" in told
+    assert "unpacks to more than" in told
+
+
+SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 40)}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        member("../../planted"),
+        member("logs/log-x.out", b"1\n0\n0\n" + bytes(506), pax_headers=SPARSE),
+    ],
+    ids=["a path upwards", "a file with holes"],
+)
+def test_what_is_written_stays_in_its_folder_and_size(
+    planted: tuple[tarfile.TarInfo, io.BytesIO], here: Path
+) -> None:
+    planted[1].seek(0)
+    with made_archive(here / "x.tar.zst") as made:
+        made.addfile(*planted)
+    assert "cannot be read as an archive" in refusal("results", "import", "x.tar.zst", "--cluster", "c")
+    assert not list(here.parent.rglob("planted"))
+
+
+def test_links_are_left_out(here: Path) -> None:
+    with archive._new_archive(here / "x.tar.zst") as made:
+        made.addfile(*member("log-x.out", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"))
+    assert "no training log below" in refusal("results", "import", "x.tar.zst", "--cluster", "c")
+
+
+@pytest.mark.parametrize("missing", [1, 1000])
+def test_one_that_is_cut_anywhere_is_refused(here: Path, missing: int) -> None:
+    (here / "cut.tar.zst").write_bytes(LLMB.read_bytes()[:-missing])
+    told = refusal("results", "import", "cut.tar.zst", "--cluster", "c")
+    assert "'cut.tar.zst' cannot be read as an archive: it is cut" in told
+    assert not Store().exists() or Store().count(include_rejected=True) == 0
+
+
+def test_the_next_run_is_judged_by_runs_of_llmb(here: Path, make_result: MakeResult) -> None:
+    """The archive was made by NVIDIA's own code: tests/upstream/make_llmb_archive.py."""
+    assert call("results", "import", str(LLMB), "--cluster", "mine").startswith(
+        "imported from llmb-archive.tar.zst: 6 valid, 1 rejected"
+    )
+    store = Store()
+    [run] = plan(PlanRequest(workload="nemotron3-26.08", size="nano", gpus="8", gpu_type="gb300")).runs
+    row = add_own(store, make_result, run.model_copy(update={"cluster": "mine"}), step_ms=3300)
+
+    assert (row["verdict"], row["direction"], row["baseline_runs"]) == ("suspected", "slower", 6)
+    imported = store.results(search="llmb-archive")
+    assert {one["image"] for one in map(made_of, imported)} == {"nvcr.io/nvidia/nemo:26.06.01"}
+    assert "CUDA out of memory" in store.results(state="rejected", include_rejected=True)[0]["reason"]
+
+
+def test_runs_that_are_only_shown_judge_nothing(here: Path, make_result: MakeResult) -> None:
+    call("results", "import", str(LLMB), "--cluster", "mine", "--not-judged")
+    store = Store()
+    [run] = plan(PlanRequest(workload="nemotron3-26.08", size="nano", gpus="8", gpu_type="gb300")).runs
+    row = add_own(store, make_result, run.model_copy(update={"cluster": "mine"}), step_ms=3300)
+    assert (row["verdict"], row["baseline_runs"]) == ("insufficient history", 0)
+    assert len(comparison.compare_since(store, 0).rows) == 1
+    assert len(store.results()) == 7
+
+
+def made_of(row: Any) -> Any:
+    content = json.loads(Store().record(row["job_name"])["content"])
+    return content["provenance"]["staged"]
+
+
+def add_own(store: Store, make_result: MakeResult, run: Run, *, step_ms: float) -> dict[str, Any]:
+    """Publish a run of our own, and return how it is judged."""
+    log_path = Path("own.out")
+    lines = (line_forms.megatron_bridge(at, elapsed_ms=f"{step_ms + at % 3}") for at in range(1, 51))
+    log_path.write_text("".join(lines))
+    log = read_log(log_path, max_steps=50)
+    publish(
+        store,
+        make_result("own", run=run, log=log, measurement=measure(run, log), submitted_at=4e9),
+    )
+    rows = judgement_rows.judged_rows(store, Series.of_run(run).key)
+    return next(row for row in rows if row["job_name"] == "own")
+
+
+def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path) -> None:
+    log = here / "train.log"
+    log.write_text("".join(line_forms.nemo2(step, time="2.71") for step in range(50)))
+    os.utime(log, (1.7e9, 1.7e9))
+    sure = ("--workload", "llama3.1", "--size", "70b", "--dtype", "bf16", "--gpus", "64")
+
+    told = call("results", "import", "train.log", "--cluster", "mine", "--gpu-type", "h100", code=1)
+    assert "train.log: not imported: it does not show which recipe of config/workloads it ran" in told
+    assert "--cluster" in call("results", "import", "train.log", code=1)
+    told = call("results", "import", "train.log", "--cluster", "mine", "--gpu-type", "h100", *sure)
+
+    [row] = Store().results(include_rejected=True)
+    assert (row["workload"], row["gpus"], row["cluster"]) == ("llama3.1-25.04", 64, "mine")
+    assert (row["step_time_mean_s"], row["submitted_at"], row["origin"]) == (2.71, 1.7e9, "train.log")
+
+
+def test_nothing_is_overwritten(filled: Store, here: Path) -> None:
+    (here / "mine.tar.zst").write_text("mine")
+    assert "'mine.tar.zst' is there already" in refusal("archive", "-o", "mine.tar.zst")
+    assert (here / "mine.tar.zst").read_text() == "mine"
+
+
+def test_what_breaks_off_leaves_no_file(filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(archive, "_add", fail)
+    with pytest.raises(OSError, match="No space"):
+        archive.write_archive(filled, filled.results(), here / "x.tar.zst")
+    assert not (here / "x.tar.zst").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (
-            ["-o", "x.zip"],
-            "name the file with -o, as results.tar.zst in a folder that is there, not 'x.zip'.",
-        ),
-        (["-o", "gone/x.tar.zst"], "in a folder that is there, not 'gone/x.tar.zst'."),
-        ([], "name the file with -o, as results.tar.zst in a folder that is there."),
-        (["--cluster", "gone", "-o", "x.tar.zst"], "unknown cluster of stored results 'gone'"),
-        (["restore", "gone.tar.zst"], "there is no file 'gone.tar.zst'"),
-        (["restore", "text.tar.zst"], "'text.tar.zst' cannot be read as an archive"),
-        (["restore", "cut.tar.zst"], "'cut.tar.zst' cannot be read as an archive"),
-        (["restore", "damaged.tar.zst"], "'damaged.tar.zst' cannot be read as an archive"),
+        (["archive", "-o", "x.zip"], "as results.tar.zst in a folder that is there, not 'x.zip'."),
+        (["archive"], "name the file with -o, as results.tar.zst in a folder that is there."),
+        (["archive", "-o", "x.tar.zst"], "There are no results to archive yet"),
+        (["results", "import", "gone.tar.zst"], "there is nothing at 'gone.tar.zst'"),
+        (["results", "import", ".", "--size", "8b"], "--size names a recipe only together with --workload"),
+        (["results", "import", "text.tar.zst"], "'text.tar.zst' cannot be read as an archive"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(
-    filled: Store,
-    arguments: list[str],
-    sentence: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    here = Path.cwd()
+def test_what_cannot_be_is_one_sentence(here: Path, arguments: list[str], sentence: str) -> None:
     (here / "text.tar.zst").write_text("a text")
-    call("-o", "all.tar.zst")
-    whole = (here / "all.tar.zst").read_bytes()
-    (here / "cut.tar.zst").write_bytes(whole[: len(whole) // 2])
-    (here / "damaged.tar.zst").write_bytes(whole[:5000] + b"damage" + whole[5006:])
-    before = filled.count(include_rejected=True)
-    shutil.rmtree(here / "home" / "restored", ignore_errors=True)
-
-    assert sentence in refusal(capsys, monkeypatch, *arguments)
-
-    assert not (here / "x.tar.zst").exists()
-    assert filled.count(include_rejected=True) == before
-    assert not list((here / "home").glob("restored/*"))
-
-
-def test_its_files_are_put_where_they_belong_from_beside_it(
-    filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The temporary folder of a machine may be small, and a move within a disk cannot break off."""
-    call("-o", "all.tar.zst")
-    insert_all, seen = archive._insert_all, []
-
-    def look(*given: Any) -> Any:
-        seen.extend(path.name.rpartition(".")[0] for path in here.glob("other/.*"))
-        return insert_all(*given)
-
-    monkeypatch.setattr(archive, "_insert_all", look)
-    call("restore", "all.tar.zst", "--into", "other/place")
-    assert seen == [".place"]
-    assert [path.name for path in (here / "other").iterdir()] == ["place"]
-
-
-def test_nothing_in_it_tells_of_an_account(filled: Store, here: Path) -> None:
-    call("-o", "all.tar.zst")
-    archive._unpack(here / "all.tar.zst", here / "all.tar")
-    with tarfile.open(here / "all.tar") as made:
-        assert {(one.uid, one.gid, one.uname, one.gname) for one in made} == {(0, 0, "", "")}
-        assert all(one.mtime > 0 for one in made)
-
-
-def test_an_address_that_cannot_be_is_said_as_such(
-    filled: Store, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call("-o", "all.tar.zst")
-    monkeypatch.setenv("STEPTIME_STORE_URL", "nonsense")
-    told = refusal(capsys, monkeypatch, "restore", "all.tar.zst", "--into", "back")
-    assert "is no database address" in told
-    with pytest.raises(UserError, match=r"^STEPTIME_STORE_URL is no database address"):
-        archive.restore(Store(), here / "all.tar.zst", here / "back")
-    assert not (here / "back").exists()
-
-
-def test_an_empty_store_has_nothing_to_archive(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "There are no results to archive yet" in refusal(capsys, monkeypatch, "-o", "x.tar.zst")
+    assert sentence in refusal(*arguments)

@@ -43,8 +43,8 @@ def test_what_is_selected_by_and_what_the_store_computes() -> None:
 def test_what_makes_a_series_and_its_parts() -> None:
     assert of_series("model", "variant", "mode", "scale", "spread") == of_series()
     assert of_series("model") == ("workload", "size")
-    assert of_series("variant") == ("dtype", "gpu_type", "scaling", "proxy", "cluster")
-    assert of_series("mode", "scale") == ("mode", "gpus")
+    assert of_series("variant") == ("dtype", "gpu_type", "scaling", "proxy", "tuning", "cluster")
+    assert of_series("mode", "scale") == ("mode", "for_judging", "gpus")
     assert all(BY_NAME[name].of_run for name in of_series()), "a plan has a series, too"
 
 
@@ -72,7 +72,8 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
             "warnings": None,
         },
         **{"workload": "llama3.1-25.04", "size": "tiny", "dtype": "fp32", "gpu_type": "cpu"},
-        **{"scaling": "weak", "proxy": False, "cluster": "local", "mode": "performance", "repeat": 1},
+        **{"scaling": "weak", "proxy": False, "tuning": "", "cluster": "local", "mode": "performance"},
+        **{"for_judging": True, "repeat": 1, "origin": None},
         **{"gpus": 2, "tensor_parallel": 1, "pipeline_parallel": 1, "context_parallel": 1},
         **{"data_parallel": 2, "expert_parallel": 1, "global_batch_size": 16, "micro_batch_size": 1},
         **{"window": "10:19"},

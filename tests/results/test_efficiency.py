@@ -246,13 +246,15 @@ def test_only_comparable_runs_have_an_efficiency(store: Store, make: MakeResult)
     assert set(of(store).values()) == {(None, None, None)}
 
 
-@pytest.mark.parametrize("name", ["workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster"])
+@pytest.mark.parametrize(
+    "name", ["workload", "size", "dtype", "gpu_type", "scaling", "proxy", "tuning", "cluster"]
+)
 def test_a_run_that_differs_in_anything_but_its_gpus_is_of_another_family(
     store: Store, make: MakeResult, name: str
 ) -> None:
     run = make("two", 2).run
     other = {name: True if name == "proxy" else "another"}
-    if name != "cluster":
+    if name not in ("cluster", "tuning"):
         other = {"recipe": run.recipe.model_copy(update=other)}
     publish(store, make("one", 1), make("two", 2, run=run.model_copy(update=other)))
 

@@ -3,20 +3,19 @@
 import os
 import re
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
-from steptime.errors import UserError, shown
-from steptime.logs.reader import glance, has_steps, read_log
+from steptime.errors import shown
+from steptime.logs.finding import RunLogs, find_logs, group_by_run
 from steptime.recipes.models import Mode, Window
 from steptime.recipes.notation import parse_window
 from steptime.results.log_rows import COLUMNS, log_row
@@ -40,17 +39,7 @@ _SHOW_PROGRESS_FROM_BYTES = 100_000_000
 _PROCESSES_FROM_BYTES = 10_000_000
 
 
-class RunLogs(NamedTuple):
-    """The logs of one run."""
-
-    attempts: tuple[Path, ...]
-    """Of a requeued job, in order."""
-    other_nodes: tuple[Path, ...] = ()
-    """Beside the one log with the run's steps."""
-
-
 app = typer.Typer()
-_REQUEUED = re.compile(r"(?P<job>.*_\d+)_(?P<restart>\d{1,3})\.out(?:\.gz|\.zst)?")
 
 
 @app.command(epilog=EXAMPLES)
@@ -167,77 +156,6 @@ def _progress(total_bytes: int) -> Iterator[Callable[[int], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=total_bytes)
         yield lambda count: bar.advance(task, count)
-
-
-def find_logs(path: str | Path) -> list[Path]:
-    """Return the log at `path`, or all below the folder `path`, sorted.
-
-    They are named `log-*.out` by Slurm and `log_*.out` by Run:ai. Without any such the folder's `*.out` are
-    taken, and without those the `*.log` and `*.txt` that have a training step. Raises UserError if there is
-    nothing at `path`, or no log below it.
-    """
-    place = Path(path)
-    try:
-        if not str(path) or not place.exists():
-            raise UserError(f"no log or folder at '{path}'")
-        is_folder = place.is_dir()
-    except OSError as error:
-        raise UserError(f"no log can be read at '{path}': {error.strerror}") from None
-    if not is_folder:
-        return [place]
-    found = _below(place, "log*.out") or _below(place, "*.out")
-    found = found or [log for log in _below(place, "*.log", "*.txt") if has_steps(log)]
-    if not found:
-        raise UserError(
-            f"no training log below the folder '{path}': no *.out, and no *.log or *.txt with a training step"
-        )
-    return found
-
-
-def _below(folder: Path, *patterns: str) -> list[Path]:
-    """The files below a folder with these names, also packed."""
-    names = [pattern + packed for pattern in patterns for packed in ("", ".gz", ".zst")]
-    return sorted({log for name in names for log in folder.rglob(name) if log.is_file()})
-
-
-def group_by_run(logs: Iterable[Path]) -> list[RunLogs]:
-    """Group logs by run: a requeued job of Slurm has several, `…_<jobid>_0.out`, `…_<jobid>_1.out` and so on.
-
-    The count of a requeued job begins at 0. Names without that are single, so that two jobs whose names end
-    in their ids (`…_<gpus>_<jobid>.out` of the 24.11 recipe) are never taken for one. Logs of several nodes
-    (`_%n`) have such names, too, and differ in their content: the first with a step is the run's.
-    """
-    unique = list(dict.fromkeys(logs))
-    jobs: dict[Path, dict[int, Path]] = defaultdict(dict)
-    for log in unique:
-        if match := _REQUEUED.fullmatch(log.name):
-            jobs[log.with_name(match["job"])][int(match["restart"])] = log
-    run_of: dict[Path, RunLogs] = {}
-    for numbered in jobs.values():
-        if 0 in numbered:
-            some = tuple(log for _, log in sorted(numbered.items()))
-            run_of |= dict.fromkeys(some, _of_nodes(some) if _are_of_nodes(some) else RunLogs(some))
-    return list(dict.fromkeys(run_of.get(log, RunLogs((log,))) for log in unique))
-
-
-def _of_nodes(logs: tuple[Path, ...]) -> RunLogs:
-    main = next(filter(has_steps, logs), logs[0])
-    return RunLogs((main,), tuple(log for log in logs if log != main))
-
-
-def _are_of_nodes(logs: Sequence[Path]) -> bool:
-    """Whether logs were written side by side: by other ranks, at the same time, or after a whole training."""
-    for earlier, later in pairwise(logs):
-        before, after = glance(earlier), glance(later)
-        if before.ranks and after.ranks and before.ranks.isdisjoint(after.ranks):
-            return True
-        # Most of them: a log may begin with the date of something else.
-        if before.dates and after.dates and after.dates[len(after.dates) // 2] < before.dates[-1]:
-            return True
-        log = read_log(earlier)
-        if log.steps and not any(problem.fatal for problem in log.problems):
-            return True
-    return False
 
 
 def short_names(logs: Sequence[Path]) -> list[str]:

@@ -18,6 +18,8 @@ from steptime.cli.comparing import (
     show_trend,
 )
 from steptime.cli.comparing import EXAMPLES as TREND_EXAMPLES
+from steptime.cli.importing import EXAMPLES as IMPORT_EXAMPLES
+from steptime.cli.importing import import_results
 from steptime.cli.output import (
     FORMAT_OPTION,
     RUN_ARGUMENT,
@@ -169,13 +171,15 @@ def show_run(
         if command
         else "\nToday's recipes no longer plan this run; --record has its plan under run."
     )
-    typer.echo(f"\n# ---- job script ----\n{record['provenance']['script'].rstrip()}")
+    if script := record["provenance"]["script"]:
+        typer.echo(f"\n# ---- job script ----\n{script.rstrip()}")
 
 
 group.command(name="compare", epilog=COMPARE_EXAMPLES)(compare)
 group.command(name="trend", epilog=TREND_EXAMPLES)(show_trend)
 group.command(name="accept", epilog=ACCEPT_EXAMPLES)(accept)
 group.command(name="judge", epilog=JUDGE_EXAMPLES)(judge)
+group.command(name="import", epilog=IMPORT_EXAMPLES)(import_results)
 
 
 @group.command(name="columns")
@@ -225,9 +229,10 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
         "ended": _local_time(row["ended_at"]),
         "earlier attempts": "; ".join(map(_attempt, record["earlier_attempts"])) or None,
         "Airflow": row["dag_id"] and f"{row['dag_id']}, {row['dag_run_id']}",
+        "imported from": row["origin"],
         "log": row["log_path"],
     }
-    return {name: value for name, value in facts.items() if value is not None}
+    return {name: value for name, value in facts.items() if value}
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, str]:

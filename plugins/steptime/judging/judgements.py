@@ -82,6 +82,32 @@ def publish(store: Store, job_name: str) -> bool:
     return writing.publish(store.url, job_name, _judge_series_of)
 
 
+def keep_imported(store: Store, imported: Iterable[tuple[Result, Verdict, Mapping[str, Any] | None]]) -> None:
+    """Store checked runs that were made elsewhere, and then judge each series that has got some.
+
+    The third of each is who accepted its level, if anybody did. Nobody is notified of what they show.
+    """
+    found: dict[Series, None] = {}
+    for result, verdict, accepted in imported:
+        name = result.job.name
+        writing.keep_measured(store.url, result, _judge_nothing)
+        writing.keep_verdict(store.url, name, verdict, _judge_nothing)
+        if verdict.valid:
+            writing.publish(store.url, name, _judge_nothing)
+        if accepted is not None:
+            with write_transaction(store.url) as connection:
+                judgement_rows.accept(connection, judgement_rows.run_id(connection, name), **accepted)
+        found[Series.of_run(result.run)] = None
+    for series in found:
+        if series.is_judged:
+            with write_transaction(store.url) as connection:
+                judge_series(connection, series)
+
+
+def _judge_nothing(_connection: "Connection", _row: Mapping[str, Any]) -> None:
+    """Leave the series for later."""
+
+
 def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _all: None) -> int:
     """Judge every run of the store anew, and compute how each scales; return how many series there were.
 

@@ -52,8 +52,8 @@ class Series:
 
     @property
     def is_judged(self) -> bool:
-        """Whether the times of its mode are for comparison."""
-        return self["mode"] in _FIGURES
+        """Whether the times of its mode, and its runs, are for comparison."""
+        return self["mode"] in _FIGURES and self["for_judging"]
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -64,7 +64,8 @@ class Series:
     def label(self) -> str:
         """What people call it: `70b·fp8·64`."""
         mode = [] if self["mode"] == Mode.PERFORMANCE else [self["mode"].replace("_", " ")]
-        return "·".join([self["size"], self["dtype"], str(self["gpus"]), *mode])
+        tuned = [f"tuned {self['tuning']}"] if self["tuning"] else []
+        return "·".join([self["size"], self["dtype"], str(self["gpus"]), *mode, *tuned])
 
     @property
     def full_name(self) -> str:

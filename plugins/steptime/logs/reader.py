@@ -337,7 +337,7 @@ def _pieces(file: Path, on_bytes: Callable[[int], None] | None) -> Iterator[byte
     decode: Callable[[bytes], bytes] | None = None
     try:
         begins = True
-        for piece in filter(None, _unpacked(file)):
+        for piece in filter(None, unpacked(file)):
             if begins:
                 begins, decode = False, _decoder(piece)
             yield piece if decode is None else decode(piece)
@@ -366,7 +366,7 @@ def _decoder(first: bytes) -> Callable[[bytes], bytes] | None:
     return lambda piece: decoder.decode(piece).encode(errors="replace")
 
 
-def _unpacked(file: Path) -> Iterator[bytes]:
+def unpacked(file: Path) -> Iterator[bytes]:
     """The bytes of a log, unpacked; of an archive those before a cut or damage, and then an EOFError."""
     new_unpacker = _UNPACKERS.get(file.suffix)
     with io.FileIO(file) as stream:

@@ -391,6 +391,10 @@ class Run(Frozen, spec.PlannedRun):
     """What is asked of the kind of cluster, by the names that it declares in its folder."""
     cell: str | None = None
     """The label of its cell in a sweep; None outside sweeps."""
+    tuning: str = ""
+    """How it was tuned by hand, `tp4 mbs2`; empty for a run as its document has it."""
+    for_judging: bool = True
+    """Whether its series is judged; False for imported runs that are only to be shown."""
 
     @property
     def account(self) -> str | None:
@@ -404,6 +408,8 @@ class Run(Frozen, spec.PlannedRun):
         parts = [self.recipe.size, self.recipe.dtype, str(self.recipe.gpus)]
         if self.mode is not Mode.PERFORMANCE:
             parts.append(self.mode.value.replace("_", " "))
+        if self.tuning:
+            parts.append(f"tuned {self.tuning}")
         if self.repeat > 1:
             parts.append(f"repeat {self.repeat}")
         return "·".join(parts)

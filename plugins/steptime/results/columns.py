@@ -215,6 +215,16 @@ COLUMNS = (
         series="variant",
     ),
     _planned(
+        "tuning",
+        "text",
+        "How it was tuned by hand, as `tp4 mbs2`: not the document's run, and never judged with it.",
+        lambda run: run.tuning,
+        priority=5,
+        shared=True,
+        series="variant",
+        searched=True,
+    ),
+    _planned(
         "cluster",
         "text",
         "Cluster that it ran on.",
@@ -234,6 +244,13 @@ COLUMNS = (
         choice=True,
         series="mode",
         in_events=True,
+    ),
+    _planned(
+        "for_judging",
+        "boolean",
+        "Whether it counts when runs are judged; false for imported runs that are only shown.",
+        lambda run: run.for_judging,
+        series="mode",
     ),
     _planned(
         "repeat",
@@ -413,6 +430,13 @@ COLUMNS = (
     ),
     Column(
         "log_path", "text", "The training log on its cluster.", lambda result: result.log.path, required=True
+    ),
+    Column(
+        "origin",
+        "text",
+        "Archive, folder or log that the run was imported from.",
+        lambda result: result.submitted.made_by.origin,
+        searched=True,
     ),
     Column("published_at", "time", "When it was published, or rejected.", lambda _: None),
 )

@@ -39,6 +39,22 @@ def runs_of(connection: "Connection", key: Key, numbers: Sequence[str]) -> list[
     return list(dicts(connection.execute(query.order_by(runs.c.submitted_at, runs.c.id))))
 
 
+def run_id(connection: "Connection", job_name: str) -> int:
+    """Return the id of a run's row."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs
+
+    return int(connection.execute(select(runs.c.id).where(runs.c.job_name == job_name)).scalar_one())
+
+
+def accepted_level(store: "Store", job_name: str) -> dict[str, Any] | None:
+    """Return who accepted the level of a run, when and why; None if nobody did."""
+    with read_connection(store.url) as connection:
+        level = accepted(connection, {"job_name": job_name}).get(job_name)
+    return level and {name: value for name, value in level.items() if name != "job_name"}
+
+
 def accept(connection: "Connection", run_id: int, **accepted: Any) -> None:
     """Keep that somebody has accepted the level that begins with a run; the last one to do so counts."""
     from steptime.results.schema import accepted_levels

@@ -26,6 +26,7 @@ from steptime.results.columns import BY_NAME, MEASURED, Column
 from steptime.results.metrics import checkpoint_seconds, measure, measure_window, peak_memory_gib
 
 _CONFIG = "llmb-config_"
+_MOST_CONFIG_BYTES = 1 << 20
 _FOLDERS = 4
 """Levels above a log in which its experiment's name and its configuration are looked for."""
 _WINDOWS = {(25, 5): Window(first=11, last=44), (25, 8): Window(first=35, last=44)}
@@ -44,7 +45,7 @@ class Upstream(NamedTuple):
     window: Window | None
     """The steps that the release averages; None for the last one."""
     runs: tuple[Run, ...] = ()
-    """The runs of recipes that it may be: they differ in the type of GPU if there are several."""
+    """The runs of recipes that it may be: they differ in type of GPU or release if there are several."""
     mode: Mode | None = None
     """What kind of run it was asked to be, if that is known."""
     global_batch_size: int | None = None
@@ -58,19 +59,31 @@ def find_upstream(log: Path, global_batch_size: int | None) -> Upstream | None:
 
     Raises UserError for broken workload files.
     """
-    config = _config_of(log)
+    config = llmb_config(log)
     found = None if config is None else _by_config(config)
-    if found is None:
+    if found is None or not found.runs:
         folders = tuple(folder.name for folder in [*log.absolute().parents][:_FOLDERS])
         named = filter(_NAMED_RUNS.search, (log.name, *folders))
-        found = next(filter(None, (_by_name(name, folders) for name in named)), None)
+        by_name = next(filter(None, (_by_name(name, folders) for name in named)), None)
+        if found is None:
+            found = by_name
+        elif by_name is not None and by_name.runs:  # the configuration may call the size otherwise
+            shown = (config or {})["model_info"].get("gpu_type"), _release(config or {})
+            runs = tuple(
+                run
+                for run in by_name.runs
+                if (run.recipe.gpu_type, run.recipe.workload.rpartition("-")[2]) == shown
+            )
+            if runs:
+                batch = by_name.global_batch_size
+                found = found._replace(window=_window(runs[0]), runs=runs, global_batch_size=batch)
     if found is None:
         return None
     batch = global_batch_size or found.global_batch_size
     # Weak and strong scaling differ in the batch alone.
     best_first = sorted(found.runs, key=lambda run: run.recipe.global_batch_size != batch)
-    by_gpu_type = {run.recipe.gpu_type: run for run in reversed(best_first)}
-    batched = (_with_batch(by_gpu_type[gpu_type], batch) for gpu_type in sorted(by_gpu_type))
+    distinct = {(run.recipe.gpu_type, run.recipe.workload): run for run in reversed(best_first)}
+    batched = (_with_batch(distinct[which], batch) for which in sorted(distinct))
     return found._replace(runs=tuple(filter(None, batched)))
 
 
@@ -80,31 +93,43 @@ def _with_batch(run: Run, global_batch_size: int | None) -> Run | None:
         return run
     values = run.recipe.model_dump() | {"global_batch_size": global_batch_size}
     try:
-        return run.model_copy(update={"recipe": type(run.recipe).model_validate(values)})
+        recipe = type(run.recipe).model_validate(values)
+        return run.model_copy(update={"recipe": recipe, "tuning": f"gbs{global_batch_size}"})
     except ValidationError:
         return None
 
 
-def _config_of(log: Path) -> dict[str, Any] | None:
-    """The content of the configuration that llmb-run wrote for the job of a log."""
+def llmb_config(log: Path) -> dict[str, Any] | None:
+    """Return what llmb-run wrote of the job of a log, its parts as dictionaries; None if it wrote nothing."""
     numbers = set(re.findall(r"\d+", log.name))
     for folder in [*log.absolute().parents][:_FOLDERS]:
         files = sorted(folder.glob(f"{_CONFIG}*.yaml"))
         own = [file for file in files if file.stem.removeprefix(_CONFIG) in numbers]
         for file in own or (files if len(files) == 1 and not any(len(one) > 3 for one in numbers) else []):
             try:
-                content = yaml.safe_load(file.read_bytes())
-            except (OSError, yaml.YAMLError):
+                with file.open("rb") as stream:
+                    content = yaml.load(stream.read(_MOST_CONFIG_BYTES), _WithoutAliases)  # noqa: S506
+            except (OSError, yaml.YAMLError, ValueError, RecursionError):
                 return None
-            return content if isinstance(content, dict) else None
+            if not isinstance(content, dict):
+                return None
+            return {name: part if isinstance(part, dict) else {} for name, part in content.items()}
     return None
 
 
+class _WithoutAliases(yaml.SafeLoader):
+    """Refuses aliases, with which a few bytes become an endless text."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has aliases")
+        return super().compose_node(parent, index)
+
+
 def _by_config(config: dict[str, Any]) -> Upstream | None:
-    model, job, info = (config.get(part) for part in ("model_info", "job_config", "workload_info"))
-    if not isinstance(model, dict):
+    model, job, info = (config.get(part, {}) for part in ("model_info", "job_config", "workload_info"))
+    if not model:
         return None
-    job, info = (part if isinstance(part, dict) else {} for part in (job, info))
     release = re.match(r"(\d+)\.(\d+)", str(info.get("gsw_version", "")))
     since = max((at for at in _WINDOWS if release and at <= (int(release[1]), int(release[2]))), default=None)
     size = str(model.get("model_size")).lower()
@@ -112,7 +137,7 @@ def _by_config(config: dict[str, Any]) -> Upstream | None:
     runs: list[Run] = []
     for workload in list_workloads():
         family, _, of_release = workload.rpartition("-")
-        if release and of_release == f"{release[1]}.{release[2]}" and _letters(family) in names:
+        if of_release == _release(config) and _letters(family) in names:
             for scaling in ("strong",) if job.get("strong_scaling") else ("weak", "strong"):
                 runs += _planned(
                     workload=workload,
@@ -125,6 +150,11 @@ def _by_config(config: dict[str, Any]) -> Upstream | None:
                 )
     window = _window(runs[0]) if runs else _WINDOWS[since] if since else None
     return Upstream("llmb-config", window, tuple(runs), Mode.PROFILE if job.get("profile_enabled") else None)
+
+
+def _release(config: dict[str, Any]) -> str:
+    """The release of upstream's repository, as workloads have it: `26.08`."""
+    return ".".join(str(config.get("workload_info", {}).get("gsw_version")).split(".")[:2])
 
 
 @functools.lru_cache(maxsize=64)
@@ -270,7 +300,7 @@ def log_row(
     `state` is `complete`, `incomplete`, `failed` or `unknown`, by the rule in docs/logs.md.
     Raises UserError if a log cannot be read.
     """
-    run, remark = _planned_run(logs[-1].with_name(RUN_FILE))
+    run, remark = planned_run(logs[-1].with_name(RUN_FILE))
     if run is None:
         log = read_log(logs, other_nodes=other_nodes, on_bytes=on_bytes)
     else:
@@ -282,7 +312,7 @@ def log_row(
             gpu_type=run.recipe.gpu_type,
             on_bytes=on_bytes,
         )
-    upstream = None if run is not None or remark else find_upstream(logs[-1], _batch(log))
+    upstream = None if run is not None or remark else find_upstream(logs[-1], batch_of(log))
     counts, window_from = _choose_window(window, run, upstream, log)
     recipes = (run,) if run is not None else upstream.runs if upstream else ()
     numbers, refusal = _numbers(log, counts, recipes[0] if recipes else None)
@@ -293,7 +323,8 @@ def log_row(
     loss = log.steps[-1].loss if log.steps else None
     what = _what_was_run(run, upstream, log)
     if len(recipes) > 1:
-        unknown = ("gpu_type", *_OF_THE_GPU_TYPE)
+        one = len({recipe.recipe.workload for recipe in recipes}) == 1
+        unknown = ("gpu_type", *_OF_THE_GPU_TYPE, *(() if one else ("workload",)))
         what, numbers = ({**part, **dict.fromkeys(part.keys() & {*unknown})} for part in (what, numbers))
     return dict.fromkeys(column.name for column in COLUMNS) | {
         "log_path": cluster_path(logs[-1]),
@@ -330,7 +361,7 @@ def _of_other_nodes(logs: Sequence[Path]) -> str | None:
     return f"in {names}, of another node of the run, failures count and steps do not"
 
 
-def _planned_run(path: Path) -> tuple[Run | None, str | None]:
+def planned_run(path: Path) -> tuple[Run | None, str | None]:
     """The run that was planned, or a remark if the file is there but is no planned run."""
     if not path.is_file():
         return None, None
@@ -360,10 +391,15 @@ def _unknown_gpu_type(recipes: Sequence[Run]) -> str | None:
     """A remark if nothing shows the type of GPU, which the name of an experiment does not have."""
     if len(recipes) < 2:
         return None
-    types = " or ".join(run.recipe.gpu_type for run in recipes)
-    return (
-        f"the experiment's name does not show whether it ran on {types}: no MFU, nothing published beside it"
-    )
+    which = alternatives(recipes)
+    return f"the experiment's name does not show whether it ran {which}: no MFU, nothing published beside it"
+
+
+def alternatives(runs: Sequence[Run]) -> str:
+    """Return in words what several runs of one name may be: `on b200 or gb200`."""
+    if len({run.recipe.workload for run in runs}) == 1:
+        return f"on {' or '.join(run.recipe.gpu_type for run in runs)}"
+    return " or ".join(f"{run.recipe.workload} on {run.recipe.gpu_type}" for run in runs)
 
 
 def _invalid_rates(upstream: Upstream | None, log: TrainingLog) -> str | None:
@@ -376,7 +412,7 @@ def _invalid_rates(upstream: Upstream | None, log: TrainingLog) -> str | None:
     return f"TFLOPS per GPU as logged are invalid for this model, says the document of {workload}"
 
 
-def _batch(log: TrainingLog) -> int | None:
+def batch_of(log: TrainingLog) -> int | None:
     """The global batch size that all steps have; that of a bar follows from the samples of its last step."""
     batches = {step.global_batch_size for step in log.steps} - {None}
     if not batches and log.steps and log.steps[-1].consumed_samples:

@@ -131,6 +131,8 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
         peak=_peak_of_run(run.recipe, log),
         logged_tflops=times.tflops_per_gpu_logged,
     )
+    if run.tuning:  # the document has no such run
+        rates = rates.model_copy(update={"published_step_time_s": None, "step_time_over_published": None})
     steady = steady_numbers(log, run.window)
     return times.model_copy(update=rates.model_dump(exclude_none=True) | steady)
 

@@ -261,6 +261,8 @@ class Provenance(Frozen):
     """The sweep that it is a cell of; None outside of sweeps."""
     sweep_run: str | None = None
     """The sweep's own DAG run, `dag_id/run_id`."""
+    origin: str | None = None
+    """Name of the archive, folder or log that the run was imported from; None for a run of this steptime."""
 
     @property
     def dag_run(self) -> str | None:

@@ -35,6 +35,8 @@ class FinishedRun(NamedTuple):
     measurement: Measurement | None
     earlier_attempts: Sequence[EarlierAttempt] = ()
     """Jobs of the same run that had to be given up before."""
+    origin: str | None = None
+    """What it was imported from, as in `Provenance`."""
 
 
 def validate(
@@ -44,13 +46,14 @@ def validate(
     measurement: Measurement | None,
     *,
     earlier_attempts: Sequence[EarlierAttempt] = (),
+    origin: str | None = None,
 ) -> Verdict:
     """Run all checks on one run (`plug_points.CHECKS`), in their order; a failed one never raises.
 
     Raises SystemFailure if Great Expectations itself fails, UserError for a broken
     `config/expectations/steps.yaml`.
     """
-    finished = FinishedRun(run, status, log, measurement, earlier_attempts)
+    finished = FinishedRun(run, status, log, measurement, earlier_attempts, origin)
     return Verdict(checks=tuple(check for name in CHECKS.names() for check in CHECKS.load(name)(finished)))
 
 
@@ -144,8 +147,13 @@ def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
 
 
 def _by_trainer(finished: FinishedRun) -> bool:
-    """Whether the shipped trainer ran, which leaves records of what it did; Megatron-Bridge leaves none."""
-    return not isinstance(finished.run.recipe.model, NamedRecipe)
+    """Whether the shipped trainer ran, which leaves records of what it did.
+
+    Megatron-Bridge leaves none, nor do NVIDIA's scripts, whose runs may be imported.
+    """
+    log = finished.log
+    by_others = finished.origin is not None and log.started is None and log.ended is None
+    return not (isinstance(finished.run.recipe.model, NamedRecipe) or by_others)
 
 
 def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:

@@ -73,7 +73,8 @@ def keep_measured(url: str, result: Result, then: "Then") -> bool:
         connection.execute(first.on_conflict_do_nothing(index_elements=[schema.records.c.run_id]))
         ends = {attempt.job.name: attempt.status for attempt in earlier}
         ends |= {result.job.name: result.status}
-        write_taken(connection, result.run, ends, dag_run=result.submitted.made_by.dag_run)
+        if result.submitted.made_by.origin is None:
+            write_taken(connection, result.run, ends, dag_run=result.submitted.made_by.dag_run)
         if was_published:
             efficiency.compute(connection, run)
             then(connection, run)

@@ -1,0 +1,132 @@
+"""`steptime results import`: runs that were made elsewhere, into the store."""
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from steptime.errors import UserError, shown
+from steptime.settings import home
+
+if TYPE_CHECKING:
+    from steptime.results.importing import Import
+    from steptime.results.models import Result, Verdict
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime results import llmb-archive_26.08.00_20261101T120000Z.tar.zst --cluster mycluster
+
+steptime results import /lustre/llmb/workloads --cluster mycluster --not-judged
+
+steptime results import train.log --cluster mycluster --workload llama3.1 --size 70b --dtype fp8 --gpus 64
+
+steptime results import results.tar.zst
+
+[bold]Exit codes[/bold]
+
+0 every run is in the store, valid or rejected; 1 some cannot be imported, or there is nothing at the path.
+"""
+
+
+def import_results(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="An archive, a folder with logs, or a log.")],
+    *,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the runs were made: the name of your cluster if they are its history, or another. "
+            "By default what an archive of steptime, or the run.json beside a log, says.",
+            show_default=False,
+        ),
+    ] = None,
+    judged: Annotated[
+        bool,
+        typer.Option(
+            "--judged/--not-judged", help="Whether later runs are judged by them, or only shown beside."
+        ),
+    ] = True,
+    gpu_type: Annotated[
+        str | None,
+        typer.Option(
+            help="Type of GPU, of logs that do not show it; by default the cluster's.", show_default=False
+        ),
+    ] = None,
+    workload: Annotated[str | None, typer.Option(help="Recipe of logs that do not show it.")] = None,
+    size: Annotated[str | None, typer.Option(help="Its size.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Its number format.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="Its number of GPUs.")] = None,
+) -> None:
+    """Read runs that were made elsewhere into the store, check them like your own, and judge their series.
+
+    PATH is an archive of NVIDIA's 'llmb-run archive' or of 'steptime archive', a folder with experiments of
+    any release, or logs. A log is of the recipe that its run.json, its llmb-config_*.yaml or the name of its
+    experiment shows. A run that is in the store already stays as it is. Logs are copied to
+    STEPTIME_HOME/imported.
+    """
+    from steptime.clusters.config import list_clusters, load_cluster
+    from steptime.judging.judgements import keep_imported
+    from steptime.results.importing import Asked, Refused, find_imports
+    from steptime.results.store import Store
+    from steptime.results.unpacking import unpack
+
+    if gpu_type is None and cluster in list_clusters():
+        gpu_type = load_cluster(cluster).gpu_type
+    named = {"workload": workload, "size": size, "dtype": dtype, "gpus": None if gpus is None else str(gpus)}
+    recipe = {name: value for name, value in named.items() if value is not None}
+    if recipe and workload is None:
+        raise UserError(f"--{next(iter(recipe))} names a recipe only together with --workload: add it.")
+    if not path.exists():
+        raise UserError(f"there is nothing at '{shown(path)}': name an archive, a folder or a log.")
+    asked = Asked(path.absolute().name, cluster, gpu_type, recipe, judged)
+    store, states, refused = Store(), Counter[str](), list[Refused]()
+    home().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home(), prefix=".import.") as scratch:
+        place = path
+        if path.name.endswith(".tar.zst"):
+            place = Path(scratch) / "files"
+            unpack(path, place)
+
+        def new() -> "Iterator[tuple[Result, Verdict, Mapping[str, Any] | None]]":
+            for one in find_imports(place, asked):
+                if isinstance(one, Refused):
+                    refused.append(one)
+                elif store.count(include_rejected=True, job_name=one.result.job.name):
+                    states["there already"] += 1
+                else:
+                    checked = _checked(one)
+                    states["valid" if checked[1].valid else "rejected"] += 1
+                    yield checked
+
+        keep_imported(store, new())
+    counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items(), reverse=True))
+    typer.echo(f"imported from {asked.origin}: {counts or 'no run'}")
+    for one in refused:
+        typer.echo(f"{shown(one.name)}: not imported: {one.reason.rstrip('.')}.", err=True)
+    if refused:
+        raise typer.Exit(1)
+
+
+def _checked(one: "Import") -> "tuple[Result, Verdict, Mapping[str, Any] | None]":
+    """A run with its verdict, and its files in its own folder."""
+    from steptime.results.quality import validate
+    from steptime.settings import imported_dir
+
+    result = one.result
+    verdict = validate(
+        result.run,
+        result.status,
+        result.log,
+        result.measurement,
+        earlier_attempts=one.earlier_attempts,
+        origin=result.submitted.made_by.origin,
+    )
+    folder = imported_dir() / result.job.name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in one.files:
+        shutil.copy(file, folder / file.name)
+    return result, verdict, None if one.accepted is None else one.accepted.model_dump()

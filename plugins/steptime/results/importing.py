@@ -1,0 +1,284 @@
+"""Read runs that others made, or this store's earlier life, as results of this store.
+
+What is found is an archive of `steptime archive`, or logs: of `llmb-run`, of a job's folder with its
+`run.json`, or plain ones. Nothing in it is trusted: names become paths only if they are plain, every number
+is measured again from the steps, and files are read where the caller put them.
+"""
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from steptime.clusters.base import Job, JobState, JobStatus, Staged, check_job_name
+from steptime.errors import UserError, shown
+from steptime.frozen import Frozen
+from steptime.logs.finding import RunLogs, find_logs, group_by_run
+from steptime.logs.models import TrainingLog
+from steptime.logs.reader import read_log
+from steptime.recipes.models import RUN_FILE, Mode, Run
+from steptime.recipes.planning import plan
+from steptime.recipes.request import PlanRequest
+from steptime.results.log_rows import (
+    alternatives,
+    batch_of,
+    find_upstream,
+    llmb_config,
+    planned_run,
+    state_of,
+)
+from steptime.results.metrics import measure
+from steptime.results.models import Measurement, Provenance, Result, Submitted
+from steptime.results.record import EarlierAttempt, as_text, make_record, parse_record, redacted
+from steptime.results.repeating import request_of
+from steptime.results.unpacking import check_size
+from steptime.settings import imported_dir
+
+MANIFEST, RUNS, LOGS = "manifest.json", "runs", "logs"
+"""What an archive of ours has: what it is; a file for each run; a folder for the files beside its log."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
+_STATES = {"complete": JobState.SUCCEEDED, "failed": JobState.FAILED}
+
+
+class AcceptedLevel(Frozen):
+    """That a person accepted the level of a run."""
+
+    note: str
+    accepted_by: str
+    accepted_at: float
+
+
+class ArchivedRun(Frozen):
+    """A run as an archive has it."""
+
+    result: Result
+    accepted: AcceptedLevel | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person says about the runs to import."""
+
+    origin: str
+    """What they come from."""
+    cluster: str | None = None
+    """Where they ran; None for what their own plans say."""
+    gpu_type: str | None = None
+    recipe: Mapping[str, str] = field(default_factory=dict)
+    """Options of `PlanRequest` that name the recipe of logs that do not show it."""
+    for_judging: bool = True
+
+
+class Import(NamedTuple):
+    """A run to import."""
+
+    result: Result
+    earlier_attempts: tuple[EarlierAttempt, ...]
+    files: tuple[Path, ...]
+    """To be copied into the run's own folder."""
+    accepted: AcceptedLevel | None = None
+
+
+class Refused(NamedTuple):
+    """A log or a run that cannot be imported."""
+
+    name: str
+    reason: str
+
+
+def find_imports(path: Path, asked: Asked) -> Iterator[Import | Refused]:
+    """Read every run at a log, or below a folder. Raises UserError if there is nothing to read."""
+    if asked.cluster is not None:
+        _require_plain("cluster", asked.cluster)
+    if (path / MANIFEST).is_file() and (path / RUNS).is_dir():
+        for file in sorted((path / RUNS).glob("*.json")):
+            try:
+                yield _archived(file, asked)
+            except UserError as error:
+                yield Refused(f"{RUNS}/{file.name}", str(error))
+        return
+    for logs in group_by_run(find_logs(path)):
+        try:
+            yield _logged(logs, asked)
+        except UserError as error:
+            name = logs.attempts[-1]
+            yield Refused(str(name.relative_to(path) if name != path else name.name), str(error))
+
+
+def _archived(file: Path, asked: Asked) -> Import:
+    """A run of an archive of ours."""
+    try:
+        kept = ArchivedRun.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UserError(f"it is no run of this version of steptime: {shown(place)}: {first['msg']}") from None
+    record = parse_record(kept.result.record)
+    if record is None:
+        raise UserError("its record cannot be read")
+    beside = file.parent.with_name(LOGS) / file.stem
+    files = tuple(sorted(one for one in beside.iterdir() if one.is_file())) if beside.is_dir() else ()
+    submitted = _here(kept.result.submitted, PurePosixPath(kept.result.log.path).name, asked)
+    parts = {"job": submitted.job, "run": submitted.run, "provenance": submitted.made_by}
+    text = as_text(redacted(json.loads(record.model_copy(update=parts).model_dump_json())))
+    result = _measured(submitted, kept.result.status, kept.result.log, text)
+    return Import(result, record.earlier_attempts, files, kept.accepted)
+
+
+def _logged(logs: RunLogs, asked: Asked) -> Import:
+    """The run of a log, or of the logs of a job that was requeued."""
+    files = (*logs.attempts, *logs.other_nodes)
+    for file in files:
+        check_size(file)
+    last = logs.attempts[-1]
+    run, remark = planned_run(last.with_name(RUN_FILE))
+    if remark is not None:
+        raise UserError(remark)
+    config = llmb_config(last) or {}
+    if run is None:
+        log = read_log(logs.attempts, other_nodes=logs.other_nodes)
+        run = _recognised(last, log, config, asked)
+    else:
+        log = read_log(
+            logs.attempts,
+            other_nodes=logs.other_nodes,
+            max_steps=run.max_steps,
+            first_step=run.first_step,
+        )
+    state = state_of([problem for problem in log.problems if problem.fatal], lacks_numbers=False)
+    if state == "complete" and log.steps:
+        run = run.model_copy(update={"max_steps": log.steps[-1].global_step + 1})
+    digest = hashlib.sha256(b"".join(hashlib.sha256(one.read_bytes()).digest() for one in files)).hexdigest()
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{run.experiment}-{digest[:12]}").lstrip("._-")
+    job_config = config.get("job_config", {})
+    submitted = Submitted(
+        run=run,
+        request=request_of(run, {"proxy": run.recipe.proxy}),
+        job=Job(
+            cluster=run.cluster,
+            name=name,
+            job_id=str(config.get("job_info", {}).get("job_id") or name)[:100],
+            directory="",
+            log_path="",
+            submitted_at=_submitted_at(last, config),
+        ),
+        attempt=1,
+        made_by=Provenance(
+            steptime_version="",
+            git_commit=None,
+            git_clean=None,
+            staged=Staged(
+                python=None,
+                venv_lock_sha256=None,
+                trainer_path="",
+                trainer_sha256="",
+                image=_image(config),
+            ),
+            environment=_texts(job_config.get("env_overrides")),
+        ),
+    )
+    submitted = _here(submitted, last.name, asked)
+    status = JobStatus(state=_STATES.get(state, JobState.UNKNOWN), reason=f"its log is {state}")
+    record = make_record(submitted, status, log)
+    return Import(_measured(submitted, status, log, record), (), files)
+
+
+def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], asked: Asked) -> Run:
+    """The run of a recipe that a log without a plan is of."""
+    if asked.cluster is None:
+        raise UserError("it does not say where it ran: name the cluster with --cluster")
+    if asked.recipe:
+        request = {**asked.recipe, "gpu_type": asked.gpu_type}
+        run = plan(PlanRequest.model_validate(request)).runs[0]
+        return run.model_copy(update={"mode": log.mode or run.mode})
+    upstream = find_upstream(log_path, batch_of(log))
+    runs = () if upstream is None else upstream.runs
+    if asked.gpu_type is not None:
+        runs = tuple(run for run in runs if run.recipe.gpu_type == asked.gpu_type)
+    if not runs:
+        raise UserError(
+            "it does not show which recipe of config/workloads it ran: name it with --workload, --size, "
+            "--dtype, --gpus and --gpu-type"
+        )
+    if len(runs) > 1:
+        raise UserError(
+            f"it does not show whether it ran {alternatives(runs)}: name it with --gpu-type, or with "
+            "--workload, --size, --dtype and --gpus"
+        )
+    [run] = runs
+    job_config = config.get("job_config", {})
+    if job_config.get("model_overrides") or job_config.get("mbridge_args"):
+        raise UserError("it did not run as its document has it: llmb-run was given overrides of the model")
+    asked_mode = upstream.mode if upstream is not None and log.mode is Mode.PERFORMANCE else None
+    return run.model_copy(update={"mode": asked_mode or log.mode or Mode.PERFORMANCE})
+
+
+def _here(submitted: Submitted, log_name: str, asked: Asked) -> Submitted:
+    """A submitted run as one of this store, whose files are in a folder that is named after its job.
+
+    Raises UserError for a name that is not plain: folders, commands and pages have it.
+    """
+    check_job_name(submitted.job.name)
+    cluster = asked.cluster or submitted.run.cluster
+    run = submitted.run.model_copy(update={"cluster": cluster, "for_judging": asked.for_judging})
+    for name, value in {**run.recipe.identity, "cluster": cluster, "experiment": run.experiment}.items():
+        _require_plain(name, value)
+    folder = imported_dir() / submitted.job.name
+    log_path = folder / (log_name if _PLAIN.fullmatch(log_name) else "log.out")
+    places = {"cluster": cluster, "directory": str(folder), "log_path": str(log_path)}
+    return submitted.model_copy(
+        update={
+            "run": run,
+            "request": submitted.request.model_copy(update={"cluster": cluster}),
+            "job": submitted.job.model_copy(update=places),
+            "made_by": submitted.made_by.model_copy(update={"origin": asked.origin}),
+        }
+    )
+
+
+def _require_plain(name: str, value: str | int) -> None:
+    if not _PLAIN.fullmatch(str(value)):
+        raise UserError(
+            f"its {name} '{shown(value)}' cannot be a name: write letters, digits, '.', '_' and '-'"
+        )
+
+
+def _measured(submitted: Submitted, status: JobStatus, log: TrainingLog, record: str) -> Result:
+    """The result, with numbers from its steps."""
+    log = log.model_copy(update={"path": submitted.job.log_path})
+    measurement: Measurement | None = None
+    with suppress(UserError):  # the checks say why
+        measurement = measure(submitted.run, log)
+    return Result(submitted=submitted, status=status, measurement=measurement, log=log, record=record)
+
+
+def _submitted_at(log: Path, config: Mapping[str, Any]) -> float:
+    """When llmb-run submitted the job, else when the log was last written; never in the future."""
+    info = config.get("job_info", {})
+    when = log.stat().st_mtime
+    with suppress(TypeError, ValueError, OverflowError):
+        when = datetime.fromisoformat(info.get("submit_time") or info.get("launch_time")).timestamp()
+    return min(max(when, 1.0), time.time())
+
+
+def _image(config: Mapping[str, Any]) -> str | None:
+    """The first image, as registries are written here: `nvcr.io/nvidia/nemo:26.06`."""
+    images = config.get("container_info", {}).get("images")
+    first = images[0] if isinstance(images, list) and images else None
+    return first[:500].replace("#", "/", 1) if isinstance(first, str) else None
+
+
+def _texts(values: Any) -> dict[str, str]:
+    items: Sequence[tuple[Any, Any]] = list(values.items()) if isinstance(values, dict) else []
+    return {
+        name: str(value) for name, value in items if isinstance(name, str) and isinstance(value, str | int)
+    }
