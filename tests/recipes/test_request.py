@@ -9,14 +9,15 @@ from steptime.errors import UserError
 from steptime.recipes.request import PlanRequest, option_fields, parse_request
 
 DEFAULTS = {
-    **{"scaling": "weak", "repeats": 1, "cluster": "local", "environment": {}},
+    **{"scaling": "weak", "repeats": 1, "cluster": "local", "environment": {}, "arguments": {}},
     **dict.fromkeys(("proxy", "checkpoint", "save_checkpoint", "profile"), False),
     **dict.fromkeys(("gpu_metrics", "nccl_trace"), False),
 }
 """Of fields that are something where nobody says anything; every other is None."""
 
 RANGES = {
-    "tensor_parallel": (1, None),
+    **dict.fromkeys(("tensor_parallel", "pipeline_parallel", "context_parallel"), (1, None)),
+    **dict.fromkeys(("expert_parallel", "micro_batch_size", "global_batch_size"), (1, None)),
     "max_steps": (1, 1_000_000),
     "profile_start": (0, 1_000_000),
     "profile_stop": (1, 1_000_000),

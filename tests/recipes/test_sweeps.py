@@ -341,7 +341,11 @@ def test_all_that_is_wrong_with_a_sweep_is_told_at_once(write: Callable[..., Pat
         "line 14, runs.1: names no workload, as in workload: llama3.1.",
         "line 15, runs.1.gpus: an empty list asks for nothing: leave it out, or name a value.",
         "line 17, exclude.0.repeats: unknown field 'repeats': did you mean 'reservation'? Valid are: "
-        + ", ".join(name for name in ("workload", *option_fields()) if name not in ("repeats", "environment"))
+        + ", ".join(
+            name
+            for name in ("workload", *option_fields())
+            if name not in ("repeats", "environment", "arguments")
+        )
         + ".",
         "line 18, exclude.0.size: has to be text, not 8.",
         "line 19, exclude.1: an empty exclusion would exclude everything: name a field, as in size: 70b.",

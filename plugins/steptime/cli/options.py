@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from steptime.errors import UserError, shown
 from steptime.recipes.planning import PlanRequest, parse_request
-from steptime.recipes.request import option_fields, sections
+from steptime.recipes.request import DICTIONARIES, option_fields, sections
 
 
 def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,8 +52,8 @@ def _argument(name: str, field: FieldInfo) -> inspect.Parameter:
 def _flag(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
     """The Typer parameter of any other: NAME=VALUE flags for a dictionary."""
     of_all: dict[str, Any] = {"help": field.description, "rich_help_panel": panel}
-    if _is_dictionary(field):
-        marker = typer.Option("--env", metavar="NAME=VALUE", **of_all)
+    if name in DICTIONARIES:
+        marker = typer.Option(DICTIONARIES[name], metavar="NAME=VALUE", **of_all)
         return _keyword(name, Annotated[list[str] | None, marker], default=None)
     default = field.get_default(call_default_factory=True)
     kinds = set(get_args(field.annotation) or (field.annotation,)) - {NoneType}
@@ -66,24 +66,19 @@ def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _is_dictionary(field: FieldInfo) -> bool:
-    return getattr(field.annotation, "__origin__", field.annotation) is dict
-
-
 def _request(values: dict[str, Any]) -> PlanRequest:
-    for name, field in option_fields().items():
-        if _is_dictionary(field):
-            values[name] = _assignments(values[name] or ())
+    for name, flag in DICTIONARIES.items():
+        values[name] = _assignments(flag, values[name] or ())
     return parse_request(values)
 
 
-def _assignments(texts: Iterable[str]) -> dict[str, str]:
+def _assignments(flag: str, texts: Iterable[str]) -> dict[str, str]:
     values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise UserError(f"--env '{shown(text)}' is not of the form NAME=VALUE.")
+            raise UserError(f"{flag} '{shown(text)}' is not of the form NAME=VALUE.")
         if name in values:
-            raise UserError(f"--env gives '{shown(name)}' twice: keep one.")
+            raise UserError(f"{flag} gives '{shown(name)}' twice: keep one.")
         values[name] = value
     return values

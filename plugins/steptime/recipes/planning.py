@@ -5,6 +5,7 @@ Only the scales of the documents (and of the CPU sizes) can be asked for: at any
 compare with. Another scale is a number more in the workload's file, see docs/adding-a-workload.md.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from steptime.recipes.notation import parse_time_limit
 from steptime.recipes.options import ClusterOptions, declaration, options_of_kinds
 from steptime.recipes.request import PlanRequest, option_fields, parse_request
 from steptime.recipes.selection import Selection, clusters_of_kind, recipes_of, select
+from steptime.recipes.tuning import tune, tuned_performance
 
 __all__ = ["CheckpointPair", "Plan", "PlanRequest", "parse_request", "plan", "require_runnable"]
 
@@ -69,7 +71,9 @@ def plan(request: PlanRequest) -> Plan:
     A plan may be for another type of GPU than its cluster has, to be read; `require_runnable` refuses that.
     """
     selection = select(request)
-    recipes = [_with_image(recipe, request) for recipe in recipes_of(selection, request)]
+    rows = [tune(_with_image(recipe, request), request) for recipe in recipes_of(selection, request)]
+    recipes = [recipe for recipe, _ in rows]
+    tuned = {recipe.gpus: tuning for recipe, tuning in rows}
     mode = mode_of(request)
     schedule = schedule_of(request, mode, selection, recipes)
     time_limit_s = parse_time_limit(schedule.time_limit)
@@ -79,7 +83,7 @@ def plan(request: PlanRequest) -> Plan:
 
     def run(recipe: Recipe, mode: Mode = mode, repeat: int = 1) -> Run:
         return Run(
-            experiment=_experiment(selection, recipe) + _SUFFIXES[mode],
+            experiment=_experiment(selection, recipe, tuned[recipe.gpus]) + _SUFFIXES[mode],
             recipe=recipe,
             mode=mode,
             first_step=schedule.first_step,
@@ -91,7 +95,10 @@ def plan(request: PlanRequest) -> Plan:
             checkpoint_path=request.load_checkpoint,
             async_save=mode is Mode.CHECKPOINT_SAVE and _saves_asynchronously(request, recipe),
             environment=request.environment,
-            performance=_performance(selection, recipe, mode, trainer_settings),
+            performance=tuned_performance(
+                _performance(selection, recipe, mode, trainer_settings), recipe, request, tuned[recipe.gpus]
+            ),
+            tuning=tuned[recipe.gpus],
             profile=profile_of(request, selection, recipe, schedule.max_steps)
             if mode is Mode.PROFILE
             else None,
@@ -214,8 +221,8 @@ def require_runnable(planned: Plan) -> None:
         )
 
 
-def _experiment(selection: Selection, recipe: Recipe) -> str:
-    """The name as the document writes it, plus what it has no word for (strong scaling, TP)."""
+def _experiment(selection: Selection, recipe: Recipe, tuning: str) -> str:
+    """The name as the document writes it, plus what it has no word for (strong scaling, TP, tuning)."""
     template, parallelism = selection.workload.experiment, recipe.parallelism
     name = template.format(
         size=selection.size_name,
@@ -230,7 +237,9 @@ def _experiment(selection: Selection, recipe: Recipe) -> str:
         mbs=recipe.micro_batch_size,
         gbs=recipe.global_batch_size,
     )
-    if parallelism.tensor != selection.rule(recipe.gpus).parallelism.tensor and "{tp}" not in template:
+    if tuning:
+        name += f"_tuned_{re.sub('[^a-z0-9]+', '_', tuning.lower())[:60]}"
+    elif parallelism.tensor != selection.rule(recipe.gpus).parallelism.tensor and "{tp}" not in template:
         name += f"_tp{parallelism.tensor}"
     if recipe.scaling == "strong" and "{gbs}" not in template:
         name += "_strong"

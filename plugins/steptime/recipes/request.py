@@ -20,6 +20,9 @@ from steptime.recipes.options import declaration, option, options_of_kinds
 from steptime.refusals import in_words
 from steptime.settings import default_cluster
 
+DICTIONARIES = MappingProxyType({"environment": "--env", "arguments": "--arg"})
+"""Options with a value for each name, and the flag that gives one of them."""
+
 
 def _on_gpus(name: str, _: Any, recipe: Recipe) -> None:
     if recipe.gpu_type == "cpu":
@@ -82,9 +85,6 @@ class PlanRequest(Frozen):
         "weak: the global batch size grows with the GPUs; strong: it stays.",
         default="weak",
         examples=["weak", "strong"],
-    )
-    tensor_parallel: int | None = option(
-        "Scale", "Tensor parallelism, if the size leaves it open (tiny does).", ge=1
     )
     repeats: int = option("Scale", "How many times each run is made.", default=1, ge=1, le=100, examples=[3])
     max_steps: int | None = option("Run", "Training steps; by default the document's.", ge=1, le=1_000_000)
@@ -156,6 +156,26 @@ class PlanRequest(Frozen):
         "Run a few steps and log every call of NCCL instead (of gloo's collectives on the CPU). Not together "
         "with profile.",
         default=False,
+    )
+    tensor_parallel: int | None = option(
+        "Tuning",
+        "Tensor parallelism. A size may leave it open (tiny does); a run of any other than the document's is "
+        "marked as tuned, as with all options here, and never judged together with the document's.",
+        ge=1,
+    )
+    pipeline_parallel: int | None = option(
+        "Tuning", "Pipeline parallelism, instead of the document's; its stages are not divided further.", ge=1
+    )
+    context_parallel: int | None = option("Tuning", "Context parallelism, instead of the document's.", ge=1)
+    expert_parallel: int | None = option("Tuning", "Expert parallelism, instead of the document's.", ge=1)
+    micro_batch_size: int | None = option("Tuning", "Micro batch size, instead of the document's.", ge=1)
+    global_batch_size: int | None = option("Tuning", "Global batch size, instead of the document's.", ge=1)
+    arguments: dict[str, str] = option(
+        "Tuning",
+        "Further arguments of the script of Megatron-Bridge, by their names without dashes.",
+        default_factory=dict,
+        needs="With a recipe of Megatron-Bridge",
+        examples=[{"recompute_num_layers": "1"}],
     )
     image: str | None = option(
         "Machines",

@@ -260,13 +260,8 @@ def _least_of_checkpoints(selection: Selection, request: PlanRequest) -> int:
 
 def _tensor_parallel(selection: Selection, request: PlanRequest, gpus: int) -> int | None:
     asked, rule = request.tensor_parallel, selection.rule(gpus)
-    if asked is None or asked == rule.parallelism.tensor:
+    if asked is None or asked == rule.parallelism.tensor or rule.tensor_choices is None:
         return None
-    if rule.tensor_choices is None:
-        raise UserError(
-            f"tensor parallel of {selection} is {rule.parallelism.tensor} in its document "
-            f"and cannot be {asked}."
-        )
     if asked not in rule.tensor_choices:
         raise unknown_value("tensor parallel", asked, rule.tensor_choices, of=str(selection))
     if gpus % asked:

@@ -32,7 +32,7 @@ MOST_COMBINATIONS = 10_000
 """Of one entry, before exclusions: more is a mistake, and would only be found out when memory is gone."""
 
 _ZIP = "zip"
-_NOT_EXCLUDED = ("repeats", "environment")
+_NOT_EXCLUDED = ("repeats", "environment", "arguments")
 """Fields that an exclusion cannot name."""
 
 

@@ -10,7 +10,7 @@ from steptime.errors import UserError
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_time_limit
 from steptime.recipes.planning import plan
-from steptime.recipes.request import PlanRequest, option_fields, parse_request
+from steptime.recipes.request import DICTIONARIES, PlanRequest, option_fields, parse_request
 
 
 def request_of(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
@@ -69,12 +69,12 @@ def _command(request: PlanRequest) -> str:
     for name, field in option_fields().items():
         value = values.get(name)
         flag = f"--{name.replace('_', '-')}"
-        if name == "environment" or value in (None, field.get_default(call_default_factory=True)):
+        if name in DICTIONARIES or value in (None, field.get_default(call_default_factory=True)):
             continue
         if isinstance(value, bool):
             words.append(flag if value else f"--no-{flag.removeprefix('--')}")
         else:
             words += [flag, str(value)]
-    for name, value in request.environment.items():
-        words += ["--env", f"{name}={value}"]
+    for name, flag in DICTIONARIES.items():
+        words += [word for one, value in values[name].items() for word in (flag, f"{one}={value}")]
     return shlex.join(words)

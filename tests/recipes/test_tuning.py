@@ -1,0 +1,107 @@
+"""Tuning by hand: what runs, how it is called, and that nobody takes it for the document's run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored import publish
+
+from steptime.errors import UserError
+from steptime.judging.series import Series
+from steptime.logs.models import Step, TrainingLog
+from steptime.recipes.megatron_bridge import bridge_command
+from steptime.recipes.models import Run
+from steptime.recipes.planning import PlanRequest, parse_request, plan
+from steptime.results import judgement_rows
+from steptime.results.metrics import measure
+from steptime.results.repeating import repeat_command
+from steptime.results.store import Store
+
+LLAMA = {"workload": "llama3.1-25.04", "size": "70b", "dtype": "bf16", "gpu_type": "h100", "gpus": "64"}
+NANO = {"workload": "nemotron3-26.08", "size": "nano", "gpu_type": "gb300", "gpus": "8"}
+QWEN = {"workload": "qwen3-26.02", "gpu_type": "gb200"}
+
+
+def planned(**asked: Any) -> Run:
+    return plan(PlanRequest(**asked)).runs[0]
+
+
+def test_another_parallelism_and_batch_are_planned_and_named() -> None:
+    run = planned(**LLAMA, tensor_parallel=8, pipeline_parallel=2, micro_batch_size=2)
+    spread, own = run.recipe.parallelism, planned(**LLAMA)
+    assert (spread.tensor, spread.pipeline, spread.context, spread.data) == (8, 2, 2, 2)
+    assert (spread.virtual_pipeline, run.recipe.micro_batch_size, run.recipe.gpus) == (None, 2, 64)
+    assert run.tuning == "tp8 pp2 vp1 mbs2"
+    assert run.label == "70b·bf16·64·tuned tp8 pp2 vp1 mbs2"
+    assert run.experiment == f"{own.experiment}_tuned_tp8_pp2_vp1_mbs2"
+    assert run.performance.trainer.tp_comm_overlap_cfg is None, "which is for the document's sizes"
+    assert (own.tuning, own.label) == ("", "70b·bf16·64")
+
+
+def test_what_the_document_has_is_no_tuning() -> None:
+    assert planned(**LLAMA, tensor_parallel=4, global_batch_size=128) == planned(**LLAMA)
+
+
+def test_a_recipe_by_name_gets_it_with_further_arguments() -> None:
+    run = planned(**NANO, global_batch_size=256, arguments={"recompute_num_layers": "1; rm"})
+    command = bridge_command(run)
+    assert run.tuning == "gbs256 recompute_num_layers=1; rm"
+    assert "--recompute_num_layers=1; rm" in command
+    assert any(text.endswith("=256") or text == "256" for text in command)
+    assert run.experiment.endswith("_tuned_gbs256_recompute_num_layers_1_rm")
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (
+            {**LLAMA, "tensor_parallel": 3},
+            "64 GPUs are no multiple of tensor × pipeline × context parallel = 24",
+        ),
+        (
+            {**LLAMA, "pipeline_parallel": 32, "tensor_parallel": 1, "context_parallel": 1},
+            "80 layers cannot be",
+        ),
+        ({**LLAMA, "micro_batch_size": 7}, "tuned to mbs7: global batch size 128 is not a multiple"),
+        ({**LLAMA, "expert_parallel": 2}, "tuned to ep2: it has no experts to spread"),
+        ({**NANO, "expert_parallel": 16}, "8 GPUs are no multiple of expert × expert tensor × pipeline"),
+        (
+            {**LLAMA, "arguments": {"x": "1"}},
+            "arguments are for scripts of Megatron-Bridge, and llama3.1-25.04 70b",
+        ),
+        ({**NANO, "arguments": {"--x": "1"}}, "argument '--x': write its name without dashes"),
+        ({**NANO, "arguments": {"num_gpus": "9"}}, "argument 'num_gpus' is set already"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_the_reason(asked: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
+        plan(parse_request(asked))
+    assert sentence in str(refused.value)
+
+
+def test_it_is_judged_apart_from_the_document_and_its_published_number(
+    tmp_path: Path, make_result: Any
+) -> None:
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    own, tuned = planned(**LLAMA), planned(**LLAMA, context_parallel=1, global_batch_size=128)
+    for number in range(7):
+        add(store, make_result, own, f"own-{number}", 5.0 + number / 1000, at=1e9 + number)
+    add(store, make_result, tuned, "tuned", 9.0, at=2e9)
+
+    [row] = judgement_rows.judged_rows(store, Series.of_run(tuned).key)
+    assert (row["verdict"], row["baseline_runs"]) == ("insufficient history", 0)
+    assert (row["published_step_time_s"], row["against_publication"]) == (None, None)
+    assert store.run("own-6")["published_step_time_s"] is not None
+    assert "tuned cp1" in Series.of_run(tuned).label
+    command = repeat_command(tuned, PlanRequest(**LLAMA, context_parallel=1))
+    assert command is not None
+    assert "--context-parallel 1" in command
+
+
+def add(store: Store, make_result: Any, run: Run, name: str, step_s: float, *, at: float) -> None:
+    steps = tuple(
+        Step(global_step=step, step_time_s=step_s, loss=1.0, global_batch_size=128)
+        for step in range(run.max_steps)
+    )
+    log = TrainingLog(path=f"/x/{name}", format="nemo2", bytes_read=1, steps=steps)
+    publish(store, make_result(name, run=run, log=log, measurement=measure(run, log), submitted_at=at))
