@@ -67,6 +67,12 @@ def by_name(workload: str) -> bool:
     return any(isinstance(size.model, NamedRecipe) for size in load_workload(workload).sizes.values())
 
 
+def imported(workload: str) -> bool:
+    """Whether a shipped workload is written by `steptime recipes import`."""
+    models = [size.model for size in load_workload(workload).sizes.values()]
+    return any(isinstance(model, NamedRecipe) and model.launch is not None for model in models)
+
+
 def workloads_on(gpu_type: str) -> tuple[str, ...]:
     """The shipped workloads that have a size for a type of GPU, or for the CPU."""
     return tuple(name for name in list_workloads() if gpu_type in load_workload(name).gpu_types)

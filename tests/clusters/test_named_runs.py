@@ -16,10 +16,9 @@ from named_runs import IN_IMAGE, SAVED_AT, run_of
 
 from steptime.clusters import jobscript
 from steptime.clusters.base import Completed, Job, JobState, JobStatus
-from steptime.clusters.jobscript import program_of
 from steptime.errors import SystemFailure, UserError
 from steptime.logs.reader import read_log
-from steptime.recipes.megatron_bridge import CHECKPOINTS
+from steptime.recipes.megatron_bridge import CHECKPOINTS, bridge_command
 from steptime.recipes.models import Mode, ProfileWindow, Run
 from steptime.results.metrics import measure
 from steptime.results.quality import Check, validate
@@ -29,7 +28,7 @@ STAND_IN = Path(__file__).parents[1] / "stand_ins" / "megatron_bridge"
 
 def started(run: Run, folder: Path) -> subprocess.CompletedProcess[str]:
     """The stand-in with the arguments and variables of a rank, its log in the folder as a job's."""
-    script, *arguments = program_of(run)
+    script, *arguments = bridge_command(run)
     variables = {
         "PYTHONSAFEPATH": "1",
         "PYTHONPATH": str(STAND_IN),
@@ -123,7 +122,7 @@ def test_a_profile_says_its_steps_and_ranks(tmp_path: Path) -> None:
     window = ProfileWindow(first_step=2, last_step=5, ranks=(0,))
     run = run_of(mode=Mode.PROFILE, profile=window)
     assert started(run, tmp_path).returncode == 0
-    assert "profiling.profile_step_end=6" in program_of(run)
+    assert "profiling.profile_step_end=6" in bridge_command(run)
 
 
 SCRIPTS = "/opt/Megatron-Bridge/scripts/performance"

@@ -3,30 +3,25 @@
 What upstream prints and what its source has is recorded in tests/data/megatron_bridge (record.py), by tag.
 """
 
-import itertools
 import json
 import re
-import shlex
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from named_runs import IN_IMAGE
-from printed_tables import by_name, configuration_rows
+from printed_tables import by_name, configuration_rows, imported
+from slurm_jobs import asked_of_slurm, numactl_of
 
 from docs.make_published_numbers import odd_tokens
-from steptime.clusters.jobscript import job_spec
-from steptime.clusters.slurm.config import SlurmConfig
-from steptime.recipes.models import Mode, NamedRecipe, Recipe, Run, Window
+from steptime.recipes.models import Mode, NamedRecipe, Recipe
 from steptime.recipes.notation import parse_time_limit
 from steptime.recipes.published import load_reference, published_performance
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.results.metrics import throughput
 
 DATA = Path(__file__).parents[1] / "data" / "megatron_bridge"
-BY_NAME = [name for name in list_workloads() if by_name(name)]
+BY_NAME = [name for name in list_workloads() if by_name(name) and not imported(name)]
 ROWS = [recipe for name in BY_NAME for recipe, _ in load_workload(name).recipes()]
 CONFIGURATIONS: dict[str, Any] = json.loads((DATA / "configurations.json").read_text())
 DOCUMENTS: dict[str, dict[str, dict[str, str]]] = json.loads((DATA / "documents.json").read_text())
@@ -153,45 +148,6 @@ def test_a_job_on_slurm_has_upstreams_variables_and_arguments() -> None:
         assert limit == upstream.get("time_limit", limit)
 
 
-def script_of(row: Recipe) -> str:
-    """The script of the row's job on a Slurm cluster with pyxis, whose file sets nothing else."""
-    rules = load_workload(row.workload).performance
-    run = Run(
-        recipe=row,
-        mode=Mode.PERFORMANCE,
-        experiment="pretrain",
-        max_steps=50,
-        window=Window(first=35, last=49),
-        time_limit_s=1800,
-        cluster="here",
-        performance=rules.of(row, row.size, Mode.PERFORMANCE, "slurm"),
-    )
-    cluster = SlurmConfig(
-        **{"name": "here", "kind": "slurm", "gpu_type": row.gpu_type, "work_dir": "/shared"},
-        **{"connection": "here", "container": "pyxis"},
-    )
-    return job_spec(run, IN_IMAGE, cluster, identity="row", started=0).script
-
-
-def numactl_of(command: str, folder: Path) -> list[list[str]]:
-    """What bash gives numactl on each local rank of a node, options by their long names."""
-    numactl = folder / "numactl"
-    numactl.write_text('#!/bin/sh\ncase "$*" in *train) echo "$@" ;; esac\n')
-    numactl.chmod(0o755)
-    told = []
-    for local_rank in range(8):
-        done = subprocess.run(
-            ["/bin/bash", "-c", command],
-            env={"PATH": f"{folder}:/usr/bin:/bin", "SLURM_LOCALID": str(local_rank), "SLURM_PROCID": "0"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        words = done.stdout.replace("-C ", "--physcpubind=").split()
-        told.append([word for word in words if re.match("--(cpunodebind|membind|physcpubind)=", word)])
-    return told
-
-
 def test_a_job_on_slurm_is_asked_for_and_bound_as_upstreams(tmp_path: Path) -> None:
     """What sbatch, srun and numactl are given, beside what upstream's executor gives them.
 
@@ -200,24 +156,14 @@ def test_a_job_on_slurm_is_asked_for_and_bound_as_upstreams(tmp_path: Path) -> N
     bound: dict[tuple[str, str], str] = {}
     differing = []
     for row in ROWS:
-        upstream, script = upstream_of(row), script_of(row)
+        upstream, ours = upstream_of(row), asked_of_slurm(row)
         name = "·".join(map(str, row.identity.values()))
-        sbatch = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S*))?$", script, re.MULTILINE))
-        srun = shlex.split(script.rpartition("\nsrun ")[2].partition("&\n")[0].replace("\\\n", " "))
-        command = list(itertools.dropwhile(lambda word: word.startswith("--"), srun))
-        ours = {
-            "nodes": int(sbatch.pop("nodes")),
-            "ntasks_per_node": int(sbatch.pop("ntasks-per-node")),
-            **({"segment": int(sbatch.pop("segment"))} if "segment" in sbatch else {}),
-            "mem": sbatch.pop("mem"),
-            "exclusive": sbatch.pop("exclusive") == "",
-        }
         asked = {name: value for name, value in upstream["slurm"].items() if name != "srun_args"}
-        missing = {*upstream["slurm"]["srun_args"]} - {*srun}
-        assert sbatch.keys() == {"ntasks", "gres"}
-        if ours != asked or missing:
-            differing.append(f"{name}: {ours} {missing or ''}, upstream's {asked}")
-        bound[shlex.join(command[: command.index("python")]), upstream["numactl"]] = name
+        missing = {*upstream["slurm"]["srun_args"]} - ours.srun
+        assert ours.further == {"ntasks", "gres"}
+        if ours.sbatch != asked or missing:
+            differing.append(f"{name}: {ours.sbatch} {missing or ''}, upstream's {asked}")
+        bound[ours.binding, upstream["numactl"]] = name
     differing += [
         f"{name}: {ours}, upstream's {upstreams}"
         for (ours, upstreams), name in bound.items()

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from printed_tables import by_name
+from printed_tables import by_name, imported
 from typer.testing import CliRunner
 
 from steptime import settings
 from steptime.cli import app
-from steptime.clusters.jobscript import program_of
 from steptime.errors import UserError
 from steptime.recipes.flops import model_flops
-from steptime.recipes.megatron_bridge import release_of
+from steptime.recipes.megatron_bridge import bridge_command, release_of
 from steptime.recipes.models import Mode, ModelShape, NamedRecipe, ProfileWindow, Recipe, Run, Window
 from steptime.recipes.parameters import Parameters, stated_parameters
 from steptime.recipes.planning import PlanRequest, plan
@@ -28,7 +27,7 @@ from tests.stand_ins.megatron_bridge.argument_parser import parser_of, recorded
 
 DATA = Path(__file__).parents[1] / "data" / "megatron_bridge"
 GPT_OSS, QWEN, NEMOTRON = "gpt-oss-26.02", "qwen3-26.02", "nemotron3-26.04"
-BY_NAME = [name for name in list_workloads() if by_name(name)]
+BY_NAME = [name for name in list_workloads() if by_name(name) and not imported(name)]
 
 
 ROWS = [recipe for name in BY_NAME for recipe, _ in load_workload(name).recipes()]
@@ -98,7 +97,7 @@ def test_every_release_takes_our_arguments(release: str, mode: Mode) -> None:
         model = recipe.model
         assert isinstance(model, NamedRecipe)
         fields = {"checkpoint_path": "/scratch/saved"} if mode is Mode.CHECKPOINT_LOAD else {}
-        script, *said = program_of(run_of(recipe, mode, **fields))
+        script, *said = bridge_command(run_of(recipe, mode, **fields))
         assert script.startswith("/opt/Megatron-Bridge/scripts/performance/")
         told, rest = parser.parse_known_args(said)
         assert all("=" in text and not text.startswith("-") for text in rest), rest
@@ -177,7 +176,9 @@ def test_what_a_mode_says_more(release: str, mode: Mode, further: set[str]) -> N
     recipe = in_release(ROWS[0], release)
     assert recipe is not None
     fields = {"checkpoint_path": "/scratch/saved"} if mode is Mode.CHECKPOINT_LOAD else {}
-    assert set(program_of(run_of(recipe, mode, **fields))) - set(program_of(run_of(recipe))) == further
+    assert (
+        set(bridge_command(run_of(recipe, mode, **fields))) - set(bridge_command(run_of(recipe))) == further
+    )
 
 
 def test_the_script_is_the_releases() -> None:
@@ -252,7 +253,7 @@ def test_parameters_are_shown_as_upstream_states_them() -> None:
 def test_a_recipe_that_another_image_has_not_is_not_started() -> None:
     recipe = next(row for row in ROWS if row.size == "super").model_copy(update={"image": "nemo:26.02"})
     with pytest.raises(UserError) as refused:
-        program_of(run_of(recipe))
+        bridge_command(run_of(recipe))
     assert str(refused.value) == (
         "nemotron3-26.04 super cannot be started: unknown recipe 'nemotron_3_super' of Megatron-Bridge in "
         "nemo:26.02, family nemotronh: did you mean 'nemotronh_56b'? Valid are: nemotronh_56b; add "

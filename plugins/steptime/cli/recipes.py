@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from steptime.cli import new_recipe
+from steptime.cli import import_recipes, new_recipe
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.cli.usage import Commands
@@ -68,6 +68,7 @@ _LEAST = ("vp", "ga", "mbs", "steps", "window", "etp", "ep", "cp", "pp", "tp", "
 app = typer.Typer()
 group = typer.Typer(cls=Commands)
 app.add_typer(group, name="recipes")
+group.command(name="import", epilog=import_recipes.EXAMPLES)(import_recipes.import_recipes)
 group.command(name="new", epilog=new_recipe.EXAMPLES)(new_recipe.new_recipe)
 
 

@@ -20,7 +20,7 @@ from steptime.clusters.hub import hub_cache, hub_environment
 from steptime.errors import SystemFailure, UserError
 from steptime.plug_points import CLUSTER_KINDS
 from steptime.recipes.environment import check_environment
-from steptime.recipes.megatron_bridge import CHECKPOINTS, bridge_command, scripts_folder
+from steptime.recipes.megatron_bridge import CHECKPOINTS, bridge_command, checkout_of
 from steptime.recipes.models import RUN_FILE, Mode, NamedRecipe, Run
 
 if TYPE_CHECKING:
@@ -123,7 +123,10 @@ def job_spec(
     digest = hashlib.sha256(whole.encode()).hexdigest()[:10]
     folder = f"{run.experiment}_{started}-{digest}" + (f"-{attempt}" if attempt > 1 else "")
     directory = PurePosixPath(config.root, "experiments", run.experiment, folder, run.experiment)
-    environment = job_environment(run, staged, config)
+    brought = {path: str(directory / PurePosixPath(path).name) for path in brought_files(run)}
+    environment = {
+        name: brought.get(value, value) for name, value in job_environment(run, staged, config).items()
+    }
     script = (
         _templates()
         .get_template(f"{config.kind}/job.sh.j2")
@@ -132,7 +135,7 @@ def job_spec(
             directory=directory,
             environment=environment,
             python=staged.python or "python",
-            program=program_of(run),
+            program=program_of(run, config.root),
             ranks=run.recipe.gpus,
             **config.script_values(run, staged, directory=directory, environment=environment),
         )
@@ -142,7 +145,10 @@ def job_spec(
         script=script,
         directory=str(directory),
         log_path=str(directory / f"log-{run.experiment}.out"),
-        files={RUN_FILE: run.model_dump_json(indent=2)},
+        files={
+            RUN_FILE: run.model_dump_json(indent=2),
+            **{PurePosixPath(path).name: text for path, text in brought_files(run).items()},
+        },
         slots=run.recipe.gpus,
         time_limit_s=run.time_limit_s + config.seconds_before_training,
         image=staged.image if config.image_form is ImageForm.NAME else None,
@@ -224,7 +230,7 @@ def job_environment(run: Run, staged: Staged, config: ClusterConfig) -> dict[str
         # The trainer is the staged one: nothing of the user's home or the job's folder comes before it.
         "PYTHONNOUSERSITE": "1",
         # An image may have a PYTHONPATH of its own, before which this folder is put when it is known.
-        "PYTHONPATH" if staged.python else TRAINER_VARIABLE: modules_path(run, staged),
+        "PYTHONPATH" if staged.python else TRAINER_VARIABLE: modules_path(run, staged, config.root),
         "PYTHONSAFEPATH": "1",
     }
 
@@ -262,14 +268,35 @@ def trace_environment(run: Run) -> dict[str, str]:
     return dict(_TRACES[run.recipe.gpu_type == "cpu"]) if run.mode is Mode.NCCL_TRACE else {}
 
 
-def program_of(run: Run) -> tuple[str, ...]:
+def brought_files(run: Run) -> dict[str, str]:
+    """Return the texts that the run's recipe brings, by the path that its variables have.
+
+    They lie in the job's folder, and the variables have that path instead.
+    """
+    launch = run.recipe.model.launch if isinstance(run.recipe.model, NamedRecipe) else None
+    return {} if launch is None else launch.files
+
+
+def bridge_checkout(run: Run, root: str) -> PurePosixPath | None:
+    """Return the folder of Megatron-Bridge on a cluster whose scripts a run is started by; None for none.
+
+    Args:
+        run: what to train.
+        root: the cluster's `work_dir`.
+    """
+    commit = checkout_of(run.recipe)
+    return None if commit is None else PurePosixPath(root, "megatron-bridge", commit)
+
+
+def program_of(run: Run, root: str) -> tuple[str, ...]:
     """Return the arguments of Python, or of torch's launcher, for a rank of the run. Raises UserError."""
-    if isinstance(run.recipe.model, NamedRecipe):
-        return bridge_command(run)
-    return ("-m", "trainer", RUN_FILE)
+    if not isinstance(run.recipe.model, NamedRecipe):
+        return ("-m", "trainer", RUN_FILE)
+    script, *arguments = bridge_command(run)
+    return (str(PurePosixPath(bridge_checkout(run, root) or "/", script)), *arguments)
 
 
-def on_one_machine(run: Run) -> tuple[str, ...]:
+def on_one_machine(run: Run, root: str) -> tuple[str, ...]:
     """Return the arguments of Python that start all ranks of the run on one machine. Raises UserError.
 
     The trainer forks its own ranks on the CPU; torchrun starts all others.
@@ -277,10 +304,11 @@ def on_one_machine(run: Run) -> tuple[str, ...]:
     if run.recipe.gpu_type == "cpu" and not isinstance(run.recipe.model, NamedRecipe):
         return ("-m", "trainer.cpu_ranks", RUN_FILE)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1")
-    return (*torchrun, f"--nproc-per-node={run.recipe.gpus}", *program_of(run))
+    return (*torchrun, f"--nproc-per-node={run.recipe.gpus}", *program_of(run, root))
 
 
-def modules_path(run: Run, staged: Staged) -> str:
+def modules_path(run: Run, staged: Staged, root: str) -> str:
     """Return where ranks find modules besides their environment: the trainer, and what the script has."""
-    folder = scripts_folder(run)
-    return staged.trainer_path if folder is None else f"{staged.trainer_path}:{folder}"
+    if not isinstance(run.recipe.model, NamedRecipe):
+        return staged.trainer_path
+    return f"{staged.trainer_path}:{program_of(run, root)[0].rpartition('/')[0]}"

@@ -144,6 +144,10 @@ def _by_tag(_path: Path, _state: tuple[int, int]) -> dict[str, BridgeRelease]:
 
 def misnamed(model: NamedRecipe, image: str | None) -> Mistake | None:
     """Return what of a recipe its image lacks, placed in the model. Raises UserError for no known release."""
+    if model.launch is not None:
+        texts = enumerate(model.launch.arguments)
+        words = (mistake for n, text in texts for mistake in _unknown_words(text, ("launch", "arguments", n)))
+        return next(words, None)
     known, of = release_of(image).recipes, f"Megatron-Bridge in {image}"
     if model.family not in known:
         return _unknown("family", unknown_value("family", model.family, known, of=of))
@@ -168,6 +172,8 @@ def _unknown(field: str, error: UserError) -> Mistake:
 
 def known_recipe(model: NamedRecipe, image: str | None) -> KnownRecipe | None:
     """Return what is known of a recipe, or None. Raises UserError if its image has no known release."""
+    if model.launch is not None:
+        return None
     return release_of(image).recipes.get(model.family, {}).get(model.recipe)
 
 
@@ -178,6 +184,7 @@ def hub_files(recipe: Recipe) -> dict[str, list[str]]:
     """
     files: dict[str, list[str]] = {}
     if isinstance(recipe.model, NamedRecipe):
+        files = {repository: [*names] for repository, names in recipe.model.hub.items()}
         known = known_recipe(recipe.model, recipe.image)
         if known is not None and known.configuration is not None:
             files.setdefault(known.configuration, []).append("config.json")
@@ -206,6 +213,9 @@ def misfit(
     spread: ModelParallelism | Parallelism,
 ) -> str | None:
     """Return what of a row the release in its image cannot do, or None. Raises UserError for no release."""
+    if model.launch is not None:
+        known = model.launch.commits
+        return None if image in known else f"launch has no commit for {image}, only for {', '.join(known)}"
     release = release_of(image)
     if gpu_type not in release.gpu_types:
         return f"{image} has recipes for {', '.join(release.gpu_types)}, and not for {gpu_type}"
@@ -219,11 +229,13 @@ def misfit(
 
 
 def bridge_command(run: Run) -> tuple[str, ...]:
-    """Return the script in the image and its arguments, to run a recipe by name. Raises UserError."""
+    """Return the script and its arguments, to run a recipe by name. Raises UserError.
+
+    The script is a path in the image, or in `checkout_folder` if the recipe has a `launch` of its own.
+    """
     recipe, model = run.recipe, run.recipe.model
     if not isinstance(model, NamedRecipe):
         raise UserError(f"{run.label} is no recipe of Megatron-Bridge by name: give its model as one.")
-    release = release_of(recipe.image)
     row = {"gpu_type": recipe.gpu_type, "dtype": recipe.dtype}
     wrong_name = misnamed(model, recipe.image)
     problem = (
@@ -233,34 +245,44 @@ def bridge_command(run: Run) -> tuple[str, ...]:
     )
     if problem is not None:
         raise UserError(f"{recipe.workload} {recipe.size} cannot be started: {problem}.")
-    words = {**_words_of_row(recipe, model, release), **_words_of_run(run)}
+    launch = model.launch
+    if launch is not None:
+        dtype = launch.dtypes.get(recipe.dtype, recipe.dtype)
+        script, told = launch.script, (*launch.arguments, *(launch.profile if run.profile else ()))
+    else:
+        release = release_of(recipe.image)
+        dtype = release.dtypes[recipe.dtype]
+        script, told = release.script, _arguments_of(release, recipe, model, run.mode)
+    words = {**_words_of_row(recipe, model), "dtype": dtype, **_words_of_run(run)}
+    return (
+        script,
+        *(text.format_map(words) for text in told),
+        *(f"--{name}={value}" for name, value in run.performance.arguments.items()),
+    )
+
+
+def _arguments_of(release: BridgeRelease, recipe: Recipe, model: NamedRecipe, mode: Mode) -> tuple[str, ...]:
+    words = _words_of_row(recipe, model)
     optional = [
         said[name]
         for name in OPTIONAL
         if name in (said := release.missing if words[name] is None else release.given)
     ]
-    said_of_all = (*release.arguments, *optional, *release.overrides)
-    return (
-        release.script,
-        *(text.format_map(words) for text in (*said_of_all, *release.modes.get(run.mode, ()))),
-        *(f"--{name}={value}" for name, value in run.performance.arguments.items()),
-    )
+    return (*release.arguments, *optional, *release.overrides, *release.modes.get(mode, ()))
 
 
-def scripts_folder(run: Run) -> str | None:
-    """Return the image's folder of modules that the script imports; None if the shipped trainer runs."""
-    if not isinstance(run.recipe.model, NamedRecipe):
-        return None
-    return release_of(run.recipe.image).script.rpartition("/")[0]
+def checkout_of(recipe: Recipe) -> str | None:
+    """Return the commit of Megatron-Bridge whose scripts start a recipe; None if its image's do."""
+    launch = recipe.model.launch if isinstance(recipe.model, NamedRecipe) else None
+    return None if launch is None or recipe.image is None else launch.commits.get(recipe.image)
 
 
-def _words_of_row(recipe: Recipe, model: NamedRecipe, release: BridgeRelease) -> dict[str, str | int | None]:
+def _words_of_row(recipe: Recipe, model: NamedRecipe) -> dict[str, str | int | None]:
     return {
         **model.model_dump(include={"family", "recipe", "variant"}),
         **recipe.parallelism.model_dump(exclude={"data"}),
         "gpu_type": recipe.gpu_type,
         "gpus": recipe.gpus,
-        "dtype": release.dtypes[recipe.dtype],
         "micro_batch_size": recipe.micro_batch_size,
         "global_batch_size": recipe.global_batch_size,
     }

@@ -285,7 +285,8 @@ def _launch(document: Document) -> Iterator[Mistake]:
                 "sizes that are such",
                 ("performance", "rules", index, "arguments"),
             )
-        for name in set_already(rule.arguments, _all_images(document)):
+        with_launch = any(model and model.launch for size in named if (model := named_of(document, size)))
+        for name in () if with_launch else set_already(rule.arguments, _all_images(document)):
             yield Mistake(
                 "is set already, for each row or run: leave it out",
                 ("performance", "rules", index, "arguments", name),

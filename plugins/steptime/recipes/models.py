@@ -212,6 +212,26 @@ _Name = Annotated[str, written("[a-z0-9][a-z0-9_.]*", "small letters, digits, _ 
 """Becomes an argument of a command; upstream's parser has no capitals either."""
 
 
+class Launch(Frozen):
+    """How a release's own launch script starts a recipe; `steptime recipes import` writes it."""
+
+    commits: dict[str, Annotated[str, written("[0-9a-f]{40}", "a commit of Megatron-Bridge")]] = Field(
+        min_length=1
+    )
+    """Of Megatron-Bridge, whose scripts run in the place of the image's own; by image."""
+    script: Annotated[str, written("[A-Za-z0-9_][A-Za-z0-9_./-]*", "a path in Megatron-Bridge")]
+    arguments: tuple[str, ...]
+    """With the words that `config/megatron_bridge.yaml` has, too."""
+    dtypes: dict[str, str] = Field(default_factory=dict)
+    """What upstream calls them if that differs, by ours."""
+    profile: tuple[str, ...] = ()
+    """Further arguments of profile runs."""
+    files: dict[Annotated[str, written("/[A-Za-z0-9_./-]+", "a path from / on")], str] = Field(
+        default_factory=dict
+    )
+    """Texts that the release brings, by the path that ranks find them at."""
+
+
 class NamedRecipe(Frozen):
     """A recipe of Megatron-Bridge that is known by name alone: upstream has the sizes of its model."""
 
@@ -224,6 +244,10 @@ class NamedRecipe(Frozen):
     """Of several configurations that a recipe has for one type of GPU, `v2`; None for upstream's default."""
     seq_length: PositiveInt
     """Tokens of a sample, for tokens per second; the recipe has it itself."""
+    launch: Launch | None = None
+    """None for the scripts and arguments that `config/megatron_bridge.yaml` has for the image."""
+    hub: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """With `launch`: files that each rank reads, by their repository on the Hugging Face hub."""
 
     @property
     def num_layers(self) -> None:

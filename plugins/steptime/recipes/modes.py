@@ -69,7 +69,10 @@ def schedule_of(
 ) -> Schedule:
     """Return the schedule of the runs. Raises UserError if it is impossible."""
     steps = selection.workload.steps_of(selection.size_name)
-    max_steps, time_limit = steps.max_steps, steps.time_limit[selection.scaling]
+    max_steps, time_limit = (
+        steps.max_steps,
+        selection.workload.time_limit_of(selection.size_name, selection.gpu_type, selection.scaling),
+    )
     if mode is Mode.NCCL_TRACE:
         max_steps, time_limit = _trace(selection)
     elif mode is Mode.PROFILE:

@@ -42,7 +42,7 @@ def rows(workload: Workload) -> Iterator[dict[str, Any]]:
         yield row(recipe) | {
             "max_steps": steps.max_steps,
             "window": steps.window,
-            "time_limit": steps.time_limit[recipe.scaling],
+            "time_limit": workload.time_limit_of(recipe.size, recipe.gpu_type, recipe.scaling),
             "flops_formula": recipe.flops_formula,
             "image": recipe.image,
         }

@@ -103,6 +103,8 @@ class Platform(Frozen):
     gpus_per_node: PositiveInt
     image: str | None
     """Container image; null if the trainer's own environment is used (CPU)."""
+    time_limit: TimeLimit | None = None
+    """In the place of that of the steps."""
 
 
 class ModelParallelism(Frozen):
@@ -287,6 +289,10 @@ class Workload(Frozen):
     def steps_of(self, size: str) -> Steps:
         """Return the steps of a size or its proxy: its own, or those of the workload."""
         return self.sizes[size.removesuffix(PROXY_SUFFIX)].steps or self.steps
+
+    def time_limit_of(self, size: str, gpu_type: str, scaling: Scaling) -> str:
+        """Return when the cluster ends a run of a size or its proxy."""
+        return self.gpu_types[gpu_type].time_limit or self.steps_of(size).time_limit[scaling]
 
     def recipes(self) -> Iterator[tuple[Recipe, Configuration]]:
         """Yield every row this file describes, with the rule that made it."""

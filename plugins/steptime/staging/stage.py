@@ -13,6 +13,7 @@ from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import ImageForm, Mount, mount_points
 from steptime.clusters.hub import fetch_command, hub_cache
+from steptime.clusters.jobscript import bridge_checkout, program_of
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.image import Image, parse_image
 from steptime.recipes.megatron_bridge import hub_files
@@ -46,6 +47,7 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
     """
     config.require_container(run)
     await require_hub_files(cluster, config, run)
+    await require_bridge_checkout(cluster, config, run)
     trainer = shipped("trainer")
     trainer_path, trainer_sha256 = await stage_trainer(cluster, config, source=trainer, report=report)
     staged = Staged(
@@ -156,6 +158,19 @@ async def require_hub_files(cluster: Cluster, config: ClusterConfig, run: Run) -
                 f"login' if the repository is gated) run: {fetch_command(repository, cache)} Then copy the "
                 "folder to the cluster if that is another machine."
             )
+
+
+async def require_bridge_checkout(cluster: Cluster, config: ClusterConfig, run: Run) -> None:
+    """Raise UserError if the cluster lacks the commit of Megatron-Bridge whose scripts start the run."""
+    folder, script = bridge_checkout(run, config.root), program_of(run, config.root)[0]
+    if folder is None or await cluster.read(script, limit=1):
+        return
+    raise UserError(
+        f"{run.label} is started by the scripts of a commit of Megatron-Bridge, and {script} on cluster "
+        f"{config.name} is not there. On a machine that reaches GitHub run: git clone --no-checkout "
+        f"https://github.com/NVIDIA-NeMo/Megatron-Bridge.git {folder} && git -C {folder} checkout "
+        f"{folder.name} Then copy the folder to the cluster if that is another machine."
+    )
 
 
 async def _missing(cluster: Cluster, cache: PurePosixPath, repository: str, names: list[str]) -> str | None:

@@ -85,7 +85,7 @@ class LocalConfig(ClusterConfig):
         self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
         """Return how the ranks are started, and what stands before it: nothing, or how their container is."""
-        launch = on_one_machine(run)
+        launch = on_one_machine(run, self.root)
         if staged.python is not None or staged.image_path is None:
             return {"launch": launch, "prefix": ()}
         started = self.in_image((), run, staged, directory=directory, environment=environment)

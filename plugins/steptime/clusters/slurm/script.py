@@ -39,7 +39,7 @@ def script_values(
     """Return the template's values besides folder and environment. Raises UserError for the impossible."""
     python = "python" if staged.python is None else staged.python
     start = partial(_started, run, staged, site, directory=directory, environment=environment)
-    command = profiled(run, (python, *program_of(run)))
+    command = profiled(run, (python, *program_of(run, site.root)))
     started = start(bound(command, binding_of(run, site.numa_binding)))
     return {
         "sbatch_options": sbatch_options(run, site),

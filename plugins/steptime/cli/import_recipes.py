@@ -1,0 +1,90 @@
+"""`steptime recipes import`: workload files from a release of NVIDIA/exemplar-performance."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steptime.errors import UserError
+from steptime.files import write_whole
+from steptime.recipes.importing.release import Release, Sandbox, pinned, read_release, unpacked
+from steptime.recipes.importing.workload import WRITTEN_BY, NotImportable, imported, name_of, refusals
+from steptime.settings import config_dir
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime recipes import ~/exemplar-performance --megatron-bridge ~/Megatron-Bridge
+
+steptime recipes import ~/exemplar-performance --tag v26.06.01 --into /tmp/26.06 --only gpt_oss
+"""
+
+
+def import_recipes(
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="PATH", help="A checkout of NVIDIA/exemplar-performance.", show_default=False),
+    ],
+    *,
+    megatron_bridge: Annotated[
+        Path | None,
+        typer.Option(help="A git repository of Megatron-Bridge. Default: beside PATH.", show_default=False),
+    ] = None,
+    tag: Annotated[
+        str | None,
+        typer.Option(help="Of the git repository PATH. Default: its files as they are.", show_default=False),
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option(help="Folder for the files. Default: config/workloads.", show_default=False)
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Names of upstream's workloads, as gpt_oss.", show_default=False)
+    ] = None,
+) -> None:
+    """Write the workload files of a release; its own launch scripts say what they would submit.
+
+    They run in a sandbox without network. Only files that an import has written are replaced. What is left
+    out, and why, is printed.
+    """
+    bridge = path.parent / "Megatron-Bridge" if megatron_bridge is None else megatron_bridge
+    if not bridge.is_dir():
+        raise UserError(
+            f"'{bridge}' is not there: name a git repository of Megatron-Bridge by --megatron-bridge."
+        )
+    folder = config_dir() / "workloads" if into is None else into
+    with tempfile.TemporaryDirectory(prefix="steptime-import-") as name:
+        work = Path(name)
+        release = read_release(unpacked(path, tag, work / "release"))
+        sources = [source for source in release.sources if not only or source.name in only]
+        if unknown := set(only or ()) - {source.name for source in sources}:
+            known = ", ".join(source.name for source in release.sources)
+            raise UserError(
+                f"{release.tag} has no {', '.join(sorted(unknown))} to import: choose from {known}."
+            )
+        (work / "bridge").mkdir()
+        (work / "shared").mkdir()
+        sandbox = Sandbox(release.folder, pinned(sources, bridge, work / "bridge"), work / "shared")
+        folder.mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            target = folder / f"{name_of(release, source)}.yaml"
+            if target.exists() and not target.read_text(encoding="utf-8").startswith(WRITTEN_BY):
+                release.left_out[source.folder] = (
+                    f"{target} is not of an import: move it away to have this one"
+                )
+                continue
+            try:
+                text, rows = imported(release, source, sandbox)
+            except NotImportable as reason:
+                release.left_out[source.folder] = str(reason)
+                continue
+            write_whole(target, text)
+            typer.echo(f"{target}: {len(rows)} runs")
+            for sentence in refusals(source, rows):
+                typer.echo(f"  left out: {sentence}")
+    _show_left_out(release)
+
+
+def _show_left_out(release: Release) -> None:
+    for place, reason in sorted(release.left_out.items()):
+        typer.echo(f"left out: {place} {reason}")

@@ -1,0 +1,1 @@
+"""Writes workload files from a release of NVIDIA/exemplar-performance."""

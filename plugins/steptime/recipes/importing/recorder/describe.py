@@ -1,0 +1,160 @@
+"""Asks a release's recipes what they train on, with stand-ins for everything that trains.
+
+    python describe.py MEGATRON_BRIDGE QUESTIONS.json ANSWERS.json
+
+A question is a list of family, recipe, GPU type, dtype and variant. The answer has the tokens of a sample,
+null if the recipe does not say, and the files that it reads by repository on the Hugging Face hub.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_FOLDERS = {
+    "configs": "scripts/performance/configs",
+    "utils": "scripts/performance/utils",
+    "megatron.bridge.recipes": "src/megatron/bridge/recipes",
+}
+"""What of upstream is run, by the name that it is imported under."""
+_PACKAGES = ("configs", "megatron.bridge.recipes")
+"""They import every family; only one is asked for."""
+_NOT_RUN = ("megatron.bridge.recipes.utils.optimizer_utils", "megatron.bridge.recipes.utils.finetune_utils")
+"""They look into classes of Megatron's."""
+_ABSENT = ("megatron", "torch", "transformers", "omegaconf", "hydra", "PIL", "datasets", "nemo_run")
+
+
+class _Kind(type):
+    """A class of which nothing is known: what it has are such classes and functions, too."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Kind(name, (Anything,), {})
+
+    def __or__(cls, _other: Any) -> Any:
+        return Any  # in annotations
+
+    __ror__ = __or__
+
+
+class Anything(metaclass=_Kind):
+    """Keeps what is set; all else that it is asked for is one more."""
+
+    def __init__(self, *_: Any, **told: Any) -> None:
+        self.__dict__.update(told)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        # Upstream asks whether it is so, and an unknown thing would count as true.
+        made = False if name == "use_megatron_fsdp" else Anything()
+        self.__dict__[name] = made
+        return made
+
+    def __call__(self, *_: Any, **told: Any) -> Any:
+        """Return one more, as upstream calls what stands in for its classes and functions."""
+        return Anything(**told)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((Anything(), Anything()))  # an optimizer and its schedule
+
+    def __getitem__(self, _key: Any) -> Any:
+        return Anything()
+
+
+_loaded: dict[str, list[str]] = {}
+"""Files of the hub by repository, as asked for by the recipe that is being made."""
+
+
+class _AutoBridge(Anything):
+    """Writes down whose sizes a model has."""
+
+    @classmethod
+    def from_hf_pretrained(cls, name: str, *_: Any, **__: Any) -> Anything:
+        """Write down the repository."""
+        _loaded.setdefault(name, []).append("config.json")
+        return Anything()
+
+
+class _Absent(types.ModuleType):
+    __all__ = ("CommOverlapConfig",)  # what upstream takes from one by a star
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = _AutoBridge if name == "AutoBridge" else _Kind(name, (Anything,), {})
+        setattr(self, name, made)
+        return made
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds upstream's modules in its tree, and stand-ins in the place of what is not there."""
+
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+
+    def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+        if name.partition(".")[0] not in (*_ABSENT, *_FOLDERS):
+            return None
+        file = self._file_of(name)
+        if file is None:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        inside = [str(file.parent)] if file.name == "__init__.py" else None
+        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=inside)
+
+    def _file_of(self, name: str) -> Path | None:
+        if name in (*_NOT_RUN, *_PACKAGES):
+            return None
+        for root, folder in _FOLDERS.items():
+            if name == root or name.startswith(f"{root}."):
+                path = self.tree / (folder + name[len(root) :].replace(".", "/"))
+                return next(
+                    (file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None
+                )
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _Absent(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Do nothing: a stand-in has no code."""
+
+
+def _described(family: str, recipe: str, gpu_type: str, dtype: str, variant: str) -> dict[str, Any]:
+    _loaded.clear()
+    made = importlib.import_module("utils.utils").get_perf_optimized_recipe(
+        model_family_name=family,
+        model_recipe_name=recipe,
+        train_task="pretrain",
+        gpu=gpu_type,
+        compute_dtype=dtype,
+        config_variant=variant,
+    )
+    lengths = (made.model.seq_length, made.dataset.sequence_length, made.dataset.seq_length)
+    if made.tokenizer.tokenizer_type == "HuggingFaceTokenizer":
+        _loaded.setdefault(made.tokenizer.tokenizer_model, []).append("tokenizer_config.json")
+    return {
+        "seq_length": next((length for length in lengths if isinstance(length, int)), None),
+        "hub": {name: sorted(set(files)) for name, files in sorted(_loaded.items())},
+    }
+
+
+def main(tree: Path, questions: Path, answers: Path) -> None:
+    """Answer each question; an error is upstream's own, and ends the import."""
+    sys.meta_path.insert(0, _Finder(tree))
+    answers.write_text(json.dumps([_described(*question) for question in json.loads(questions.read_text())]))
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""Stands in for NeMo-Run while a release is imported: what would be submitted is written down instead."""
+
+import json
+import os
+import re
+import shlex
+import sys
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+__path__: list[str] = []
+_HOME = "/llmb/nemo_run"
+_RECORD = Path("/llmb/record.json")
+
+
+class Kept:
+    """Keeps what it is made with."""
+
+    def __init__(self, *_: Any, **told: Any) -> None:
+        self.__dict__.update(told)
+
+
+class Plugin:
+    """Base of upstream's plugins."""
+
+
+class Script(Kept):
+    """A script and its arguments."""
+
+    path: str
+    args: list[str]
+
+    def to_command(self) -> list[str]:
+        """Return what upstream logs."""
+        return [self.path, *self.args]
+
+
+class SlurmTemplate(Kept):
+    """Keeps the commands before a rank's."""
+
+    nsys_extra_args = None
+
+
+class SlurmExecutor(Kept):
+    """Keeps what a job on Slurm is asked for."""
+
+    launcher: SlurmTemplate
+
+    def get_launcher(self) -> SlurmTemplate:
+        """Return what upstream's profiler sets options of."""
+        return self.launcher
+
+
+def __getattr__(name: str) -> type:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return type(name, (Kept,), {})
+
+
+def _plain(value: Any) -> Any:
+    return vars(value) if isinstance(value, Kept) else str(value)
+
+
+def _of_ranks(script: str, words: Sequence[str]) -> list[list[str]]:
+    """Arguments that a rank reads or its parser demands, by long name with their values.
+
+    What only the launcher reads is left out. The words go through a shell on their way to a rank.
+    """
+    folder = Path(script).parent
+    text = "".join((folder / name).read_text() for name in ("run_script.py", "utils/overrides.py"))
+    read = set(re.findall(r"\bargs\.(\w+)", text))
+    options = sys.modules["argument_parser"].parse_cli_args()._option_string_actions
+    found: list[list[str]] = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        option = options.get(name)
+        if option is None:
+            found.append([word])  # overrides upstream's configuration
+            continue
+        long = next(one for one in option.option_strings if one.startswith("--"))
+        told = [] if option.nargs == 0 else [value if equals else next(rest)]
+        if option.required or option.dest in read:
+            found.append([long, *(shlex.split(one)[0] for one in told)])
+    return found
+
+
+def run(script: Script, *, executor: Kept, plugins: Sequence[Any] = (), name: str = "", **_: Any) -> None:
+    """Write down a job: upstream's plugins change it first, as NeMo-Run has them do."""
+    for plugin in plugins or ():
+        plugin.setup(script, executor)
+    given = json.loads(os.environ["STEPTIME_GIVEN"])
+    job = {
+        "experiment": name,
+        "script": script.path,
+        "arguments": _of_ranks(script.path, script.args),
+        "told": script.args,
+        "executor": vars(executor),
+        "exported": {key: value for key, value in os.environ.items() if given.get(key) != value},
+    }
+    _RECORD.write_text(json.dumps(job, default=_plain))
+    raise SystemExit(0)
+
+
+def _submodule(name: str, **has: Callable[..., Any] | type) -> None:
+    module = types.ModuleType(name)
+    module.__dict__.update({"__path__": [], **has})
+    sys.modules[name] = module
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Set upstream's home folder: nothing is written there."""
+
+
+_submodule("nemo_run.config", get_nemorun_home=lambda: _HOME, set_nemorun_home=_nothing)
+for _package in ("nemo_run.core", "nemo_run.core.execution"):
+    _submodule(_package)
+_submodule("nemo_run.core.execution.launcher", SlurmTemplate=SlurmTemplate)
+_submodule("nemo_run.core.execution.kubeflow", KubeflowExecutor=type("KubeflowExecutor", (Kept,), {}))
+KubeflowExecutor = sys.modules["nemo_run.core.execution.kubeflow"].__dict__["KubeflowExecutor"]

@@ -1,0 +1,233 @@
+"""Reads a release of NVIDIA/exemplar-performance, and records what its launch scripts would submit.
+
+Upstream's code runs in a sandbox of bubblewrap: without network, with nothing of this machine but the
+programs of its system, and with a file system in memory to write to.
+"""
+
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import yaml
+
+from steptime.errors import SystemFailure, UserError, shown
+
+_RECORDER = Path(__file__).parent / "recorder"
+_BRIDGE_FOLDERS = ("scripts/performance", "src/megatron/bridge/recipes")
+_ASKED = {"checkpoint": {"ENABLE_CHECKPOINT": "true"}, "profile": {"ENABLE_PROFILE": "true"}}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run that a release has: one entry of its metadata.yaml at one number of GPUs."""
+
+    size: str
+    gpu_type: str
+    dtype: str
+    """As upstream's metadata calls it, `fp8`."""
+    gpus: int
+
+    def __str__(self) -> str:
+        return f"{self.size} {self.dtype} on {self.gpus} {self.gpu_type}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One recipe of a release: a folder with metadata.yaml and launch.sh."""
+
+    folder: str
+    name: str
+    """As upstream calls the workload, `gpt_oss`."""
+    title: str
+    cells: tuple[Cell, ...]
+    proxies: int
+    """How many runs of shrunken models there are beside these."""
+    images: Mapping[str, str]
+    """By GPU type."""
+    commits: Mapping[str, str]
+    """Of Megatron-Bridge, by GPU type."""
+    script: str
+
+
+@dataclass
+class Release:
+    """What a release has, and what of it cannot be imported."""
+
+    version: str
+    """`26.08.00`"""
+    folder: Path
+    sources: list[Source] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Why, by folder."""
+
+    @property
+    def tag(self) -> str:
+        """As upstream tags it."""
+        return f"v{self.version}"
+
+    def text(self, path: str) -> str:
+        """Return one of its files."""
+        return (self.folder / path).read_text(encoding="utf-8")
+
+
+def unpacked(repository: Path, commit: str | None, into: Path, *paths: str) -> Path:
+    """Return a folder with files of a repository at a commit; the folder itself if no commit is asked for.
+
+    Raises UserError if there is no such commit.
+    """
+    if commit is None:
+        return repository
+    if not into.exists():
+        command = ["git", "-C", str(repository), "archive", "--format=tar", commit, "--", *paths]
+        archived = subprocess.run(command, capture_output=True, check=False)
+        if archived.returncode:
+            words = archived.stderr.decode(errors="replace").strip().splitlines() or ["no git repository"]
+            raise UserError(
+                f"'{repository}' has no {commit}: {shown(words[-1])}. Fetch it there, or name another."
+            )
+        with tarfile.open(fileobj=io.BytesIO(archived.stdout)) as tar:
+            tar.extractall(into, filter="data")
+    return into
+
+
+def read_release(folder: Path) -> Release:
+    """Read the metadata of all recipes in a checkout. Raises UserError if it is none."""
+    try:
+        version = str(yaml.safe_load((folder / "release.yaml").read_text(encoding="utf-8"))["llmb_version"])
+    except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise UserError(
+            f"'{folder}' is no checkout of NVIDIA/exemplar-performance: its release.yaml has no llmb_version "
+            f"({shown(str(error))}). Name the folder of one, or a repository with --tag."
+        ) from error
+    release = Release(version, folder)
+    for path in sorted(folder.rglob("metadata.yaml")):
+        place = path.parent.relative_to(folder).as_posix()
+        metadata = yaml.safe_load(path.read_text(encoding="utf-8"))
+        general, run = metadata["general"], metadata["run"]
+        kind, framework = general.get("workload_type"), general.get("framework")
+        if (kind, run.get("launcher_type")) != ("pretrain", "megatron_bridge"):
+            release.left_out[place] = f"is {kind} with {framework}, and not pre-training with Megatron-Bridge"
+            continue
+        types = run["gpu_configs"]
+        repositories = {one: _for_gpu(metadata["repositories"], one) for one in types}
+        release.sources.append(
+            Source(
+                folder=place,
+                name=general["workload"],
+                title=general.get("display_name", general["workload"]),
+                cells=tuple(_cells(types, "scales")),
+                proxies=sum(1 for _ in _cells(types, "proxy_scales")),
+                images={
+                    one: _for_gpu(metadata["container"]["images"], one)[0].replace("#", "/") for one in types
+                },
+                commits={one: repositories[one]["megatron_bridge"]["commit"] for one in types},
+                script=run.get("launch_script", "launch.sh"),
+            )
+        )
+    return release
+
+
+def _for_gpu(values: Any, gpu_type: str) -> Any:
+    by_gpu = values.get("by_gpu") if isinstance(values, Mapping) else None
+    return values if by_gpu is None else by_gpu.get(gpu_type, by_gpu.get("default"))
+
+
+def _cells(types: Mapping[str, Any], scales: str) -> Iterator[Cell]:
+    """The runs of metadata.yaml, which has scales beside the dtypes, below each of them, or as its list."""
+    for gpu_type, described in types.items():
+        for model in described["model_configs"]:
+            dtypes = model["dtypes"]
+            for dtype in [dtypes] if isinstance(dtypes, str) else dtypes:
+                own = dtypes[dtype] if isinstance(dtypes, Mapping) else None
+                own = {"scales": own} if isinstance(own, list) else own or {}
+                for gpus in sorted(own.get(scales, model.get(scales, ()))):
+                    yield Cell(model["model_size"], gpu_type, dtype, int(gpus))
+
+
+class Sandbox:
+    """Runs upstream's code: the release and the commits of Megatron-Bridge that it pins can only be read."""
+
+    def __init__(self, release: Path, bridges: Path, shared: Path) -> None:
+        bwrap = which("bwrap")
+        if bwrap is None:
+            raise UserError(
+                "upstream's code runs in a sandbox, and bwrap is not installed: install bubblewrap."
+            )
+        python = Path(sys.executable).resolve()
+        home = Path(sys.base_prefix).resolve()
+        self.python, self.shared = str(python), shared
+        self.command = [
+            *(
+                bwrap,
+                "--unshare-all",
+                "--die-with-parent",
+                "--new-session",
+                "--clearenv",
+                "--cap-drop",
+                "ALL",
+            ),
+            *("--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib"),
+            *("--symlink", "usr/lib64", "/lib64", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),  # noqa: S108
+            *(() if home.is_relative_to("/usr") else ("--ro-bind", str(home), str(home))),
+            *(
+                "--tmpfs",
+                "/llmb",
+                "--ro-bind",
+                str(release),
+                "/release",
+                "--ro-bind",
+                str(bridges),
+                "/bridge",
+            ),
+            *("--ro-bind", str(_RECORDER), "/recorder", "--bind", str(shared), "/shared"),
+        ]
+
+    def answers(self, script: str, questions: Sequence[Any], *arguments: str) -> list[Any]:
+        """Return what a script of the recorder writes to its last argument. Raises SystemFailure."""
+        asked, answered = self.shared / "questions.json", self.shared / "answers.json"
+        asked.write_text(json.dumps(questions))
+        answered.unlink(missing_ok=True)
+        paths = ("/shared/questions.json", "/shared/answers.json")
+        command = [*self.command, self.python, "-S", f"/recorder/{script}", *arguments, *paths]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode or not answered.exists():
+            words = (ended.stderr or ended.stdout).strip().splitlines() or ["nothing is said"]
+            raise SystemFailure(f"{script} ended in its sandbox: {shown(words[-1])}")
+        found: list[Any] = json.loads(answered.read_text())
+        return found
+
+
+def recorded(source: Source, sandbox: Sandbox, mode: str | None = None) -> dict[Cell, dict[str, Any]]:
+    """Return what the launch script of a recipe would submit, or why it refuses, for each of its runs."""
+    rows = [
+        {
+            "workload": f"pretrain_{source.name}",
+            "folder": f"/release/{source.folder}",
+            "script": source.script,
+            "bridge": f"/bridge/{source.commits[cell.gpu_type]}",
+            "variables": {
+                **{"MODEL_SIZE": cell.size, "DTYPE": cell.dtype, "GPU_TYPE": cell.gpu_type},
+                **{"JOB_TOTAL_GPUS": str(cell.gpus)},
+                **_ASKED.get(mode or "", {}),
+            },
+        }
+        for cell in source.cells
+    ]
+    return dict(zip(source.cells, sandbox.answers("record.py", rows), strict=True))
+
+
+def pinned(sources: Sequence[Source], repository: Path, into: Path) -> Path:
+    """Unpack every commit of Megatron-Bridge that recipes pin; return the folder that has them by name."""
+    for commit in sorted({commit for source in sources for commit in source.commits.values()}):
+        if not re.fullmatch("[0-9a-f]{40}", commit):
+            raise UserError(f"'{shown(commit)}' is no commit of Megatron-Bridge.")
+        unpacked(repository, commit, into / commit, *_BRIDGE_FOLDERS)
+    return into

@@ -1,0 +1,432 @@
+"""Writes what was recorded of a release's recipe as a workload's file: small, stable, and readable as a diff.
+
+Rows become rules with conditions; what cannot be told of a recipe is listed and not guessed.
+"""
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from steptime.recipes.importing.release import Cell, Release, Sandbox, Source, recorded
+
+WRITTEN_BY = "# Written by steptime recipes import"
+"""Begins every file that an import may replace."""
+
+_EXPERIMENT = re.compile(
+    r"gpus\d+_tp(\d+)_pp(\d+)_cp(\d+)_vp(\d+|None)_ep(\d+|None)_etp(\d+|None)_mbs(\d+)_gbs(\d+)"
+)
+_EXPERIMENT_TEMPLATE = (
+    "{size}_{dtype}_gpus{gpus}_tp{tp}_pp{pp}_cp{cp}_vp{vp}_ep{ep}_etp{etp}_mbs{mbs}_gbs{gbs}"
+)
+_BINDING = re.compile(
+    r"numactl --cpunodebind=\$\(\(SLURM_LOCALID/(\d+)\)\) --membind=\$\(\(SLURM_LOCALID/\1\)\)(.*)"
+)
+_OF_LIBRARIES = re.compile(r"(CUBLAS|CUDA|CUDNN|CUDNNFE|GLOO|NCCL|NVTE|NVSHMEM|OMP|PYTORCH|TE|TORCH|UCX)_")
+"""Variables that a launch script exports for what trains; its others are for upstream's launcher."""
+_OUR_DTYPES = {"fp8_sc": "fp8_ss"}
+_WORDS = {
+    **{"--model_family_name": "{family}", "--model_recipe_name": "{recipe}", "--gpu": "{gpu_type}"},
+    **{"--num_gpus": "{gpus}", "--compute_dtype": "{dtype}", "--max_steps": "{max_steps}"},
+}
+_NOT_OURS = ("--hf_token", "--wandb_key")
+"""Secrets: steptime handles none."""
+_SET_UP = "--save_config_filepath=ConfigContainer.yaml"
+"""Upstream's default is a folder of NeMo-Run's, which our jobs do not have."""
+_PROFILE = (
+    *("profiling.use_nsys_profiler=true", "profiling.profile_step_start={profile_start}"),
+    *("profiling.profile_step_end={profile_end}", "profiling.profile_ranks=[{profile_ranks}]"),
+    "profiling.record_shapes=false",
+)
+_SLURM = (
+    "nodes",
+    "ntasks_per_node",
+    "segment",
+    "mem",
+    "exclusive",
+    "gres",
+    "network",
+    "additional_parameters",
+    "time",
+)
+_DIMENSIONS = ("gpu_types", "sizes", "dtypes", "gpus")
+_OF_BINDING = ("ranks_per_numa_node", "priority_cores")
+_ORDER = (*_DIMENSIONS, "cluster_kinds", *_OF_BINDING, "environment", "arguments")
+_PARALLELISM = ("tensor", "pipeline", "context", "virtual_pipeline", "expert", "expert_tensor")
+
+
+class NotImportable(Exception):
+    """Says why a recipe is left out."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run as upstream's launch script submits it."""
+
+    sizes: str
+    gpu_types: str
+    dtypes: str
+    """As steptime calls it, `fp8_mx`."""
+    gpus: int
+    job: Mapping[str, Any] = field(compare=False, repr=False)
+
+    @property
+    def words(self) -> dict[str, str]:
+        """The arguments that have a value, without their dashes."""
+        return {words[0].removeprefix("--"): words[1] for words in self.job["arguments"] if len(words) > 1}
+
+    @property
+    def spread(self) -> tuple[dict[str, int], int, int]:
+        """Parallelism, micro and global batch size, of the name that upstream gives the experiment."""
+        found = _EXPERIMENT.search(self.job["experiment"])
+        if found is None:
+            raise NotImportable(f"its experiments are named otherwise: {self.job['experiment']}")
+        *degrees, micro, whole = found.groups()
+        named = {
+            name: int(degree) for name, degree in zip(_PARALLELISM, degrees, strict=True) if degree != "None"
+        }
+        if named.get("expert") == 1:
+            named.pop("expert_tensor", None)
+            del named["expert"]
+        return named, int(micro), int(whole)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the job, without secrets and without folders of upstream's installation."""
+        exported = {name: value for name, value in self.job["exported"].items() if _OF_LIBRARIES.match(name)}
+        both = exported | self.job["executor"]["env_vars"]
+        return {
+            name: value for name, value in sorted(both.items()) if name != "HF_TOKEN" and "/llmb" not in value
+        }
+
+
+def rows_of(source: Source, jobs: Mapping[Cell, Mapping[str, Any]]) -> list[Row]:
+    """Return the recorded runs of a recipe. Raises NotImportable if there is none."""
+    rows = []
+    for cell, job in jobs.items():
+        if "refused" not in job:
+            told = {words[0]: words[1] for words in job["arguments"] if len(words) > 1}
+            dtype = _OUR_DTYPES.get(told["--compute_dtype"], told["--compute_dtype"])
+            rows.append(Row(cell.size, cell.gpu_type, dtype, cell.gpus, job))
+    if not rows:
+        raise NotImportable(f"its {source.script} refuses every run: {next(iter(jobs.values()))['refused']}")
+    return rows
+
+
+def name_of(release: Release, source: Source) -> str:
+    """Return the name of a recipe's workload: `gpt-oss-mlperf-26.08`."""
+    return f"{source.name.replace('_', '-')}-{release.version.rpartition('.')[0]}"
+
+
+def workload_text(
+    release: Release,
+    source: Source,
+    rows: Sequence[Row],
+    profile: Mapping[str, Any],
+    described: Mapping[str, Any],
+) -> str:
+    """Return a workload's file.
+
+    Args:
+        release: where the recipe is from.
+        source: the recipe.
+        rows: what its launch script submits.
+        profile: what it submits if it is asked for a profile; of any one row.
+        described: the tokens of a sample and the files of the hub, by size.
+    """
+    name, sizes = name_of(release, source), list(dict.fromkeys(row.sizes for row in rows))
+    commits = {source.images[row.gpu_types]: source.commits[row.gpu_types] for row in rows}
+    common, rules = _rules(rows)
+    limits, platform_limits = _time_limits(rows)
+    of_types = {
+        one: {
+            "gpus_per_node": next(row for row in rows if row.gpu_types == one).job["executor"][
+                "ntasks_per_node"
+            ],
+            "image": source.images[one],
+            **({"time_limit": platform_limits[one]} if one in platform_limits else {}),
+        }
+        for one in dict.fromkeys(row.gpu_types for row in rows)
+    }
+    at = f"NVIDIA/exemplar-performance {release.tag}, {source.folder}"
+    pinned = " and ".join(f"{commit[:10]}" for commit in dict.fromkeys(commits.values()))
+    started = f"{at}/{source.script}, with scripts/performance of Megatron-Bridge {pinned}"
+    limit = min(limits.values())
+    lines = [
+        f"{WRITTEN_BY} from {at} and Megatron-Bridge {pinned}:",
+        "# the next import replaces it. What the fields mean: docs/adding-a-workload.md",
+        *_block(
+            workload=name,
+            title=source.title,
+            document=f"{at}/README.md",
+            dag_id=re.sub(r"\W", "_", name.replace(".", "")),
+            flops_formula="megatron-bridge",
+            experiment=f"pretrain_{name.replace('-', '_')}_" + _EXPERIMENT_TEMPLATE,
+            defaults={"size": sizes[0], "dtype": rows[0].dtypes},
+            steps={
+                "max_steps": int(rows[0].words["max_steps"]),
+                "window": "35:44",
+                "time_limit": {"weak": limit},
+            },
+            profile=_profile(profile),
+            nccl_trace=None,
+        ),
+        "gpu_types:",
+        *(f"  {one}: {_flow(of)}" for one, of in of_types.items()),
+        "performance:",
+        f"  sources: {_flow({'launch': started})}",
+        "  rules:",
+        *(f"    - {_flow({'source': 'launch', **rule})}" for rule in rules),
+        "sizes:",
+    ]
+    launch: dict[str, Any] = {
+        "commits": commits,
+        "script": _script(rows),
+        "arguments": [*common, _SET_UP],
+        **({"dtypes": {"fp8_ss": "fp8_sc"}} if any(row.dtypes == "fp8_ss" for row in rows) else {}),
+        "profile": list(_PROFILE),
+        **({"files": files} if (files := _files(release, rows)) else {}),
+    }
+    for number, size in enumerate(sizes):
+        of_size = [row for row in rows if row.sizes == size]
+        told = {(row.words["model_family_name"], row.words["model_recipe_name"]) for row in of_size}
+        if len(told) > 1:
+            raise NotImportable(f"size {size} has several recipes: {sorted(told)}")
+        [(family, recipe)] = told
+        model = {"architecture": "megatron_bridge", "family": family, "recipe": recipe, **described[size]}
+        lines += [f"  {size}:", "    model:", *_block(4, **model)]
+        if number:
+            lines.append("      launch: *launch")
+        else:
+            lines += ["      launch: &launch", *_block(6, **launch)]
+        if limits[size] != limit:
+            steps = {
+                "max_steps": int(rows[0].words["max_steps"]),
+                "window": "35:44",
+                "time_limit": {"weak": limits[size]},
+            }
+            lines.append(f"    steps: {_flow(steps)}")
+        lines += ["    configurations:", *(f"      - {_flow(one)}" for one in _configurations(of_size))]
+    return "\n".join(lines) + "\n"
+
+
+def _flow(value: Any) -> str:
+    text: str = yaml.safe_dump(
+        value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True
+    )
+    return text.removesuffix("...\n").strip()
+
+
+def _block(indent: int = -2, **fields: Any) -> Iterator[str]:
+    for name, value in fields.items():
+        yield f"{' ' * (indent + 2)}{name}: {_flow(value)}"
+
+
+def _script(rows: Sequence[Row]) -> str:
+    scripts = {str(row.job["script"]).removeprefix("/bridge/").partition("/")[2] for row in rows}
+    if len(scripts) > 1:
+        raise NotImportable(f"its rows start several scripts: {sorted(scripts)}")
+    return scripts.pop()
+
+
+def _files(release: Release, rows: Sequence[Row]) -> dict[str, str]:
+    """The texts that the release mounts into the container. Raises NotImportable for its other mounts."""
+    files = {}
+    for mount in dict.fromkeys(mount for row in rows for mount in row.job["executor"]["container_mounts"]):
+        outside, _, inside = mount.partition(":")
+        if outside.startswith("/llmb/llmb_repo/"):
+            lines = release.text(outside.removeprefix("/llmb/llmb_repo/")).splitlines()
+            files[inside] = "\n".join(line for line in lines if not line.startswith("#")).strip() + "\n"
+        elif inside and inside != outside:
+            raise NotImportable(
+                f"it mounts {inside} of Megatron-Bridge over its image's, which steptime does not"
+            )
+    return files
+
+
+def _profile(job: Mapping[str, Any]) -> dict[str, Any] | None:
+    words = [part for word in job.get("told", ()) for part in word.split("=", 1)]
+    told = {name: value for name, value in itertools.pairwise(words) if name.startswith("--")}
+    if "--profiling_start_step" not in told:
+        return None
+    first, last = int(told["--profiling_start_step"]), int(told["--profiling_stop_step"])
+    trace = told.get("--nsys_trace", "cuda-sw,nvtx").split(",")
+    options = ["--cuda-graph-trace=node", "--cuda-event-trace=false"]
+    options += told["--nsys_extra_args"].split(",") if "--nsys_extra_args" in told else []
+    nsight = {"trace": trace, "options": options}
+    return {"first_step": first, "last_step": last, "max_steps": last, "ranks": [*range(8)], "nsight": nsight}
+
+
+def _time_limits(rows: Sequence[Row]) -> tuple[dict[str, str], dict[str, str]]:
+    """Time limits by size, and those of GPU types where these decide. Raises NotImportable otherwise."""
+    by_size, by_type = defaultdict(set), defaultdict(set)
+    for row in rows:
+        by_size[row.sizes].add(row.job["executor"]["time"])
+        by_type[row.gpu_types].add(row.job["executor"]["time"])
+    if all(len(limits) == 1 for limits in by_size.values()):
+        return {size: next(iter(limits)) for size, limits in by_size.items()}, {}
+    if any(len(limits) > 1 for limits in by_type.values()):
+        raise NotImportable("its time limits depend on more than the size or the type of GPU")
+    of_types = {one: next(iter(limits)) for one, limits in by_type.items()}
+    least = min(of_types.values())
+    return dict.fromkeys(by_size, least), {one: limit for one, limit in of_types.items() if limit != least}
+
+
+def _configurations(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Rules for the rows of a size: those of one spread and batch are one, for each type of GPU."""
+    groups: dict[str, list[tuple[Row, dict[str, Any]]]] = defaultdict(list)
+    for row in rows:
+        degrees, micro, whole = row.spread
+        ratio = whole / row.gpus
+        batch = {"per_gpu": int(ratio) if ratio == int(ratio) else ratio}
+        rule = {"parallelism": degrees, "micro_batch_size": micro, "global_batch_size": {"weak": batch}}
+        groups[_flow(rule)].append((row, rule))
+    for members in groups.values():
+        cells = [(row.gpu_types, row.dtypes, row.gpus) for row, _ in members]
+        for gpu_types, dtypes, gpus in _boxes(cells):
+            yield {"gpu_types": gpu_types, "dtypes": dtypes, "gpus": sorted(gpus), **members[0][1]}
+
+
+def _boxes(cells: Sequence[tuple[str, str, int]]) -> Iterator[tuple[list[str], list[str], list[int]]]:
+    """Cover cells by products of GPU types, dtypes and GPU counts, each cell once."""
+    scales: dict[tuple[str, str], tuple[int, ...]] = {}
+    for gpu_type, dtype, gpus in cells:
+        scales[gpu_type, dtype] = (*scales.get((gpu_type, dtype), ()), gpus)
+    dtypes: dict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
+    for (gpu_type, dtype), counts in scales.items():
+        dtypes[gpu_type, counts].append(dtype)
+    types: dict[tuple[tuple[str, ...], tuple[int, ...]], list[str]] = defaultdict(list)
+    for (gpu_type, counts), found in dtypes.items():
+        types[tuple(found), counts].append(gpu_type)
+    for (found_dtypes, counts), gpu_types in types.items():
+        yield gpu_types, [*found_dtypes], [*counts]
+
+
+Setting = tuple[str, ...]
+
+
+def _rules(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, Any]]]:
+    """Arguments that all rows have, with words for what is a row's own, and rules for all other settings."""
+    settings = {row: dict(_settings(row)) for row in rows}
+    holders: dict[tuple[Setting, Any], list[Row]] = defaultdict(list)
+    for row, of_row in settings.items():
+        for item in of_row.items():
+            holders[item].append(row)
+    common: list[str] = []
+    rules: dict[tuple[bool, str], dict[str, Any]] = defaultdict(dict)
+    for ((kind, *name), value), held in holders.items():
+        if kind == "words" and len(held) == len(rows):
+            common.append(value)
+            continue
+        if kind == "words":
+            raise NotImportable(f"only some of its rows have the argument {value}")
+        for conditions in _conditions(held, rows):
+            binds = kind in _OF_BINDING
+            target = rules[binds, _flow(conditions)]
+            target.update(conditions, **({"cluster_kinds": ["slurm"]} if binds else {}))
+            if name:
+                target.setdefault(kind, {})[name[0]] = value
+            else:
+                target[kind] = value
+    ordered = sorted(rules.values(), key=lambda rule: [name in rule for name in _DIMENSIONS])
+    return common, [{name: rule[name] for name in sorted(rule, key=_ORDER.index)} for rule in ordered]
+
+
+def _settings(row: Row) -> Iterator[tuple[Setting, Any]]:
+    for words in row.job["arguments"]:
+        if words[0] in _NOT_OURS:
+            continue
+        if len(words) == 1 or words[0] in _WORDS or words[0] in ("--account", "--partition"):
+            value = "=".join((words[0], *(_WORDS.get(words[0], word) for word in words[1:])))
+            yield ("words", words[0]), value
+        else:
+            yield ("arguments", words[0].removeprefix("--")), words[1]
+    for name, value in row.environment.items():
+        yield ("environment", name), value
+    bound = _BINDING.fullmatch(row.job["executor"]["launcher"]["template_vars"]["pre_cmds"].split(" ; ")[-1])
+    if bound is None:
+        raise NotImportable("its ranks are bound in a way that steptime does not know")
+    yield ("ranks_per_numa_node",), int(bound[1])
+    if bound[2]:
+        yield ("priority_cores",), True
+
+
+def _conditions(held: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, list[Any]]]:
+    """The fewest conditions that hold for these rows and for no others; several sets if they need them."""
+    wanted = set(held)
+    for number in range(len(_DIMENSIONS) + 1):
+        for names in itertools.combinations(_DIMENSIONS, number):
+            found = {name: list(dict.fromkeys(getattr(row, name) for row in held)) for name in names}
+            if all(
+                (row in wanted) == all(getattr(row, name) in found[name] for name in names) for row in rows
+            ):
+                return [found | ({"gpus": sorted(found["gpus"])} if "gpus" in found else {})]
+    splits = []
+    for name in _DIMENSIONS:
+        parts: dict[Any, list[Row]] = defaultdict(list)
+        for row in held:
+            parts[getattr(row, name)].append(row)
+        if len(parts) == 1:
+            continue
+        merged: dict[str, dict[str, list[Any]]] = {}
+        for value, part in parts.items():
+            for one in _conditions(part, [row for row in rows if getattr(row, name) == value]):
+                merged.setdefault(_flow(one), {**one, name: []})[name].append(value)
+        splits.append(list(merged.values()))
+    return min(splits, key=len)
+
+
+def questions_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
+    """Return what to ask upstream's recipe of each size and dtype on a type of GPU, by size and commit."""
+    return {
+        (row.sizes, row.gpu_types): [
+            row.words["model_family_name"],
+            row.words["model_recipe_name"],
+            row.gpu_types,
+            row.words["compute_dtype"],
+            row.words.get("config_variant", "v2"),
+        ]
+        for row in rows
+    }
+
+
+def described(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str, dict[str, Any]]:
+    """Return the tokens of a sample and the hub's files by size, as upstream's recipes have them.
+
+    Raises NotImportable for a recipe that does not say.
+    """
+    answers: dict[str, dict[str, Any]] = {}
+    asked = questions_of(rows)
+    for commit in dict.fromkeys(source.commits.values()):
+        of_commit = {key: question for key, question in asked.items() if source.commits[key[1]] == commit}
+        found = sandbox.answers("describe.py", list(of_commit.values()), f"/bridge/{commit}")
+        for (size, gpu_type), answer in zip(of_commit, found, strict=True):
+            if answer["seq_length"] is None:
+                raise NotImportable(f"its recipe does not say the tokens of a sample of {size} on {gpu_type}")
+            if answers.setdefault(size, answer)["seq_length"] != answer["seq_length"]:
+                raise NotImportable(f"samples of {size} have other lengths on {gpu_type}")
+            answers[size]["hub"] |= answer["hub"]
+    return answers
+
+
+def imported(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, list[Row]]:
+    """Return the file of a recipe and its rows. Raises NotImportable."""
+    rows = rows_of(source, recorded(source, sandbox))
+    one = Source(**{**vars(source), "cells": source.cells[:1]})
+    [profile] = recorded(one, sandbox, "profile").values()
+    return workload_text(release, source, rows, profile, described(source, rows, sandbox)), rows
+
+
+def refusals(source: Source, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield what a recipe has and its file has not."""
+    if missing := len(source.cells) - len(rows):
+        yield f"{missing} runs that its {source.script} refuses"
+    if source.proxies:
+        yield f"{source.proxies} runs of shrunken models (proxy_scales)"
+    dropped = {name: value for row in rows for name, value in row.job["executor"]["env_vars"].items()}
+    for name in sorted(dropped.keys() - {name for row in rows for name in row.environment}):
+        yield f"variable {name}, {'a secret' if name == 'HF_TOKEN' else 'a folder of its installation'}"

@@ -1,0 +1,78 @@
+"""The workloads of NVIDIA's exemplar releases, held to what their own launch scripts submit.
+
+That is recorded in tests/data/exemplar (record.py), by tag.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from printed_tables import imported
+from slurm_jobs import asked_of_slurm, numactl_of, run_of_row
+
+from steptime.recipes.megatron_bridge import bridge_command
+from steptime.recipes.models import NamedRecipe, Recipe
+from steptime.recipes.workloads import list_workloads, load_workload
+
+DATA = Path(__file__).parents[1] / "data" / "exemplar"
+RECORDED: dict[str, Any] = json.loads((DATA / "v26.08.00.json").read_text())
+OURS = {"--save_config_filepath": ["ConfigContainer.yaml"]}
+"""Upstream's default is a folder of its launcher's."""
+
+
+def upstream_rows(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The recorded runs of a workload, by size, type of GPU, dtype and number of GPUs."""
+    for of_type in RECORDED[name]["of_gpu_types"]:
+        for key, row in of_type["rows"].items():
+            yield key, RECORDED[name]["common"] | of_type["common"] | row
+
+
+def key_of(row: Recipe) -> str:
+    return f"{row.size} {row.gpu_type} {row.dtype} {row.gpus}"
+
+
+def of_kind(kind: str, told: dict[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(f"{kind} "): told[name] for name in told if name.startswith(f"{kind} ")}
+
+
+def test_what_is_recorded_is_shipped() -> None:
+    assert {name for name in list_workloads() if imported(name)} == RECORDED.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in list_workloads() if imported(name)])
+def test_each_run_is_started_and_asked_for_as_upstreams(name: str, tmp_path: Path) -> None:
+    """Its arguments, variables, options of sbatch and srun, binding, time limit, image and batch."""
+    workload = load_workload(name)
+    ours = {key_of(row): row for row, _ in workload.recipes()}
+    theirs = dict(upstream_rows(name))
+    assert ours.keys() == theirs.keys()
+    bound = set()
+    for key, upstream in theirs.items():
+        row = ours[key]
+        assert isinstance(row.model, NamedRecipe)
+        run, asked = run_of_row(row), asked_of_slurm(row)
+        script, *arguments = bridge_command(run)
+        told = {
+            words[0]: words[1:]
+            for word in arguments
+            if (words := word.split("=", 1) if word[0] == "-" else [word])
+        }
+        assert told == of_kind("argument", upstream) | OURS, key
+        assert run.performance.environment == of_kind("variable", upstream), key
+        slurm = of_kind("slurm", upstream)
+        assert {*slurm.pop("srun_args")} <= asked.srun, key
+        assert (asked.sbatch, asked.further) == (slurm, {"ntasks", "gres"}), key
+        assert asked.command[1].endswith(f"/scripts/performance/{Path(script).name}")
+        assert workload.time_limit_of(row.size, row.gpu_type, "weak") == upstream["time"], key
+        assert row.image is not None
+        assert f"nvidia+nemo+{row.image.rpartition(':')[2]}.sqsh" == upstream["image"], key
+        spread = row.parallelism
+        degrees = f"tp{spread.tensor}_pp{spread.pipeline}_cp{spread.context}_vp{spread.virtual_pipeline}"
+        batch = f"mbs{row.micro_batch_size}_gbs{row.global_batch_size}"
+        assert f"gpus{row.gpus}_{degrees}_ep{spread.expert or 1}_" in upstream["experiment"], key
+        assert upstream["experiment"].endswith(batch), key
+        bound.add((asked.binding, upstream["numactl"]))
+    for binding, numactl in bound:
+        assert numactl_of(f"{binding} train", tmp_path) == numactl_of(f"{numactl} train", tmp_path)

@@ -1,0 +1,191 @@
+"""`steptime recipes import`, with a release and a Megatron-Bridge small enough to read here."""
+
+import os
+import subprocess
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.workload_file import Workload
+
+METADATA = """
+    general: {workload: tiny_one, display_name: Tiny, workload_type: pretrain, framework: megatron_bridge}
+    container: {images: ["nvcr.io#nvidia/nemo:99.01.00"]}
+    repositories: {megatron_bridge: {commit: COMMIT}}
+    run:
+      launcher_type: megatron_bridge
+      gpu_configs:
+        gb200:
+          model_configs: [{model_size: 7b, dtypes: {fp8: [8, 16], bf16: {scales: [8], proxy_scales: [4]}}}]
+        h100: {model_configs: [{model_size: 7b, dtypes: [bf16], scales: [16]}]}
+"""
+LAUNCH = """
+    set -eu
+    export FW_VERSION=99.01.00
+    if [[ $JOB_TOTAL_GPUS == 16 ]]; then export NCCL_TUNED=1; VARIANT=v2; fi
+    [[ $GPU_TYPE == gb200 ]] && PER_NODE=4 || PER_NODE=8
+    [[ $DTYPE == fp8 ]] && DTYPE=fp8_mx
+    cd $LLMB_INSTALL/workloads/pretrain_tiny_one/Megatron-Bridge
+    python3 scripts/performance/setup_experiment.py --model_family_name tiny --model_recipe_name tiny_7b \\
+      --gpu $GPU_TYPE -ng $JOB_TOTAL_GPUS --gpus_per_node $PER_NODE --compute_dtype $DTYPE --max_steps 50 \\
+      --config_variant ${VARIANT:-v1} --account $SBATCH_ACCOUNT
+"""
+SUBMITTER = """
+    import sys
+    import nemo_run as run
+    from nemo_run.core.execution.launcher import SlurmTemplate
+    from argument_parser import parse_cli_args
+    args = parse_cli_args().parse_args()
+    numactl = "numactl --cpunodebind=$((SLURM_LOCALID/2)) --membind=$((SLURM_LOCALID/2))"
+    executor = run.SlurmExecutor(
+        ntasks_per_node=args.gpus_per_node, time="00:20:00", container_mounts=[], srun_args=["--mpi=pmix"],
+        env_vars={"HF_TOKEN": "none", "NCCL_NVLS_ENABLE": "0", "NEMO_HOME": "/llmb/home"},
+        launcher=SlurmTemplate(template_vars={"pre_cmds": f"true ; {numactl}"}),
+    )
+    script = run.Script(path=__file__.replace("setup_experiment", "run_script"), args=sys.argv[1:])
+    name = f"gpus{args.num_gpus}_tp1_pp2_cp1_vpNone_ep1_etpNone_mbs1_gbs{args.num_gpus * 2}"
+    run.run(script, executor=executor, name=name)
+"""
+PARSER = """
+    import argparse
+    def parse_cli_args():
+        parser = argparse.ArgumentParser()
+        names = "model_family_name model_recipe_name gpu compute_dtype config_variant account"
+        for name in names.split():
+            parser.add_argument(f"--{name}")
+        parser.add_argument("-ng", "--num_gpus", type=int)
+        parser.add_argument("--gpus_per_node", type=int)
+        parser.add_argument("--max_steps", type=int)
+        return parser
+"""
+RANK = """
+    args.model_family_name, args.model_recipe_name, args.gpu
+    args.num_gpus, args.compute_dtype, args.max_steps
+"""
+RECIPE = """
+    from types import SimpleNamespace
+    from megatron.bridge import AutoBridge
+    def get_perf_optimized_recipe(**told):
+        AutoBridge.from_hf_pretrained("tiny/Tiny-7B")
+        nothing = SimpleNamespace(tokenizer_type="NullTokenizer", sequence_length=None, seq_length=4096)
+        return SimpleNamespace(model=nothing, dataset=nothing, tokenizer=nothing)
+"""
+
+
+def git(folder: Path, *words: str) -> str:
+    command = ["/usr/bin/git", "-C", str(folder), *words]
+    environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull}
+    return subprocess.run(command, check=True, env=environment, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> tuple[Path, Path]:
+    """A checkout of a release, and a git repository of Megatron-Bridge beside it."""
+    bridge, release = tmp_path / "Megatron-Bridge", tmp_path / "exemplar-performance"
+    scripts = bridge / "scripts/performance"
+    files = {
+        "setup_experiment.py": SUBMITTER,
+        "argument_parser.py": PARSER,
+        "run_script.py": RANK,
+        "utils/utils.py": RECIPE,
+        "utils/overrides.py": "args.config_variant",
+    }
+    for name, text in files.items():
+        (scripts / name).parent.mkdir(parents=True, exist_ok=True)
+        (scripts / name).write_text(dedent(text))
+    (bridge / "src/megatron/bridge/recipes").mkdir(parents=True)
+    (bridge / "src/megatron/bridge/recipes/__init__.py").touch()
+    by = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for command in (("init", "-q"), ("add", "."), (*by, "commit", "-q", "-m", "a")):
+        git(bridge, *command)
+    (release / "tiny").mkdir(parents=True)
+    (release / "release.yaml").write_text("llmb_version: '99.01.00'\n")
+    (release / "tiny/metadata.yaml").write_text(
+        dedent(METADATA).replace("COMMIT", git(bridge, "rev-parse", "HEAD").strip())
+    )
+    (release / "tiny/launch.sh").write_text(dedent(LAUNCH))
+    return release, bridge
+
+
+def imported(release: Path, into: Path) -> str:
+    done = CliRunner().invoke(app, ["recipes", "import", str(release), "--into", str(into)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_release_becomes_a_workload(upstream: tuple[Path, Path], tmp_path: Path) -> None:
+    """Rows, batches, variables and arguments are what its launch script submits, without secrets."""
+    release, _ = upstream
+    printed = imported(release, tmp_path / "out")
+    path = tmp_path / "out/tiny-one-99.01.yaml"
+    workload = load_yaml_model(path, Workload, named_in="workload")
+    rows = {(row.gpu_type, row.dtype, row.gpus): row for row, _ in workload.recipes()}
+    assert rows.keys() == {
+        ("gb200", "fp8_mx", 8),
+        ("gb200", "fp8_mx", 16),
+        ("gb200", "bf16", 8),
+        ("h100", "bf16", 16),
+    }
+    row = rows["gb200", "fp8_mx", 16]
+    assert (row.parallelism.pipeline, row.global_batch_size, row.image) == (
+        2,
+        32,
+        "nvcr.io/nvidia/nemo:99.01.00",
+    )
+    assert (row.model.seq_length, row.model.hub) == (4096, {"tiny/Tiny-7B": ("config.json",)})
+    of_16, of_8 = (
+        workload.performance.of(rows["gb200", "fp8_mx", gpus], "7b", "performance", "slurm")
+        for gpus in (16, 8)
+    )
+    assert of_16.environment == {"NCCL_NVLS_ENABLE": "0", "NCCL_TUNED": "1"}
+    assert of_8.environment == {"NCCL_NVLS_ENABLE": "0"}
+    assert (of_16.arguments, of_8.arguments) == ({"config_variant": "v2"}, {"config_variant": "v1"})
+    assert of_8.ranks_per_numa_node == 2
+    for sentence in (
+        "1 runs of shrunken models",
+        "variable HF_TOKEN, a secret",
+        "variable NEMO_HOME, a folder",
+    ):
+        assert sentence in printed
+
+    first = path.read_text()
+    imported(release, tmp_path / "out")
+    assert path.read_text() == first, "nothing has changed upstream"
+
+
+def test_a_file_of_a_person_is_not_replaced(upstream: tuple[Path, Path], tmp_path: Path) -> None:
+    release, _ = upstream
+    path = tmp_path / "out/tiny-one-99.01.yaml"
+    path.parent.mkdir()
+    path.write_text("workload: tiny-one-99.01\n")
+    assert "is not of an import: move it away" in imported(release, path.parent)
+    assert path.read_text() == "workload: tiny-one-99.01\n"
+
+
+def test_upstreams_code_reaches_nothing_of_this_machine(upstream: tuple[Path, Path], tmp_path: Path) -> None:
+    """It sees no file of a person, writes to none, and has no network: all of it would be found here."""
+    release, _ = upstream
+    (tmp_path / "secret").write_text("of a person")
+    launch = release / "tiny/launch.sh"
+    attempts = f"""
+        ! cat {tmp_path}/secret {Path.home()}/.* || exit 11
+        ! touch {tmp_path}/written /release/written /usr/written || exit 12
+        [[ $(cat /proc/net/dev | wc -l) == 3 ]] || exit 13
+        [[ -z ${{STEPTIME_SECRET:-}} ]] || exit 14
+    """
+    launch.write_text(dedent(attempts) + launch.read_text())
+    assert "4 runs" in imported(release, tmp_path / "out")
+    assert not (tmp_path / "written").exists()
+
+
+def test_what_a_launch_script_refuses_is_named(upstream: tuple[Path, Path], tmp_path: Path) -> None:
+    release, _ = upstream
+    launch = release / "tiny/launch.sh"
+    launch.write_text("echo 'no such scale' >&2; exit 1")
+    assert "left out: tiny its launch.sh refuses every run: no such scale" in imported(
+        release, tmp_path / "out"
+    )
