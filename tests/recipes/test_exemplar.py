@@ -4,6 +4,7 @@ That is recorded in tests/data/exemplar (record.py), by tag.
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from slurm_jobs import asked_of_slurm, numactl_of, run_of_row
 
 from steptime.recipes.megatron_bridge import bridge_command
 from steptime.recipes.models import NamedRecipe, Recipe
+from steptime.recipes.sweep_planning import plan_sweep
+from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.recipes.workloads import list_workloads, load_workload
+from steptime.settings import config_dir
 
 DATA = Path(__file__).parents[1] / "data" / "exemplar"
 RECORDED: dict[str, Any] = json.loads((DATA / "v26.08.00.json").read_text())
@@ -76,3 +80,33 @@ def test_each_run_is_started_and_asked_for_as_upstreams(name: str, tmp_path: Pat
         bound.add((asked.binding, upstream["numactl"]))
     for binding, numactl in bound:
         assert numactl_of(f"{binding} train", tmp_path) == numactl_of(f"{numactl} train", tmp_path)
+
+
+def test_the_suites_are_planned_whole() -> None:
+    """57 cells (Exemplar_validation.md), without a cluster that could run them."""
+    cells = {}
+    for name in list_sweeps():
+        if name.startswith("exemplar-"):
+            planned = plan_sweep(load_sweep(name), lambda _: None)
+            requests = [cell.request for cell in planned.cells if cell.repeat == 1]
+            cells[name] = {
+                f"{one.workload} {one.size} {one.gpu_type} {one.dtype} {one.gpus}" for one in requests
+            }
+            assert len(planned.cells) == 3 * len(cells[name]) == 3 * len(requests)
+    assert {name.removeprefix("exemplar-"): len(keys) for name, keys in cells.items()} == {
+        **{"gb300": 14, "gb200": 13, "b300": 13, "b200": 12, "h100": 5}
+    }
+    recorded = {f"{name} {key}" for name in RECORDED for key, _ in upstream_rows(name)}
+    assert set().union(*cells.values()) <= recorded
+
+
+def test_a_suite_runs_where_its_gpus_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not load_sweep("exemplar-gb200").has_cluster
+    shutil.copytree(config_dir(), tmp_path / "config")
+    (tmp_path / "config/clusters/rack.yaml").write_text(
+        "{name: rack, kind: slurm, gpu_type: gb200, connection: rack, work_dir: /shared, container: pyxis}\n"
+    )
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
+    sweep = load_sweep("exemplar-gb200")
+    assert sweep.has_cluster
+    assert {cell.request.cluster for cell in plan_sweep(sweep).cells} == {"rack"}

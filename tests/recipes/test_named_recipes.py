@@ -188,14 +188,14 @@ def test_the_script_is_the_releases() -> None:
 
 
 def test_a_plan_by_name() -> None:
-    runs = plan(PlanRequest(workload="qwen3", size="235b-a22b", gpu_type="h100")).runs
+    runs = plan(PlanRequest(workload="qwen3-26.02", size="235b-a22b", gpu_type="h100")).runs
     (run,) = runs
     assert run.experiment == "pretrain_qwen3_235b-a22b_fp8_cs_gpus256_tp2_pp8_cp1_vp4_ep32_etp1_mbs1_gbs8192"
     assert (run.model_flops, run.recipe.image) == (None, "nvcr.io/nvidia/nemo:26.02")
     assert run.performance.environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
     require_trainable(runs)
     assert Run.model_validate_json(run.model_dump_json()) == run
-    told = CliRunner().invoke(app, ["plan", "qwen3", "--gpu-type", "gb300"], catch_exceptions=False)
+    told = CliRunner().invoke(app, ["plan", "qwen3-26.02", "--gpu-type", "gb300"], catch_exceptions=False)
     assert "qwen3-26.02 30b-a3b (30b, 3b active parameters), fp8_mx on gb300, weak scaling" in told.stdout
     listed = CliRunner().invoke(app, ["recipes", "--workload", "nemotron3", "--format", "csv"])
     assert listed.exit_code == 0
@@ -242,9 +242,11 @@ def stated(text: str | None) -> Parameters | None:
 
 
 def test_parameters_are_shown_as_upstream_states_them() -> None:
-    told = CliRunner().invoke(app, ["plan", "deepseek-v3", "--gpu-type", "gb300"], catch_exceptions=False)
+    told = CliRunner().invoke(
+        app, ["plan", "deepseek-v3-26.04", "--gpu-type", "gb300"], catch_exceptions=False
+    )
     assert "deepseek-v3-26.04 671b (671b, 37b active parameters), fp8_mx" in told.stdout
-    listed = CliRunner().invoke(app, ["recipes", "--workload", "gpt-oss", "--format", "json"])
+    listed = CliRunner().invoke(app, ["recipes", "--workload", GPT_OSS, "--format", "json"])
     assert {
         (row["parameters"], row["active_parameters"]) for row in json.loads(listed.stdout)["recipes"]
     } == {(120_000_000_000, None)}

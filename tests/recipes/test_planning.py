@@ -154,7 +154,7 @@ def test_defaults_of_the_documents(
             "pretrain_grok1_tiny_fp32_gpus2_tp1_pp1_cp1_vp1_ep2_etp1_mbs1_gbs16",
         ),
         (
-            {"workload": "gpt-oss", "gpu_type": "h100"},
+            {"workload": "gpt-oss-26.02", "gpu_type": "h100"},
             "pretrain_gpt_oss_120b_bf16_gpus64_tp1_pp4_cp1_vpNone_ep8_etp1_mbs1_gbs1280",
         ),
         ({"workload": "llama3.1", "gpus": "2", "tensor_parallel": 2}, "pretrain_llama3.1_tiny_fp32_2_tp2"),

@@ -8,8 +8,9 @@ import typer
 
 from steptime.errors import UserError
 from steptime.files import write_whole
-from steptime.recipes.importing.release import Release, Sandbox, pinned, read_release, unpacked
-from steptime.recipes.importing.workload import WRITTEN_BY, NotImportable, imported, name_of, refusals
+from steptime.recipes.importing.release import Release, Sandbox, Source, pinned, read_release, unpacked
+from steptime.recipes.importing.suite import suites
+from steptime.recipes.importing.workload import WRITTEN_BY, NotImportable, Row, imported, name_of, refusals
 from steptime.settings import config_dir
 
 EXAMPLES = """
@@ -66,6 +67,7 @@ def import_recipes(
         (work / "shared").mkdir()
         sandbox = Sandbox(release.folder, pinned(sources, bridge, work / "bridge"), work / "shared")
         folder.mkdir(parents=True, exist_ok=True)
+        found: dict[str, tuple[Source, list[Row]]] = {}
         for source in sources:
             target = folder / f"{name_of(release, source)}.yaml"
             if target.exists() and not target.read_text(encoding="utf-8").startswith(WRITTEN_BY):
@@ -79,9 +81,14 @@ def import_recipes(
                 release.left_out[source.folder] = str(reason)
                 continue
             write_whole(target, text)
+            found[source.name] = source, rows
             typer.echo(f"{target}: {len(rows)} runs")
             for sentence in refusals(source, rows):
                 typer.echo(f"  left out: {sentence}")
+        for suite, text in suites(release, found) if not only else ():
+            sweeps = folder.parent / "sweeps" if into is None else into
+            write_whole(sweeps / f"{suite}.yaml", text)
+            typer.echo(f"{sweeps / suite}.yaml: a suite")
     _show_left_out(release)
 
 

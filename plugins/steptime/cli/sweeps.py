@@ -82,9 +82,17 @@ def _list(
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
     """Every sweep there is."""
-    columns = ("name", "description", "cluster", "repeats", "gpu_hours_max", "approval_above_gpu_hours")
+    columns = (
+        "name",
+        "description",
+        "gpu_type",
+        "cluster",
+        "repeats",
+        "gpu_hours_max",
+        "approval_above_gpu_hours",
+    )
     sweeps, broken = load_each(list_sweeps(), load_sweep)
-    rows = [sweep.model_dump(mode="json") for sweep in sweeps]
+    rows = [sweep.model_dump(mode="json") | {"cluster": sweep.runs_on} for sweep in sweeps]
     show(rows, output_format, called="sweeps", columns=columns, wide=wide)
     refuse(broken)
 
@@ -100,16 +108,21 @@ def plan(
 
     Every run is planned: what cannot be run, and a plan above the sweep's budget, is refused here.
     """
-    from steptime.airflow.sweep.cells import checked_sweep
+    from steptime.airflow.sweep.cells import planned_sweep
     from steptime.judging.expected_cost import expected_cost
 
-    planned = checked_sweep(name)
+    planned, sweep = planned_sweep(name), load_sweep(name)
     table = output_format is Format.TABLE
     headings = {"cell": "run", "gpu_hours_max": "GPU-hours ≤"}
     columns = ("cell", "cluster", "jobs", "gpus", "time_limit", "gpu_hours_max") if table else None
     show(_rows(planned), output_format, called="cells", columns=columns, headings=headings, wide=wide)
     typer.echo(f"{_total(planned)}. Nothing was submitted.", err=not table)
     typer.echo(expected_cost(_runs(planned)).sentence, err=not table)
+    if not sweep.has_cluster:
+        typer.echo(
+            f"No cluster has {sweep.gpu_type}: to start it, describe one in config/clusters.", err=not table
+        )
+        return
     check_budgets(_runs(planned), err=not table)
 
 

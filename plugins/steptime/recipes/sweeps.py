@@ -23,8 +23,16 @@ from pydantic import (
 
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import FieldError, FieldErrors, Mistake, load_yaml_model, names_in
+from steptime.recipes.config_files import (
+    FieldError,
+    FieldErrors,
+    Mistake,
+    load_each,
+    load_yaml_model,
+    names_in,
+)
 from steptime.recipes.request import option_fields, parse_value
+from steptime.recipes.selection import readable_clusters
 from steptime.refusals import in_words, written
 from steptime.settings import config_dir, default_cluster
 
@@ -153,8 +161,10 @@ class Sweep(Frozen):
     ]
     """Equal to the file's name."""
     description: str = ""
+    gpu_type: str | None = None
+    """What every entry is planned for, on whichever cluster has it; null for what each cluster has."""
     cluster: str = Field(default_factory=default_cluster)
-    """Where entries run that name no other."""
+    """Where entries run that name no other; `runs_on` if the file names a type of GPU and no cluster."""
     repeats: int = Field(1, ge=1, le=100)
     """How many times each cell is run, if its entry has no number."""
     gpu_hours_max: PositiveFloat
@@ -180,6 +190,20 @@ class Sweep(Frozen):
             raise ValueError("asks for nothing: give at least one entry, as in - {workload: llama3.1}")
         return runs
 
+    @property
+    def runs_on(self) -> str:
+        """The cluster of entries that name no other: the file's, or one that has the sweep's type of GPU."""
+        return (
+            self.cluster
+            if "cluster" in self.model_fields_set
+            else cluster_with(self.gpu_type) or self.cluster
+        )
+
+    @property
+    def has_cluster(self) -> bool:
+        """Whether its runs could be started: False if no cluster has its type of GPU."""
+        return self.gpu_type is None or cluster_with(self.gpu_type) is not None
+
     def requests(self, entry: int) -> Iterator[dict[str, Any]]:
         """Yield the combinations of an entry (counted from 0), as values of `PlanRequest` fields."""
         values = dict(self.runs[entry])
@@ -191,12 +215,19 @@ class Sweep(Frozen):
                 f"sweep '{self.name}', runs.{entry} has {number:,} combinations, more than "
                 f"{MOST_COMBINATIONS:,}: shorten its lists."
             )
-        fixed = {"cluster": self.cluster, "repeats": self.repeats}
+        fixed: dict[str, Any] = {"cluster": self.runs_on, "repeats": self.repeats}
+        fixed |= {} if self.gpu_type is None else {"gpu_type": self.gpu_type}
         fixed |= {name: value for name, value in values.items() if name not in lists}
         for group in together:
             for combination in itertools.product(*lists.values()):
                 chosen = fixed | group | dict(zip(lists, combination, strict=True))
                 yield {name: chosen[name] for name in _fields() if name in chosen}
+
+
+def cluster_with(gpu_type: str | None) -> str | None:
+    """Return the first cluster with a type of GPU; None if there is none."""
+    clusters = {} if gpu_type is None else readable_clusters()
+    return next((name for name, cluster in clusters.items() if cluster.gpu_type == gpu_type), None)
 
 
 def _zipped(lists: Any) -> list[dict[str, Any]]:
@@ -228,6 +259,12 @@ def _same(name: str, excluded: JsonValue, value: Any) -> bool:
 def list_sweeps() -> tuple[str, ...]:
     """List the names of all sweeps, sorted: the stems of `config/sweeps/*.yaml`."""
     return names_in(_folder())
+
+
+def startable_sweeps() -> tuple[str, ...]:
+    """List the names of the sweeps whose files can be read, and whose GPUs a cluster has."""
+    sweeps, _ = load_each(list_sweeps(), load_sweep)
+    return tuple(sweep.name for sweep in sweeps if sweep.has_cluster)
 
 
 def load_sweep(name: str) -> Sweep:

@@ -31,10 +31,16 @@ def checked_sweep(name: str, *, owner: str | None = None) -> SweepPlan:
     return plan_sweep(load_sweep(name), check)
 
 
+def planned_sweep(name: str) -> SweepPlan:
+    """Plan a sweep. Raises UserError for what cannot be run, but not for GPUs that no cluster has."""
+    sweep = load_sweep(name)
+    return plan_sweep(sweep, check_plan if sweep.has_cluster else lambda _: None)
+
+
 def check_config_files() -> None:
     """Check all workloads and sweeps of `config/`. Raises UserError that names everything that is wrong."""
     _, broken_workloads = load_workloads()
-    _, broken_sweeps = load_each(list_sweeps(), checked_sweep)
+    _, broken_sweeps = load_each(list_sweeps(), planned_sweep)
     refuse(broken_workloads, broken_sweeps)
 
 

@@ -25,7 +25,7 @@ from steptime.airflow.sweep.operators import (
     approval,
 )
 from steptime.airflow.versions import CronTriggerTimetable
-from steptime.recipes.sweeps import list_sweeps
+from steptime.recipes.sweeps import startable_sweeps
 
 
 def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
@@ -55,7 +55,7 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
                 sweep,
                 type="string",
                 # No enum: Airflow would fail the tasks of a sweep whose file is renamed while it runs.
-                examples=sorted({sweep, *list_sweeps()}),
+                examples=sorted({sweep, *startable_sweeps()}),
                 title="Sweep",
                 description="A file of config/sweeps; 'steptime sweep plan' shows what it would run.",
             ),

@@ -72,6 +72,8 @@ class Row:
     dtypes: str
     """As steptime calls it, `fp8_mx`."""
     gpus: int
+    cell: Cell = field(compare=False)
+    """As upstream's metadata has it."""
     job: Mapping[str, Any] = field(compare=False, repr=False)
 
     @property
@@ -111,7 +113,7 @@ def rows_of(source: Source, jobs: Mapping[Cell, Mapping[str, Any]]) -> list[Row]
         if "refused" not in job:
             told = {words[0]: words[1] for words in job["arguments"] if len(words) > 1}
             dtype = _OUR_DTYPES.get(told["--compute_dtype"], told["--compute_dtype"])
-            rows.append(Row(cell.size, cell.gpu_type, dtype, cell.gpus, job))
+            rows.append(Row(cell.size, cell.gpu_type, dtype, cell.gpus, cell, job))
     if not rows:
         raise NotImportable(f"its {source.script} refuses every run: {next(iter(jobs.values()))['refused']}")
     return rows
@@ -176,11 +178,11 @@ def workload_text(
             nccl_trace=None,
         ),
         "gpu_types:",
-        *(f"  {one}: {_flow(of)}" for one, of in of_types.items()),
+        *(f"  {one}: {flow(of)}" for one, of in of_types.items()),
         "performance:",
-        f"  sources: {_flow({'launch': started})}",
+        f"  sources: {flow({'launch': started})}",
         "  rules:",
-        *(f"    - {_flow({'source': 'launch', **rule})}" for rule in rules),
+        *(f"    - {flow({'source': 'launch', **rule})}" for rule in rules),
         "sizes:",
     ]
     launch: dict[str, Any] = {
@@ -209,12 +211,13 @@ def workload_text(
                 "window": "35:44",
                 "time_limit": {"weak": limits[size]},
             }
-            lines.append(f"    steps: {_flow(steps)}")
-        lines += ["    configurations:", *(f"      - {_flow(one)}" for one in _configurations(of_size))]
+            lines.append(f"    steps: {flow(steps)}")
+        lines += ["    configurations:", *(f"      - {flow(one)}" for one in _configurations(of_size))]
     return "\n".join(lines) + "\n"
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
+    """Return a value as YAML on one line."""
     text: str = yaml.safe_dump(
         value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True
     )
@@ -223,7 +226,7 @@ def _flow(value: Any) -> str:
 
 def _block(indent: int = -2, **fields: Any) -> Iterator[str]:
     for name, value in fields.items():
-        yield f"{' ' * (indent + 2)}{name}: {_flow(value)}"
+        yield f"{' ' * (indent + 2)}{name}: {flow(value)}"
 
 
 def _script(rows: Sequence[Row]) -> str:
@@ -284,7 +287,7 @@ def _configurations(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
         ratio = whole / row.gpus
         batch = {"per_gpu": int(ratio) if ratio == int(ratio) else ratio}
         rule = {"parallelism": degrees, "micro_batch_size": micro, "global_batch_size": {"weak": batch}}
-        groups[_flow(rule)].append((row, rule))
+        groups[flow(rule)].append((row, rule))
     for members in groups.values():
         cells = [(row.gpu_types, row.dtypes, row.gpus) for row, _ in members]
         for gpu_types, dtypes, gpus in _boxes(cells):
@@ -326,7 +329,7 @@ def _rules(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, Any]]]:
             raise NotImportable(f"only some of its rows have the argument {value}")
         for conditions in _conditions(held, rows):
             binds = kind in _OF_BINDING
-            target = rules[binds, _flow(conditions)]
+            target = rules[binds, flow(conditions)]
             target.update(conditions, **({"cluster_kinds": ["slurm"]} if binds else {}))
             if name:
                 target.setdefault(kind, {})[name[0]] = value
@@ -375,7 +378,7 @@ def _conditions(held: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, list
         merged: dict[str, dict[str, list[Any]]] = {}
         for value, part in parts.items():
             for one in _conditions(part, [row for row in rows if getattr(row, name) == value]):
-                merged.setdefault(_flow(one), {**one, name: []})[name].append(value)
+                merged.setdefault(flow(one), {**one, name: []})[name].append(value)
         splits.append(list(merged.values()))
     return min(splits, key=len)
 

@@ -1,0 +1,86 @@
+"""Writes the suites of a release's exemplar.yaml as sweeps, one for each type of GPU."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from steptime.recipes.importing.release import Release, Source
+from steptime.recipes.importing.workload import WRITTEN_BY, Row, flow, name_of
+from steptime.recipes.notation import parse_time_limit
+
+_REPEATS = 3
+"""Upstream runs each cell once; an interval needs several runs."""
+_SECONDS = 3600
+
+
+def suites(
+    release: Release, imported: Mapping[str, tuple[Source, Sequence[Row]]]
+) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of a sweep for each type of GPU; what of a suite is lacking is left out.
+
+    Args:
+        release: with exemplar.yaml, or without it, which makes no suite.
+        imported: the recipes that were imported, with their runs, by upstream's name.
+    """
+    if not (release.folder / "exemplar.yaml").exists():
+        return
+    suite = yaml.safe_load(release.text("exemplar.yaml"))
+    gpus = int(suite["config"]["scale"])
+    for gpu_type, entries in suite["workloads"].items():
+        dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)
+        seconds = 0
+        for entry in entries:
+            for wanted, of in entry.items():
+                for dtype in of["dtypes"]:
+                    found = _found(imported, wanted, gpu_type, dtype, gpus)
+                    if found is None:
+                        cell = f"{wanted} {dtype} on {gpus} {gpu_type}"
+                        release.left_out[f"exemplar.yaml, {cell},"] = "is in no file that was imported"
+                        continue
+                    source, row = found
+                    dtypes[name_of(release, source), row.sizes].append(row.dtypes)
+                    seconds += parse_time_limit(row.job["executor"]["time"])
+        yield f"exemplar-{gpu_type}", _text(release, gpu_type, gpus, dtypes, seconds)
+
+
+def _found(
+    imported: Mapping[str, tuple[Source, Sequence[Row]]], wanted: str, gpu_type: str, dtype: str, gpus: int
+) -> tuple[Source, Row] | None:
+    for source, rows in imported.values():
+        for row in rows:
+            cell = row.cell
+            named = f"pretrain_{source.name}_{cell.size}"
+            if (named, cell.gpu_type, cell.dtype, cell.gpus) == (wanted, gpu_type, dtype, gpus):
+                return source, row
+    return None
+
+
+def _text(
+    release: Release, gpu_type: str, gpus: int, dtypes: Mapping[tuple[str, str], Sequence[str]], seconds: int
+) -> str:
+    number = sum(map(len, dtypes.values()))
+    fields: dict[str, Any] = {
+        "name": f"exemplar-{gpu_type}",
+        "description": f"NVIDIA Exemplar Cloud, {release.tag}, {number} cells",
+        "gpu_type": gpu_type,
+        "repeats": _REPEATS,
+        "gpu_hours_max": math.ceil(gpus * seconds * _REPEATS / _SECONDS),
+        "confirm": False,
+    }
+    runs = [
+        {"workload": workload, "size": size, "dtype": [*of_size], "gpus": gpus}
+        for (workload, size), of_size in dtypes.items()
+    ]
+    return "\n".join(
+        [
+            f"{WRITTEN_BY} from NVIDIA/exemplar-performance {release.tag}, exemplar.yaml:",
+            "# the next import replaces it. The release prints no step times of these cells to compare with.",
+            *(f"{name}: {flow(value)}" for name, value in fields.items()),
+            "runs:",
+            *(f"  - {flow(run)}" for run in runs),
+            "",
+        ]
+    )
