@@ -13,6 +13,10 @@ ROOT = Path(__file__).parents[1]
 OURS = {"steptime", "trainer"}
 ALLOWED = {
     "trainer/cpu/cpu_as_cuda.py": "NeMo cannot train without a GPU otherwise; CPU plans alone use it",
+    **{
+        f"plugins/steptime/recipes/importing/recorder/{name}.py": "a program of its own, in a sandbox"
+        for name in ("describe", "nemo_run", "record")
+    },
     "trainer/environment.py": "no garbage collection while the trainer imports NeMo",
 }
 _HOOKS = ("airflow.listeners", "airflow.policies", "airflow._shared")
