@@ -173,12 +173,17 @@ class TaskInstance:
     task_id: str = "performance.submit"
     map_index: int = 0
     pushed: dict[str, Any] = field(default_factory=dict)
+    dag_runs: dict[str, str] = field(default_factory=dict)
+    """States, by `dag_id/run_id`."""
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.pushed[key] = value
 
     def xcom_pull(self, *, task_ids: str, key: str, map_indexes: int, **_: str) -> Any:
         return self.pushed.get(key)
+
+    def get_dr_count(self, dag_id: str, *, run_ids: list[str], states: list[str]) -> int:
+        return [self.dag_runs.get(f"{dag_id}/{run_id}") in states for run_id in run_ids].count(True)
 
 
 HANGS = "hangs"

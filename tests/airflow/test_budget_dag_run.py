@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from steptime.airflow.installation import KEY_PREFIX
 from steptime.clusters.base import Staged
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.planning import Plan
-from steptime.results import charges
-from steptime.results.budgets import BudgetBalance
+from steptime.results.budgets import BudgetBalance, Owner, budget_balances, reserve
 from steptime.results.store import Store
 
 from .test_dag_run import states
@@ -23,7 +23,7 @@ ASKED = 600 / 3600
 
 
 def balance() -> BudgetBalance:
-    [found] = charges.budget_balances(["local"])
+    [found] = budget_balances(["local"])
     return found
 
 
@@ -63,14 +63,18 @@ def test_a_job_counts_of_which_nothing_can_be_published_and_a_deleted_dag_run_do
 ) -> None:
     """As where its DAG run was marked failed: `end` runs then, and neither `parse` nor `publish`."""
 
+    from airflow.models import Variable  # the task's own cannot be used outside of a task
+
     async def no_log(*_: object) -> Path:
         raise UserError("the log is gone")
 
     monkeypatch.setattr("steptime.clusters.collecting.collect_log", no_log)
     budget(1.5 * ASKED)
-    charges.commit_plan({"llama31/deleted": planned(gpus="1").runs}, held_by="llama31/deleted")
+    Variable.set(f"{KEY_PREFIX}0", "the first id of this Airflow")
+    reserve(Owner("0", "llama31", "deleted"), planned(gpus="1").runs)
 
     dag_run = run_dag(gpus="1")
+    Variable.delete(f"{KEY_PREFIX}0")
 
     assert states(dag_run)["performance.wait"] == states(dag_run)["performance.end"] == ["success"]
     assert states(dag_run)["performance.publish"] == ["upstream_failed"]

@@ -1,4 +1,4 @@
-"""How tasks commit to budgets: what is over is given back before anybody is refused."""
+"""How tasks keep budgets: what is over is given back before anybody is refused."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -10,27 +10,31 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow import budgets
-from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
+from steptime.airflow.installation import this_installation
+from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import OutOfReach, UserError
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
-from steptime.results import charges
-from steptime.results.budgets import BudgetExceeded
-from steptime.runs import budgets as job_budgets
+from steptime.results.budgets import BudgetExceeded, budget_balances, reserving
+from steptime.runs import ledger
+from steptime.runs.launch import settle_ended
+
+from .conftest import TaskInstance, logged, submit_task, task_of
 
 ASKED = 600 / 3600
 """GPU-hours of a run on one process, by the workload's time limit."""
 
+MakeContext = Callable[..., dict[str, Any]]
+
 
 class Asked:
-    """A cluster that knows how jobs stand, and Airflow that knows how DAG runs do."""
+    """A cluster that knows how jobs stand."""
 
     name = "local"
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobStatus] = {}
-        self.dag_runs: dict[str, str] = {}
         self.polled: list[list[str]] = []
         self.away = False
 
@@ -51,7 +55,6 @@ class Asked:
 def asked(home: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     found = Asked()
     monkeypatch.setattr(budgets, "open_cluster", found.open)
-    monkeypatch.setattr(budgets, "state_of_dag_run", lambda *of: found.dag_runs.get("/".join(of)))
     return found
 
 
@@ -60,105 +63,102 @@ def one(planned: Callable[..., Plan]) -> Run:
     return planned(gpus="1").runs[0]
 
 
-def commit(run: Run, dag_run: str) -> list[str]:
-    said: list[str] = []
-    budgets.commit_plan({dag_run: [run]}, held_by=dag_run, info=said.append)
-    return said
+@pytest.fixture
+def reserve(make_context: MakeContext, one: Run) -> Callable[..., list[str]]:
+    """Reserves a run for a DAG run, while others are in these states; what the task logs."""
+
+    def reserve(dag_run: str, **dag_runs: str) -> list[str]:
+        known = {f"llama31/{run_id}": state for run_id, state in dag_runs.items()}
+        context: Any = make_context() | {"ti": TaskInstance(run_id=dag_run, dag_runs=known)}
+        return logged(lambda: budgets.reserve(task_of("check_params"), context, [one]))
+
+    return reserve
 
 
-def committed() -> tuple[set[str], set[str]]:
-    return charges.open_commitments("local")
+def holders() -> set[str]:
+    return {owner.dag_run_id for owner in reserving(this_installation().id, ["local"])}
 
 
-def ended(hours: float) -> JobStatus:
-    return JobStatus(state=JobState.SUCCEEDED, started_at=1e9, ended_at=1e9 + hours * 3600)
+def committed() -> float:
+    [balance] = budget_balances(["local"])
+    return balance.committed_gpu_hours
 
 
-def test_a_plan_is_committed_and_the_task_says_how_the_budget_stands(
-    asked: Asked, one: Run, budget: Callable[[float], Path]
+def test_a_plan_is_reserved_and_the_task_says_how_the_budget_stands(
+    asked: Asked, reserve: Callable[..., list[str]], budget: Callable[[float], Path]
 ) -> None:
-    assert commit(one, "llama31/unlimited") == []
+    assert reserve("unlimited") == []
     budget(10 * ASKED)
-    [said] = commit(one, "llama31/first")
+    [said] = reserve("first")
     assert said.endswith("0.00 committed, this plan at most 0.17")
-    assert committed() == (set(), {"llama31/first"})
+    assert holders() == {"first"}
     assert asked.polled == [], "nobody is asked where there is enough"
 
 
 def test_plans_of_dag_runs_that_are_over_are_given_back_and_those_of_live_ones_are_not(
-    asked: Asked, one: Run, budget: Callable[[float], Path]
+    asked: Asked, reserve: Callable[..., list[str]], budget: Callable[[float], Path]
 ) -> None:
     budget(2.5 * ASKED)
-    for name, state in (("first", "running"), ("second", "queued")):
-        commit(one, f"llama31/{name}")
-        asked.dag_runs[f"llama31/{name}"] = state
+    for name in ("first", "second"):
+        reserve(name)
     with pytest.raises(BudgetExceeded):
-        commit(one, "llama31/third")
-    assert committed() == (set(), {"llama31/first", "llama31/second"})
-    for over in ("success", "failed", None):
-        if over is None:
-            del asked.dag_runs["llama31/first"]
-        else:
-            asked.dag_runs["llama31/first"] = over
-        assert commit(one, "llama31/third")
-        assert committed() == (set(), {"llama31/second", "llama31/third"})
-        charges.withdraw_plans(["llama31/third"], ["local"])
-        commit(one, "llama31/first")
+        reserve("third", first="running", second="queued")
+    assert holders() == {"first", "second"}
+    reserve("third", first="failed", second="queued")
+    assert holders() == {"second", "third"}
+    reserve("fourth", third="running")
+    assert holders() == {"third", "fourth"}, "the second was deleted"
 
 
 def test_a_plan_takes_what_jobs_that_have_ended_did_not(
-    asked: Asked, one: Run, budget: Callable[[float], Path]
-) -> None:
-    budget(2.5 * ASKED)
-    for name in ("b", "a"):
-        asyncio.run(job_budgets.commit_job(cluster(asked), one, name, dag_run=f"llama31/{name}"))
-    with pytest.raises(BudgetExceeded):
-        commit(one, "llama31/third")
-    asked.jobs["a"] = ended(0.01)
-    assert commit(one, "llama31/third")
-    assert asked.polled == [["a", "b"]] * 2
-    assert committed() == ({"b"}, {"llama31/third"})
-
-
-def test_a_cluster_that_cannot_be_asked_gives_nothing_back_and_is_named(
-    asked: Asked, one: Run, budget: Callable[[float], Path]
+    asked: Asked,
+    reserve: Callable[..., list[str]],
+    budget: Callable[[float], Path],
+    submission: Callable[..., dict[str, Any]],
 ) -> None:
     budget(1.5 * ASKED)
-    asyncio.run(job_budgets.commit_job(cluster(asked), one, "a", dag_run="llama31/a"))
-    asked.jobs["a"], asked.away = ended(0.01), True
-    said: list[str] = []
+    name = submission()["job"]["name"]
     with pytest.raises(BudgetExceeded):
-        budgets.commit_plan({"llama31/b": [one]}, held_by="llama31/b", info=said.append)
-    assert said == [
-        "cluster 'local' cannot be asked which of its jobs have ended: no route to host",
-    ]
+        reserve("second")
+    asked.jobs[name] = JobStatus(state=JobState.SUCCEEDED, started_at=1e9, ended_at=1e9 + 36)
+    asked.away = True
+    with pytest.raises(BudgetExceeded):
+        reserve("second")
+    asked.away = False
+    assert reserve("second")
+    assert asked.polled == [[name]] * 2
+    found = ledger.find(name)
+    assert found is not None
+    assert (found.state, found.ended_at) == (JobState.SUCCEEDED, 1e9 + 36)
 
 
-def test_a_job_is_committed_once_what_has_ended_is_given_back(
-    asked: Asked, one: Run, budget: Callable[[float], Path]
+@pytest.mark.usefixtures("home")
+def test_a_job_is_submitted_once_what_has_ended_is_given_back(
+    a_run: Callable[..., Run],
+    staged: Staged,
+    make_context: MakeContext,
+    budget: Callable[[float], Path],
+    cluster: LocalCluster,
 ) -> None:
-    def job(name: str) -> None:
-        asyncio.run(job_budgets.commit_job(cluster(asked), one, name, dag_run=f"llama31/{name}"))
-
     budget(1.5 * ASKED)
-    job("a")
-    assert asked.polled == []
-    with pytest.raises(BudgetExceeded):
-        job("b")
-    asked.jobs["a"] = ended(0.01)
-    job("b")
-    assert committed() == ({"b"}, set())
+
+    def submit(map_index: int) -> str:
+        run = a_run().model_copy(update={"repeat": map_index + 1})
+        handle: dict[str, str] = submit_task(run, staged).execute(make_context(map_index=map_index))
+        return handle["job"]
+
+    first = submit(0)
+    with pytest.raises(AirflowFailException, match="raise gpu_hours_per_month"):
+        submit(1)
+    asyncio.run(cluster.cancel(first))
+    second = submit(1)
+    assert [job.name for job in ledger.open_jobs("local")] == [second]
 
 
-def test_of_no_jobs_no_cluster_is_asked(asked: Asked, budget: Callable[[float], Path]) -> None:
-    budget(ASKED)
-    asyncio.run(job_budgets.settle_ended(cluster(asked)))
-    assert asked.polled == []
-
-
-def cluster(asked: Asked) -> Cluster:
+def test_of_no_jobs_no_cluster_is_asked(asked: Asked) -> None:
     found: Any = asked
-    return found  # type: ignore[no-any-return]
+    asyncio.run(settle_ended(found, print))
+    assert asked.polled == []
 
 
 @pytest.mark.usefixtures("home")
@@ -176,6 +176,4 @@ def test_a_job_that_its_cluster_refuses_is_not_committed_any_more(
     with pytest.raises(AirflowFailException, match="no such partition"):
         submission()
 
-    assert committed()[0] == set()
-    [balance] = charges.budget_balances(["local"])
-    assert balance.committed_gpu_hours == 0
+    assert committed() == 0

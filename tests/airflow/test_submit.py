@@ -22,7 +22,7 @@ from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SubmitLimit, SystemFailure
 from steptime.recipes.models import Run
-from steptime.results.charges import open_commitments
+from steptime.results.budgets import budget_balances
 from steptime.results.models import Submitted
 from steptime.runs import ledger
 
@@ -323,7 +323,8 @@ def test_a_job_beyond_a_submit_limit_is_submitted_again_and_committed_once(
 
     assert names == [submitted.job.name] * 3
     assert state(cluster, submitted).is_live
-    assert open_commitments("local") == ({submitted.job.name}, set())
+    [balance] = budget_balances(["local"])
+    assert balance.committed_gpu_hours == pytest.approx(ONE_RUN_GPU_HOURS)
     assert ["QOSMaxSubmitJobPerUserLimit" in line["event"] for line in lines].count(True) == 1, lines
 
 
@@ -337,4 +338,5 @@ def test_a_job_that_is_refused_for_too_long_fails_for_good_and_takes_no_budget(
     with pytest.raises(AirflowFailException, match="queue_patience_h of cluster 'local' allows"):
         submit()
 
-    assert open_commitments("local") == (set(), set())
+    [balance] = budget_balances(["local"])
+    assert balance.committed_gpu_hours == 0

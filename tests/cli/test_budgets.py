@@ -8,7 +8,7 @@ import pytest
 
 from steptime.cli import main
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.results import charges
+from steptime.results.budgets import Owner, reserve
 from steptime.settings import config_dir
 
 ASKED = 600 / 3600
@@ -29,7 +29,7 @@ def budget(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (config / "sweeps" / "night.yaml").write_text(json.dumps(sweep))
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
     committed = plan(PlanRequest(workload="llama3.1", gpus="1")).runs
-    charges.commit_plan({"llama31/a": committed}, held_by="llama31/a")
+    reserve(Owner("ours", "llama31", "a"), committed)
     return path
 
 

@@ -1,50 +1,54 @@
-"""Budgets as tasks keep them: commit before anything is submitted, and give back what has ended since.
+"""Budgets as tasks keep them: reserve before anything is submitted, and give back what has ended since.
 
-Before a budget refuses, Airflow and the cluster are asked whether everything committed still is: a DAG run
+Before a budget refuses, Airflow and the cluster are asked whether everything that counts still is: a DAG run
 that was deleted takes nothing back itself.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
+
+from airflow.sdk import BaseOperator, Context
 
 from steptime.airflow.connections import open_cluster
-from steptime.airflow.states import LIVE, state_of_dag_run
+from steptime.airflow.installation import this_installation
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
-from steptime.results import charges
-from steptime.results.budgets import BudgetExceeded
-from steptime.runs.budgets import settle_ended
+from steptime.results import budgets
+from steptime.results.budgets import BudgetExceeded, Owner
+from steptime.results.database import wait_for_store
+from steptime.runs.launch import settle_ended
 
-Info = Callable[[str], None]
+_LIVE = ["queued", "running"]
+"""The states of a DAG run that is not over."""
 
 
-def commit_plan(runs: Mapping[str, Sequence[Run]], *, held_by: str, info: Info) -> None:
-    """Call `results.charges.commit_plan`, and again after giving back what is over. For tasks only."""
+def owner_of(context: Context) -> Owner:
+    """Return the DAG run of a task, as it reserves a budget."""
+    ti = context["ti"]
+    return Owner(this_installation().id, ti.dag_id, ti.run_id)
+
+
+def reserve(task: BaseOperator, context: Context, runs: Sequence[Run]) -> None:
+    """Call `results.budgets.reserve`, and again after giving back what is over; log how the budgets stand."""
+    owner, warn = owner_of(context), task.log.warning
     try:
-        budget_balances = charges.commit_plan(runs, held_by=held_by)
+        balances = wait_for_store(lambda: budgets.reserve(owner, runs), warn)
     except BudgetExceeded:
-        clusters = {run.cluster for planned in runs.values() for run in planned}
-        _withdraw_dead_plans(clusters)
-        asyncio.run(_settle_all(clusters, info))
-        budget_balances = charges.commit_plan(runs, held_by=held_by)
-    for balance in budget_balances:
-        info(str(balance))
+        clusters = {run.cluster for run in runs}
+        for other in budgets.reserving(owner.installation_id, clusters):
+            of_run = [other.dag_run_id]
+            if not context["ti"].get_dr_count(dag_id=other.dag_id, run_ids=of_run, states=_LIVE):
+                budgets.release(other)
+        for name in clusters:
+            try:
+                asyncio.run(_settle(name, task))
+            except SystemFailure as error:  # then all of its jobs count as the most that they may take
+                warn("cluster '%s' cannot be asked which of its jobs have ended: %s", name, error)
+        balances = budgets.reserve(owner, runs)
+    for balance in balances:
+        task.log.info("%s", balance)
 
 
-async def _settle_all(clusters: Iterable[str], info: Info) -> None:
-    for name in clusters:
-        try:
-            async with open_cluster(name) as cluster:
-                await settle_ended(cluster)
-        except SystemFailure as error:  # then all of it counts as committed
-            info(f"cluster '{name}' cannot be asked which of its jobs have ended: {error}")
-
-
-def _withdraw_dead_plans(clusters: Iterable[str]) -> None:
-    """Withdraw plans of DAG runs that have ended or were deleted.
-
-    A DAG run of another Airflow then commits each job by itself."""
-    for cluster in clusters:
-        _, holders = charges.open_commitments(cluster)
-        dead = [holder for holder in holders if state_of_dag_run(*holder.split("/", 1)) not in LIVE]
-        charges.withdraw_plans(dead, [cluster])
+async def _settle(name: str, task: BaseOperator) -> None:
+    async with open_cluster(name) as cluster:
+        await settle_ended(cluster, task.log.warning)

@@ -22,7 +22,7 @@ from steptime.airflow.base import (
     dag_run_of,
     place_of,
 )
-from steptime.airflow.budgets import commit_plan
+from steptime.airflow.budgets import reserve
 from steptime.airflow.connections import patiently
 from steptime.airflow.installation import this_installation
 from steptime.airflow.params import plan_from_params
@@ -90,9 +90,8 @@ class CheckParamsOperator(RefusingOperator):
         self.log.info("%s", as_text(rows, title=title))
         self.log.info("at most %s GPU-hours", format_hours(planned.gpu_hours_max))
         self.log.info("%s", cost.sentence)
-        me = dag_run_of(context)
         with self.refusals(context):
-            commit_plan({me: planned.all_runs}, held_by=me, info=self.log.info)
+            reserve(self, context, planned.all_runs)
         return as_json(planned)
 
 

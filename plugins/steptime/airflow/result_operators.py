@@ -11,10 +11,10 @@ from steptime.airflow.assets import extra_of_run, published_results
 from steptime.airflow.base import (
     RunOperator,
     airflow_errors,
-    dag_run_of,
     end_job,
     place_of,
 )
+from steptime.airflow.budgets import owner_of
 from steptime.airflow.connections import patiently
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
@@ -27,7 +27,7 @@ from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
-from steptime.results.charges import withdraw_plans
+from steptime.results.budgets import release
 from steptime.results.columns import BY_NAME
 from steptime.results.database import wait_for_store
 from steptime.results.models import Measurement, Result, Submitted, Verdict
@@ -266,7 +266,7 @@ class ReportOperator(BaseOperator):
         ti = context["ti"]
         with airflow_errors():
             cluster = planned.request.cluster
-            with_store(self, cluster, lambda: withdraw_plans([dag_run_of(context)], [cluster]))
+            with_store(self, cluster, lambda: release(owner_of(context)))
             rows = with_store(self, cluster, lambda: own_runs(Store(), ti.dag_id, ti.run_id))
         # A cleared task makes a new attempt: the latest one of each planned run counts.
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}

@@ -1,10 +1,6 @@
-"""Airflow asked about its own tasks and DAG runs, in tasks and in triggers."""
+"""Airflow asked about its own tasks, in tasks and in triggers."""
 
-from airflow.sdk import DagRunState
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
-
-LIVE, ENDED = ("queued", "running"), ("success", "failed")
-"""The states of a DAG run."""
 
 DELETED = "deleted"
 
@@ -23,12 +19,3 @@ def state_of(ti: RuntimeTaskInstanceProtocol) -> str | None:
         map_index=-1 if ti.map_index is None else ti.map_index,
     )
     return next(iter(states.get(ti.run_id, {}).values()), DELETED)
-
-
-def state_of_dag_run(dag_id: str, run_id: str) -> str | None:
-    """Return `queued`, `running`, `success` or `failed`, or None for no such run. For tasks and triggers."""
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    if not RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=[run_id]):
-        return None
-    return DagRunState(RuntimeTaskInstance.get_dagrun_state(dag_id, run_id)).value

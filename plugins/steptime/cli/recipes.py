@@ -220,7 +220,7 @@ def _from_the_hub(planned: Plan) -> list[str]:
 
 def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
     """Print the balance of each budget that runs draw on. Raises UserError if one does not allow them."""
-    from steptime.results.charges import budget_balances
+    from steptime.results.budgets import budget_balances
 
     balances = budget_balances({run.cluster for run in runs}, runs)
     for balance in balances:

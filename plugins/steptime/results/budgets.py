@@ -1,18 +1,28 @@
-"""Budgets of GPU-hours by calendar month (UTC), of clusters and their accounts: how they stand.
+"""Budgets of GPU-hours by calendar month (UTC), of clusters and their accounts: a sum over the job ledger.
 
 A job that has ended counts as what it took: its GPUs × the time from its start to its end, as far as that is
 in the month. What is planned, queued or running counts as the most it may take, GPUs × time limit, whole.
+
+A plan is checked and reserved in one transaction, so that of two that begin at once the second sees the
+first. A reservation is a row of `jobs` with the attempt 0, for each run; the run's first job takes its place.
 """
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from steptime.clusters.base import JobState, JobStatus
-from steptime.clusters.config import ClusterConfig, cluster_file
-from steptime.errors import UserError
+from steptime.clusters.base import JobState
+from steptime.clusters.config import ClusterConfig, cluster_file, load_cluster
+from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
+from steptime.results.database import exists, lock, read_connection, write_transaction
+from steptime.settings import store_url
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection
 
 _PLANNED_COUNTS_S = 7 * 86_400
 """How long a plan counts whose DAG run is lost; a sweep may wait six days for its approval."""
@@ -26,36 +36,12 @@ class BudgetExceeded(UserError):
     """A plan may take more GPU-hours than a budget has left in this month."""
 
 
-class Charge(Frozen):
-    """What one run takes of its cluster: at most, until its job has ended, and from then on what it took."""
+class Owner(NamedTuple):
+    """The DAG run that reserves and submits."""
 
-    dag_run: str | None = None
-    """`dag_id/run_id`."""
-    label: str
-    """The run's name: no other run of its DAG run has it."""
-    cluster: str
-    account: str | None
-    """The run's own; None is that of the cluster's file."""
-    gpus: int
-    time_limit_s: int | None
-    """None if only what it took is known."""
-    counts_until: float
-    """Unix time at which it is over, if its end is never known."""
-    started_at: float | None = None
-    """None, too, for a job that has ended without ever running."""
-    ended_at: float | None = None
-
-    def used_gpu_hours(self, begins: float, ends: float) -> float:
-        """Return the GPU-hours that it took between two points in Unix time."""
-        if self.started_at is None or self.ended_at is None:
-            return 0.0
-        return self.gpus * max(0.0, min(self.ended_at, ends) - max(self.started_at, begins)) / 3600
-
-    def committed_gpu_hours(self, now: float) -> float:
-        """Return the GPU-hours that it may still take, at most."""
-        if self.ended_at is not None or self.counts_until <= now or self.time_limit_s is None:
-            return 0.0
-        return self.gpus * self.time_limit_s / 3600
+    installation_id: str
+    dag_id: str
+    dag_run_id: str
 
 
 class BudgetBalance(Frozen):
@@ -117,66 +103,173 @@ def _month(month: str) -> tuple[datetime, datetime]:
     return begins, (begins + timedelta(days=31)).replace(day=1)
 
 
-def planned_charge(run: Run, config: ClusterConfig, now: float, *, dag_run: str | None = None) -> Charge:
-    """Return what a planned run may take at most."""
-    return Charge(
-        dag_run=dag_run,
-        label=run.name,
-        cluster=run.cluster,
-        account=run.account,
-        gpus=run.recipe.gpus,
-        time_limit_s=run.time_limit_s + config.seconds_before_training,
-        counts_until=now + _PLANNED_COUNTS_S,
-    )
-
-
-def job_charge(run: Run, config: ClusterConfig, now: float, *, dag_run: str) -> Charge:
-    """Return what the job of a run may take at most; it may queue as long as its cluster's file allows."""
-    charge = planned_charge(run, config, now, dag_run=dag_run)
-    queued_s = 3600 * config.queue_patience_h
-    last = now + queued_s + run.time_limit_s + config.seconds_before_training + _SETTLED_WITHIN_S
-    return charge.model_copy(update={"counts_until": last})
-
-
-def times_of(status: JobStatus) -> tuple[float | None, float] | None:
-    """Return when a job started (None if it never ran) and when it ended; None if that is not known.
-
-    A job whose end nobody knows still counts as the most that it may have taken.
-    """
-    if status.state.is_live or status.state is JobState.UNKNOWN:
-        return None
-    if status.started_at is None:
-        return None, status.ended_at or 0.0
-    return None if status.ended_at is None else (status.started_at, status.ended_at)
-
-
-def balances_of(
-    config: ClusterConfig, charges: Sequence[Charge], asked: Iterable[Charge], now: float
+def budget_balances(
+    clusters: Iterable[str], runs: Sequence[Run] = (), *, now: float | None = None
 ) -> list[BudgetBalance]:
-    """Return how the budgets of a cluster stand, the whole cluster's first.
+    """Return how the budgets of clusters stand and what runs ask of them; none if no cluster has one.
 
-    Args:
-        config: the cluster's file.
-        charges: what counts there this month.
-        asked: what a plan asks for there.
-        now: Unix time.
+    Nothing is written. Raises UserError for a cluster's file that is broken, SystemFailure if the store
+    cannot be asked.
     """
+    now = time.time() if now is None else now
+    configs = _with_budget(clusters)
+    asked = [row for config in configs for row in _planned(runs, config, now)]
+    if not configs or not exists(store_url()):
+        return _balances(configs, (), asked, now)
+    try:
+        with read_connection(store_url()) as connection:
+            return _balances(configs, _rows(connection, configs, now), asked, now)
+    except SystemFailure as error:
+        names = " and ".join(config.name for config in configs)
+        raise SystemFailure(f"the budget of cluster {names} cannot be checked: {error}") from error
+
+
+def reserve(owner: Owner, runs: Sequence[Run], *, now: float | None = None) -> list[BudgetBalance]:
+    """Refuse a DAG run's plan that a budget does not allow, or reserve it, and return how the budgets stand.
+
+    What was reserved for this DAG run before is replaced. Without a budget the store is not asked. Raises
+    BudgetExceeded, and then nothing is changed, or SystemFailure if the store cannot be asked.
+    """
+    from steptime.results.schema import jobs
+
+    now = time.time() if now is None else now
+    configs = _with_budget(run.cluster for run in runs)
+    if not configs:
+        return []
+    asked = [row for config in configs for row in _planned(runs, config, now)]
+    with write_transaction(store_url()) as connection:
+        lock(connection, "budgets")
+        connection.execute(jobs.delete().where(*_reserved_for(owner)))
+        balances = _balances(configs, _rows(connection, configs, now), asked, now)
+        for balance in balances:
+            balance.require()
+        connection.execute(
+            jobs.insert(), [{**row, **owner._asdict(), "name": _name(owner, row)} for row in asked]
+        )
+    return balances
+
+
+def admit(connection: "Connection", owner: Owner, run: Run, *, now: float) -> None:
+    """Check a job that is to be inserted, in its transaction; its run's reservation is used up.
+
+    Raises BudgetExceeded.
+    """
+    from steptime.results.schema import jobs
+
+    configs = _with_budget([run.cluster])
+    if not configs:
+        return
+    lock(connection, "budgets")
+    connection.execute(jobs.delete().where(*_reserved_for(owner), jobs.c.cell == run.name))
+    for balance in _balances(configs, _rows(connection, configs, now), _planned([run], configs[0], now), now):
+        balance.require()
+
+
+def release(owner: Owner) -> None:
+    """Take back what a DAG run has reserved and not submitted."""
+    from steptime.results.schema import jobs
+
+    with write_transaction(store_url()) as connection:
+        connection.execute(jobs.delete().where(*_reserved_for(owner)))
+
+
+def reserving(installation_id: str, clusters: Iterable[str]) -> list[Owner]:
+    """Return the DAG runs of an Airflow that have reserved something on clusters."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import jobs
+
+    query = select(jobs.c.installation_id, jobs.c.dag_id, jobs.c.dag_run_id).distinct()
+    own = jobs.c.installation_id == installation_id
+    with read_connection(store_url()) as connection:
+        rows = connection.execute(query.where(jobs.c.attempt == 0, own, jobs.c.cluster.in_(list(clusters))))
+        return [Owner(*row) for row in rows]
+
+
+def _with_budget(clusters: Iterable[str]) -> list[ClusterConfig]:
+    return [config for config in map(load_cluster, sorted(set(clusters))) if config.budgets]
+
+
+def _planned(runs: Iterable[Run], config: ClusterConfig, now: float) -> list[dict[str, Any]]:
+    """The rows of the runs that are planned on a cluster, without their owner."""
+    return [
+        {
+            "cell": run.name,
+            "cluster": config.name,
+            "account": run.account,
+            "gpus": run.recipe.gpus,
+            "time_limit_s": run.time_limit_s + config.seconds_before_training,
+            "attempt": 0,
+            "state": JobState.UNKNOWN.value,
+            "created_at": now,
+            "started_at": None,
+            "ended_at": None,
+        }
+        for run in runs
+        if run.cluster == config.name
+    ]
+
+
+def _name(owner: Owner, row: Mapping[str, Any]) -> str:
+    """The key of a reservation; no job's name has a space."""
+    return f"reserved for {'/'.join(owner)}/{row['cell']}"
+
+
+def _reserved_for(owner: Owner) -> "list[ColumnElement[bool]]":
+    from steptime.results.schema import jobs
+
+    return [jobs.c.attempt == 0, *(jobs.c[name] == value for name, value in owner._asdict().items())]
+
+
+def _rows(connection: "Connection", configs: Sequence[ClusterConfig], now: float) -> list[Mapping[str, Any]]:
+    """What counts this month on clusters."""
+    from sqlalchemy import or_, select
+
+    from steptime.results.schema import jobs
+
+    names = ("cluster", "account", "gpus", "time_limit_s", "attempt", "created_at", "started_at", "ended_at")
+    counts = or_(jobs.c.ended_at.is_(None), jobs.c.ended_at > month_bounds(month_of(now))[0])
+    here = jobs.c.cluster.in_([config.name for config in configs])
+    query = select(*(jobs.c[name] for name in names)).where(here, counts)
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _balances(
+    configs: Sequence[ClusterConfig],
+    rows: Sequence[Mapping[str, Any]],
+    asked: Sequence[Mapping[str, Any]],
+    now: float,
+) -> list[BudgetBalance]:
+    """How the budgets of clusters stand, by cluster, the whole cluster's first."""
     month = month_of(now)
     begins, ends = month_bounds(month)
-    asked = [charge for charge in asked if charge.cluster == config.name]
 
-    def of(charges: Iterable[Charge], account: str | None) -> list[Charge]:
-        return [one for one in charges if account in (None, one.account or config.default_account)]
+    def used(row: Mapping[str, Any]) -> float:
+        if row["started_at"] is None or row["ended_at"] is None:
+            return 0.0
+        seconds: float = min(row["ended_at"], ends) - max(row["started_at"], begins)
+        return int(row["gpus"]) * max(0.0, seconds) / 3600
 
-    return [
-        BudgetBalance(
+    def committed(row: Mapping[str, Any], config: ClusterConfig) -> float:
+        lasts_s = _PLANNED_COUNTS_S
+        if row["attempt"]:
+            lasts_s = 3600 * config.queue_patience_h + row["time_limit_s"] + _SETTLED_WITHIN_S
+        is_over = row["ended_at"] is not None or row["created_at"] + lasts_s <= now
+        return 0.0 if is_over else int(row["gpus"]) * int(row["time_limit_s"]) / 3600
+
+    def balance(config: ClusterConfig, account: str | None, gpu_hours: float) -> BudgetBalance:
+        def of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+            here = [row for row in rows if row["cluster"] == config.name]
+            return [row for row in here if account in (None, row["account"] or config.default_account)]
+
+        return BudgetBalance(
             cluster=config.name,
             account=account,
             month=month,
             gpu_hours_per_month=gpu_hours,
-            used_gpu_hours=sum(charge.used_gpu_hours(begins, ends) for charge in of(charges, account)),
-            committed_gpu_hours=sum(charge.committed_gpu_hours(now) for charge in of(charges, account)),
-            asked_gpu_hours=sum(charge.committed_gpu_hours(now) for charge in of(asked, account)),
+            used_gpu_hours=sum(map(used, of(rows))),
+            committed_gpu_hours=sum(committed(row, config) for row in of(rows)),
+            asked_gpu_hours=sum(committed(row, config) for row in of(asked)),
         )
-        for account, gpu_hours in config.budgets.items()
-    ]
+
+    return [balance(config, *budget) for config in configs for budget in config.budgets.items()]

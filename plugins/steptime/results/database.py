@@ -133,12 +133,15 @@ def insert(dialect: str, table: "Table") -> Any:
 def lock_series(connection: "Connection", key: Mapping[str, Any]) -> None:
     """Hold a lock on these values of columns of `runs` until the transaction ends.
 
-    Concurrent writers of a series take turns, so the last one sees what all have written. SQLite has one
-    writer at a time anyway.
+    Concurrent writers of a series take turns, so the last one sees what all have written.
     """
+    lock(connection, json.dumps(dict(key)))
+
+
+def lock(connection: "Connection", name: str) -> None:
+    """Hold a named lock until the transaction ends. SQLite has one writer at a time anyway."""
     if connection.dialect.name == "postgresql":
-        content = json.dumps(dict(key))
-        number = int.from_bytes(hashlib.sha256(content.encode()).digest()[:8], signed=True)
+        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
 
 

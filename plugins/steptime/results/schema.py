@@ -189,54 +189,35 @@ incidents = Table(
 )
 """Cells that got slower or faster together, until their level returns: written by `judging.incidents`."""
 
-charges = Table(
-    "charges",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    # None as long as no job was submitted for what is planned.
-    Column("job_name", Text, unique=True),
-    Column("dag_run", Text),
-    Column("held_by", Text),
-    Column("label", Text, nullable=False),
-    Column("cluster", Text, nullable=False),
-    Column("account", Text),
-    Column("gpus", Integer, nullable=False),
-    Column("time_limit_s", Integer),
-    Column("counts_until", Double, nullable=False),
-    Column("started_at", Double),
-    Column("ended_at", Double),
-    Index(None, "cluster", "ended_at"),
-)
-"""What jobs took of their clusters, and what is committed to them; see `results.budgets`."""
-
 jobs = Table(
     "jobs",
     metadata,
     Column("name", Text, primary_key=True),
     Column("installation_id", Text, nullable=False),
-    Column("installation_address", Text, nullable=False),
+    Column("installation_address", Text),
     Column("dag_id", Text, nullable=False),
     Column("dag_run_id", Text, nullable=False),
     # Unix time from which Airflow allows the DAG run to start.
-    Column("run_after", Double, nullable=False),
-    Column("task_group", Text, nullable=False),
-    Column("map_index", Integer, nullable=False),
+    Column("run_after", Double),
+    Column("task_group", Text),
+    Column("map_index", Integer),
     Column("cell", Text, nullable=False),
+    # 0 of what is only reserved, see `results.budgets`: then the columns that it does not need are NULL.
     Column("attempt", Integer, nullable=False),
-    Column("resubmission", Integer, nullable=False),
+    Column("resubmission", Integer),
     # Airflow's max_tries of the task that submits, when the attempt began.
-    Column("max_tries", Integer, nullable=False),
+    Column("max_tries", Integer),
     Column("cluster", Text, nullable=False),
     Column("account", Text),
     Column("gpus", Integer, nullable=False),
     Column("time_limit_s", Integer, nullable=False),
-    Column("excluded_nodes", JSON, nullable=False),
-    Column("run", JSON, nullable=False),
-    Column("request", JSON, nullable=False),
-    Column("made_by", JSON, nullable=False),
+    Column("excluded_nodes", JSON),
+    Column("run", JSON),
+    Column("request", JSON),
+    Column("made_by", JSON),
     Column("state", Text, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("abandoned", Boolean, nullable=False),
+    Column("reason", Text),
+    Column("abandoned", Boolean),
     # NULL until the cluster has answered: then nobody knows whether the job was submitted.
     Column("job_id", Text),
     Column("directory", Text),

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.errors import UserError
 from steptime.results import efficiency
-from steptime.results.charges import write_taken
 from steptime.results.columns import COLUMNS
 from steptime.results.database import dicts, insert, write_transaction
 from steptime.results.models import Result, Verdict
-from steptime.results.record import made_sha256, parse_record
+from steptime.results.record import made_sha256
 from steptime.results.store import unknown_run
 
 if TYPE_CHECKING:
@@ -44,8 +43,6 @@ def keep_measured(url: str, result: Result, then: "Then") -> bool:
     from steptime.results import schema
 
     runs, run = schema.runs, run_row(result)
-    recorded = parse_record(result.record)
-    earlier = () if recorded is None else recorded.earlier_attempts
     steps = [asdict(step) for step in result.log.steps]
     children: dict[Table, list[dict[str, Any]]] = {
         schema.steps: steps,
@@ -71,10 +68,6 @@ def keep_measured(url: str, result: Result, then: "Then") -> bool:
             _replace_rows(connection, table, run_id, rows)
         first = insert(connection.dialect.name, schema.records).values(run_id=run_id, **record)
         connection.execute(first.on_conflict_do_nothing(index_elements=[schema.records.c.run_id]))
-        ends = {attempt.job.name: attempt.status for attempt in earlier}
-        ends |= {result.job.name: result.status}
-        if result.submitted.made_by.origin is None:
-            write_taken(connection, result.run, ends, dag_run=result.submitted.made_by.dag_run)
         if was_published:
             efficiency.compute(connection, run)
             then(connection, run)

@@ -4,7 +4,6 @@ A worker may die at any point. Its retry finds the attempt in the ledger, and fo
 cluster returns the job it has.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,10 @@ from steptime.clusters.config import ClusterConfig
 from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
-from steptime.results.charges import withdraw_job
+from steptime.results.budgets import BudgetExceeded, Owner, admit
 from steptime.results.database import in_store
 from steptime.results.models import Provenance
 from steptime.runs import ledger
-from steptime.runs.budgets import commit_job
 from steptime.runs.ledger import LedgerJob, Place
 
 
@@ -106,6 +104,7 @@ async def add_job(
     """Insert a job into the ledger, with the first free number from its own on.
 
     Jobs that have its name although the ledger does not know them, as after the store was lost, are ended.
+    Raises BudgetExceeded.
     """
     while True:
         spec = spec_of(job, config)
@@ -119,10 +118,25 @@ async def add_job(
             }
         )
         if await cluster.find(job.name) is None:
-            await in_store(partial(ledger.add, job), warn)
-            return job
+            break
         await end_job(cluster, job.name, warn)
         job = job.model_copy(update={"attempt": job.attempt + 1})
+    owner = Owner(job.installation_id, job.dag_id, job.dag_run_id)
+    add = partial(ledger.add, job, partial(admit, owner=owner, run=job.run, now=job.created_at))
+    try:
+        await in_store(add, warn)
+    except BudgetExceeded:
+        await settle_ended(cluster, warn)
+        await in_store(add, warn)
+    return job
+
+
+async def settle_ended(cluster: Cluster, warn: Callable[[str], None]) -> None:
+    """Note the end of those of a cluster's jobs that have ended: then they count as what they took."""
+    still_open = await in_store(lambda: ledger.open_jobs(cluster.name), warn)
+    for name, status in (await cluster.poll([job.name for job in still_open])).items() if still_open else ():
+        if not status.state.is_live and status.state is not JobState.UNKNOWN:
+            await in_store(partial(ledger.note_status, name, status, time.time()), warn)
 
 
 async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, reporter: Reporter) -> LedgerJob:
@@ -137,7 +151,6 @@ async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, report
         return job
     try:
         spec = spec_of(job, config)
-        await commit_job(cluster, job.run, job.name, dag_run=f"{job.dag_id}/{job.dag_run_id}")
         submitted = await cluster.submit(spec)
     except UserError as refusal:
         await note_refused(job, refusal, reporter.warn)
@@ -155,7 +168,6 @@ async def note_refused(job: LedgerJob, refusal: Exception, warn: Callable[[str],
     """Note that a cluster has not taken a job."""
     status = JobStatus(state=JobState.FAILED, reason=f"not submitted: {refusal}")
     await in_store(lambda: ledger.note_status(job.name, status, time.time()), warn)
-    await asyncio.to_thread(withdraw_job, job.run, job.name)
 
 
 async def end_job(cluster: Cluster, name: str, warn: Callable[[str], None]) -> JobStatus:

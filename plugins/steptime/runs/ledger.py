@@ -14,7 +14,6 @@ from steptime.clusters.base import Installation, Job, JobState, JobStatus
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
-from steptime.results.charges import settle_jobs
 from steptime.results.database import read_connection, write_transaction
 from steptime.results.models import Provenance, Submitted
 from steptime.settings import store_url
@@ -193,14 +192,11 @@ def columns_of(job: Job) -> dict[str, Any]:
 def note_status(name: str, status: JobStatus, now: float) -> None:
     """Note a job's state; `now` is when it ended if its cluster does not say so.
 
-    A job that its cluster does not know may still live, so it has no end. Once a job has ended, the budget
-    counts what it took instead of what it might have taken.
+    A job that its cluster does not know may still live, so it has no end.
     """
     may_live = status.state.is_live or status.state is JobState.UNKNOWN
     ended_at = None if may_live else status.ended_at or now
     _update(name, state=status.state, reason=status.reason, started_at=status.started_at, ended_at=ended_at)
-    if not may_live:
-        settle_jobs({name: status})
 
 
 def note_abandoned(name: str, *, abandoned: bool) -> None:
@@ -220,7 +216,7 @@ def _jobs(*where: "ColumnElement[bool]") -> list[LedgerJob]:
 
     from steptime.results.schema import jobs
 
-    query = select(jobs).where(*where).order_by(jobs.c.created_at, jobs.c.attempt)
+    query = select(jobs).where(jobs.c.attempt > 0, *where).order_by(jobs.c.created_at, jobs.c.attempt)
     with read_connection(store_url()) as connection:
         return [LedgerJob.model_validate(dict(row)) for row in connection.execute(query).mappings()]
 

@@ -10,7 +10,6 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from stored import publish
 
-from steptime.airflow import budgets
 from steptime.airflow.assets import extra_of_run
 from steptime.airflow.sweep.confirming import _gpu_hours
 from steptime.clusters.base import Staged
@@ -19,7 +18,7 @@ from steptime.judging.comparison import compare_since, finding_of_run
 from steptime.judging.detection import Baseline
 from steptime.recipes.models import Mode
 from steptime.recipes.sweep_planning import Cell
-from steptime.results import charges
+from steptime.results.budgets import budget_balances
 from steptime.results.database import close_engines
 from steptime.results.store import Store
 
@@ -267,9 +266,7 @@ def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(
     scene: Scene,
     budget: Callable[[float], Path],
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(budgets, "state_of_dag_run", lambda *_: "running")
     scene.measure(SLOW_S, CELL)
     budget(PLANNED + 0.1)
     checked = check()
@@ -279,7 +276,7 @@ def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(
 
     budget(10)
     assert len(scene.confirm(checked)) == 2, "cleared, once there is room"
-    [balance] = charges.budget_balances(["local"])
+    [balance] = budget_balances(["local"])
     assert balance.committed_gpu_hours == pytest.approx(FRESH)
 
 

@@ -8,9 +8,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow.base import Refused
+from steptime.airflow.installation import this_installation
+from steptime.clusters.base import Staged
 from steptime.recipes.sweep_planning import Cell, runs_of
-from steptime.results import charges
-from steptime.results.budgets import BudgetExceeded
+from steptime.results.budgets import BudgetExceeded, Owner, budget_balances, reserve
 
 from .conftest import SweepTask
 
@@ -19,7 +20,7 @@ ASKED = (1 + 2) * 600 / 3600
 
 
 def committed() -> float:
-    [balance] = charges.budget_balances(["local"])
+    [balance] = budget_balances(["local"])
     return balance.committed_gpu_hours
 
 
@@ -27,6 +28,8 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     check: Callable[..., dict[str, Any]],
     task: Callable[..., Any],
     budget: Callable[[float], Path],
+    make_context: Callable[..., Any],
+    staged: Staged,
 ) -> None:
     path = budget(0.9 * ASKED)
     with pytest.raises(Refused, match=r"and at most 0\.50 are asked for") as refusal:
@@ -38,10 +41,12 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     checked = check()
     assert committed() == pytest.approx(ASKED)
     with pytest.raises(BudgetExceeded):  # no other plan gets between a sweep and its cells
-        charges.commit_plan({"llama31/b": runs_of(_cell(checked))}, held_by="llama31/b")
+        reserve(Owner(this_installation().id, "llama31", "b"), runs_of(_cell(checked)))
 
-    [run] = runs_of(_cell(checked))
-    charges.commit_job(run, "a-job", dag_run=f"{SweepTask.dag_id}/{SweepTask.run_id}")  # as `submit`
+    cell = _cell(checked)
+    json = {"run": runs_of(cell)[0].model_dump(mode="json"), "staged": staged.model_dump(mode="json")}
+    submit = task("performance.submit", **json, sweep_cell=cell.model_dump(mode="json"))
+    submit.execute(make_context() | {"ti": SweepTask(task_id="performance.submit", map_index=0)})
     assert committed() == pytest.approx(ASKED), "not counted twice"
 
     with pytest.raises(AirflowFailException, match="have no valid result"):

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from airflow.sdk import BaseOperator, Context
 
-from steptime.airflow.base import airflow_errors, dag_run_of, place_of
-from steptime.airflow.budgets import commit_plan
+from steptime.airflow.base import airflow_errors, place_of
+from steptime.airflow.budgets import reserve
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.sweep.cells import rows_by_cell, runs_with_staged
 from steptime.clusters.config import ClusterConfig, load_cluster
@@ -117,15 +117,13 @@ class ConfirmOperator(BaseOperator):
 
     def _committed(self, context: Context, fresh: list[Cell], added: list[Cell]) -> list[Cell]:
         """All of them, if the cluster's budget has room; else those that were planned before."""
-        wanted, me = [*fresh, *added], dag_run_of(context)
         try:
             if added:
-                runs = [run for cell in wanted for run in runs_of(cell)]
-                commit_plan({me: runs}, held_by=me, info=self.log.info)
+                reserve(self, context, [run for cell in added for run in runs_of(cell)])
         except BudgetExceeded as error:
             self.log.warning("no fresh run is started: %s", error)
             return fresh
-        return wanted
+        return [*fresh, *added]
 
 
 def _jobs_of_dag_run(context: Context) -> list[LedgerJob]:

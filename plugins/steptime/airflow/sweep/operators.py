@@ -11,8 +11,8 @@ from airflow.sdk import BaseOperator, Context
 
 from steptime.airflow import sentences
 from steptime.airflow.assets import extra_of_sweep, finished_sweep
-from steptime.airflow.base import RefusingOperator, airflow_errors, as_json, dag_run_of
-from steptime.airflow.budgets import commit_plan
+from steptime.airflow.base import RefusingOperator, airflow_errors, as_json
+from steptime.airflow.budgets import owner_of, reserve
 from steptime.airflow.notifications import Event, notify, notify_of_incidents
 from steptime.airflow.operators import options_of, stage_for
 from steptime.airflow.sentences import as_text
@@ -23,7 +23,7 @@ from steptime.judging.comparison import compare_dag_run
 from steptime.judging.series import Series
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_of, runs_of
-from steptime.results.charges import withdraw_plans
+from steptime.results.budgets import release
 from steptime.results.database import wait_for_store
 from steptime.results.store import Store
 
@@ -59,11 +59,8 @@ class CheckSweepOperator(RefusingOperator):
         self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
         self.log.info("at most %s GPU-hours", format_hours(plan.gpu_hours_max))
         self.log.info("%s", cost.sentence)
-        me = dag_run_of(context)
         with self.refusals(context):
-            commit_plan(
-                {me: [run for cell in plan.cells for run in runs_of(cell)]}, held_by=me, info=self.log.info
-            )
+            reserve(self, context, [run for cell in plan.cells for run in runs_of(cell)])
         return as_json(plan)
 
 
@@ -200,8 +197,7 @@ class ReportSweepOperator(BaseOperator):
             raise AirflowFailException("nothing was started: see the log of check_sweep")
         plan = SweepPlan.model_validate(self.checked)
         with airflow_errors():
-            clusters = {cell.request.cluster for cell in plan.cells}
-            wait_for_store(lambda: withdraw_plans([dag_run_of(context)], clusters), self.log.warning)
+            wait_for_store(lambda: release(owner_of(context)), self.log.warning)
         if rejected_by := ti.xcom_pull(task_ids=APPROVAL_TASK, key=REJECTED_BY_KEY):
             self.log.info("rejected by %s: nothing was started", rejected_by)
             return
