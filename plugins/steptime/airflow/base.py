@@ -20,13 +20,13 @@ from steptime.airflow.connections import open_cluster, patiently
 from steptime.airflow.installation import own_ids, require_own
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.states import DELETED, state_of
-from steptime.airflow.versions import AirflowException, AirflowFailException, never_retry
+from steptime.airflow.versions import AirflowException, AirflowFailException, TaskDeferred, never_retry
 from steptime.clusters.base import Cluster, Job, JobStatus
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
 from steptime.recipes.models import Run
 from steptime.runs import launch, ledger
-from steptime.runs.launch import Reporter, note_refused
+from steptime.runs.launch import NoRoom, Reporter, note_refused
 from steptime.runs.ledger import LedgerJob, Place
 
 Done = TypeVar("Done")
@@ -73,6 +73,22 @@ class WaitingTrigger(BaseTrigger):
     @abstractmethod
     async def event(self) -> TriggerEvent:
         """Wait for the event and return it."""
+
+
+class RoomTrigger(WaitingTrigger):
+    """Fires once the ledger has room for a job, or the job is not to be submitted any more.
+
+    :param job: the job's name.
+    """
+
+    def __init__(self, *, job: str) -> None:
+        super().__init__(job=job)
+        self.job = job
+
+    async def event(self) -> TriggerEvent:
+        """Wait for room."""
+        await launch.wait_for_room(self.job, self.log.info, self.log.warning)
+        return TriggerEvent({"job": self.job})  # type: ignore[no-untyped-call]
 
 
 def dag_run_of(context: Context) -> str:
@@ -165,6 +181,7 @@ class HoldsJob(BaseOperator):
     of the two it is.
     """
 
+    deferrable = True
     _held: tuple[str, str] | None = None
     _task_instance: RuntimeTaskInstanceProtocol | None = None
     may_be_lost = False
@@ -192,6 +209,19 @@ class HoldsJob(BaseOperator):
             if self._held is not None and (job := ledger.find(self._held[1])) is not None:
                 await note_refused(job, refusal, self.log.warning)
             raise
+
+    def wait_for_room(self, full: NoRoom, context: Context) -> Any:
+        """Wait until a job may have its GPUs, holding no worker slot, and execute this task again."""
+        self.log.info("%s", full)
+        if self.deferrable:
+            raise TaskDeferred(trigger=RoomTrigger(job=full.job_name), method_name="go_on")
+        asyncio.run(launch.wait_for_room(full.job_name, self.log.info, self.log.warning))
+        return self.execute(context)
+
+    def go_on(self, context: Context, event: dict[str, Any]) -> Any:
+        """Execute this task again, as its job has room."""
+        self.log.info("job %s has room", event["job"])
+        return self.execute(context)
 
     def on_kill(self) -> None:
         """Cancel the job if the task was failed, cleared or deleted; not if only the worker goes away."""

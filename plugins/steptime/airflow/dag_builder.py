@@ -187,7 +187,12 @@ def train(
     """
     saved_in = None if saving is None else saving.task_id.removesuffix(".wait")
     submit = SubmitTrainingOperator(
-        task_id="submit", run=run, staged=staged, saved_in=saved_in, sweep_cell=sweep_cell
+        task_id="submit",
+        run=run,
+        staged=staged,
+        saved_in=saved_in,
+        deferrable=waiting["deferrable"],
+        sweep_cell=sweep_cell,
     )
     if saving is not None:
         saving >> submit

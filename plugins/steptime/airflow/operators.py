@@ -37,7 +37,7 @@ from steptime.recipes.sweep_planning import Cell
 from steptime.results.database import wait_for_store
 from steptime.results.models import Provenance
 from steptime.results.repeating import request_of
-from steptime.runs.launch import Attempt, end_open_jobs, launch, spec_of
+from steptime.runs.launch import Attempt, NoRoom, end_open_jobs, launch, spec_of
 from steptime.runs.ledger import LedgerJob, jobs_at, latest_submitted_at
 
 
@@ -167,6 +167,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     :param run: the planned run, a `Run` as JSON. (templated)
     :param staged: what `StageTrainingOperator` returned. (templated)
     :param saved_in: for a checkpoint load, the task group of the job that saved it.
+    :param deferrable: wait for GPUs in the triggerer, holding no worker slot; otherwise in the worker.
     :param sweep_cell: in a sweep, the run's `Cell` as JSON; otherwise the DAG run's params are what was asked
         for. (templated)
     """
@@ -175,10 +176,18 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     ui_color: str = "#d9e7f5"
 
     def __init__(
-        self, *, run: Any, staged: Any, saved_in: str | None = None, sweep_cell: Any = None, **kwargs: Any
+        self,
+        *,
+        run: Any,
+        staged: Any,
+        saved_in: str | None = None,
+        deferrable: bool = True,
+        sweep_cell: Any = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.run = run
+        self.deferrable = deferrable
         self.sweep_cell = sweep_cell
         self.staged = staged
         self.saved_in = saved_in
@@ -187,7 +196,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         """Return the run to submit."""
         return Run.model_validate(self.run)
 
-    def execute(self, context: Context) -> dict[str, str]:
+    def execute(self, context: Context) -> Any:
         """Submit. Returns the job's handle."""
         from steptime.clusters.jobscript import find_saved_checkpoint
         from steptime.results.record import redacted_text
@@ -204,7 +213,10 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
                     wanted = replace(attempt, run=attempt.run.model_copy(update=checkpoint))
                 return await launch(cluster, config, wanted, self.reporter(context))
 
-            job = asyncio.run(self.submit_patiently(config, submit))
+            try:
+                job = asyncio.run(self.submit_patiently(config, submit))
+            except NoRoom as full:
+                return self.wait_for_room(full, context)
             script = spec_of(job, config).script
         self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
@@ -234,6 +246,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             run_after=context["dag_run"].run_after.timestamp(),
             max_tries=ti.max_tries,
             run=run,
+            at_once=None if cell is None else cell.at_once,
             request=request_of(run, asked_for),  # what it refuses is refused before anything runs
             made_by=Provenance(
                 **of_this_code(),

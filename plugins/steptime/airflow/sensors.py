@@ -24,7 +24,7 @@ from steptime.runs.conclusion import (
     unknown_end,
     with_failed_nodes,
 )
-from steptime.runs.launch import submit
+from steptime.runs.launch import NoRoom, submit
 from steptime.runs.ledger import LedgerJob
 from steptime.runs.resubmit import add_resubmission, may_resubmit
 
@@ -99,6 +99,8 @@ class TrainingSensor(RunOperator, HoldsJob):
         with airflow_errors():
             try:
                 job, status = asyncio.run(self._attach(job, context))
+            except NoRoom as full:
+                return self.wait_for_room(full, context)
             except OutOfReach as away:
                 self._abandon(job, away)
         self.log.info("waiting for job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)

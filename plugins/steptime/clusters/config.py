@@ -13,6 +13,7 @@ from pydantic import (
     Field,
     NonNegativeInt,
     PositiveFloat,
+    PositiveInt,
     field_validator,
 )
 
@@ -84,6 +85,8 @@ class ClusterConfig(Frozen):
     """
     queue_patience_h: PositiveFloat = 168
     """Hours that a job may queue, be held or be suspended before it is ended."""
+    gpus: PositiveInt | None = None
+    """GPUs that jobs may hold here at a time; further ones wait before they are submitted. None: no limit."""
     gpu_hours_per_month: PositiveFloat | None = None
     """The most that jobs may take here in a calendar month (UTC); None: no budget. See `results.budgets`."""
 
@@ -163,6 +166,11 @@ class ClusterConfig(Frozen):
 
     def check_permitted(self, run: Run) -> None:
         """Raise UserError for a run that asks for what this cluster's file does not permit."""
+        if self.gpus is not None and run.recipe.gpus > self.gpus:
+            raise UserError(
+                f"{run.label} asks for {run.recipe.gpus} GPUs, and cluster {self.name} gives jobs "
+                f"{self.gpus} at a time: ask for fewer, or raise gpus in {cluster_file(self.name)}."
+            )
         for name in filter(leads_to_code, run.environment):
             self.require_permitted("code-loading variable", name, "permitted_variables")
         if run.recipe.image is not None:

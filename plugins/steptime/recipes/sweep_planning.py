@@ -43,6 +43,8 @@ class Cell(Frozen):
     jobs: PositiveInt
     gpu_hours_max: float
     """If every job runs into its time limit."""
+    at_once: PositiveInt | None = None
+    """GPUs that all jobs of the sweep may hold at a time."""
     planned: Plan | None = Field(None, exclude=True, repr=False)
     """Its plan; left out of JSON, as `plan_of` plans it again."""
 
@@ -76,6 +78,11 @@ def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -
     exclusions.require_used()
     if not cells:
         raise UserError(f"sweep '{sweep.name}' excludes every run that it asks for: nothing is left to run.")
+    if sweep.at_once is not None and (largest := max(cells, key=lambda cell: cell.gpus)).gpus > sweep.at_once:
+        raise UserError(
+            f"sweep '{sweep.name}' may hold {sweep.at_once} GPUs at a time, and {largest.label} asks for "
+            f"{largest.gpus}: raise at_once."
+        )
     total = sum(cell.gpu_hours_max for cell in cells)
     if total > sweep.gpu_hours_max:
         raise UserError(
@@ -84,7 +91,7 @@ def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -
         )
     planned = SweepPlan(
         sweep=sweep.name,
-        cells=tuple(_with_labels(cells)),
+        cells=tuple(cell.model_copy(update={"at_once": sweep.at_once}) for cell in _with_labels(cells)),
         gpu_hours_max=total,
         approval_above_gpu_hours=sweep.approval_above_gpu_hours,
     )
@@ -116,7 +123,8 @@ def fresh_cells(
     request = cell.request.model_copy(update={"checkpoint": checkpoint})
     if cluster_options is not None:
         request = request.model_copy(update={"cluster_options": dict(cluster_options)})
-    (planned,) = _cells(plan(request), cell.entry, cell.sweep)
+    (alone,) = _cells(plan(request), cell.entry, cell.sweep)
+    planned = alone.model_copy(update={"at_once": cell.at_once})
     return [
         planned.model_copy(update={"label": f"{cell.label}{_FRESH}{place}", "repeat": after + place})
         for place in range(1, number + 1)

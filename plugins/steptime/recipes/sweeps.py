@@ -17,6 +17,7 @@ from pydantic import (
     JsonValue,
     NonNegativeFloat,
     PositiveFloat,
+    PositiveInt,
     ValidationError,
     field_validator,
 )
@@ -171,6 +172,8 @@ class Sweep(Frozen):
     """GPUs × time limit over all jobs; a plan that may cost more is refused."""
     approval_above_gpu_hours: NonNegativeFloat | None = None
     """From more than this on a person is asked before anything starts; null: nobody is asked."""
+    at_once: PositiveInt | None = None
+    """GPUs that jobs of a DAG run of the sweep may hold at a time; null: no limit but that of the cluster."""
     confirm: bool = True
     """Whether cells that this sweep makes suspect of being slower are run again at its end, to decide it."""
     runs: tuple[Entry, ...]

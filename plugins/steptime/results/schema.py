@@ -223,6 +223,12 @@ jobs = Table(
     Column("directory", Text),
     Column("log_path", Text),
     Column("created_at", Double, nullable=False),
+    # GPUs that all jobs of its DAG run may hold at a time.
+    Column("at_once", Integer),
+    # NULL once the job may be submitted, else whose GPUs it waits for: `cluster` or `sweep`.
+    Column("waits_for", Text),
+    # When it last asked for them.
+    Column("asked_at", Double),
     Column("submitted_at", Double),
     Column("started_at", Double),
     # NULL as long as the job may run.

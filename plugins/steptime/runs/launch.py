@@ -12,7 +12,7 @@ from functools import partial
 from pydantic import PositiveInt
 
 from steptime.clusters.base import Cluster, Installation, JobSpec, JobState, JobStatus
-from steptime.clusters.config import ClusterConfig
+from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
@@ -21,6 +21,10 @@ from steptime.results.database import in_store
 from steptime.results.models import Provenance
 from steptime.runs import ledger
 from steptime.runs.ledger import LedgerJob, Place
+from steptime.waiting import poll_until_async
+
+_ASKED_EVERY_S = 5.0
+"""Between two looks for room in the ledger."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class Attempt:
     run: Run
     request: PlanRequest
     made_by: Provenance
+    at_once: int | None = None
+    """GPUs that all jobs of the DAG run may hold at a time."""
 
     def owns(self, job: LedgerJob) -> bool:
         """Return whether a job is of this attempt and still stands."""
@@ -66,7 +72,16 @@ class Attempt:
             run=self.run,
             request=self.request,
             made_by=self.made_by,
+            at_once=self.at_once,
         )
+
+
+class NoRoom(Exception):
+    """A job of the ledger waits for GPUs of its cluster or of its sweep."""
+
+    def __init__(self, job_name: str, why: str) -> None:
+        super().__init__(f"job {job_name} {why}")
+        self.job_name = job_name
 
 
 @dataclass(frozen=True)
@@ -115,6 +130,8 @@ async def add_job(
                 "directory": spec.directory,
                 "log_path": spec.log_path,
                 "created_at": time.time(),
+                "waits_for": "cluster" if config.gpus else "sweep" if job.at_once else None,
+                "asked_at": time.time(),
             }
         )
         if await cluster.find(job.name) is None:
@@ -134,7 +151,8 @@ async def add_job(
 async def settle_ended(cluster: Cluster, warn: Callable[[str], None]) -> None:
     """Note the end of those of a cluster's jobs that have ended: then they count as what they took."""
     still_open = await in_store(lambda: ledger.open_jobs(cluster.name), warn)
-    for name, status in (await cluster.poll([job.name for job in still_open])).items() if still_open else ():
+    names = [job.name for job in still_open if job.waits_for is None]
+    for name, status in (await cluster.poll(names)).items() if names else ():
         if not status.state.is_live and status.state is not JobState.UNKNOWN:
             await in_store(partial(ledger.note_status, name, status, time.time()), warn)
 
@@ -145,10 +163,15 @@ async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, report
     Raises:
         UserError: the cluster can never run it. The ledger notes that.
         SystemFailure: the cluster failed to take it; a retry may submit it again.
+        NoRoom: too many GPUs are held. It may be submitted once `wait_for_room` has returned.
     """
     reporter.hold(job)
     if job.job is not None:
         return job
+    if job.waits_for is not None and await _take_room(job, config, reporter.warn):
+        await settle_ended(cluster, reporter.warn)
+        if why := await _take_room(job, config, reporter.warn):
+            raise NoRoom(job.name, why)
     try:
         spec = spec_of(job, config)
         submitted = await cluster.submit(spec)
@@ -162,6 +185,29 @@ async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, report
         await end_job(cluster, job.name, reporter.warn)
         raise
     return job.model_copy(update=ledger.columns_of(submitted))
+
+
+async def wait_for_room(name: str, info: Callable[[str], None], warn: Callable[[str], None]) -> None:
+    """Wait until a job of the ledger may be submitted, or is not to be submitted any more."""
+    said = ""
+
+    async def may_go_on() -> bool:
+        nonlocal said
+        job = await in_store(partial(ledger.find, name), warn)
+        if job is None or job.waits_for is None or job.ended_at is not None:
+            return True
+        # The file is read each time: a person may raise the limit.
+        why = await _take_room(job, load_cluster(job.cluster), warn)
+        if why and why != said:
+            info(f"job {name} {why}")
+        said = why
+        return not why
+
+    await poll_until_async(may_go_on, every_s=_ASKED_EVERY_S)
+
+
+async def _take_room(job: LedgerJob, config: ClusterConfig, warn: Callable[[str], None]) -> str:
+    return await in_store(lambda: ledger.take_room(job, config, time.time()), warn)
 
 
 async def note_refused(job: LedgerJob, refusal: Exception, warn: Callable[[str], None]) -> None:

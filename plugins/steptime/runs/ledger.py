@@ -6,20 +6,29 @@ store does not answer.
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
 from steptime.clusters.base import Installation, Job, JobState, JobStatus
+from steptime.clusters.config import ClusterConfig
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
-from steptime.results.database import read_connection, write_transaction
+from steptime.results.database import lock, read_connection, write_transaction
 from steptime.results.models import Provenance, Submitted
 from steptime.settings import store_url
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
+
+
+_ASKS_WITHIN_S = 600
+"""A job that waits for GPUs and has not asked for so long has lost its task."""
+_SUBMITTED_WITHIN_S = 3600
+"""For so long a job holds GPUs that is not on its cluster yet."""
+_SETTLED_WITHIN_S = 86_400
+"""How long after its last possible end a job holds GPUs whose end nobody knows."""
 
 
 class Place(Frozen):
@@ -72,6 +81,12 @@ class LedgerJob(Frozen):
     directory: str
     log_path: str
     created_at: float
+    at_once: PositiveInt | None = None
+    """GPUs that all jobs of its DAG run may hold at a time."""
+    waits_for: Literal["cluster", "sweep"] | None = None
+    """Whose GPUs it waits for; None once it may be submitted."""
+    asked_at: float | None = None
+    """When it last asked for them."""
     submitted_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
@@ -122,6 +137,51 @@ def add(job: LedgerJob, check: "Callable[[Connection], None] | None" = None) -> 
         if check is not None:
             check(connection)
         connection.execute(jobs.insert().values(_row(job)))
+
+
+def take_room(job: LedgerJob, config: ClusterConfig, now: float) -> str:
+    """Let a job have its GPUs if its cluster and its sweep have room; return what it waits for otherwise.
+
+    First come, first served: one transaction. A job that has not asked for some minutes is passed over, and
+    holds nothing: what waited for it has crashed.
+    """
+    from sqlalchemy import and_, func, or_, select
+
+    from steptime.results.schema import jobs
+
+    others = [jobs.c.attempt > 0, jobs.c.ended_at.is_(None), jobs.c.name != job.name]
+    asked_at = func.coalesce(jobs.c.asked_at, jobs.c.created_at)
+    lives_s = 3600 * config.queue_patience_h + jobs.c.time_limit_s + _SETTLED_WITHIN_S
+    on_cluster = and_(jobs.c.job_id.is_not(None), jobs.c.created_at + lives_s > now)
+    holds = [jobs.c.waits_for.is_(None), or_(on_cluster, asked_at > now - _SUBMITTED_WITHIN_S)]
+    came_first = or_(
+        jobs.c.created_at < job.created_at, and_(jobs.c.created_at == job.created_at, jobs.c.name < job.name)
+    )
+    waits = [came_first, asked_at > now - _ASKS_WITHIN_S]
+    here = [jobs.c.cluster == job.cluster]
+    of_sweep = [jobs.c.dag_id == job.dag_id, jobs.c.dag_run_id == job.dag_run_id]
+    limits = (
+        ("sweep", job.at_once, of_sweep, "its sweep may hold at a time"),
+        ("cluster", config.gpus, here, f"cluster '{config.name}' gives jobs at a time"),
+    )
+    with write_transaction(store_url()) as connection:
+        lock(connection, "room")
+        values: dict[str, Any] = {"waits_for": None, "asked_at": now}
+        sentence = ""
+        for kind, limit, where, whose in limits:
+            if limit is None:
+                continue
+            held = connection.scalar(select(func.sum(jobs.c.gpus)).where(*others, *where, *holds)) or 0
+            first = [*others, *where, *waits, jobs.c.waits_for == kind]
+            before = connection.scalar(select(func.count()).select_from(jobs).where(*first))
+            if before or held + job.gpus > limit:
+                values["waits_for"] = kind
+                sentence = f"needs {job.gpus} of the {limit} GPUs that {whose}: {held} are held" + (
+                    f", and {before} came before it" if before else ""
+                )
+                break
+        connection.execute(jobs.update().where(jobs.c.name == job.name).values(values))
+    return sentence
 
 
 def find(name: str) -> LedgerJob | None:

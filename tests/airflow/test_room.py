@@ -1,0 +1,98 @@
+"""A job beyond the limit on GPUs waits in `submit`, deferred, and a person may end the wait."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from steptime.clusters.base import JobState, Staged
+from steptime.clusters.local.cluster import LocalCluster
+from steptime.recipes.models import Run
+from steptime.recipes.planning import Plan
+from steptime.runs import launch, ledger
+from steptime.runs.launch import end_job
+
+from .conftest import logged, submit_task, task_of
+
+Submit = Callable[[int], dict[str, str]]
+
+
+@pytest.fixture
+def one_gpu(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test's cluster gives jobs one GPU at a time."""
+    monkeypatch.setattr(launch, "_ASKED_EVERY_S", 0.05)
+    path = home.parent / "config" / "clusters" / "local.yaml"
+    path.write_text(f"{path.read_text()}gpus: 1\n")
+
+
+@pytest.fixture
+def submit(
+    one_gpu: None, a_run: Callable[..., Run], staged: Staged, make_context: Callable[..., Any]
+) -> Submit:
+    """Executes the task `submit` of the mapped instance."""
+
+    def submit(map_index: int) -> dict[str, str]:
+        run = a_run().model_copy(update={"repeat": map_index + 1})
+        handle: dict[str, str] = submit_task(run, staged).execute(make_context(map_index=map_index))
+        return handle
+
+    return submit
+
+
+def waiting(submit: Submit, map_index: int) -> Any:
+    """The trigger that `submit` defers to."""
+    with pytest.raises(TaskDeferred) as deferred:
+        submit(map_index)
+    assert deferred.value.method_name == "go_on"
+    return deferred.value.trigger
+
+
+async def fire(trigger: Any) -> None:
+    """Wait for the trigger in a triggerer of its own: it is made again from what Airflow stores."""
+    _, arguments = trigger.serialize()
+    async for _ in type(trigger)(**arguments).run():
+        return
+
+
+def test_a_job_is_submitted_once_another_has_ended(submit: Submit, cluster: LocalCluster) -> None:
+    first = submit(0)
+    triggers: list[Any] = []
+    said = logged(lambda: triggers.append(waiting(submit, 1)))
+    needs = "needs 1 of the 1 GPUs that cluster 'local' gives jobs at a time: 1 are held"
+    assert [needs in line for line in said].count(True) == 1
+    [job] = [job for job in ledger.open_jobs("local") if job.name != first["job"]]
+    assert asyncio.run(cluster.find(job.name)) is None
+
+    asyncio.run(end_job(cluster, first["job"], print))
+    asyncio.run(fire(triggers[0]))
+
+    assert submit(1)["job"] == job.name
+    assert asyncio.run(cluster.poll([job.name]))[job.name].state.is_live
+
+
+def test_a_job_whose_task_is_gone_makes_room_for_the_next(
+    submit: Submit, cluster: LocalCluster, make_context: Callable[..., Any]
+) -> None:
+    """`end` runs when `submit` was marked as failed."""
+    first = submit(0)
+    waiting(submit, 1)
+    trigger = waiting(submit, 2)
+    task_of("performance.end").execute(make_context(map_index=1, task_id="performance.end"))
+    asyncio.run(end_job(cluster, first["job"], print))
+
+    asyncio.run(fire(trigger))
+
+    handle = submit(2)
+    states = {job.name: job.state for job in ledger.open_jobs("local")}
+    assert states == {handle["job"]: JobState.QUEUED}
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_a_run_that_never_fits_is_refused(
+    planned: Callable[..., Plan], staged: Staged, make_context: Callable[..., Any]
+) -> None:
+    with pytest.raises(AirflowFailException, match=r"cluster local gives jobs 1 at a time: .* raise gpus in"):
+        submit_task(planned(gpus="2").runs[0], staged).execute(make_context())
