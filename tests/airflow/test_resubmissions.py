@@ -22,7 +22,7 @@ from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.results.models import Submitted
 from steptime.runs import ledger
-from steptime.runs.ledger import latest_submitted_at
+from steptime.runs.ledger import jobs_at, latest_submitted
 
 from .conftest import submit_task, submitted_job, task_of, wait_task
 
@@ -102,7 +102,7 @@ def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
     assert len({first.directory, second.directory, third.directory}) == 3
     assert list(dict.fromkeys(avoided)) == [("node3",), ("node3", "node5")]
     assert live_jobs(cluster) == [third.name]
-    handed_on = latest_submitted_at(place_of(context))
+    handed_on = latest_submitted(jobs_at(place_of(context)))
     assert handed_on is not None
     assert handed_on.job == third
     assert Path(third.directory).name in Path(handed_on.job.directory, "job.sh").read_text()
@@ -283,7 +283,7 @@ def test_a_resubmitted_job_is_waited_for_in_the_worker_as_well(
 
     wait_task(submitted, deferrable=False).execute(context)
 
-    handed_on = latest_submitted_at(place_of(context))
+    handed_on = latest_submitted(jobs_at(place_of(context)))
     assert handed_on is not None
     assert handed_on.job.name != submitted["job"]["name"]
     assert state(cluster, handed_on.job) is JobState.SUCCEEDED

@@ -16,7 +16,7 @@ import pytest
 import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from steptime.airflow.base import as_json, end_job
+from steptime.airflow.base import as_json
 from steptime.airflow.installation import KEY_PREFIX
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
@@ -25,6 +25,7 @@ from steptime.recipes.models import Run
 from steptime.results.budgets import budget_balances
 from steptime.results.models import Submitted
 from steptime.runs import ledger
+from steptime.runs.launch import end_job
 
 from .conftest import RUN_AFTER, TaskInstance, Variables, submit_task, submitted_job, task_of
 
@@ -131,7 +132,7 @@ def test_a_retry_after_its_job_was_cancelled_begins_a_new_attempt(
     submit: Callable[..., Submitted], cluster: LocalCluster
 ) -> None:
     first = submit()
-    asyncio.run(end_job(cluster, first.job))
+    asyncio.run(end_job(cluster, first.job.name, print))
 
     assert submit().job.name != first.job.name
 
@@ -216,7 +217,7 @@ def test_a_job_whose_end_is_not_settled_is_not_waited_for(
 
     monkeypatch.setattr(LocalCluster, "poll", poll)
     task_of("performance.end").execute(make_context())
-    ended = asyncio.run(end_job(cluster, left.job))
+    ended = asyncio.run(end_job(cluster, left.job.name, print))
     assert (ended.state, ended.reason) == (JobState.UNKNOWN, "it has left the queue")
 
 

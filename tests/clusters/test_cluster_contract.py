@@ -11,8 +11,6 @@ import pytest
 from steptime.clusters.base import Cluster, Installation, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.slurm.cluster import SlurmCluster
 from steptime.errors import SystemFailure, UserError
-from steptime.results.models import Result
-from steptime.results.record import EarlierAttempt, RunRecord, earlier_attempts, make_record
 
 MakeSpec = Callable[..., JobSpec]
 EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
@@ -256,20 +254,3 @@ async def test_a_command_ends_with_the_task_that_waits_for_it(
     with pytest.raises(asyncio.CancelledError):
         await task
     await eventually(lambda: not _lives(_pids(pids)[0]))
-
-
-async def test_a_record_has_the_earlier_attempts_of_its_run(
-    cluster: Cluster, make_spec: MakeSpec, end_of: EndOf, make_result: Callable[..., Result]
-) -> None:
-    failed, job = [
-        await cluster.submit(make_spec(f"cell-{attempt}", f"exit {code}"))
-        for attempt, code in ((1, 3), (2, 0))
-    ]
-    before, status = [await end_of(cluster, name) for name in ("cell-1", "cell-2")]
-    made = make_result()
-    submitted = made.submitted.model_copy(update={"job": job, "attempt": 2})
-
-    attempts = await earlier_attempts(cluster, job, submitted.attempt)
-    record = make_record(submitted, status, made.log, attempts)
-    assert attempts == (EarlierAttempt(job=failed, status=before),)
-    assert RunRecord.model_validate_json(record).earlier_attempts == attempts

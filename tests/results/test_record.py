@@ -14,7 +14,6 @@ from steptime.results.models import Result, Submitted
 from steptime.results.record import (
     RunRecord,
     as_text,
-    earlier_attempts,
     make_record,
     measured_result,
     parse_record,
@@ -130,21 +129,6 @@ def test_a_record_has_the_script_as_it_lies_in_the_jobs_folder(
     with_it = asyncio.run(with_script(cluster, submitted))
     assert with_it.made_by.script == "#!/bin/bash\necho \ufffd\n"
     assert with_it.made_by.model_copy(update={"script": submitted.made_by.script}) == submitted.made_by
-
-
-def test_earlier_attempts_are_those_that_the_cluster_knows(
-    cluster: Cluster, files: Files, make_result: MakeResult
-) -> None:
-    job = make_result().job
-    assert asyncio.run(earlier_attempts(cluster, job, 1)) == ()
-    assert files.polled == []
-    third = job.model_copy(update={"name": "run-1a2b3c4d-3"})
-    asyncio.run(earlier_attempts(cluster, third, 3))
-    [names] = files.polled
-    assert len(names) == 2
-    files.jobs = {names[1]: job.model_copy(update={"name": names[1]})}
-    [known] = asyncio.run(earlier_attempts(cluster, third, 3))
-    assert (known.job.name, known.status.reason) == (names[1], f"end of {names[1]}")
 
 
 def test_a_damaged_record_is_parsed_as_none(make_result: MakeResult) -> None:

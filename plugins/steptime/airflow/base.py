@@ -17,11 +17,11 @@ from pydantic import BaseModel
 from pydantic_core import from_json
 
 from steptime.airflow.connections import open_cluster, patiently
-from steptime.airflow.installation import own_ids, require_own
+from steptime.airflow.installation import own_ids
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.states import DELETED, state_of
 from steptime.airflow.versions import AirflowException, AirflowFailException, TaskDeferred, never_retry
-from steptime.clusters.base import Cluster, Job, JobStatus
+from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
 from steptime.recipes.models import Run
@@ -145,15 +145,6 @@ def airflow_errors() -> Iterator[None]:
         raise AirflowFailException(str(error)) from None
     except SystemFailure as error:
         raise AirflowException(str(error)) from error
-
-
-async def end_job(cluster: Cluster, job: Job) -> JobStatus:
-    """End a job that may still live; return how it ended, UNKNOWN if that is not settled yet.
-
-    Raises SystemFailure if it stays, UserError if it is of another installation.
-    """
-    await asyncio.to_thread(require_own, job)
-    return await launch.end_job(cluster, job.name, _log.warning)
 
 
 class RunOperator(BaseOperator):

@@ -38,7 +38,7 @@ from steptime.results.database import wait_for_store
 from steptime.results.models import Provenance
 from steptime.results.repeating import request_of
 from steptime.runs.launch import Attempt, NoRoom, end_open_jobs, launch, spec_of
-from steptime.runs.ledger import LedgerJob, jobs_at, latest_submitted_at
+from steptime.runs.ledger import LedgerJob, jobs_at, latest_submitted
 
 
 def options_of(context: Context) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
 
     def _saving_job(self, context: Context, task_group: str) -> Job:
         place = place_of(context, task_group)
-        saving = wait_for_store(lambda: latest_submitted_at(place), self.log.warning)
+        saving = latest_submitted(wait_for_store(lambda: jobs_at(place), self.log.warning))
         if saving is None or saving.job is None:
             raise SystemFailure(f"'{task_group}' has no job whose checkpoint could be loaded")
         return saving.job

@@ -11,7 +11,6 @@ from steptime.airflow.assets import extra_of_run, published_results
 from steptime.airflow.base import (
     RunOperator,
     airflow_errors,
-    end_job,
     place_of,
 )
 from steptime.airflow.budgets import owner_of
@@ -31,7 +30,8 @@ from steptime.results.budgets import release
 from steptime.results.columns import BY_NAME
 from steptime.results.database import wait_for_store
 from steptime.results.models import Measurement, Result, Submitted, Verdict
-from steptime.runs.ledger import latest_at, latest_submitted_at
+from steptime.runs.launch import end_job
+from steptime.runs.ledger import jobs_at, latest_submitted
 
 FAILURE_KEY = "failure"
 """XCom of a failed task: the message of its exception."""
@@ -76,19 +76,20 @@ class ReadLogOperator(RunOperator):
         from steptime.results.store import Store
 
         place = place_of(context)
-        job = wait_for_store(lambda: latest_submitted_at(place), self.log.warning)
+        jobs = wait_for_store(lambda: jobs_at(place), self.log.warning)
+        job = latest_submitted(jobs)
         if job is None or (submitted := job.submitted) is None:
             raise AirflowSkipException("no job was submitted: there is no log to read")
-        latest = wait_for_store(lambda: latest_at(place), self.log.warning) or job
-        if latest.abandoned:
+        if jobs[-1].abandoned:
             raise AirflowSkipException(
-                f"'wait' gave up job '{latest.name}', which may still run: its log is not read"
+                f"'wait' gave up job '{jobs[-1].name}', which may still run: its log is not read"
             )
         self._run = run = submitted.run
+        earlier = [one.job for one in jobs if one.job is not None and one.attempt < job.attempt]
         with airflow_errors():
             config = load_cluster(submitted.job.cluster)
             status, log, record = asyncio.run(
-                patiently(config, lambda cluster: self._read(cluster, submitted), self.log.warning)
+                patiently(config, lambda cluster: self._read(cluster, submitted, earlier), self.log.warning)
             )
         measurement: Measurement | None = None
         unmeasured = ""
@@ -109,17 +110,20 @@ class ReadLogOperator(RunOperator):
             with_store(self, config.name, lambda: keep_measured(Store(), result))
         return {"cluster": submitted.job.cluster, "job": submitted.job.name}
 
-    async def _read(self, cluster: Cluster, submitted: Submitted) -> tuple[JobStatus, TrainingLog, str]:
+    async def _read(
+        self, cluster: Cluster, submitted: Submitted, earlier: Sequence[Job]
+    ) -> tuple[JobStatus, TrainingLog, str]:
         """Return how the job ended, its log, and its record."""
         from steptime.clusters.collecting import collect_log
         from steptime.logs.reader import read_log
-        from steptime.results.record import earlier_attempts, make_record, with_script
+        from steptime.results.record import EarlierAttempt, make_record, with_script
 
         run, job = submitted.run, submitted.job
-        status = (await cluster.poll([job.name]))[job.name]
+        statuses = await cluster.poll([job.name, *(one.name for one in earlier)])
+        status = statuses[job.name]
         if status.state.is_live:
             # Waiting was given up (failed by hand, timed out): only a log that grows no more can be read.
-            status = await end_job(cluster, job)
+            status = await end_job(cluster, job.name, self.log.warning)
         if status.state is JobState.UNKNOWN:  # clusters forget their jobs
             status = await asyncio.to_thread(self._stored_status, job, status)
         try:
@@ -134,7 +138,7 @@ class ReadLogOperator(RunOperator):
             gpu_type=run.recipe.gpu_type,
         )
         log = log.model_copy(update={"path": job.log_path})
-        attempts = await earlier_attempts(cluster, job, submitted.attempt)
+        attempts = tuple(EarlierAttempt(job=one, status=statuses[one.name]) for one in earlier)
         return status, log, make_record(await with_script(cluster, submitted), status, log, attempts)
 
     def _stored_status(self, job: Job, otherwise: JobStatus) -> JobStatus:

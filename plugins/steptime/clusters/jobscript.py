@@ -171,12 +171,6 @@ def staging_job_spec(
     )
 
 
-def earlier_names(name: str, attempt: int) -> tuple[str, ...]:
-    """Return the names of the attempts before the one whose name `job_spec` made, in their order."""
-    cell = name.removesuffix(f"-{attempt}")
-    return tuple(f"{cell}-{number}" for number in range(1, attempt))
-
-
 def saved_checkpoint_dir(job: Job) -> str:
     """Return the folder in which a checkpoint-save job leaves its checkpoint, as in the recipe documents."""
     return str(PurePosixPath(job.directory) / CHECKPOINTS)

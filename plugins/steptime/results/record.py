@@ -17,7 +17,6 @@ from pydantic import Field, PositiveInt, ValidationError
 
 from steptime import __version__
 from steptime.clusters.base import SCRIPT_FILE, Cluster, Job, JobStatus
-from steptime.clusters.jobscript import earlier_names
 from steptime.errors import UserError, shown
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
@@ -104,19 +103,6 @@ def make_record(
 def as_text(record: dict[str, Any]) -> str:
     """Return a record as text."""
     return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-
-
-async def earlier_attempts(cluster: Cluster, job: Job, attempt: int) -> tuple[EarlierAttempt, ...]:
-    """Return the jobs that were submitted for the same run before, as the cluster knows them.
-
-    Raises SystemFailure if it cannot be asked.
-    """
-    names = earlier_names(job.name, attempt)
-    if not names:
-        return ()
-    statuses = await cluster.poll(names)
-    jobs = [await cluster.find(name) for name in names]
-    return tuple(EarlierAttempt(job=job, status=statuses[job.name]) for job in jobs if job is not None)
 
 
 def parse_record(record: str) -> RunRecord | None:

@@ -5,7 +5,7 @@ store does not answer.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
@@ -211,9 +211,8 @@ def latest_at(place: Place) -> LedgerJob | None:
     return next(reversed(jobs_at(place)), None)
 
 
-def latest_submitted_at(place: Place) -> LedgerJob | None:
-    """Return the latest job of a place's last attempt that its cluster has; None if there is none."""
-    jobs = jobs_at(place)
+def latest_submitted(jobs: Sequence[LedgerJob]) -> LedgerJob | None:
+    """Return the latest job of the last attempt that its cluster has, of a place's jobs; None if none."""
     attempt = [(job.run_after, job.max_tries) for job in jobs][-1:]
     return next(
         (job for job in reversed(jobs) if job.job and [(job.run_after, job.max_tries)] == attempt), None
