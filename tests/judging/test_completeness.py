@@ -22,7 +22,12 @@ from steptime.logs.models import Problem
 from steptime.reporting.page import html, report_since
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
+from steptime.runs import ledger
+from steptime.runs.ledger import LedgerJob
 from steptime.settings import config_dir
+from tests.runs.conftest import ledger_job
+
+__all__ = ["ledger_job"]  # a fixture
 
 MakeResult = Callable[..., Result]
 NOW = time.time()
@@ -93,6 +98,32 @@ def test_cells_that_failed_or_did_not_run_are_named_with_the_cause(weeks: Store)
         assert found.completeness.line == LINE
         assert found.completeness.remarks == remarks
         assert found.sentence.startswith("1 cell: 0 slower, 0 faster, 1 unchanged")
+
+
+def test_a_job_that_left_no_log_has_failed(
+    weeks: Store, make_result: MakeResult, ledger_job: Callable[..., LedgerJob]
+) -> None:
+    of_cell = {
+        "run": run(make_result, 4, 0).run,
+        "dag_run_id": "0",
+        "created_at": NOW - 3600,
+        "ended_at": NOW,
+    }
+    ledger.add(ledger_job("first", **of_cell, state="timed_out"))
+    ledger.add(ledger_job("second", **of_cell | {"created_at": NOW - 60}, state="failed", reason="no space"))
+    ledger.add(ledger_job("before", **of_cell | {"created_at": NOW - 2 * WEEK_S, "dag_run_id": "2"}))
+
+    for found in (
+        compare_since(weeks, NOW - WEEK_S),
+        compare_sweep(weeks, "weekly-h"),
+        compare_dag_run(weeks, "llama31", "0"),
+    ):
+        assert found.completeness is not None
+        assert "0 not run" in found.completeness.line
+        assert found.completeness.remarks[1] == "tiny·fp32·4 failed 2 times, the newest: no space"
+    hidden = compare_since(Store(weeks.url, dags=["another"]), NOW - WEEK_S).completeness
+    assert hidden is not None
+    assert hidden.planned == 0
 
 
 def test_command_line_and_report_print_the_same(weeks: Store) -> None:

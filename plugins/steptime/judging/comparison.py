@@ -40,7 +40,8 @@ def compare_since(store: Store, since: float) -> Comparison:
     """Compare the cells that have run since then (Unix time)."""
     rows = store.results(include_rejected=True, since=since - LOOK_BACK_S)
     ran = [row for row in rows if row["submitted_at"] >= since]
-    return _of_runs(store, _compare(store, judged_since(store, since)), ran, rows[len(ran) :])
+    lost = store.lost_jobs(since=since)
+    return _of_runs(store, _compare(store, judged_since(store, since)), ran, rows[len(ran) :], lost=lost)
 
 
 def compare_sweep(store: Store, name: str) -> Comparison:
@@ -54,7 +55,8 @@ def compare_sweep(store: Store, name: str) -> Comparison:
 
 def compare_sweep_run(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison:
     """Compare the cells of all runs of one DAG run of a sweep, as each stands today."""
-    return _of_runs(store, compare_cells(store, rows), rows, _before(store, rows))
+    lost = store.lost_jobs(dag_id=rows[0]["dag_id"], dag_run_id=rows[0]["dag_run_id"])
+    return _of_runs(store, compare_cells(store, rows), rows, _before(store, rows), lost=lost)
 
 
 def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterable[Series] = ()) -> Comparison:
@@ -62,7 +64,7 @@ def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterabl
     scope: dict[str, Any] = {"dag_id": dag_id, "dag_run_id": dag_run_id}
     rows = store.results(include_rejected=True, **scope)
     found = _compare(store, judged_of(store, scope))
-    return _of_runs(store, found, rows, _before(store, rows), planned)
+    return _of_runs(store, found, rows, _before(store, rows), planned, lost=store.lost_jobs(**scope))
 
 
 def compare_planned(store: Store, name: str) -> Comparison:
@@ -167,9 +169,11 @@ def _of_runs(
     ran: Sequence[Mapping[str, Any]],
     before: Sequence[Mapping[str, Any]],
     planned: Iterable[Series] = (),
+    *,
+    lost: Sequence[Mapping[str, Any]],
 ) -> Comparison:
     """A comparison with what all of its runs took, and what is missing in it."""
-    missing = completeness(store, found.standings, ran, before, planned=planned)
+    missing = completeness(store, found.standings, ran, before, planned=planned, lost=lost)
     return replace(found, totals=totals_of(ran), completeness=missing)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from steptime.errors import UserError
 from steptime.judging.detection import LEAST_CHANGE, Standing
 from steptime.judging.series import Series, judged_runs
+from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
 from steptime.results import judgement_rows
@@ -172,6 +173,7 @@ def completeness(
     before: Sequence[Row] = (),
     *,
     planned: Iterable[Series] = (),
+    lost: Sequence[Row] = (),
     now: float | None = None,
 ) -> Completeness:
     """Return which planned cells of a comparison are not judged, and why.
@@ -182,18 +184,26 @@ def completeness(
         ran: all runs of the comparison, rejected ones included.
         before: runs from before, which show what sweeps have as cells.
         planned: cells that are planned beside those that ran, and those of sweeps that ran.
+        lost: the jobs of the comparison that failed without a log to read, from `Store.lost_jobs`.
         now: Unix time.
     """
     attempts, earlier = _by_series(ran), _by_series(before)
     planned = (one for one in planned if one.is_judged)
-    cells = dict.fromkeys((*attempts, *_cells_of_sweeps(ran, before, now), *planned, *judged))
-    failed, failed_since, not_run, without_a_number = [], [], [], 0
+    jobs: dict[Series, list[Row]] = defaultdict(list)
+    for job in lost:
+        series = Series.of_run(Run.model_validate(job["run"]))
+        if series.is_judged:
+            jobs[series].append(job)
+    cells = dict.fromkeys((*attempts, *_cells_of_sweeps(ran, before, now), *planned, *judged, *jobs))
+    failed, failed_since, not_run, without_log, without_a_number = [], [], [], [], 0
     for series in cells:
         rejected = _newest_rejected(attempts.get(series, ()))
         if rejected and series in judged:
             failed_since.append((series, rejected))
         elif rejected and len(rejected) == len(attempts[series]):
             failed.append((series, rejected))
+        elif series not in attempts and series not in judged and jobs[series]:
+            without_log.append(_lost(series, jobs[series]))
         elif series not in attempts and series not in judged:
             not_run.append(_not_run(series, ran, earlier.get(series, ())))
         elif series not in judged:
@@ -206,7 +216,7 @@ def completeness(
         judged=len(judged) - insufficient,
         insufficient_history=insufficient,
         without_a_number=without_a_number,
-        failed=tuple(_failed(series, rows, causes) for series, rows in failed),
+        failed=(*(_failed(series, rows, causes) for series, rows in failed), *without_log),
         not_run=tuple(not_run),
         failed_since=tuple(_failed(series, rows, causes) for series, rows in failed_since),
         too_noisy=tuple(
@@ -235,7 +245,10 @@ def missing_of(store: Store, series: Series, now: float | None = None) -> Missin
     before = [row for row in of_sweep if row["submitted_at"] < since]
     if series not in _cells_of_sweeps(ran, before, now):
         return None
-    return _not_run(series, ran, rows)
+    jobs = [
+        job for job in store.lost_jobs(since=since) if Series.of_run(Run.model_validate(job["run"])) == series
+    ]
+    return _lost(series, jobs) if jobs else _not_run(series, ran, rows)
 
 
 def two_levels(seconds: Sequence[float]) -> tuple[float, float] | None:
@@ -349,6 +362,11 @@ def _failed(series: Series, rejected: Sequence[Row], causes: Mapping[str, str]) 
     newest = rejected[0]
     cause = causes.get(newest["job_name"]) or newest["reason"] or "no reason is recorded"
     return MissingCell(series, cause, len(rejected), newest["job_name"], newest["submitted_at"])
+
+
+def _lost(series: Series, jobs: Sequence[Row]) -> MissingCell:
+    newest = jobs[0]
+    return MissingCell(series, newest["reason"] or newest["state"], len(jobs), None, newest["created_at"])
 
 
 def _not_run(series: Series, ran: Iterable[Row], earlier: Sequence[Row]) -> MissingCell:

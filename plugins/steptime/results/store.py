@@ -175,6 +175,31 @@ class Store:
         rows = self.results(dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True)
         return sorted(rows, key=lambda row: (row["map_index"] is None, row["map_index"], row["submitted_at"]))
 
+    def lost_jobs(self, *, since: float | None = None, **dag_run: str) -> list[dict[str, Any]]:
+        """Return the jobs that failed and left no run in the store, the newest first: run, state, reason.
+
+        Args:
+            since: only jobs from then on, in Unix time.
+            dag_run: only those of a DAG run: `dag_id` and `dag_run_id`.
+        """
+        from sqlalchemy import select
+
+        from steptime.results.schema import jobs, runs
+
+        where = [
+            jobs.c.attempt > 0,
+            jobs.c.state.in_(("failed", "timed_out")),
+            jobs.c.name.not_in(select(runs.c.job_name)),
+            *(jobs.c[name] == value for name, value in dag_run.items()),
+        ]
+        if since is not None:
+            where.append(jobs.c.created_at >= since)
+        if self.dags is not None:
+            where.append(jobs.c.dag_id.in_(sorted(self.dags)))
+        query = select(jobs.c.run, jobs.c.state, jobs.c.reason, jobs.c.created_at).where(*where)
+        with read_connection(self.url) as connection:
+            return list(dicts(connection.execute(query.order_by(jobs.c.created_at.desc()))))
+
     def choices(self, **equal: str | int | bool | None) -> dict[str, list[Any]]:
         """Return the values of each column people filter by, sorted; keywords are those of `results`."""
         from sqlalchemy import select
