@@ -7,9 +7,10 @@ import pytest
 
 from steptime import settings
 from steptime.cli import main
-from steptime.clusters.config import list_clusters, load_cluster, open_cluster
+from steptime.clusters.config import load_cluster, open_cluster
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import UserError
+from steptime.recipes.cluster_files import list_clusters
 
 WHOLE = {
     "name": "mine",

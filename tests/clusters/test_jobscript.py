@@ -204,11 +204,6 @@ def test_experiment_names_are_checked(run: Run, config: LocalConfig, experiment:
         spec_of(run.model_copy(update={"experiment": experiment}), config)
 
 
-def test_a_run_that_needs_a_container_is_refused_where_there_is_none(run: Run, config: LocalConfig) -> None:
-    with pytest.raises(UserError, match=r"cluster local runs none \(container: none\)"):
-        job_spec(run, STAGED.model_copy(update={"python": None}), config, identity="x", started=1)
-
-
 # --- the checkpoint that a job saved -----------------------------------------------------------------
 
 

@@ -162,7 +162,7 @@ def test_a_script_for_runai(make_runai_config: Callable[..., object]) -> None:
     assert '"${meeting[@]}" --nproc-per-node="$((ranks / pods))" \\\n' in text
 
 
-def test_only_slurm_profiles_it(make_config: Callable[..., object]) -> None:
+def test_a_machine_without_slurm_does_not_profile_it(make_config: Callable[..., object]) -> None:
     window = ProfileWindow(first_step=1, last_step=2, ranks=(0,))
     run = run_of(mode=Mode.PROFILE, profile=window)
     config = make_config(container="bwrap", gpu_type="h100", slots=64)
@@ -170,5 +170,5 @@ def test_only_slurm_profiles_it(make_config: Callable[..., object]) -> None:
         config.check(run)  # type: ignore[attr-defined]
     assert str(refused.value) == (
         "120b·bf16·64·profile is profiled by Nsight Systems, and cluster here starts no ranks under it: "
-        "name a Slurm cluster, or leave profile out."
+        "name another cluster, or leave profile out."
     )

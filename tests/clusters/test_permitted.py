@@ -131,6 +131,14 @@ def test_the_image_of_the_recipe_is_held_to_the_list_too(site: Path) -> None:
     assert refusal(image="registry.site/nemo:1") == ""
 
 
+def test_a_runai_cluster_runs_images_though_its_file_names_no_container(site: Path) -> None:
+    site.write_text(
+        "name: site\nkind: runai\ngpu_type: h100\nconnection: site\nimage: registry.site/bash:1\n"
+        "work_dir: /shared\npvcs: [{claim: work, path: /shared}]\n"
+    )
+    assert refusal(image="registry.site/nemo:1") == ""
+
+
 @pytest.mark.parametrize("command", [("plan",), ("plan", "--show-script"), ("run", "--dry-run"), ("run",)])
 def test_every_command_that_plans_refuses(site: Path, command: tuple[str, ...]) -> None:
     """`run` before it asks Airflow anything: there is none here."""

@@ -13,8 +13,9 @@ import pytest
 from pydantic import ValidationError
 
 from steptime.clusters.base import Staged
-from steptime.clusters.jobscript import job_spec, profiled
+from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import SlurmConfig
+from steptime.clusters.slurm.rank_command import profiled
 from steptime.clusters.slurm.submit import submit_command
 from steptime.errors import UserError
 from steptime.recipes.config_files import load_yaml_model
@@ -204,8 +205,8 @@ def test_a_checkpoint_from_elsewhere_is_mounted() -> None:
 
 def test_a_cluster_without_containers_runs_no_image() -> None:
     run = planned("llama3.1", size="8b", gpus="16")
-    with pytest.raises(UserError, match=r"cluster big runs none \(container: none\)"):
-        script_of(run, site(), IMAGE)
+    with pytest.raises(UserError, match="cluster big runs no images"):
+        site().require_container(run)
 
 
 @pytest.mark.parametrize("folder", ["/a,b:/etc", "/a b", "/a:b", "relative", "/a\nb"])

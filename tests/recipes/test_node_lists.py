@@ -9,8 +9,6 @@ from steptime.recipes.node_lists import expand_nodes, fold_nodes
     ("text", "nodes"),
     [
         ("", ()),
-        ("(null)", ()),
-        ("None assigned", ()),
         ("login", ("login",)),
         ("n[1-3],gpu-b7", ("n1", "n2", "n3", "gpu-b7")),
         ("gpu[08-10,012]", ("gpu08", "gpu09", "gpu10", "gpu012")),
@@ -23,7 +21,6 @@ def test_node_lists(text: str, nodes: tuple[str, ...]) -> None:
 
 def test_what_is_no_range_is_a_name() -> None:
     assert expand_nodes("n[a-b,1-x,2]") == ("na-b", "n1-x", "n2")
-    assert expand_nodes("None") == ()
 
 
 @pytest.mark.parametrize(

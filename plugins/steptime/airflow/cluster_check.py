@@ -8,8 +8,9 @@ from airflow.sdk import DAG, Context, Param
 from steptime.airflow.base import RefusingOperator
 from steptime.airflow.connections import airflow_connection
 from steptime.clusters.checks import Finding, Outcome
-from steptime.clusters.config import list_clusters, load_cluster
+from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
+from steptime.recipes.cluster_files import list_clusters
 from steptime.recipes.workloads import list_workloads
 from steptime.settings import default_cluster
 

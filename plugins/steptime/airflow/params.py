@@ -9,13 +9,14 @@ from typing import Any
 from airflow.sdk import Param
 from pydantic import BaseModel
 
-from steptime.clusters.config import check_owner, list_clusters, load_cluster
+from steptime.clusters.config import check_owner, load_cluster
 from steptime.errors import UserError
+from steptime.recipes.cluster_files import list_clusters, readable_clusters
 from steptime.recipes.notation import format_time_limit
 from steptime.recipes.options import declaration, options_of_kinds
 from steptime.recipes.planning import Plan, PlanRequest, parse_request, plan
 from steptime.recipes.request import option_fields, sections
-from steptime.recipes.selection import readable_clusters, select
+from steptime.recipes.selection import select
 from steptime.recipes.workload_file import PROXY_SUFFIX, Workload
 from steptime.recipes.workloads import load_workload
 from steptime.settings import default_cluster

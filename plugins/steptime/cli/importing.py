@@ -68,8 +68,9 @@ def import_results(
     experiment shows. A run that is in the store already stays as it is. Logs are copied to
     STEPTIME_HOME/imported.
     """
-    from steptime.clusters.config import list_clusters, load_cluster
+    from steptime.clusters.config import load_cluster
     from steptime.judging.judgements import keep_imported
+    from steptime.recipes.cluster_files import list_clusters
     from steptime.results.importing import Asked, Refused, find_imports
     from steptime.results.store import Store
     from steptime.results.unpacking import unpack

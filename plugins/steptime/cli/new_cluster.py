@@ -64,8 +64,9 @@ def add(
     What no option gives is asked for in a terminal, and taken as suggested elsewhere. Nothing is changed on
     the cluster. No existing file is changed. For Run:ai see docs/clusters.md.
     """
-    from steptime.clusters.config import cluster_file, list_clusters, load_cluster
+    from steptime.clusters.config import load_cluster
     from steptime.clusters.slurm.survey import gpu_type_of, survey
+    from steptime.recipes.cluster_files import cluster_file, list_clusters
     from steptime.recipes.gpus import gpu_types
     from steptime.service.airflow_connections import airflow_connection
 

@@ -138,7 +138,7 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
 
 def _budgets() -> list[dict[str, Any]]:
     """How the budget of each cluster and account stands; what cannot be read is reported and left out."""
-    from steptime.clusters.config import list_clusters
+    from steptime.recipes.cluster_files import list_clusters
     from steptime.results.budgets import budget_balances
 
     found = []

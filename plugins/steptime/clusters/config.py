@@ -1,15 +1,13 @@
-"""Which clusters there are: `config/clusters/*.yaml`, one file a cluster, and the backend for each `kind`."""
+"""What a cluster's file has, and the backend for each `kind`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from posixpath import normpath
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeInt,
     PositiveFloat,
@@ -33,22 +31,23 @@ from steptime.clusters.hub import hub_cache
 from steptime.errors import BrokenFiles, UserError, shown, unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS, CONTAINERS
-from steptime.recipes.config_files import Document, FieldErrors, Mistake, load_each, names_in, read_document
+from steptime.recipes.cluster_files import ClusterFile, cluster_document, cluster_file, list_clusters
+from steptime.recipes.config_files import Document, FieldErrors, Mistake, load_each
 from steptime.recipes.environment import checked_environment, leads_to_code, names_secret
 from steptime.recipes.models import NamedRecipe, Run
-from steptime.settings import config_dir, home
+from steptime.settings import home
 
 _NO_CONTAINER = "none"
 
 
-class ClusterConfig(Frozen):
+class ClusterConfig(ClusterFile, Frozen):
     """What every kind of cluster has in its file; each kind adds its own fields."""
+
+    profiles_ranks: ClassVar[bool] = False
+    """Whether ranks are started under Nsight Systems."""
 
     name: str
     """Equal to the file's name."""
-    kind: str
-    gpu_type: str
-    """Key of config/gpus.yaml; `cpu` if ranks are processes."""
     container: str = "none"
     """What runs a recipe's image, of `plug_points.CONTAINERS`; `none`: the trainer runs in its own venv."""
     container_mounts: tuple[str, ...] = ()
@@ -153,15 +152,17 @@ class ClusterConfig(Frozen):
     def check(self, run: Run) -> None:
         """Raise UserError for a run that this cluster can never run; called before anything is staged."""
         self.check_permitted(run)
-        if run.profile is not None and run.profile.gpu_metrics:
+        if run.profile is None or self.profiles_ranks:
+            return
+        if run.profile.gpu_metrics:
             raise UserError(
-                f"gpu_metrics needs Nsight Systems, and cluster {self.name} starts no ranks under it, only "
-                "Slurm clusters do: leave it out, and torch's profiler is used."
+                f"gpu_metrics needs Nsight Systems, and cluster {self.name} starts no ranks under it: leave "
+                "it out, and torch's profiler is used."
             )
-        if run.profile is not None and isinstance(run.recipe.model, NamedRecipe):
+        if isinstance(run.recipe.model, NamedRecipe):
             raise UserError(
                 f"{run.label} is profiled by Nsight Systems, and cluster {self.name} starts no ranks under "
-                "it: name a Slurm cluster, or leave profile out."
+                "it: name another cluster, or leave profile out."
             )
 
     def check_permitted(self, run: Run) -> None:
@@ -290,30 +291,9 @@ class ClusterConfig(Frozen):
         return ()
 
 
-class _Kind(BaseModel):
-    """The one field that is read before the model of the file is known."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    kind: str
-
-
-def list_clusters() -> tuple[str, ...]:
-    """List the names of all configured clusters, sorted."""
-    return names_in(_folder())
-
-
-def cluster_file(name: str) -> Path:
-    """Return the file of the cluster `name`."""
-    return _folder() / f"{name}.yaml"
-
-
 def load_cluster(name: str) -> ClusterConfig:
     """Load the configuration of the cluster `name`. Raises UserError if there is none or it is broken."""
-    if name not in list_clusters():
-        raise unknown_value("cluster", name, list_clusters())
-    path = cluster_file(name)
-    document = read_document(path)
+    document = cluster_document(name)
     config, problems = _of_its_kind(document)
     problems += document.misnamed("name", problems)
     work_dir = document.value("work_dir")
@@ -327,11 +307,11 @@ def load_cluster(name: str) -> ClusterConfig:
 
 def _of_its_kind(document: Document) -> tuple[ClusterConfig | None, list[Mistake]]:
     """The file as the model of its kind has it; None if it does not fit, and what is wrong with it."""
-    kind, problems = document.fit(_Kind)
-    if kind is None:
+    file, problems = document.fit(ClusterFile)
+    if file is None:
         return None, problems
     try:
-        model: type[ClusterConfig] = CLUSTER_KINDS.load(kind.kind, "cluster").Config
+        model: type[ClusterConfig] = CLUSTER_KINDS.load(file.kind, "cluster").Config
     except UserError as error:
         return None, [*problems, Mistake.of(error, "kind")]
     return document.fit(model)
@@ -377,7 +357,3 @@ def open_cluster(config: ClusterConfig, connections: Connections = no_connection
     """
     cluster: Cluster = CLUSTER_KINDS.load(config.kind, "cluster").connect(config, connections)
     return cluster
-
-
-def _folder() -> Path:
-    return config_dir() / "clusters"

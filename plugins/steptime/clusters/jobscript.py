@@ -29,18 +29,6 @@ if TYPE_CHECKING:
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _TRACKER = "latest_train_state.pt"
 """Beside the folders of saved iterations; Megatron-Bridge writes it when a save has ended."""
-PROFILE_FOLDER = "nsys_profile"
-"""Below the job's folder, as in the recipe documents."""
-
-_METRICS_ON_FIRST = 'if [ "$SLURM_LOCALID" = 0 ]; then set -- {option}=all "$@"; fi; '
-"""Only one process of a node can sample its GPUs' counters."""
-_WHERE_INSTALLED = (
-    'if command -v nsys >/dev/null; then export STEPTIME_NSIGHT=1; {metrics}exec nsys profile "$@"; fi; '
-    'while [[ $1 == --* ]]; do shift; done; exec "$@"'
-)
-"""The options of Nsight Systems and the command are passed as arguments, never as text. If the image has no
-nsys, only the command runs, and without the variable the trainer uses torch's profiler."""
-
 _TRACES = {
     # Every collective and point-to-point call, with its sizes.
     False: {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"},
@@ -105,19 +93,14 @@ def job_spec(
         installation: whose job it is; None for a job outside of Airflow.
 
     Raises:
-        UserError: the experiment or an environment variable cannot be named so, the run needs a container
-            that the cluster does not run, or it asks for what the cluster cannot give or does not permit.
+        UserError: the experiment or an environment variable cannot be named so, or the run asks for what the
+            cluster cannot give or does not permit.
     """
     config.check_permitted(run)
     if not _EXPERIMENT.fullmatch(run.experiment):
         raise UserError(
             f"experiment name {run.experiment!r} cannot be used: write letters, digits, '.', '_' and '-', "
             "begin with a letter or digit, at most 150 in all"
-        )
-    if staged.python is None and (staged.image_path is None or config.image_form is None):
-        raise UserError(
-            f"{run.label} needs its container, and cluster {config.name} runs none "
-            f"(container: {config.container})"
         )
     whole = identity if installation is None else f"{installation.id}/{identity}"
     digest = hashlib.sha256(whole.encode()).hexdigest()[:10]
@@ -227,34 +210,6 @@ def job_environment(run: Run, staged: Staged, config: ClusterConfig) -> dict[str
         "PYTHONPATH" if staged.python else TRAINER_VARIABLE: modules_path(run, staged, config.root),
         "PYTHONSAFEPATH": "1",
     }
-
-
-def wants_nsight(run: Run) -> bool:
-    """Return whether Nsight Systems starts the ranks, if installed: for profile runs on GPUs."""
-    return run.profile is not None and run.recipe.gpu_type != "cpu"
-
-
-def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
-    """Wrap the command in Nsight Systems if this is a profile run on GPUs.
-
-    Every rank is started under it. The ranks to be profiled start the capture at the first step
-    (cudaProfilerStart), and only they write a report.
-    """
-    if run.profile is None or not wants_nsight(run):
-        return tuple(command)
-    nsight = run.profile.nsight
-    options = (
-        "--sample=none",
-        f"--trace={','.join(nsight.trace)}",
-        f"--output={PROFILE_FOLDER}/{nsight.report}",
-        "--force-overwrite=true",
-        "--capture-range=cudaProfilerApi",
-        "--capture-range-end=stop",
-        *nsight.options,
-    )
-    metrics = _METRICS_ON_FIRST.format(option=nsight.gpu_metrics_option) if run.profile.gpu_metrics else ""
-    start = _WHERE_INSTALLED.format(metrics=metrics)
-    return ("bash", "-c", start, "nsys", *options, *command)
 
 
 def trace_environment(run: Run) -> dict[str, str]:

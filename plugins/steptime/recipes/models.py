@@ -342,10 +342,11 @@ class Nsight(Frozen):
     options: tuple[Annotated[str, written("--[a-z-]+=[A-Za-z0-9.-]+", "--option=value")], ...] = (
         *("--cuda-graph-trace=node", "--cuda-event-trace=false"),
     )
-    report: Annotated[str, written(r"[A-Za-z0-9_%{}]+", "a file name")] = (
-        "profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}"
-    )
-    """Name of a rank's report. Nsight Systems replaces `%q{NAME}` by a variable, `%p` by the process's ID."""
+    report: Annotated[str, written(r"[A-Za-z0-9_%{}]+", "a file name")] | None = None
+    """Name of a rank's report; None for the cluster's own.
+
+    Nsight Systems replaces `%q{NAME}` by a variable, `%p` by the process's ID.
+    """
     gpu_metrics_option: Literal["--gpu-metrics-devices", "--gpu-metrics-device"] = "--gpu-metrics-devices"
     """Versions of Nsight Systems before 2024.5 know the second name only."""
 

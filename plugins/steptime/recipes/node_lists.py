@@ -1,22 +1,19 @@
-"""Lists of nodes as Slurm writes them, `gpu[08-10,12],login`: their names, and names as such a list."""
+"""Lists of nodes in the notation of results and reports, which is Slurm's: `gpu[08-10,12],login`."""
 
 import re
 from collections.abc import Iterable
 from itertools import pairwise
 
-_NO_NODES = ("", "(null)", "None assigned", "None")
 _NODES = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 _NUMBERED = re.compile(r"(.*?)(\d+)", re.ASCII)
 
 
 def expand_nodes(text: str) -> tuple[str, ...]:
-    """Return the names in a node list as Slurm writes it.
+    """Return the names in a node list.
 
     >>> expand_nodes("gpu[08-10,12],login,rack[1-2]n[1-2]")
     ('gpu08', 'gpu09', 'gpu10', 'gpu12', 'login', 'rack1n1', 'rack1n2', 'rack2n1', 'rack2n2')
     """
-    if text in _NO_NODES:
-        return ()
     return tuple(name for part in _NODES.findall(text) for name in _expand(part))
 
 

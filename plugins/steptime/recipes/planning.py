@@ -11,6 +11,7 @@ from typing import Any
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
+from steptime.recipes.cluster_files import readable_clusters
 from steptime.recipes.environment import check_environment
 from steptime.recipes.flops import recipe_flops
 from steptime.recipes.image import parse_image
@@ -19,7 +20,7 @@ from steptime.recipes.modes import Schedule, mode_of, profile_of, recipe_of_pair
 from steptime.recipes.notation import parse_time_limit
 from steptime.recipes.options import ClusterOptions, declaration, options_of_kinds
 from steptime.recipes.request import PlanRequest, option_fields, parse_request
-from steptime.recipes.selection import Selection, clusters_of_kind, recipes_of, select
+from steptime.recipes.selection import Selection, recipes_of, select
 from steptime.recipes.tuning import tune, tuned_performance
 
 __all__ = ["CheckpointPair", "Plan", "PlanRequest", "parse_request", "plan", "require_runnable"]
@@ -177,7 +178,9 @@ def _cluster_options(
     for name in request.cluster_options:
         if name not in own.model_fields:
             other = next(one for one, options in of_kinds.items() if name in options.model_fields)
-            called, known = of_kinds[other].clusters, ", ".join(clusters_of_kind(other)) or "none yet"
+            called = of_kinds[other].clusters
+            of_kind = (one for one, cluster in readable_clusters().items() if cluster.kind == other)
+            known = ", ".join(of_kind) or "none yet"
             raise UserError(
                 f"{name} is for {called} clusters, and '{request.cluster}' is of kind {kind}: "
                 f"leave it out, or name a {called} cluster ({known})."

@@ -2,41 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
-
 from steptime.errors import UserError, unknown_value
-from steptime.recipes.config_files import Mistake, load_each, load_yaml_model, read_document
-from steptime.recipes.gpus import gpu_types, load_gpu_type
+from steptime.recipes.cluster_files import ClusterFile, read_cluster_file
 from steptime.recipes.models import Recipe
 from steptime.recipes.notation import select_gpus
 from steptime.recipes.request import PlanRequest
 from steptime.recipes.workload_file import PROXY_SUFFIX, Configuration, Scaling, Size, Workload
 from steptime.recipes.workloads import load_workload, releases_of
-from steptime.settings import config_dir
-
-
-class ClusterHardware(BaseModel):
-    """The fields of a cluster's file that a plan depends on."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    kind: str
-    gpu_type: str
-
-
-def readable_clusters() -> dict[str, ClusterHardware]:
-    """Return the configured clusters whose files can be read, by name, sorted."""
-    files = _cluster_files()
-    clusters, _ = load_each(files, lambda name: (name, load_yaml_model(files[name], ClusterHardware)))
-    return dict(clusters)
-
-
-def clusters_of_kind(kind: str) -> tuple[str, ...]:
-    """Return the names of the readable clusters of a kind, sorted."""
-    return tuple(name for name, cluster in readable_clusters().items() if cluster.kind == kind)
 
 
 @dataclass(frozen=True)
@@ -51,7 +25,7 @@ class Selection:
     dtype: str
     scaling: Scaling
     rules: tuple[Configuration, ...]
-    cluster: ClusterHardware
+    cluster: ClusterFile
 
     @property
     def size(self) -> Size:
@@ -90,7 +64,7 @@ def select(request: PlanRequest) -> Selection:
 
 def _select(request: PlanRequest) -> Selection:
     workload = load_workload(request.workload)
-    cluster = _cluster(request.cluster)
+    cluster = read_cluster_file(request.cluster)
     cluster_gpu_type = cluster.gpu_type
     size_name, proxy = _size(workload, request, cluster_gpu_type)
     size = workload.sizes[size_name]
@@ -118,25 +92,6 @@ def _select(request: PlanRequest) -> Selection:
         rules=tuple(rule for rule in rules if scaling in rule.global_batch_size),
         cluster=cluster,
     )
-
-
-def _cluster_files() -> dict[str, Path]:
-    return {path.stem: path for path in sorted((config_dir() / "clusters").glob("*.yaml"))}
-
-
-def _cluster(name: str) -> ClusterHardware:
-    paths = _cluster_files()
-    if name not in paths:
-        raise unknown_value("cluster", name, paths)
-    document = read_document(paths[name])
-    cluster, problems = document.fit(ClusterHardware)
-    if cluster is None:
-        raise document.refusal(problems)
-    if cluster.gpu_type not in gpu_types():
-        unknown = unknown_value("GPU type", cluster.gpu_type, gpu_types())
-        raise document.refusal([Mistake.of(unknown, "gpu_type")])
-    load_gpu_type(cluster.gpu_type)  # refuses one that is described wrongly
-    return cluster
 
 
 def _size(workload: Workload, request: PlanRequest, cluster_gpu_type: str) -> tuple[str, bool]:

@@ -24,6 +24,7 @@ from pydantic import (
 
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
+from steptime.recipes.cluster_files import readable_clusters
 from steptime.recipes.config_files import (
     FieldError,
     FieldErrors,
@@ -33,7 +34,6 @@ from steptime.recipes.config_files import (
     names_in,
 )
 from steptime.recipes.request import option_fields, parse_value
-from steptime.recipes.selection import readable_clusters
 from steptime.refusals import in_words, written
 from steptime.settings import config_dir, default_cluster
 

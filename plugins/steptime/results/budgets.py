@@ -13,9 +13,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steptime.clusters.base import JobState
-from steptime.clusters.config import ClusterConfig, cluster_file, load_cluster
+from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
+from steptime.recipes.cluster_files import cluster_file
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
 from steptime.results.database import exists, lock, read_connection, write_transaction

@@ -13,9 +13,11 @@ from steptime.recipes.models import Run
 class SlurmConfig(Site):
     """`config/clusters/*.yaml` of kind `slurm`."""
 
+    profiles_ranks = True
+
     def check(self, run: Run) -> None:
         """Raise UserError for a run that cannot be spread over these nodes, or asks for what cannot be."""
-        self.check_permitted(run)
+        super().check(run)
         sbatch_options(run, self)
 
     def placement_test(self, run: Run) -> tuple[str, ...]:

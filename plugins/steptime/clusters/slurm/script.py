@@ -11,11 +11,11 @@ from typing import Any
 
 from steptime.clusters.base import Staged
 from steptime.clusters.containers import LaunchCommand
-from steptime.clusters.jobscript import PROFILE_FOLDER, profiled, program_of, wants_nsight
-from steptime.clusters.slurm.binding import binding_of, bound
+from steptime.clusters.jobscript import program_of
 from steptime.clusters.slurm.end_record import end_record_path
 from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command
 from steptime.clusters.slurm.options import SlurmOptions, check_form
+from steptime.clusters.slurm.rank_command import PROFILE_FOLDER, binding_of, bound, profiled, wants_nsight
 from steptime.clusters.slurm.site import Site
 from steptime.errors import UserError
 from steptime.recipes.gpus import load_gpu_type

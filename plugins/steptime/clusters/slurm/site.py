@@ -7,9 +7,9 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import split_address
-from steptime.clusters.slurm.binding import NumaBinding
 from steptime.clusters.slurm.node_check import NodeCheck
 from steptime.clusters.slurm.options import SlurmOptions, check_of_every_job
+from steptime.clusters.slurm.rank_command import NumaBinding
 from steptime.errors import UserError, shown
 from steptime.plug_points import CONTAINERS
 from steptime.recipes.config_files import check_each

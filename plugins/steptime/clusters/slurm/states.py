@@ -23,6 +23,7 @@ SQUEUE_FORMAT = ",".join(
 )
 SACCT_FORMAT = "JobIDRaw,State,ExitCode,Submit,Start,End,NodeList,JobName,Reason,WorkDir"
 _FIELDS = 10
+_NO_NODES = ("", "(null)", "None assigned", "None")
 
 _QUEUED = {
     "PENDING",
@@ -216,7 +217,7 @@ def _record(fields: Sequence[str], *, exit_code: int, by_signal: int) -> JobReco
         submitted_at=_time(submitted) or 0,
         started_at=_time(started),
         ended_at=_time(ended),
-        nodes=expand_nodes(nodes),
+        nodes=() if nodes in _NO_NODES else expand_nodes(nodes),
         reason="" if reason == "None" else reason,
         directory=directory,
     )

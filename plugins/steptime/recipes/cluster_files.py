@@ -1,0 +1,69 @@
+"""Which clusters there are: `config/clusters/*.yaml`, one file for each, and what a plan reads of them."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from steptime.errors import unknown_value
+from steptime.recipes.config_files import (
+    Document,
+    Mistake,
+    load_each,
+    load_yaml_model,
+    names_in,
+    read_document,
+)
+from steptime.recipes.gpus import gpu_types, load_gpu_type
+from steptime.settings import config_dir
+
+
+class ClusterFile(BaseModel):
+    """The fields of a cluster's file that a plan depends on; `clusters.config` and each kind add theirs."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    kind: str
+    gpu_type: str
+    """Key of config/gpus.yaml; `cpu` if ranks are processes."""
+
+
+def list_clusters() -> tuple[str, ...]:
+    """List the names of all configured clusters, sorted."""
+    return names_in(_folder())
+
+
+def cluster_file(name: str) -> Path:
+    """Return the path of the file of the cluster `name`."""
+    return _folder() / f"{name}.yaml"
+
+
+def cluster_document(name: str) -> Document:
+    """Read the file of the cluster `name`. Raises UserError if there is none, or it is no YAML."""
+    if name not in list_clusters():
+        raise unknown_value("cluster", name, list_clusters())
+    return read_document(cluster_file(name))
+
+
+def read_cluster_file(name: str) -> ClusterFile:
+    """Read what a plan needs of the cluster `name`. Raises UserError if it is broken."""
+    document = cluster_document(name)
+    cluster, problems = document.fit(ClusterFile)
+    if cluster is None:
+        raise document.refusal(problems)
+    if cluster.gpu_type not in gpu_types():
+        unknown = unknown_value("GPU type", cluster.gpu_type, gpu_types())
+        raise document.refusal([Mistake.of(unknown, "gpu_type")])
+    load_gpu_type(cluster.gpu_type)  # refuses one that is described wrongly
+    return cluster
+
+
+def readable_clusters() -> dict[str, ClusterFile]:
+    """Return the configured clusters whose files can be read, by name, sorted."""
+    clusters, _ = load_each(
+        list_clusters(), lambda name: (name, load_yaml_model(cluster_file(name), ClusterFile))
+    )
+    return dict(clusters)
+
+
+def _folder() -> Path:
+    return config_dir() / "clusters"
