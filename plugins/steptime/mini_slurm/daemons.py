@@ -13,6 +13,7 @@ from steptime.local_services import Announce, failed_start
 from steptime.mini_slurm import login, processes
 from steptime.mini_slurm.config_files import CLUSTER
 from steptime.mini_slurm.layout import NODES, SlurmLayout, program, user
+from steptime.waiting import poll_until
 
 ALL = ("munged", "mariadbd", "slurmdbd", "slurmctld", *(f"slurmd-{node}" for node in NODES), "sshd")
 """Every daemon in the order of its start: each needs those before it, and sshd none."""
@@ -87,18 +88,21 @@ def wait_for_nodes(layout: SlurmLayout, nodes: Sequence[str]) -> None:
 
 def _wait_for(layout: SlurmLayout, names: Sequence[str], condition: Callable[[], bool]) -> None:
     """Wait for something that daemons have to do; SystemFailure when one ends before, or takes too long."""
-    deadline = time.monotonic() + _READY_TIMEOUT_S
     seen = time.monotonic()
-    while not condition():
-        now = time.monotonic()
+
+    def is_ready() -> bool:
+        nonlocal seen
+        if condition():
+            return True
         ended = [name for name in names if name not in processes.daemons(layout)]
         if not ended:
-            seen = now
-        elif now - seen > _EXEC_S:
+            seen = time.monotonic()
+        elif time.monotonic() - seen > _EXEC_S:
             raise _failed_start(layout, ended[0], "it ended")
-        if now > deadline:
-            raise _failed_start(layout, names[-1], f"not ready after {_READY_TIMEOUT_S} s")
-        time.sleep(_POLL_S)
+        return False
+
+    if not poll_until(is_ready, every_s=_POLL_S, timeout_s=_READY_TIMEOUT_S):
+        raise _failed_start(layout, names[-1], f"not ready after {_READY_TIMEOUT_S} s")
 
 
 def _failed_start(layout: SlurmLayout, daemon: str, what: str) -> SystemFailure:

@@ -34,6 +34,7 @@ from steptime.service.processes import (
 from steptime.service.rest import AirflowClient
 from steptime.service.standalone_config import child_environment, write_config
 from steptime.service.supervisor import log_file
+from steptime.waiting import poll_until
 
 DEFAULT_PORT = 8080
 START_TIMEOUT_S = 300.0
@@ -218,19 +219,19 @@ def _wait_until_ready(
     `starts_before` has the starts of each component of an Airflow that was already running. They do not count
     as failures of this start.
     """
-    deadline = time.monotonic() + timeout_s
     reported = ""
     with service.client() as client:
-        while True:
+
+        def is_ready() -> bool:
+            nonlocal reported
             waiting_for = _missing(service, client, starts_before or {})
-            if waiting_for is None:
-                return
-            if waiting_for != reported:
+            if waiting_for is not None and waiting_for != reported:
                 announce(waiting_for)
                 reported = waiting_for
-            if time.monotonic() > deadline:
-                raise _failed_start(f"not ready after {timeout_s:.0f} s, {waiting_for}", "api-server")
-            time.sleep(_POLL_S)
+            return waiting_for is None
+
+        if not poll_until(is_ready, every_s=_POLL_S, timeout_s=timeout_s):
+            raise _failed_start(f"not ready after {timeout_s:.0f} s, {reported}", "api-server")
 
 
 def _missing(service: Service, client: AirflowClient, starts_before: Mapping[str, int]) -> str | None:

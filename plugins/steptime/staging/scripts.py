@@ -6,12 +6,13 @@ import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.command_output import Lines
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import SystemFailure
+from steptime.waiting import poll_until_async
 
 _SCRIPTS = ("build_venv.py", "import_image.py", "squash_venv.py", "unpack_image.py")
 _PACKAGE = "steptime/staging"
@@ -91,17 +92,19 @@ async def _run_in_job(
     job = await _live_job(cluster, config, argv, options)
     take(f"in job {job.name} (id {job.job_id}), which writes {job.log_path}")
     lines, offset, reported = Lines(take), 0, ""
-    while True:
+
+    async def ended() -> JobStatus | None:
+        nonlocal offset, reported
         status = (await cluster.poll([job.name]))[job.name]  # before reading: an ended job writes no more
         while chunk := await cluster.read(job.log_path, offset):
             offset += len(chunk)
             lines.take(chunk)
-        if not status.state.is_live:
-            break
-        if status.reason and status.reason != reported:
+        if status.state.is_live and status.reason and status.reason != reported:
             reported = status.reason
             take(f"{status.state}: {reported}")
-        await asyncio.sleep(config.poll_interval_s)
+        return None if status.state.is_live else status
+
+    status = cast(JobStatus, await poll_until_async(ended, every_s=config.poll_interval_s))
     lines.end()
     return _exit_code(job, status)
 

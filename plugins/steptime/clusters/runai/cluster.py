@@ -367,32 +367,32 @@ class RunaiCluster:
         return status.model_copy(update={"reason": f"{status.reason}; {warning.get('reason')}: {message}"})
 
     async def _stop(self, job: RunaiJob, stop: Stop) -> None:
-        patience_s = self._config.grace_s + _CANCEL_MARGIN_S
-        began = time.monotonic()
-        deleted_at: float | None = None
-        seen = asked = False
-        while True:
+        asked = False
+        workload: Workload | None = None
+
+        async def is_gone() -> bool:
+            nonlocal asked, workload
             workload = await self._client.workload(job.workload_id)
-            gone = workload is None or workload.get("deletedAt")
-            if gone and (seen or time.time() - job.submitted_at > _LISTED_WITHIN_S):
-                return
-            if workload is not None and workload.get("phase") in ENDED:
-                return
-            seen = seen or not gone
-            if seen and not asked:
+            if workload is None or workload.get("deletedAt"):
+                return asked or time.time() - job.submitted_at > _LISTED_WITHIN_S
+            if workload.get("phase") in ENDED:
+                return True
+            if not asked:
                 await asyncio.to_thread(self._notes(job.name).write_stop, stop)
                 await self._client.suspend(job.kind, job.workload_id)
                 asked = True
-            now = time.monotonic()
-            if deleted_at is None and now - began > patience_s:
-                await self._client.delete(job.kind, job.workload_id)
-                deleted_at = time.monotonic()
-            elif deleted_at is not None and now - deleted_at > patience_s:
-                raise SystemFailure(
-                    f"job {job.name} on {self.name} was asked to end {now - began:.0f} s ago, and its "
-                    f"workload {job.workload} is still {(workload or {}).get('phase')}: delete it in Run:ai"
-                )
-            await asyncio.sleep(min(_LOOK_S, self._config.poll_interval_s))
+            return False
+
+        patience_s = self._config.grace_s + _CANCEL_MARGIN_S
+        every_s = min(_LOOK_S, self._config.poll_interval_s)
+        if await poll_until_async(is_gone, every_s=every_s, timeout_s=patience_s):
+            return
+        await self._client.delete(job.kind, job.workload_id)
+        if not await poll_until_async(is_gone, every_s=every_s, timeout_s=patience_s):
+            raise SystemFailure(
+                f"job {job.name} on {self.name} was asked to end {2 * patience_s:.0f} s ago, and its "
+                f"workload {job.workload} is still {(workload or {}).get('phase')}: delete it in Run:ai"
+            )
 
 
 def _project_name(config: RunaiConfig, connection: Connection) -> str:

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 from steptime.clusters.base import Completed
 from steptime.clusters.command_output import Lines
@@ -19,6 +20,7 @@ from steptime.clusters.runai.config import RunaiConfig, workload_name, workload_
 from steptime.clusters.runai.phases import ENDED, Notes
 from steptime.clusters.runai.volume import JobNotes, Volume
 from steptime.errors import SystemFailure
+from steptime.waiting import poll_until_async
 
 _STARTS_WITHIN_S = 1800.0
 """How long a command's workload may wait for its pod."""
@@ -114,7 +116,9 @@ async def _wait(
     """Follow the command until its pod has noted its end. Raises SystemFailure."""
     began = time.monotonic()
     started = pod_ended = None
-    while True:
+
+    async def ended() -> Notes | None:
+        nonlocal started, pod_ended
         noted = await asyncio.to_thread(notes.notes)
         for tail in tails:
             await asyncio.to_thread(tail.catch_up, ended=bool(noted.ends))
@@ -136,7 +140,9 @@ async def _wait(
             raise SystemFailure(
                 f"the command {argv[0]} did not start on {config.name} within {_STARTS_WITHIN_S:g} s"
             )
-        await asyncio.sleep(config.poll_interval_s)
+        return None
+
+    return cast(Notes, await poll_until_async(ended, every_s=config.poll_interval_s))
 
 
 async def _clear_away(

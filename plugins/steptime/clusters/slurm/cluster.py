@@ -6,11 +6,9 @@ released. A job whose folder is not below `work_dir` belongs to somebody else, w
 `<work_dir>/clusters/<cluster>/jobs/<name>/` keeps what Slurm forgets.
 """
 
-import asyncio
 import posixpath
 import time
 from collections.abc import Callable, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -28,10 +26,11 @@ from steptime.clusters.slurm.states import PREEMPTED, REVOKED, JobRecord, read_s
 from steptime.clusters.slurm.submit import SUBMIT_TIMEOUT_S, refused, submit_command
 from steptime.errors import OutOfReach, SystemFailure, UserError, shown
 from steptime.frozen import Frozen
-from steptime.waiting import backoff_s
+from steptime.waiting import poll_until_async
 
 _CANCEL_TIMEOUT_S = 300
 """Slurm's KillWait (30 s) before SIGKILL, then its epilog."""
+_LOOK_S = 0.5
 
 
 class _Recorded(Frozen):
@@ -128,10 +127,12 @@ class SlurmCluster:
     async def cancel(self, name: str) -> None:
         """End the job; return when its nodes are free of it (SystemFailure if they are not in time)."""
         check_job_name(name)
-        refusal: SystemFailure | None = None
-        deadline = asyncio.get_running_loop().time() + _CANCEL_TIMEOUT_S
+        live: dict[str, str] = {}
         ended: set[str] = set()
-        for look in count():
+        refusal: SystemFailure | None = None
+
+        async def is_gone() -> bool:
+            nonlocal live, refusal
             records = (await self._slurm.squeue([name])).get(name, [])
             live = {
                 record.job_id: record.state
@@ -139,20 +140,21 @@ class SlurmCluster:
                 if record.in_queue and not (record.state == REVOKED and record.job_id in ended)
             }  # one that another cluster has keeps that state here when it has ended
             if not live:
-                return
+                return True
             if refusal is not None:
                 raise refusal
-            if asyncio.get_running_loop().time() > deadline:
-                raise SystemFailure(
-                    f"job {name} on {self.name} is still there {_CANCEL_TIMEOUT_S} s after scancel: {live}"
-                )
             to_end = sorted(id for id, state in live.items() if state != "COMPLETING" and id not in ended)
             try:
                 await self._slurm.scancel(name, to_end)
-                ended |= set(to_end)
+                ended.update(to_end)
             except SystemFailure as failure:  # perhaps it has ended since
                 refusal = failure
-            await asyncio.sleep(backoff_s(look + 1, first_s=0.1, longest_s=2))
+            return False
+
+        if not await poll_until_async(is_gone, every_s=_LOOK_S, timeout_s=_CANCEL_TIMEOUT_S):
+            raise SystemFailure(
+                f"job {name} on {self.name} is still there {_CANCEL_TIMEOUT_S} s after scancel: {live}"
+            )
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
         """Read up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""

@@ -6,7 +6,6 @@ login is its own. Closing the last closes all.
 
 import asyncio
 import logging
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from steptime.clusters.slurm.ssh_login import (
     words,
 )
 from steptime.errors import LoginRefused, OutOfReach, UserError, shown
+from steptime.waiting import retrying
 
 _log = logging.getLogger(__name__)
 
@@ -143,10 +143,11 @@ async def _connect(login: Login, through: Reached | None) -> asyncssh.SSHClientC
 async def _logged_in(login: Login, through: Reached | None) -> asyncssh.SSHClientConnection:
     """A new connection; sshd turns some away when many come at once (MaxStartups), and these come again."""
     tunnel = through.ssh if through else None
-    while True:
-        try:
-            return await asyncssh.connect(**login.options, tunnel=tunnel)
-        except (asyncssh.ConnectionLost, ConnectionResetError):
-            if tunnel is not None and tunnel.is_closed():
-                raise
-            await asyncio.sleep(random.uniform(0.2, 1.0))  # noqa: S311 (so that they do not come together)
+
+    @retrying(asyncssh.ConnectionLost, ConnectionResetError, first_s=0.2, longest_s=1)
+    async def connect() -> asyncssh.SSHClientConnection:
+        if through and through.ssh.is_closed():
+            raise OutOfReach(f"{login.title} cannot be reached: the connection to {through.title} was lost")
+        return await asyncssh.connect(**login.options, tunnel=tunnel)
+
+    return await connect()
