@@ -5,6 +5,7 @@ it. A job's identity is its unique name: after a lost reply or a killed worker t
 """
 
 import re
+import signal
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -47,6 +48,18 @@ class JobState(StrEnum):
     def is_live(self) -> bool:
         """Whether the job holds, or may yet take, resources."""
         return self in (JobState.QUEUED, JobState.RUNNING)
+
+
+def described_exit(exit_code: int) -> str:
+    """Describe an exit code as a shell reports it: above 128 it is a death by signal.
+
+    >>> described_exit(137)
+    'exit code 137 (SIGKILL)'
+    """
+    try:
+        return f"exit code {exit_code} ({signal.Signals(exit_code - 128).name})"
+    except ValueError:
+        return f"exit code {exit_code}"
 
 
 class Installation(Frozen):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from steptime.clusters.base import JobState, described_exit
 from steptime.clusters.local.state import (
     JOB_ID_VARIABLE,
     NEVER_STARTED,
@@ -58,7 +59,7 @@ def main() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     job.write(Runner(pid=os.getpid(), start_tick=start_tick(os.getpid())))
     if job.cancel_wish.exists():
-        job.write(ended_now("cancelled", NEVER_STARTED))
+        job.write(ended_now(JobState.CANCELLED, NEVER_STARTED))
         return
     # While the job waits, SIGTERM simply ends this process: whoever cancels it writes down its end.
     place = state / "queue" / ticket
@@ -126,7 +127,7 @@ def _run_script(job: JobFolder, submitted: LocalJob) -> Ended:
     try:
         process = _start(submitted)
     except (OSError, subprocess.SubprocessError) as error:
-        return ended_now("failed", f"the script could not be started: {error}")
+        return ended_now(JobState.FAILED, f"the script could not be started: {error}")
     ended = _watch(process, submitted.time_limit_s, job)
     ended_itself = process.returncode is not None
     reasons = [ended.reason]
@@ -176,21 +177,17 @@ def _watch(process: "subprocess.Popen[bytes]", time_limit_s: int, job: JobFolder
         remaining_s = time_is_up - time.monotonic()
         woken = signal.sigtimedwait(_WATCHED, remaining_s) if remaining_s > 0 else None
         if woken is None:
-            return ended_now("timed_out", f"the time limit of {time_limit_s} s was reached")
+            return ended_now(JobState.TIMED_OUT, f"the time limit of {time_limit_s} s was reached")
         if woken.si_signo == signal.SIGTERM:
             by = "cancelled" if job.cancel_wish.exists() else "cancelled: something else ended its runner"
-            return ended_now("cancelled", by)
+            return ended_now(JobState.CANCELLED, by)
 
 
 def _end_of_script(returncode: int) -> Ended:
     if returncode == 0:
-        return ended_now("succeeded", "", 0)
+        return ended_now(JobState.SUCCEEDED, "", 0)
     exit_code = returncode if returncode > 0 else 128 - returncode  # as a shell reports a death by signal
-    try:
-        by = f" ({signal.Signals(exit_code - 128).name})"
-    except ValueError:
-        by = ""
-    return ended_now("failed", f"exit code {exit_code}{by}", exit_code)
+    return ended_now(JobState.FAILED, described_exit(exit_code), exit_code)
 
 
 def _end_tree(process: "subprocess.Popen[bytes]", grace_s: float) -> tuple[int, list[int]]:

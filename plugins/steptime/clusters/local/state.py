@@ -17,8 +17,7 @@
 Each file is written once and whole. Whether a runner lives is asked of the kernel, through the lock that it
 holds: a process id can be reused, a lock cannot.
 
-Only the standard library and psutil are imported here: each waiting job has a runner, and runners must be
-small.
+Little is imported here: each waiting job has a runner, and runners must be small.
 """
 
 import dataclasses
@@ -34,7 +33,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from steptime.clusters.base import check_job_name
+from steptime.clusters.base import JobState, check_job_name
 from steptime.files import write_whole
 from steptime.process_identity import boot_id
 
@@ -66,7 +65,7 @@ class LocalJob:
     submitted_at: float
     boot_id: str
     installation: dict[str, Any] | None = None
-    """An `Installation`; None in older records."""
+    """An `Installation`; None for staging."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,9 @@ class Started:
 
 @dataclass(frozen=True)
 class Ended:
-    """`ended.json`; `state` is the value of a `JobState`."""
+    """`ended.json`."""
 
-    state: str
+    state: JobState
     reason: str
     exit_code: int | None
     ended_at: float
@@ -161,7 +160,7 @@ def settle_abandoned(job: JobFolder) -> Ended | None:
         try:
             if lock_if_free(descriptor):
                 ended = job.read(Ended) or (
-                    _unknown_end(job) if started else ended_now("cancelled", NEVER_STARTED)
+                    _unknown_end(job) if started else ended_now(JobState.CANCELLED, NEVER_STARTED)
                 )
                 job.write(ended)
                 return ended
@@ -176,11 +175,13 @@ def _unknown_end(job: JobFolder) -> Ended:
     submitted, runner = job.read(LocalJob), job.read(Runner)
     count = kill_marked(submitted.job_id) if submitted else 0
     if submitted and submitted.boot_id != boot_id():
-        return ended_now("unknown", "the machine was restarted while the job ran")
+        return ended_now(JobState.UNKNOWN, "the machine was restarted while the job ran")
     reason = (
         f"its runner{f' (process {runner.pid})' if runner else ''} died, so how the job ended is not known"
     )
-    return ended_now("unknown", f"{reason}; processes left of it were killed: {count}" if count else reason)
+    return ended_now(
+        JobState.UNKNOWN, f"{reason}; processes left of it were killed: {count}" if count else reason
+    )
 
 
 def kill_marked(job_id: str, patience_s: float = 10) -> int:
@@ -204,7 +205,7 @@ def kill_marked(job_id: str, patience_s: float = 10) -> int:
     return len(killed)
 
 
-def ended_now(state: str, reason: str, exit_code: int | None = None) -> Ended:
+def ended_now(state: JobState, reason: str, exit_code: int | None = None) -> Ended:
     """Return the record of an end at this moment."""
     return Ended(state=state, reason=reason, exit_code=exit_code, ended_at=time.time())
 

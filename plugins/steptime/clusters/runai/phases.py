@@ -4,47 +4,43 @@ Run:ai knows whether pods run; how the script ended (exit code, time limit) only
 decides whether a job is over and whether it succeeded; the pods' notes have why, when and where.
 """
 
-import contextlib
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.base import JobState, JobStatus, described_exit
 from steptime.clusters.runai.client import unix_time
 
-QUEUED, RUNNING, STOPPED, OVER = "queued", "running", "stopped", "over"
-
-MEANING: Mapping[str, str] = {
+MEANING: Mapping[str, JobState | None] = {
     # Accepted by the control plane; the cluster has not made its objects.
-    "Creating": QUEUED,
+    "Creating": JobState.QUEUED,
     # Waits for the scheduler: quota, a free node. Also after a preemption.
-    "Pending": QUEUED,
+    "Pending": JobState.QUEUED,
     # Has its nodes; images are pulled and volumes attached. It holds GPUs and cannot have failed yet.
-    "Initializing": QUEUED,
+    "Initializing": JobState.QUEUED,
     # Somebody woke a suspended workload: it queues anew. (The pods' notes forbid a second start.)
-    "Resuming": QUEUED,
-    "Running": RUNNING,
+    "Resuming": JobState.QUEUED,
+    "Running": JobState.RUNNING,
     # Its description is being changed while it runs.
-    "Updating": RUNNING,
+    "Updating": JobState.RUNNING,
     # Still has pods, and so holds GPUs: it is over only when they are gone.
-    "Stopping": RUNNING,
-    "Deleting": RUNNING,
-    "Terminating": RUNNING,
+    "Stopping": JobState.RUNNING,
+    "Deleting": JobState.RUNNING,
+    "Terminating": JobState.RUNNING,
     # Some pods are missing or not as asked for. Often it passes; a training that has lost a pod only waits
     # for it, so after a while the backend ends it. Until then it is live.
-    "Degraded": RUNNING,
+    "Degraded": JobState.RUNNING,
     # The control plane has lost sight of the cluster. The job goes on there, so it is neither failed nor to
     # be submitted again; after a while nobody knows, and that is an error.
-    "Unknown": RUNNING,
+    "Unknown": JobState.RUNNING,
     # Suspended: it has no pods and its name is still taken. By us, or by somebody in Run:ai.
-    "Stopped": STOPPED,
-    "Failed": OVER,
-    "Completed": OVER,
+    "Stopped": None,
+    "Failed": None,
+    "Completed": None,
 }
-"""What each phase means. A phase that a later version brings is treated as `Unknown`."""
+"""What each phase means; None for the end. A phase that a later version brings is treated as `Unknown`."""
 
-ENDED = ("Stopped", "Failed", "Completed")
+ENDED = tuple(phase for phase, state in MEANING.items() if state is None)
 """Phases without pods."""
 
 
@@ -85,9 +81,9 @@ def status_of(workload: Mapping[str, Any], notes: Notes, *, time_limit_s: int) -
         "started_at": min((at for at, _ in notes.starts.values()), default=None),
         "nodes": tuple(dict.fromkeys(node for _, (_, node) in sorted(notes.starts.items()))),
     }
-    if meaning == QUEUED:
+    if meaning is JobState.QUEUED:
         return JobStatus(state=JobState.QUEUED, reason=_why(workload) or phase.lower(), **times)
-    if meaning == RUNNING:
+    if meaning is JobState.RUNNING:
         reason = "" if phase == "Running" else f"{phase.lower()}: {_why(workload)}".removesuffix(": ")
         return JobStatus(state=JobState.RUNNING, reason=reason, **times)
     times["ended_at"] = _end_time(workload, notes)
@@ -158,10 +154,7 @@ def _culprit(notes: Notes) -> PodEnd | None:
 
 
 def _exit_reason(end: PodEnd) -> str:
-    reason = f"exit code {end.exit_code}"
-    if end.exit_code > 128:
-        with contextlib.suppress(ValueError):  # no such signal
-            reason += f" ({signal.Signals(end.exit_code - 128).name})"
+    reason = described_exit(end.exit_code)
     return reason if end.rank == 0 else f"pod {end.rank}: {reason}"
 
 

@@ -40,7 +40,7 @@ class RunaiJob:
     time_limit_s: int
     submitted_at: float
     installation: dict[str, Any] | None = None
-    """An `Installation`; None in older notes."""
+    """An `Installation`; None for staging."""
 
     def job(self, cluster: str) -> Job:
         """Return the job as others know it."""

@@ -4,10 +4,9 @@ Text and not JSON: sacct's JSON has wrong exit codes in some releases, and takes
 Unix seconds, which both print when SLURM_TIME_FORMAT is `%s`.
 """
 
-import signal
 from collections.abc import Iterable, Iterator, Sequence
 
-from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.base import JobState, JobStatus, described_exit
 from steptime.frozen import Frozen
 from steptime.recipes.node_lists import expand_nodes
 
@@ -191,11 +190,9 @@ def _how_it_failed(record: JobRecord) -> tuple[int | None, str]:
     if record.signal == _COULD_NOT_OPEN:
         return None, "its node could not open its folder or its log: is work_dir there on every node?"
     if not record.signal:
-        return record.exit_code, f"exit code {record.exit_code}"
-    exit_code = 128 + record.signal  # as a shell reports a death by signal
-    known = record.signal in {member.value for member in signal.Signals}
-    name = f" ({signal.Signals(record.signal).name})" if known else ""
-    return exit_code, f"exit code {exit_code}{name}"
+        return record.exit_code, f"exit code {record.exit_code}"  # above 128, the script's own
+    exit_code = 128 + record.signal
+    return exit_code, described_exit(exit_code)
 
 
 def _rows(text: str) -> Iterator[list[str]]:
