@@ -71,7 +71,6 @@ def strategy(
     settings: Settings,
     *,
     records_graphs: bool = False,
-    async_save: bool = False,
 ) -> MegatronStrategy:
     """NeMo's MegatronStrategy in the planned parallelism; CUDA graphs need random states of their own."""
     cuda = device == "cuda"
@@ -93,7 +92,7 @@ def strategy(
         sequence_parallel=cuda and parallelism.tensor > 1,
         pipeline_dtype=None if cuda else torch.float32,
         use_te_rng_tracker=records_graphs,
-        ckpt_async_save=async_save,
+        ckpt_async_save=settings.async_save,
         ddp=DistributedDataParallelConfig(
             use_distributed_optimizer=cuda,  # its checkpoint format needs CUDA
             grad_reduce_in_fp32=True,  # unless the number format sets it otherwise

@@ -107,8 +107,6 @@ def _check_mode(run: PlannedRun) -> None:
             f"mode '{run.mode}' with checkpoint_path {run.checkpoint_path!r}: a checkpoint_load needs one, "
             "and no other mode takes one."
         )
-    if run.async_save and run.mode != "checkpoint_save":
-        raise TrainerError(f"async_save is for the mode 'checkpoint_save', and the plan's is '{run.mode}'.")
     if (run.mode == "profile") != (run.profile is not None):
         raise TrainerError(
             f"mode '{run.mode}' with profile {run.profile}: a profile run has what is profiled, "

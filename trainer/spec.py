@@ -241,6 +241,8 @@ class Settings:
     """The highest learning rate; None for 3e-4, as in NeMo's recipes."""
     warmup_steps: Positive | None = None
     """Steps over which the rate rises to it; None for 2,000, as in NeMo's recipes (CPU: 10)."""
+    async_save: bool = False
+    """Whether training goes on while a checkpoint is written."""
     gc_interval: Positive | None = None
     """Steps between two garbage collections by NeMo's callback, all ranks at once; None for Python's own."""
 
@@ -278,8 +280,6 @@ class PlannedRun:
     seed: int = 1234
     checkpoint_path: str | None = None
     """Folder above `weights/` to load from; set when the saving job has ended."""
-    async_save: bool = False
-    """Whether training goes on while the checkpoint is written; in the mode `checkpoint_save` only."""
     profile: ProfileWindow | None = None
     """For the mode `profile`, and only there."""
     model_flops: PositiveFloat | None = None

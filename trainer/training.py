@@ -82,7 +82,6 @@ def fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, devic
         device,
         run.settings,
         records_graphs=run.settings.cuda_graphs,
-        async_save=run.async_save,
     )
     progress = ending.progress if launch.rank == 0 else None
     strategy.checkpoint_io = MeasuredCheckpointIO(strategy.checkpoint_io, progress)

@@ -77,16 +77,14 @@ def test_a_profile_is_the_documents_where_nothing_else_is_said(
     ],
 )
 def test_saves_are_asynchronous_where_upstreams_are(values: dict[str, Any], default: bool) -> None:
-    assert run_of(save_checkpoint=True, **values).async_save == default
+    assert run_of(save_checkpoint=True, **values).settings.async_save == default
     for wanted in (True, False):
-        assert run_of(save_checkpoint=True, async_save=wanted, **values).async_save == wanted
+        assert run_of(save_checkpoint=True, async_save=wanted, **values).settings.async_save == wanted
 
 
 def test_only_a_saving_run_saves_asynchronously() -> None:
     made = plan(parse_request({"workload": "llama3.1", "checkpoint": True, "async_save": True}))
-    assert [(run.mode, run.async_save) for run in made.all_runs if run.async_save] == [
-        (Mode.CHECKPOINT_SAVE, True)
-    ]
+    assert [run.mode for run in made.all_runs if run.settings.async_save] == [Mode.CHECKPOINT_SAVE]
 
 
 def test_ranks_and_gpu_metrics_of_a_profile() -> None:
@@ -198,11 +196,14 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"profile": True, "checkpoint": True}, "checkpoint and profile cannot be in one request"),
     ({"load_checkpoint": "/x", "profile": True}, "load_checkpoint and profile cannot be in one request"),
     ({"save_checkpoint": True, "load_checkpoint": "/x"}, "save_checkpoint and load_checkpoint cannot be in"),
-    ({"async_save": True}, "async_save is for runs that save: ask for checkpoint or save_checkpoint, too."),
-    ({"async_save": True, "load_checkpoint": "/x"}, "async_save is for runs that save"),
-    ({"profile_start": 0}, "profile_start is for profile runs: ask for profile, too"),
-    ({"profile_ranks": "0"}, "profile_ranks is for profile runs"),
-    ({"gpu_metrics": True}, "gpu_metrics is for profile runs"),
+    (
+        {"async_save": True},
+        "async_save needs checkpoint or save_checkpoint: ask for that, too",
+    ),
+    ({"async_save": True, "load_checkpoint": "/x"}, "async_save needs checkpoint or save_checkpoint"),
+    ({"profile_start": 0}, "profile_start needs profile: ask for that, too, or leave it out"),
+    ({"profile_ranks": "0"}, "profile_ranks needs profile: ask for that, too"),
+    ({"gpu_metrics": True}, "gpu_metrics needs profile: ask for that, too"),
     (
         {"profile": True, "gpus": "2", "gpu_metrics": True},
         "gpu_metrics needs GPUs, and this run is on the CPU",
@@ -247,7 +248,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"profile": True, "gpus": "2", "profile_ranks": "0,2"}, "a run on 2 GPUs has the ranks 0 to 1."),
     ({"profile": True, "profile_start": 25, "profile_stop": 25}, "profiling from step 25 to step 25 cannot"),
     ({"gpus": "2", "window": "19:20"}, "window 19:20 lies outside of a run of 20 steps: choose a window"),
-    ({"async_save": True, "profile": True}, "async_save is for runs that save"),
+    ({"async_save": True, "profile": True}, "async_save needs checkpoint or save_checkpoint"),
     ({"gpus": "2", "load_checkpoint": "/a\nb"}, r"load_checkpoint '/a\nb' is no folder on a cluster"),
     (
         {"gpus": "2", "load_checkpoint": SAVED_320, "max_steps": 9},

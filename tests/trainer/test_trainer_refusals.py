@@ -64,7 +64,6 @@ def settings(run: dict[str, Any]) -> dict[str, Any]:
         (lambda run: run.update(seed=True), "seed is True, not of type int"),
         (lambda run: run.update(seed=0), "seed 0 is not positive"),
         (lambda run: run.update(recipe=[]), "recipe is [], not an object"),
-        (lambda run: run.update(async_save=True), "async_save is for the mode 'checkpoint_save'"),
         (lambda run: run.update(first_step=20), "first_step 20 is not in 0"),
         (lambda run: run.update(first_step=5), "starts above 0, every other mode at 0"),
         (lambda run: run.update(mode="fast"), "mode 'fast' is not one this trainer has; it has: performance"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from steptime.logs.reader import read_log
-from steptime.recipes.models import Mode, Parallelism, ProfileWindow, Run
+from steptime.recipes.models import Mode, Parallelism, Performance, ProfileWindow, Run, TrainerSettings
 
 from .conftest import Train
 from .jobs import Trained, loading, planned
@@ -24,6 +24,7 @@ ROUNDING = 2e-6
 """Relative, float32: other orders of summation, between ranks and between tensor-parallel halves."""
 
 DATA_2 = Parallelism(data=2)
+ASYNCHRONOUS = Performance(trainer=TrainerSettings(async_save=True))
 
 
 def _two_ranks(**fields: object) -> Run:
@@ -202,7 +203,7 @@ def test_an_asynchronous_save_is_whole_at_the_end(
     train: Train, uninterrupted: Trained, tmp_path: Path
 ) -> None:
     (tmp_path / "save").mkdir()
-    run = _two_ranks(max_steps=SAVED_AT, mode=Mode.CHECKPOINT_SAVE, async_save=True)
+    run = _two_ranks(max_steps=SAVED_AT, mode=Mode.CHECKPOINT_SAVE, performance=ASYNCHRONOUS)
     program = tmp_path / "counts_files.py"
     program.write_text(COUNTS_FILES, encoding="utf-8")
     saved = train(run, tmp_path / "save", program=str(program))

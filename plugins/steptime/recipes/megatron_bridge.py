@@ -293,7 +293,7 @@ def _words_of_run(run: Run) -> dict[str, str | int]:
         "max_steps": run.max_steps,
         "checkpoints": CHECKPOINTS,
         "checkpoint": run.checkpoint_path or "SAVED_CHECKPOINT",
-        "async_save": str(run.async_save).lower(),
+        "async_save": str(run.settings.async_save).lower(),
     }
     if run.profile is not None:
         words |= {

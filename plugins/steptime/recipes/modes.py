@@ -12,7 +12,7 @@ from steptime.errors import UserError, shown
 from steptime.frozen import Frozen
 from steptime.recipes.models import Mode, ProfileWindow, Recipe, Window
 from steptime.recipes.notation import parse_ranks, parse_window
-from steptime.recipes.request import PlanRequest
+from steptime.recipes.request import PlanRequest, options_only_in
 from steptime.recipes.selection import Selection
 from steptime.recipes.workload_file import Profile
 from steptime.recipes.workloads import load_workloads
@@ -23,7 +23,8 @@ _INSTEAD = {
     "profile": Mode.PROFILE,
     "nccl_trace": Mode.NCCL_TRACE,
 }
-_OF_PROFILES = ("profile_start", "profile_stop", "profile_ranks", "gpu_metrics")
+_ASKS_FOR = {Mode.CHECKPOINT_SAVE: ("checkpoint", "save_checkpoint"), Mode.PROFILE: ("profile",)}
+"""The options that ask for kinds of run with options of their own."""
 _LONGEST_PATH = 1000
 _SAMPLES = re.compile(r"consumed_samples=(\d{1,15})(?:\.0)?(?:-last)?$", re.ASCII)
 """How NeMo ends the name of a checkpoint."""
@@ -51,11 +52,10 @@ def mode_of(request: PlanRequest) -> Mode:
             f"{', '.join(('checkpoint', *_INSTEAD))}."
         )
     mode = _INSTEAD.get(asked[0], Mode.PERFORMANCE) if asked else Mode.PERFORMANCE
-    for name in _OF_PROFILES:
-        if mode is not Mode.PROFILE and _is_given(request, name):
-            raise UserError(f"{name} is for profile runs: ask for profile, too, or leave it out.")
-    if request.async_save and mode is not Mode.CHECKPOINT_SAVE and not request.checkpoint:
-        raise UserError("async_save is for runs that save: ask for checkpoint or save_checkpoint, too.")
+    for own, asking in _ASKS_FOR.items():
+        for name in options_only_in(own):
+            if _is_given(request, name) and not any(_is_given(request, one) for one in asking):
+                raise UserError(f"{name} needs {' or '.join(asking)}: ask for that, too, or leave it out.")
     return mode
 
 

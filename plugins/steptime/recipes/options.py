@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS
-from steptime.recipes.models import Recipe
+from steptime.recipes.models import Mode, Recipe
 
 Check = Callable[[str, Any, Recipe], None]
 """Called with an option's name and value for each recipe of a plan; raises UserError."""
@@ -32,6 +32,10 @@ class Declaration:
     checks: tuple[Check, ...]
     sets_trainer: bool
     """Whether it replaces the trainer's setting of the same name."""
+    only_in: Mode | None
+    """The kind of run that alone has this option; None if every kind has it."""
+    default_of: Callable[[Recipe], Any] | None
+    """The trainer's setting if nothing is asked for; None to leave it to the workload's file."""
 
     def __call__(self, schema: dict[str, Any]) -> None:
         """Add the pattern to the JSON schema of the option."""
@@ -48,10 +52,12 @@ def option(
     pattern: str | None = None,
     checks: tuple[Check, ...] = (),
     sets_trainer: bool = False,
+    only_in: Mode | None = None,
+    default_of: Callable[[Recipe], Any] | None = None,
     **field: Any,
 ) -> Any:
     """Declare an option as a field of a model; `text` is its help, and `field` goes to pydantic's `Field`."""
-    declaration = Declaration(section, needs, pattern, checks, sets_trainer)
+    declaration = Declaration(section, needs, pattern, checks, sets_trainer, only_in, default_of)
     if "default_factory" not in field:
         field["default"] = default
     return Field(description=text, json_schema_extra=declaration, **field)

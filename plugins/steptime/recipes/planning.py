@@ -15,7 +15,7 @@ from steptime.recipes.cluster_files import readable_clusters
 from steptime.recipes.environment import check_environment
 from steptime.recipes.flops import recipe_flops
 from steptime.recipes.image import parse_image
-from steptime.recipes.models import Mode, NamedRecipe, Performance, Recipe, Run, Window
+from steptime.recipes.models import Mode, Performance, Recipe, Run, Window
 from steptime.recipes.modes import Schedule, mode_of, profile_of, recipe_of_pair, require_tested, schedule_of
 from steptime.recipes.notation import parse_time_limit
 from steptime.recipes.options import ClusterOptions, declaration, options_of_kinds
@@ -60,12 +60,6 @@ class Plan(Frozen):
         return self.runs + tuple(run for pair in self.checkpoint_pairs for run in (pair.save, pair.load))
 
 
-def _saves_asynchronously(request: PlanRequest, recipe: Recipe) -> bool:
-    if request.async_save is not None:
-        return request.async_save
-    return recipe.gpu_type != "cpu"  # as NeMo's recipes, which upstream launches
-
-
 def plan(request: PlanRequest) -> Plan:
     """Plan the runs of `request`. Raises UserError for a value that no recipe has, listing those there are.
 
@@ -79,7 +73,7 @@ def plan(request: PlanRequest) -> Plan:
     schedule = schedule_of(request, mode, selection, recipes)
     time_limit_s = parse_time_limit(schedule.time_limit)
     check_environment(request.environment)
-    trainer_settings = _trainer_settings(request, recipes)
+    _check_options(request, recipes)
     cluster_options = _cluster_options(request, selection, recipes)
 
     def run(recipe: Recipe, mode: Mode = mode, repeat: int = 1) -> Run:
@@ -94,10 +88,9 @@ def plan(request: PlanRequest) -> Plan:
             cluster=request.cluster,
             repeat=repeat,
             checkpoint_path=request.load_checkpoint,
-            async_save=mode is Mode.CHECKPOINT_SAVE and _saves_asynchronously(request, recipe),
             environment=request.environment,
             performance=tuned_performance(
-                _performance(selection, recipe, mode, trainer_settings), recipe, request, tuned[recipe.gpus]
+                _performance(selection, recipe, mode, request), recipe, request, tuned[recipe.gpus]
             ),
             tuning=tuned[recipe.gpus],
             profile=profile_of(request, selection, recipe, schedule.max_steps)
@@ -138,32 +131,29 @@ def _with_image(recipe: Recipe, request: PlanRequest) -> Recipe:
     return recipe.model_copy(update={"image": request.image})
 
 
-def _trainer_settings(request: PlanRequest, recipes: Sequence[Recipe]) -> dict[str, Any]:
-    """Return the trainer's settings that were asked for by name. Raises UserError for what cannot be."""
-    settings = {}
+def _check_options(request: PlanRequest, recipes: Sequence[Recipe]) -> None:
+    """Raise UserError for an option that a recipe cannot have."""
     for name, field in option_fields().items():
-        declared, value = declaration(field), getattr(request, name, None)
-        if value is None:
-            continue
-        for recipe in recipes:
-            if declared.sets_trainer and isinstance(recipe.model, NamedRecipe):
-                raise UserError(
-                    f"{name} of {recipe.workload} {recipe.size} on {recipe.gpu_type} is its recipe's in "
-                    "Megatron-Bridge: leave it out."
-                )
-            for check in declared.checks:
-                check(name, value, recipe)
-        if declared.sets_trainer:
-            settings[name] = value
-    return settings
+        value = getattr(request, name, None)
+        if value is not None:
+            for recipe in recipes:
+                for check in declaration(field).checks:
+                    check(name, value, recipe)
 
 
-def _performance(
-    selection: Selection, recipe: Recipe, mode: Mode, trainer_settings: dict[str, Any]
-) -> Performance:
+def _performance(selection: Selection, recipe: Recipe, mode: Mode, request: PlanRequest) -> Performance:
     """Return how the workload launches a run, with the trainer's settings that were asked for."""
     found = selection.workload.performance.of(recipe, selection.size_name, mode, selection.cluster.kind)
-    return found.model_copy(update={"trainer": found.trainer.model_copy(update=trainer_settings)})
+    settings = {}
+    for name, field in option_fields().items():
+        declared = declaration(field)
+        if declared.sets_trainer and declared.only_in in (None, mode):
+            value = getattr(request, name)
+            if value is None and declared.default_of is not None:
+                value = declared.default_of(recipe)
+            if value is not None:
+                settings[name] = value
+    return found.model_copy(update={"trainer": found.trainer.model_copy(update=settings)})
 
 
 def _cluster_options(

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.models import NamedRecipe, Recipe
+from steptime.recipes.models import Mode, NamedRecipe, Recipe
 from steptime.recipes.notation import NUMBERS_PATTERN, TIME_LIMIT_PATTERN, WINDOW_PATTERN
 from steptime.recipes.options import declaration, option, options_of_kinds
 from steptime.refusals import in_words
@@ -22,6 +22,14 @@ from steptime.settings import default_cluster
 
 DICTIONARIES = MappingProxyType({"environment": "--env", "arguments": "--arg"})
 """Options with a value for each name, and the flag that gives one of them."""
+
+
+def _not_by_name(name: str, _: Any, recipe: Recipe) -> None:
+    if isinstance(recipe.model, NamedRecipe):
+        raise UserError(
+            f"{name} of {recipe.workload} {recipe.size} on {recipe.gpu_type} is its recipe's in "
+            "Megatron-Bridge: leave it out."
+        )
 
 
 def _on_gpus(name: str, _: Any, recipe: Recipe) -> None:
@@ -32,7 +40,7 @@ def _on_gpus(name: str, _: Any, recipe: Recipe) -> None:
 
 
 def _with_tensor_parallelism(name: str, value: Any, recipe: Recipe) -> None:
-    if value and not isinstance(recipe.model, NamedRecipe) and recipe.parallelism.tensor == 1:
+    if value and recipe.parallelism.tensor == 1:
         raise UserError(
             f"{name} needs tensor parallelism, and {recipe.workload} {recipe.size} on {recipe.gpu_type} on "
             f"{recipe.gpus} GPUs has none: leave it out."
@@ -120,6 +128,9 @@ class PlanRequest(Frozen):
         "another process writes it. Goes with checkpoint and save_checkpoint. By default on GPUs, as "
         "upstream, and not on the CPU.",
         needs="With checkpoint or save_checkpoint",
+        sets_trainer=True,
+        only_in=Mode.CHECKPOINT_SAVE,
+        default_of=lambda recipe: recipe.gpu_type != "cpu",
     )
     profile: bool = option(
         "Profile and trace",
@@ -130,18 +141,21 @@ class PlanRequest(Frozen):
     profile_start: int | None = option(
         "Profile and trace",
         "Step at which profiling starts; by default the document's.",
+        only_in=Mode.PROFILE,
         ge=0,
         le=1_000_000,
     )
     profile_stop: int | None = option(
         "Profile and trace",
         "Step at which profiling stops; by default the document's.",
+        only_in=Mode.PROFILE,
         ge=1,
         le=1_000_000,
     )
     profile_ranks: str | None = option(
         "Profile and trace",
         "Ranks to profile; by default the document's.",
+        only_in=Mode.PROFILE,
         needs="With profile",
         pattern=NUMBERS_PATTERN,
         examples=["0"],
@@ -149,6 +163,7 @@ class PlanRequest(Frozen):
     gpu_metrics: bool = option(
         "Profile and trace",
         "Sample the GPUs' hardware counters in the profile, too; the cluster must allow it.",
+        only_in=Mode.PROFILE,
         default=False,
     )
     nccl_trace: bool = option(
@@ -187,7 +202,7 @@ class PlanRequest(Frozen):
         "Machines",
         "Record steps as CUDA graphs, or not; by default as the recipe does.",
         needs="On GPUs",
-        checks=(_on_gpus,),
+        checks=(_not_by_name, _on_gpus),
         sets_trainer=True,
     )
     tp_comm_overlap: bool | None = option(
@@ -195,7 +210,7 @@ class PlanRequest(Frozen):
         "Overlap tensor-parallel communication with matrix products, or not; by default as the recipe does. "
         "To turn it off is the documents' cure for watchdog time-outs on GB200.",
         needs="On GPUs, with tensor parallelism",
-        checks=(_on_gpus, _with_tensor_parallelism),
+        checks=(_not_by_name, _on_gpus, _with_tensor_parallelism),
         sets_trainer=True,
     )
     environment: dict[str, str] = option(
@@ -232,6 +247,11 @@ def option_fields() -> Mapping[str, FieldInfo]:
     for options in options_of_kinds().values():
         own |= {name: field for name, field in options.model_fields.items() if name not in own}
     return MappingProxyType(own)
+
+
+def options_only_in(mode: Mode) -> tuple[str, ...]:
+    """Return the names of the options that only runs of a mode have."""
+    return tuple(name for name, field in option_fields().items() if declaration(field).only_in is mode)
 
 
 @cache

@@ -10,7 +10,7 @@ from steptime.errors import UserError
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_time_limit
 from steptime.recipes.planning import plan
-from steptime.recipes.request import DICTIONARIES, PlanRequest, option_fields, parse_request
+from steptime.recipes.request import DICTIONARIES, PlanRequest, option_fields, options_only_in, parse_request
 
 
 def request_of(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
@@ -32,7 +32,8 @@ def request_of(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
         "window": request.window if loads else str(run.window),
     }
     if run.mode not in (Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD):
-        alone |= {"checkpoint": False, "async_save": None}  # of a plan's pair, not of its other runs
+        # Of a plan's pair, not of its other runs.
+        alone |= {"checkpoint": False, **dict.fromkeys(options_only_in(Mode.CHECKPOINT_SAVE))}
     if run.profile is not None:
         alone |= {"profile_start": run.profile.first_step, "profile_stop": run.profile.last_step}
     return request.model_copy(update=alone)
