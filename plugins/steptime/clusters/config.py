@@ -307,13 +307,13 @@ def load_cluster(name: str) -> ClusterConfig:
 
 def _of_its_kind(document: Document) -> tuple[ClusterConfig | None, list[Mistake]]:
     """The file as the model of its kind has it; None if it does not fit, and what is wrong with it."""
-    file, problems = document.fit(ClusterFile)
-    if file is None:
-        return None, problems
+    kind = document.value("kind")
+    if not isinstance(kind, str):
+        return None, document.fit(ClusterFile)[1]
     try:
-        model: type[ClusterConfig] = CLUSTER_KINDS.load(file.kind, "cluster").Config
+        model: type[ClusterConfig] = CLUSTER_KINDS.load(kind, "cluster").Config
     except UserError as error:
-        return None, [*problems, Mistake.of(error, "kind")]
+        return None, [Mistake.of(error, "kind")]
     return document.fit(model)
 
 
