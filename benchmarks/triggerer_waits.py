@@ -25,8 +25,8 @@ from figures import Figure, show
 from steptime import settings
 from steptime.airflow.connections import airflow_connection
 from steptime.clusters.base import Job, JobState
-from steptime.mini_slurm import daemons, login, service
-from steptime.mini_slurm.layout import SlurmLayout
+from steptime.mini_slurm import daemons, service
+from steptime.mini_slurm.layout import SlurmLayout, login_connection
 from steptime.recipes.models import Run
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
@@ -62,7 +62,7 @@ def mini_slurm(home: Path, interval_s: float) -> Iterator[SlurmLayout]:
     os.environ |= {"STEPTIME_HOME": str(home), "STEPTIME_CONFIG_DIR": str(home / "config")}
     try:
         layout, _ = service.up(home, lambda _: None)
-        ours = login.connection(layout)
+        ours = login_connection(layout)
         told = {"conn_type": "ssh", "host": ours.host, "port": ours.port, "login": ours.login}
         os.environ["AIRFLOW_CONN_MINI_SLURM"] = json.dumps({**told, "extra": dict(ours.extra)})
         yield layout

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from steptime.clusters.connections import Connection
-from steptime.mini_slurm import daemons, login, service
-from steptime.mini_slurm.layout import SlurmLayout
+from steptime.mini_slurm import daemons, service
+from steptime.mini_slurm.layout import SlurmLayout, login_command, login_connection
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class MiniSlurm:
     @property
     def login(self) -> Connection:
         """What Airflow would keep as the connection `mini_slurm`."""
-        return login.connection(self.layout)
+        return login_connection(self.layout)
 
     async def connections(self, name: str) -> Connection:
         """For `open_cluster(config, slurm.connections)`: every name is this cluster's login."""
@@ -42,7 +42,7 @@ class MiniSlurm:
     def ssh(self, *command: str, stdin: str = "") -> str:
         """What a command prints that is run through a login."""
         done = subprocess.run(
-            [*login.command(self.layout), shlex.join(command)],
+            [*login_command(self.layout), shlex.join(command)],
             input=stdin,
             capture_output=True,
             text=True,

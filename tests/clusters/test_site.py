@@ -17,7 +17,7 @@ from steptime.clusters.local.cluster import LocalConfig
 from steptime.clusters.runai.config import RunaiConfig
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
-from steptime.clusters.slurm.rank_command import Binding, bound
+from steptime.clusters.slurm.script import Binding, bound
 from steptime.recipes.models import Performance, Run
 from trainer import node_check as check_program
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from steptime.clusters.base import Staged
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import SlurmConfig
-from steptime.clusters.slurm.rank_command import profiled
+from steptime.clusters.slurm.script import profiled
 from steptime.clusters.slurm.submit import submit_command
 from steptime.errors import UserError
 from steptime.recipes.config_files import load_yaml_model

@@ -10,7 +10,7 @@ from slurm_service import MiniSlurm
 from stand_ins.trainer_python import STAND_IN_ON_SLURM
 
 from end_to_end.driving import Airflow, wait_until
-from steptime.mini_slurm.login import CONNECTION
+from steptime.mini_slurm.layout import CONNECTION
 from steptime.service import connection_file
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slurm, pytest.mark.timeout(2400)]

@@ -16,7 +16,8 @@ import slurm_faults
 from slurm_service import MiniSlurm
 
 from steptime.errors import SystemFailure
-from steptime.mini_slurm import daemons, login, processes, service
+from steptime.mini_slurm import daemons, processes, service
+from steptime.mini_slurm.layout import HOST_ALIAS, login_command
 
 pytestmark = pytest.mark.slurm
 
@@ -50,7 +51,7 @@ def idle_login(slurm: MiniSlurm) -> Iterator[subprocess.Popen[bytes]]:
         return {one.pid for one in processes.logins(slurm.layout)}
 
     before = pids()
-    ssh = [*login.command(slurm.layout)[:-1], "-N", login.HOST_ALIAS]
+    ssh = [*login_command(slurm.layout)[:-1], "-N", HOST_ALIAS]
     with subprocess.Popen(ssh, stderr=subprocess.DEVNULL) as client:
         try:
             eventually(lambda: bool(pids() - before), "a login")
@@ -277,6 +278,7 @@ import sys
 from pathlib import Path
 import psutil
 from steptime.mini_slurm import processes, service
+from steptime.mini_slurm.layout import login_command, HOST_ALIAS
 
 try:
     layout, _ = service.up(Path(sys.argv[1]), print)

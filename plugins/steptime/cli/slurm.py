@@ -72,7 +72,8 @@ def up(
     It runs as you, from Debian's packages; the command names those that are missing. All its state is
     below STEPTIME_HOME; its sshd listens on 127.0.0.1. It goes on when the terminal closes.
     """
-    from steptime.mini_slurm import login, service
+    from steptime.mini_slurm import layout as layouts
+    from steptime.mini_slurm import service
     from steptime.service import connection_file
     from steptime.settings import home
 
@@ -84,7 +85,7 @@ def up(
             ssh_host=ssh_host,
             plugstack=None if plugstack is None else plugstack.read_text(),
         )
-    connection_file.keep(login.connection(layout))
+    connection_file.keep(layouts.login_connection(layout))
     how = "runs already" if ran_already else f"is ready after {time.monotonic() - started:.0f} s"
     now = service.status(home())
     typer.echo(f"Slurm {how}\nlog in:     {now.ssh}\nSLURM_CONF: {now.slurm_conf}")
@@ -101,12 +102,13 @@ def down(
 
     The accounting is kept: the next 'steptime slurm up' knows the earlier jobs.
     """
-    from steptime.mini_slurm import login, service
+    from steptime.mini_slurm import layout as layouts
+    from steptime.mini_slurm import service
     from steptime.service import connection_file
     from steptime.settings import home
 
     with Phases() as phases:
-        connection_file.forget(login.CONNECTION)
+        connection_file.forget(layouts.CONNECTION)
         stopped = service.down(home(), phases.report, purge=purge)
     typer.echo("Slurm is stopped" if stopped else "Slurm was not running")
 

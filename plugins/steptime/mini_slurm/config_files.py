@@ -11,8 +11,18 @@ import jinja2
 
 from steptime.errors import SystemFailure
 from steptime.files import write_whole
-from steptime.mini_slurm import login
-from steptime.mini_slurm.layout import GPUS_PER_NODE, MARKER, NODES, SlurmLayout, program, search_path, user
+from steptime.mini_slurm.layout import (
+    GPUS_PER_NODE,
+    HOST_ALIAS,
+    MARKER,
+    NODES,
+    SlurmLayout,
+    host_key,
+    login_command,
+    program,
+    search_path,
+    user,
+)
 
 CLUSTER = "mini"
 """What Slurm calls the cluster in its accounting."""
@@ -40,8 +50,8 @@ def write_all(layout: SlurmLayout) -> None:
         "user": user(),
         "hostname": socket.gethostname().partition(".")[0],
         "address": _address(),
-        "ssh_command": shlex.join(login.command(layout)),
-        "host_alias": login.HOST_ALIAS,
+        "ssh_command": shlex.join(login_command(layout)),
+        "host_alias": HOST_ALIAS,
         "environment": _login_environment(layout),
     }
     for name in _FILES:
@@ -109,4 +119,4 @@ def _write_keys(layout: SlurmLayout) -> None:
                 env=layout.environment,
             )
     write_whole(ssh / "authorized_keys", (ssh / "id.pub").read_bytes(), mode=0o600)
-    write_whole(ssh / "known_hosts", f"[{layout.ssh_host}]:{layout.ports.sshd} {login.host_key(layout)}\n")
+    write_whole(ssh / "known_hosts", f"[{layout.ssh_host}]:{layout.ports.sshd} {host_key(layout)}\n")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from steptime.errors import SystemFailure
 from steptime.local_services import Announce, failed_start
-from steptime.mini_slurm import login, processes
+from steptime.mini_slurm import processes
 from steptime.mini_slurm.config_files import CLUSTER
-from steptime.mini_slurm.layout import NODES, SlurmLayout, program, user
+from steptime.mini_slurm.layout import NODES, SlurmLayout, login_command, program, user
 from steptime.waiting import poll_until
 
 ALL = ("munged", "mariadbd", "slurmdbd", "slurmctld", *(f"slurmd-{node}" for node in NODES), "sshd")
@@ -178,7 +178,7 @@ def _answers(layout: SlurmLayout, daemon: str) -> bool:
             case "slurmctld":
                 return _run(layout, "scontrol", "ping").returncode == 0
             case "sshd":
-                return _run(layout, *login.command(layout), "true").returncode == 0
+                return _run(layout, *login_command(layout), "true").returncode == 0
     except subprocess.TimeoutExpired:
         return False
     raise ValueError(daemon)

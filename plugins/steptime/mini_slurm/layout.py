@@ -1,4 +1,4 @@
-"""Where a mini Slurm keeps what it has, which ports it uses, and which Debian packages it needs."""
+"""Where a mini Slurm keeps what it has, its ports and its login, and which Debian packages it needs."""
 
 import hashlib
 import os
@@ -10,6 +10,7 @@ import tempfile
 from functools import cached_property
 from pathlib import Path
 
+from steptime.clusters.connections import Connection
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.files import write_whole
 from steptime.frozen import Frozen
@@ -19,6 +20,10 @@ NODES = tuple(f"node{number}" for number in range(1, 9))
 GPUS_PER_NODE = 8
 MARKER = "STEPTIME_SLURM"
 """The environment variable that every process of the cluster bears, and its jobs': the cluster's root."""
+
+CONNECTION = "mini_slurm"
+"""The name of the connection that `config/clusters/mini-slurm.yaml` asks for."""
+HOST_ALIAS = "mini-slurm"
 
 _LONGEST_ROOT = 60
 """Characters: a Unix socket's path may have 107, and slurmd's are longer than the root by up to 40."""
@@ -237,4 +242,30 @@ def _missing_packages(programs: list[str]) -> SystemFailure:
     return SystemFailure(
         f"the mini Slurm needs Debian packages that are not installed: {', '.join(packages)}. "
         f"Install them: {sudo}apt-get install --no-install-recommends {' '.join(packages)}"
+    )
+
+
+def login_command(layout: SlurmLayout) -> tuple[str, ...]:
+    """Return the ssh command that logs in; what is to run there is appended to it."""
+    return ("ssh", "-F", f"{layout.root}/etc/ssh_config", HOST_ALIAS)
+
+
+def host_key(layout: SlurmLayout) -> str:
+    """Return the public key that the cluster's sshd proves itself with: `ssh-ed25519 AAAA…`."""
+    return " ".join((layout.root / "ssh/host.pub").read_text().split()[:2])
+
+
+def login_connection(layout: SlurmLayout) -> Connection:
+    """Return the login, its extra fields named as Airflow's SSH provider names them."""
+    return Connection(
+        name=CONNECTION,
+        kind="ssh",
+        host=layout.ssh_host,
+        port=layout.ports.sshd,
+        login=user(),
+        extra={
+            "key_file": f"{layout.root}/ssh/id",
+            "host_key": host_key(layout),
+            "no_host_key_check": "false",
+        },
     )

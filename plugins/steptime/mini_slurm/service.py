@@ -11,9 +11,9 @@ from pydantic import Field
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
 from steptime.local_services import LOOPBACK, Announce, is_free, one_at_a_time
-from steptime.mini_slurm import config_files, daemons, login, processes
+from steptime.mini_slurm import config_files, daemons, processes
 from steptime.mini_slurm import layout as layouts
-from steptime.mini_slurm.layout import NODES, SlurmLayout
+from steptime.mini_slurm.layout import NODES, SlurmLayout, login_command
 from steptime.waiting import poll_until
 
 _LOCK_TIMEOUT_S = 120
@@ -113,7 +113,7 @@ def status(home: Path) -> SlurmStatus:
         nodes=dict(nodes),
         jobs=dict(jobs),
         ports=layout.ports.by_daemon(),
-        ssh=shlex.join(login.command(layout)),
+        ssh=shlex.join(login_command(layout)),
         slurm_conf=str(layout.slurm_conf),
         problem=problem,
     )

@@ -20,9 +20,17 @@ from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.slurm.checks import slurm_checks
 from steptime.clusters.slurm.commands import Silent, SlurmCommands
 from steptime.clusters.slurm.config import SlurmConfig
-from steptime.clusters.slurm.end_record import end_record_path, read_end_record, status_by_script
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
-from steptime.clusters.slurm.states import PREEMPTED, REVOKED, JobRecord, read_squeue, status_of
+from steptime.clusters.slurm.states import (
+    PREEMPTED,
+    REVOKED,
+    JobRecord,
+    end_record_path,
+    read_end_record,
+    read_squeue,
+    status_by_script,
+    status_of,
+)
 from steptime.clusters.slurm.submit import SUBMIT_TIMEOUT_S, refused, submit_command
 from steptime.errors import OutOfReach, SystemFailure, UserError, shown
 from steptime.frozen import Frozen

@@ -1,25 +1,60 @@
 """What `job.sh.j2` needs: the job's #SBATCH options, srun's options, and the command of a rank.
 
 Slurm itself reads the #SBATCH lines, so every option there is of one strict form. What makes up a job's
-identity (its name, log, folder and time limit) is not here: the backend passes it on the command line.
+identity (its name, log, folder and time limit) is not here: the backend passes it on the command line. Each
+rank binds itself inside its container, as with the launchers of the recipe documents.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.clusters.base import Staged
 from steptime.clusters.containers import LaunchCommand
 from steptime.clusters.jobscript import program_of
-from steptime.clusters.slurm.end_record import end_record_path
 from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command
 from steptime.clusters.slurm.options import SlurmOptions, check_form
-from steptime.clusters.slurm.rank_command import PROFILE_FOLDER, binding_of, bound, profiled, wants_nsight
-from steptime.clusters.slurm.site import Site
+from steptime.clusters.slurm.site import NumaBinding, Site
+from steptime.clusters.slurm.states import end_record_path
 from steptime.errors import UserError
 from steptime.recipes.gpus import load_gpu_type
 from steptime.recipes.models import Recipe, Run
+
+PROFILE_FOLDER = "nsys_profile"
+"""Below the job's folder, as in the recipe documents."""
+
+_METRICS_ON_FIRST = 'if [ "$SLURM_LOCALID" = 0 ]; then set -- {option}=all "$@"; fi; '
+"""Only one process of a node can sample its GPUs' counters."""
+_WHERE_INSTALLED = (
+    'if command -v nsys >/dev/null; then export STEPTIME_NSIGHT=1; {metrics}exec nsys profile "$@"; fi; '
+    'while [[ $1 == --* ]]; do shift; done; exec "$@"'
+)
+"""The options of Nsight Systems and the command are passed as arguments, never as text. If the image has no
+nsys, only the command runs, and without the variable the trainer uses torch's profiler."""
+_REPORT = "profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}"
+"""Name of a rank's report if the document gives none."""
+
+
+class Binding(NamedTuple):
+    """What the ranks of a run are bound to."""
+
+    ranks_per_numa_node: int
+    priority_cores: bool = False
+    """Also to two cores of the rank's own, as upstream does on B300: 16 and 17 for local rank 1."""
+
+
+_NODE = 'node=$((SLURM_LOCALID / $1)); shift; bind=("--cpunodebind=$node" "--membind=$node"); '
+_PRIORITY_CORES = 'bind+=("--physcpubind=$((SLURM_LOCALID * 16)),$((SLURM_LOCALID * 16 + 1))"); '
+_RUN = (
+    # Tried first: a rank that cannot be bound still trains, and logs why it is not bound.
+    'if said=$(numactl "${bind[@]}" true 2>&1); then '
+    'STEPTIME_NUMA_NODE=$node exec numactl "${bind[@]}" "$@"; fi; '
+    'read -r why <<<"$said"; '
+    'echo "steptime: rank $SLURM_PROCID is not bound to NUMA node $node: $why" >&2; exec "$@"'
+)
+"""The command is passed as arguments, never as text: ranks per NUMA node, then what to run. The trainer
+counts the bound ranks by the variable."""
 
 _OF_PYTHON = ("PYTHONHOME", "PYTHONPATH")
 _OF_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -165,3 +200,49 @@ def _started(
     return LaunchCommand(
         srun_options=(f"--mpi={site.mpi_of_images}", *started.srun_options), command=started.command
     )
+
+
+def binding_of(run: Run, numa_binding: NumaBinding) -> Binding | None:
+    """Return what a run's ranks are bound to on a cluster, or None. A site's own number binds no cores."""
+    if isinstance(numa_binding, int):
+        return Binding(numa_binding)
+    published = run.performance.ranks_per_numa_node
+    if numa_binding == "none" or published is None:
+        return None
+    return Binding(published, run.performance.priority_cores)
+
+
+def bound(command: Sequence[str], binding: Binding | None) -> tuple[str, ...]:
+    """Return the command with its rank bound; unchanged if `binding` is None."""
+    if binding is None:
+        return tuple(command)
+    text = f"{_NODE}{_PRIORITY_CORES if binding.priority_cores else ''}{_RUN}"
+    return ("bash", "-c", text, "numactl", str(binding.ranks_per_numa_node), *command)
+
+
+def wants_nsight(run: Run) -> bool:
+    """Return whether Nsight Systems starts the ranks, if installed: for profile runs on GPUs."""
+    return run.profile is not None and run.recipe.gpu_type != "cpu"
+
+
+def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
+    """Wrap the command in Nsight Systems if this is a profile run on GPUs.
+
+    Every rank is started under it. The ranks to be profiled start the capture at the first step
+    (cudaProfilerStart), and only they write a report.
+    """
+    if run.profile is None or not wants_nsight(run):
+        return tuple(command)
+    nsight = run.profile.nsight
+    options = (
+        "--sample=none",
+        f"--trace={','.join(nsight.trace)}",
+        f"--output={PROFILE_FOLDER}/{nsight.report or _REPORT}",
+        "--force-overwrite=true",
+        "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop",
+        *nsight.options,
+    )
+    metrics = _METRICS_ON_FIRST.format(option=nsight.gpu_metrics_option) if run.profile.gpu_metrics else ""
+    start = _WHERE_INSTALLED.format(metrics=metrics)
+    return ("bash", "-c", start, "nsys", *options, *command)

@@ -9,7 +9,6 @@ from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import split_address
 from steptime.clusters.slurm.node_check import NodeCheck
 from steptime.clusters.slurm.options import SlurmOptions, check_of_every_job
-from steptime.clusters.slurm.rank_command import NumaBinding
 from steptime.errors import UserError, shown
 from steptime.plug_points import CONTAINERS
 from steptime.recipes.config_files import check_each
@@ -22,6 +21,10 @@ _PERMITTED = {
     "qos": "permitted_qos",
 }
 """Options of sbatch that a cluster's file may have a list for, and its field."""
+
+
+NumaBinding = Literal["auto", "none"] | PositiveInt
+"""`auto`: as published; `none`: never; a number: how many neighbouring local ranks share a NUMA node here."""
 
 
 class Site(ClusterConfig):
