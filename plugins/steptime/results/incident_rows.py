@@ -43,8 +43,8 @@ def write(connection: "Connection", incident_id: int | None, values: Mapping[str
     from steptime.results.schema import incidents as table
 
     if incident_id is None:
-        added = connection.execute(table.insert().returning(table.c.id), dict(values))
-        return int(added.scalar_one())
+        (added,) = connection.execute(table.insert(), dict(values)).inserted_primary_key  # type: ignore[misc]
+        return int(added)
     connection.execute(table.update().where(table.c.id == incident_id).values(**values))
     return incident_id
 

@@ -61,9 +61,10 @@ def keep_measured(url: str, result: Result, then: "Then") -> bool:
         was_published = connection.scalar(
             select(runs.c.id).where(schema.is_valid, runs.c.job_name == result.job.name)
         )
-        run_id = connection.scalar(_upsert(connection.dialect.name), run)
-        if run_id is None:
+        if not connection.execute(_upsert(connection.dialect.name), run).rowcount:
             return False
+        # Not by RETURNING, which SQLAlchemy 1.4 does not have for SQLite.
+        run_id = connection.execute(select(runs.c.id).where(runs.c.job_name == result.job.name)).scalar_one()
         for table, rows in children.items():
             _replace_rows(connection, table, run_id, rows)
         first = insert(connection.dialect.name, schema.records).values(run_id=run_id, **record)
@@ -140,7 +141,7 @@ def _locked_row(connection: "Connection", job_name: str) -> dict[str, Any]:
 
 @cache
 def _upsert(dialect: str) -> Any:
-    """What inserts a run or replaces it, and gives its id, or None if the same content is there already.
+    """Return what inserts a run or replaces it; no row is changed if the same content is there already.
 
     Cached: to build it takes longer than to insert a run.
     """
@@ -152,7 +153,7 @@ def _upsert(dialect: str) -> Any:
         index_elements=[runs.c.job_name],
         set_={name: added.excluded[name] for name in names if name != "job_name"},
         where=runs.c.content_sha256 != added.excluded.content_sha256,
-    ).returning(runs.c.id)
+    )
 
 
 def _replace_rows(
