@@ -28,8 +28,8 @@ OF_SECONDS = {
 }
 """Long enough to be struck while it trains."""
 WAIT = "performance.wait"
-_STEPS_CAME = re.compile(r"step 0 of 0-\d+|steps 0-\d+ of 0-\d+")
-"""Several that come at once are one line."""
+_STEPS_CAME = re.compile(r"steps? \d+(-\d+)? of 0-\d+")
+"""Several that come at once are one line; the first ones are not shown if they came long before."""
 
 
 @pytest.fixture(autouse=True)
