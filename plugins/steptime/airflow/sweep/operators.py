@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from inspect import signature
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import BaseOperator, Context
 
 from steptime.airflow import sentences
@@ -131,8 +132,11 @@ class StageSweepOperator(BaseOperator):
 
 def approval(checked: Any) -> ApproveSweepOperator:
     """Make the task that asks. An unanswered request ends before the next week's sweep."""
+    # Airflow 3.1 pins a standard provider that has another name for it.
+    known = signature(HITLOperator.__init__).parameters
+    limit = "response_timeout" if "response_timeout" in known else "execution_timeout"
     return ApproveSweepOperator(
-        task_id=APPROVAL_TASK, checked=checked, response_timeout=timedelta(days=6), retries=0
+        task_id=APPROVAL_TASK, checked=checked, retries=0, **{limit: timedelta(days=6)}
     )
 
 
