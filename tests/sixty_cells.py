@@ -244,7 +244,6 @@ def _ran(make_result: MakeResult) -> dict[str, Any]:
     made_by = make_result().submitted.made_by
     of_sweep = {
         "sweep": "weekly",
-        "sweep_run": f"{SWEEP_DAG}/first",
         "dag_id": SWEEP_DAG,
         "dag_run_id": "first",
         "environment": {"NVTE_FUSED_ATTN": "1", "NCCL_DEBUG": "WARN"},
@@ -325,8 +324,7 @@ def _rows(connection: sqlite3.Connection, runs: Sequence[Made], now: float) -> I
         dag_run_id = f"week-{made.week:02}"
         ran = {"job_name": made.job_name, "submitted_at": at, "dag_run_id": dag_run_id}
         ends = {"started_at": at + queued, "ended_at": at + queued + took}
-        sweep_run = f"{SWEEP_DAG}/{dag_run_id}"
-        content = _record(records[made.cell], made, ends, {"dag_run_id": dag_run_id, "sweep_run": sweep_run})
+        content = _record(records[made.cell], made, ends, {"dag_run_id": dag_run_id})
         sha256 = hashlib.sha256(content.encode()).hexdigest()
         yield ran | ends | {
             "run_id": run_id,
@@ -338,7 +336,6 @@ def _rows(connection: sqlite3.Connection, runs: Sequence[Made], now: float) -> I
             "queue_wait_s": queued,
             "gpu_hours": like["gpus"] * took / 3600,
             "nodes": ", ".join(made.nodes),
-            "sweep_run": sweep_run,
             "log_path": f"/lustre/experiments/{made.job_name}/{like['log_path'].rpartition('/')[2]}",
             "published_at": ends["ended_at"],
             "content_sha256": hashlib.sha256(made.job_name.encode()).hexdigest(),

@@ -159,7 +159,7 @@ def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
     assert sweep.state == "success"
 
     rows = watched.results()
-    slow = [row for row in rows if row["sweep_run"] == f"{sweep.dag_id}/{sweep.dag_run_id}"]
+    slow = [row for row in rows if (row["dag_id"], row["dag_run_id"]) == (sweep.dag_id, sweep.dag_run_id)]
     first, *fresh = sorted(slow, key=lambda row: float(row["submitted_at"]))
     mean = statistics.fmean(usual)
     slowed = [f"{row['steady_step_time_s']:.4f} s on {row['nodes']}" for row in (first, *fresh)]

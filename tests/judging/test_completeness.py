@@ -49,8 +49,7 @@ def run(
     **options: Any,
 ) -> Result:
     """A run of the cell `tiny·fp32·GPUS`, `week` weeks ago; with a cause one that failed."""
-    of_sweep = {"sweep": sweep, "sweep_run": sweep and f"llama31/{week}"}
-    made_by = make_result("x", dag_run_id=str(week)).submitted.made_by.model_copy(update=of_sweep)
+    made_by = make_result("x", dag_run_id=str(week)).submitted.made_by.model_copy(update={"sweep": sweep})
     name = f"tiny-{gpus}-{week}-{attempt}{sweep or ''}"
     at = NOW - 3600 - week * WEEK_S + 60 * attempt
     made = make_result(

@@ -64,7 +64,7 @@ def test_it_says_what_the_comparison_says(half_a_year: Store, tmp_path: Path) ->
 
 
 def of_sweep(make_result: MakeResult, job_name: str, week: str, **options: Any) -> Result:
-    ran = {"sweep": "nightly", "sweep_run": f"scaling_sweep/{week}"}
+    ran = {"sweep": "nightly", "dag_id": "scaling_sweep"}
     made_by = make_result("x", dag_run_id=week).submitted.made_by.model_copy(update=ran)
     return make_result(job_name, made_by=made_by, **options)
 
@@ -85,7 +85,7 @@ def test_the_newest_run_of_a_sweep(
     report(tmp_path / "sweep.html", "--sweep", "nightly")
 
     asked = [statement for statement, _ in statements]
-    counted = [sum(f"runs.{column} = " in one for one in asked) for column in ("sweep", "sweep_run")]
+    counted = [sum(f"runs.{column} = " in one for one in asked) for column in ("sweep", "dag_run_id")]
     assert counted == [2, 1], "its runs are read once, and once those of the weeks before"
     text = (tmp_path / "sweep.html").read_text()
     assert "<h1>steptime: sweep nightly</h1>" in text

@@ -41,7 +41,7 @@ def make(make_result: MakeResult) -> MakeResult:
 
     def run(name: str, gpus: int, rate: float = 1.0, *, together: str = "one", **options: Any) -> Result:
         made_by = make_result("x").submitted.made_by.model_copy(
-            update={"sweep": "weekly", "sweep_run": together, "dag_id": "llama31", "dag_run_id": name}
+            update={"sweep": "weekly", "dag_id": "llama31", "dag_run_id": together}
         )
         given: dict[str, Any] = {"step_times": [1 / rate] * 20, "made_by": made_by, **options}
         return make_result(name, gpus=gpus, **given)
@@ -263,7 +263,7 @@ def test_a_run_that_differs_in_anything_but_its_gpus_is_of_another_family(
 
 def test_a_run_of_no_dag_and_no_sweep_is_by_itself(store: Store, make: MakeResult) -> None:
     of_nobody = make("x", 1).submitted.made_by.model_copy(
-        update=dict.fromkeys(("dag_id", "dag_run_id", "sweep", "sweep_run"))
+        update=dict.fromkeys(("dag_id", "dag_run_id", "sweep"))
     )
     for number, gpus in enumerate((1, 2)):
         publish(store, make(f"of-{gpus}", gpus, 1 / gpus, made_by=of_nobody, submitted_at=1e9 + number))
@@ -330,7 +330,7 @@ def measured(number: int, rate: float, **spread: int) -> dict[str, Any]:
     own = SPREAD | spread
     return {
         **{"id": number, "job_name": f"job-{number}", "submitted_at": float(number)},
-        **{"dag_run_id": "r", "sweep_run": "s", "tokens_per_s_per_gpu": rate, "state": "valid"},
+        **{"dag_run_id": "r", "tokens_per_s_per_gpu": rate, "state": "valid"},
         **own,
         "gpus": math.prod(own[way] for way in WAYS),
     }
@@ -349,7 +349,7 @@ def test_runs_that_are_spread_otherwise_are_no_repeats() -> None:
 
 
 def test_runs_of_one_dag_run_are_measured_together_without_a_sweep() -> None:
-    two, one = (measured(number, 1.0, data_parallel=2 - number) | {"sweep_run": None} for number in (0, 1))
+    two, one = (measured(number, 1.0, data_parallel=2 - number) for number in (0, 1))
     assert efficiency.efficiencies([two, one])[0]["scaling_base_jobs"] == "job-1", "though that came later"
     of_another = one | {"dag_run_id": "another"}
     assert efficiency.efficiencies([two, of_another]) == {}
@@ -375,7 +375,7 @@ def test_an_interval_is_the_same_each_time() -> None:
 def test_each_sweep_has_its_own_interval() -> None:
     rows = [
         measured(number, 1.0 + 0.01 * (number % 3) - (number >= 9) * 0.2, data_parallel=1 + number // 3 % 2)
-        | {"sweep_run": "st"[number // 6]}
+        | {"dag_run_id": "st"[number // 6]}
         for number in range(12)
     ]
     found = efficiency.efficiencies(rows)
@@ -397,8 +397,7 @@ def test_each_sweep_has_its_own_interval() -> None:
 )
 def test_the_base_of_a_scale_alone_is_of_the_nearest_week(runs: list[tuple[int, int]], base: int) -> None:
     rows = [
-        measured(number, 1.0, data_parallel=gpus)
-        | {"sweep_run": None, "dag_run_id": str(number), "submitted_at": day * DAY_S}
+        measured(number, 1.0, data_parallel=gpus) | {"dag_run_id": str(number), "submitted_at": day * DAY_S}
         for number, (gpus, day) in enumerate(runs)
     ]
     assert efficiency.efficiencies(rows)[len(runs) - 1]["scaling_base_jobs"] == f"job-{base}"

@@ -24,10 +24,8 @@ def make(make_result: MakeResult) -> MakeResult:
     """Makes a run of a DAG run, or of a cell of a sweep."""
 
     def run(name: str, dag: str = "llama31", dag_run: str = "r", **options: Any) -> Result:
-        sweep_run = options.pop("sweep_run", None)
-        ours = make_result("x").submitted.made_by.model_copy(
-            update={"dag_id": dag, "dag_run_id": dag_run, "sweep": sweep_run and "s", "sweep_run": sweep_run}
-        )
+        of_dag_run = {"dag_id": dag, "dag_run_id": dag_run, "sweep": options.pop("sweep", None)}
+        ours = make_result("x").submitted.made_by.model_copy(update=of_dag_run)
         return make_result(name, made_by=ours, **options)
 
     return run
@@ -41,8 +39,8 @@ def store(tmp_path: Path, make: MakeResult) -> Store:
         make("one-1", dag_run="one", gpus=1, submitted_at=1e9),
         make("one-2", dag_run="one", gpus=2, submitted_at=1e9 + 1),
         make("two-2", dag_run="two", gpus=2, submitted_at=1e9 + 2),
-        make("cell-1", "weekly", "w", gpus=1, sweep_run="weekly/w", submitted_at=1e9 + 3),
-        make("cell-4", "weekly", "w", gpus=4, sweep_run="weekly/w", submitted_at=1e9 + 9),
+        make("cell-1", "weekly", "w", gpus=1, sweep="s", submitted_at=1e9 + 3),
+        make("cell-4", "weekly", "w", gpus=4, sweep="s", submitted_at=1e9 + 9),
         make("save", dag_run="two", gpus=4, mode=Mode.CHECKPOINT_SAVE, submitted_at=1e9 + 5),
         make("bad", dag_run="two", gpus=8, verdict=BAD, submitted_at=1e9 + 6),
         make("secret-1", "secret", "s", gpus=1, size="small", submitted_at=1e9 + 7),
@@ -91,7 +89,7 @@ def test_what_is_selected_by_tells_nothing_of_runs_that_a_reader_may_not_read(
 def test_the_newest_run_of_a_sweep_counts_if_it_was_rejected(store: Store, make: MakeResult) -> None:
     assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-1", "cell-4"]
     assert store.newest_sweep_run("another") == []
-    bad = make("cell-8", "bad", "c", gpus=8, sweep_run="weekly/x", verdict=BAD, submitted_at=1e9 + 10)
+    bad = make("cell-8", "bad", "c", gpus=8, sweep="s", verdict=BAD, submitted_at=1e9 + 10)
     stored.write(store, bad)
     assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-8"], "rejected, and the newest"
     store.require("dag_id", "bad", "a DAG with nothing but rejected runs")

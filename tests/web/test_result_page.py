@@ -85,7 +85,6 @@ def weekly_sweep(store: Store, make_result: Callable[..., Result], auth_manager:
             usual = make_result(run, dag_run_id=f"week-{week}")
             of_sweep = {
                 "sweep": "nightly",
-                "sweep_run": f"scaling_sweep/week-{week}",
                 "dag_id": "scaling_sweep",
             }
             made_by = usual.submitted.made_by.model_copy(update=of_sweep)
@@ -128,7 +127,7 @@ def test_cells_of_a_sweep_stand_below_it_with_what_they_took(page: Page) -> None
 def test_runs_are_selected_by_their_sweep(
     page: Page, store: Store, make_result: Callable[..., Result]
 ) -> None:
-    made_by = make_result("x").submitted.made_by.model_copy(update={"sweep": "hourly", "sweep_run": "s/1"})
+    made_by = make_result("x").submitted.made_by.model_copy(update={"sweep": "hourly"})
     stored.write(store, make_result("of-another", made_by=made_by))
     frame = opened(page)
     frame.locator("#filter-sweep").select_option("hourly")

@@ -91,12 +91,6 @@ class RoomTrigger(WaitingTrigger):
         return TriggerEvent({"job": self.job})  # type: ignore[no-untyped-call]
 
 
-def dag_run_of(context: Context) -> str:
-    """Return the task's DAG run, as `dag_id/run_id`."""
-    ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}"
-
-
 class Refused(SystemExit):
     """Refuses what somebody asked for, with a sentence that the task has logged as an error.
 

@@ -19,7 +19,6 @@ from steptime.airflow.base import (
     RunOperator,
     airflow_errors,
     as_json,
-    dag_run_of,
     place_of,
 )
 from steptime.airflow.budgets import reserve
@@ -258,7 +257,6 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
                 task_id=f"{place.task_group}.wait",
                 map_index=place.map_index,
                 sweep=None if cell is None else cell.sweep,
-                sweep_run=None if cell is None else dag_run_of(context),
             ),
         )
 

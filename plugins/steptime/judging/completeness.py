@@ -329,9 +329,10 @@ def _cells_of_sweeps(ran: Iterable[Row], before: Iterable[Row], now: float | Non
 
 def _is_overdue(rows: Iterable[Row], now: float) -> bool:
     """Whether a sweep has not begun for longer than between its runs; once a week if only one is known."""
-    began: dict[str, float] = {}
+    began: dict[tuple[str, str], float] = {}
     for row in rows:
-        began[row["sweep_run"]] = min(row["submitted_at"], began.get(row["sweep_run"], now))
+        dag_run = (row["dag_id"], row["dag_run_id"])
+        began[dag_run] = min(row["submitted_at"], began.get(dag_run, now))
     starts = sorted(began.values())
     longest = max((after - one for one, after in pairwise(starts)), default=WEEK_S)
     return now - starts[-1] > _OVERDUE * longest

@@ -423,12 +423,6 @@ COLUMNS = (
         in_events=True,
     ),
     Column(
-        "sweep_run",
-        "text",
-        "DAG run of that sweep, `dag_id/run_id`.",
-        lambda result: result.submitted.made_by.sweep_run,
-    ),
-    Column(
         "log_path", "text", "The training log on its cluster.", lambda result: result.log.path, required=True
     ),
     Column(

@@ -30,7 +30,7 @@ _FAMILY = (*of_series("model", "variant", "mode"), "dag_id")
 _REPEATED = (*of_series("spread"), "global_batch_size", "micro_batch_size")
 """What repeats of a run have in common, beside the family; how many GPUs these are follows from it."""
 _READ = (
-    *("id", "job_name", "submitted_at", "gpus", "tokens_per_s_per_gpu", "dag_run_id", "sweep_run"),
+    *("id", "job_name", "submitted_at", "gpus", "tokens_per_s_per_gpu", "dag_run_id"),
     *(*_FAMILY, *_REPEATED, *COMPUTED),
 )
 _RESAMPLES = 2000
@@ -166,11 +166,11 @@ def _smallest(rows: Iterable[Row]) -> list[Row]:
 
 
 def _together(row: Row) -> Any:
-    """What the runs of one sweep run or DAG run have in common; a run of neither is by itself.
+    """What the runs of one DAG run have in common; a run of none is by itself.
 
     Of one family, and so of one DAG: the run's id alone names it.
     """
-    return row["sweep_run"] or row["dag_run_id"] or ("", row["job_name"])
+    return row["dag_run_id"] or ("", row["job_name"])
 
 
 def _repeated(row: Row) -> tuple[Any, ...]:

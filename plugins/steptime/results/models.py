@@ -259,8 +259,6 @@ class Provenance(Frozen):
     map_index: int | None = None
     sweep: str | None = None
     """The sweep that it is a cell of; None outside of sweeps."""
-    sweep_run: str | None = None
-    """The sweep's own DAG run, `dag_id/run_id`."""
     origin: str | None = None
     """Name of the archive, folder or log that the run was imported from; None for a run of this steptime."""
 

@@ -55,7 +55,6 @@ runs = Table(
     ),
     Column("content_sha256", Text, nullable=False),
     Index(None, "dag_id", "dag_run_id"),
-    Index(None, "sweep_run"),
     Index(None, "submitted_at"),
 )
 

@@ -55,7 +55,8 @@ class Store:
     def newest_sweep_run(self, sweep: str) -> list[dict[str, Any]]:
         """Return the runs of a sweep's newest DAG run in reading order, rejected ones included."""
         last = self.results(sweep=sweep, include_rejected=True, limit=1)
-        return self.in_reading_order(sweep_run=last[0]["sweep_run"], include_rejected=True) if last else []
+        of_dag_run = {name: row[name] for row in last for name in ("dag_id", "dag_run_id")}
+        return self.in_reading_order(**of_dag_run, include_rejected=True) if last else []
 
     def results(
         self,
@@ -128,7 +129,7 @@ class Store:
 
         from steptime.results.schema import is_valid, runs
 
-        together = func.coalesce(runs.c.sweep_run, runs.c.dag_id + "/" + runs.c.dag_run_id)
+        together = runs.c.dag_id + "/" + runs.c.dag_run_id
         newest = func.max(runs.c.submitted_at).label("submitted_at")
         query = (
             select(together.label("together"), newest, func.count().label("runs"))

@@ -33,7 +33,6 @@ def of_sweep(result: Result, cell: str) -> Result:
         "dag_id": SweepTask.dag_id,
         "dag_run_id": SweepTask.run_id,
         "sweep": "night",
-        "sweep_run": f"{SweepTask.dag_id}/{SweepTask.run_id}",
     }
     made_by = submitted.made_by.model_copy(update=of_it)
     run = submitted.run.model_copy(update={"cell": cell})

@@ -73,7 +73,7 @@ def test_all_cells_are_trained_in_one_dag_run(run_sweep: Callable[..., Any]) -> 
     assert dag_run.state == "success"
     rows = Store().runs_of("any_sweep", dag_run.run_id)
     assert {row["state"] for row in rows} == {"valid"}
-    assert {(row["sweep"], row["sweep_run"]) for row in rows} == {("night", f"any_sweep/{dag_run.run_id}")}
+    assert {(row["sweep"], row["dag_run_id"]) for row in rows} == {("night", dag_run.run_id)}
     assert len({row["job_name"] for row in rows}) == len(rows) == 5
     assert sorted((row["workload"], row["label"]) for row in rows) == [
         ("llama3.1-25.04", "tiny·fp32·1"),

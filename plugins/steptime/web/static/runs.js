@@ -147,7 +147,7 @@ function summariseShown() {
 function byDagRun(all) {
   const groups = new Map();
   for (const row of all) {
-    const key = row.sweep_run ?? (row.dag_run_id == null ? row.job_name : `${row.dag_id}/${row.dag_run_id}`);
+    const key = row.dag_run_id == null ? row.job_name : `${row.dag_id}/${row.dag_run_id}`;
     if (!groups.has(key)) groups.set(key, { rows: [], latest: 0 });
     const group = groups.get(key);
     group.rows.push(row);
@@ -159,13 +159,12 @@ function byDagRun(all) {
 }
 
 function groupRow({ rows: all, latest }, columns, when) {
-  const { sweep, sweep_run: sweepRun, ...row } = all[0];
-  const [dag, ...run] = (sweepRun ?? `${row.dag_id ?? ""}/${row.dag_run_id}`).split("/");
-  const address = dagRunAddress({ dag_id: dag, dag_run_id: run.join("/") });
-  const name = address ? airflowLink(address, run.join("/"), sweepRun ? "The DAG run of the sweep" : "The DAG run") : element("span", {}, row.dag_run_id);
+  const { sweep, dag_id: dag, dag_run_id: run } = all[0];
+  const address = dagRunAddress({ dag_id: dag, dag_run_id: run });
+  const name = address ? airflowLink(address, run, sweep ? "The DAG run of the sweep" : "The DAG run") : element("span", {}, run);
   const summary = `${runsOf(all.length)}, submitted ${when(latest)}${costOf(all)}`;
   return element("tr", { className: "group" }, element("th", { colSpan: columns.length, scope: "rowgroup" },
-    element("div", {}, sweepRun ? `sweep ${sweep} · ` : dag && `${dag} · `, name, element("small", {}, summary))));
+    element("div", {}, sweep ? `sweep ${sweep} · ` : dag && `${dag} · `, name, element("small", {}, summary))));
 }
 
 /** The GPU-hours of these runs together, and how long they waited in the queue at most. */

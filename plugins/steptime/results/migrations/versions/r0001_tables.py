@@ -141,7 +141,6 @@ def upgrade() -> None:
         sa.Column("task_id", sa.Text(), nullable=True),
         sa.Column("map_index", sa.Integer(), nullable=True),
         sa.Column("sweep", sa.Text(), nullable=True),
-        sa.Column("sweep_run", sa.Text(), nullable=True),
         sa.Column("log_path", sa.Text(), nullable=False),
         sa.Column("origin", sa.Text(), nullable=True),
         sa.Column("published_at", sa.Float(53), nullable=True),
@@ -151,7 +150,6 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_runs_dag_id_dag_run_id"), "runs", ["dag_id", "dag_run_id"], unique=False)
     op.create_index(op.f("ix_runs_submitted_at"), "runs", ["submitted_at"], unique=False)
-    op.create_index(op.f("ix_runs_sweep_run"), "runs", ["sweep_run"], unique=False)
     op.create_table(
         "accepted_levels",
         sa.Column("run_id", sa.Integer(), nullable=False),
