@@ -28,9 +28,9 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 
 from steptime.airflow import base, installation
+from steptime.airflow.base import DELETED
 from steptime.airflow.dag_builder import training_dag
 from steptime.airflow.sensors import TrainingSensor
-from steptime.airflow.states import DELETED
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Staged
 from steptime.clusters.config import load_cluster

@@ -12,8 +12,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.utils.state import TaskInstanceState
 from end_to_end.driving import wait_until
 
-from steptime.airflow.base import is_taken_away
-from steptime.airflow.states import DELETED
+from steptime.airflow.base import DELETED, is_taken_away
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.runs import ledger

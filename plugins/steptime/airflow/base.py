@@ -19,7 +19,6 @@ from pydantic_core import from_json
 from steptime.airflow.connections import open_cluster, patiently
 from steptime.airflow.installation import own_ids
 from steptime.airflow.notifications import Event, notify
-from steptime.airflow.states import DELETED, state_of
 from steptime.airflow.versions import AirflowException, AirflowFailException, TaskDeferred, never_retry
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
@@ -39,6 +38,8 @@ can take the task for one that was killed, and fails it."""
 _KILL_WITHIN_S = 4.0
 """Airflow sends SIGKILL 5 s after SIGTERM."""
 _ASKED_AGAIN_AFTER_S = 0.5
+DELETED = "deleted"
+"""Instead of the state of a task instance that is not there any more."""
 _TAKEN_AWAY = (DELETED, "success", "failed", "skipped", "removed", "upstream_failed")
 """States of a task that was deleted or has ended. In all others, cleared included, it will go on."""
 
@@ -251,7 +252,7 @@ def is_taken_away(
     for moment_s in (0, _ASKED_AGAIN_AFTER_S):
         time.sleep(moment_s)
         try:
-            state = state_of(ti)
+            state = _state_of(ti)
         except AirflowRuntimeError as error:
             info(f"Airflow cannot be asked about this task, so job {job_name} goes on: {error}")
             return False
@@ -263,6 +264,22 @@ def is_taken_away(
             return False
     info(f"the task was taken away ({state}): cancelling job {job_name}")
     return True
+
+
+def _state_of(ti: RuntimeTaskInstanceProtocol) -> str | None:
+    """Return a task instance's state: None before it begins and once it is cleared, or DELETED.
+
+    For tasks and for triggers. Raises AirflowRuntimeError if Airflow does not answer.
+    """
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    states = RuntimeTaskInstance.get_task_states(
+        dag_id=ti.dag_id,
+        task_ids=[ti.task_id],
+        run_ids=[ti.run_id],
+        map_index=-1 if ti.map_index is None else ti.map_index,
+    )
+    return next(iter(states.get(ti.run_id, {}).values()), DELETED)
 
 
 async def cancel(cluster_name: str, job_name: str) -> None:
