@@ -24,6 +24,7 @@ import stored
 
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.judging.detection import FRESH_RUNS, Standing, judge
+from steptime.judging.incident_updates import update_incidents
 from steptime.judging.judgements import accept, judge_all
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
 from steptime.recipes.models import Mode, Run
@@ -420,5 +421,6 @@ def make_stores(first: Path, beside: Path, seed: int, now: float) -> Stores:
             level = Made(ACCEPTED, ACCEPTED_FROM, 0, 1.0, ()).job_name
             accept(store, level, note="gradients are checked now", accepted_by="ada", now=now - 9 * WEEK_S)
         judge_all(store)
+        update_incidents(store, now=now)
         addresses.append(store.url)
     return Stores(*addresses, bad_node)

@@ -100,8 +100,6 @@ def test_a_bad_node_is_named_with_the_cells_that_ran_there(
     explained = {row["cell"]: row["cause"] for row in told["cells"] if row["cause"]}
     assert set(explained) == on_node
     assert set(explained.values()) == {"node n07"}
-    slower = sum(row["verdict"] == "slower" for row in told["cells"])
-    assert f"; slower: {slower} by node n07" in told["sentence"]
     assert told["remarks"][0].startswith(f"node n07: slower in {len(on_node)} of the {len(on_node)} cells ")
     assert not any("whole cluster" in remark for remark in told["remarks"])
 
@@ -114,9 +112,7 @@ def test_cells_that_move_together_are_named_with_what_all_have_changed(
 
     change = "NCCL_ALGO none → Ring"
     explained = [row["cell"] for row in told["cells"] if row["cause"] == change]
-    slower = sum(row["verdict"] == "slower" for row in told["cells"])
     assert len(explained) > 0.6 * len(MANY_CELLS)
-    assert f"; slower: {slower} by {change}" in told["sentence"]
     (remark, *others) = told["remarks"]
     assert remark.startswith(f"{change}: ")
     assert not any(other.startswith("node") for other in others)
@@ -240,7 +236,6 @@ def test_counts_of_cells_add_up() -> None:
 
     assert names(found.causes) == [("node bad", 5), (IMAGE, 4)]
     assert "50 cells: 10 slower, 0 faster, 40 unchanged; " in found.sentence
-    assert f"; slower: 5 by node bad, 4 by {IMAGE}, 1 without a common cause" in found.sentence
 
 
 def test_a_change_of_few_cells_is_their_cause_unless_the_others_have_it_too() -> None:

@@ -64,7 +64,7 @@ def test_it_says_how_the_series_stands_and_draws_it(half_a_year: Store) -> None:
         "baseline, s",
         "usual from, s",
         "usual to, s",
-        "least seen, %",
+        "detectable, %",
         " changed ",
         "OMP_NUM_THREADS 1 → 2",
         "confirmed",

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from steptime.airflow.plugin import PREFIX, SteptimePlugin, _serve
+from steptime.judging.incident_updates import update_incidents
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
 from steptime.recipes.models import Mode
@@ -58,6 +59,8 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
         "/api/columns",
         "/api/comparison",
         "/api/differences",
+        "/api/incidents",
+        "/api/incidents/{incident_id}",
         "/api/results",
         "/api/results.csv",
         "/api/runs/{job_name:path}",
@@ -67,7 +70,7 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
     }
     for path in paths:
         for value in ("main.js", "vendor/chart.umd.min.js", JOB, "nothing"):
-            ask = post if path == "/api/accept" else get
+            ask = post if path in ("/api/accept", "/api/incidents/{incident_id}") else get
             response = await ask(pages, re.sub("{.*}", value, path))
             assert response.status_code == 401, path
             assert JOB not in response.text
@@ -587,6 +590,62 @@ async def test_who_may_only_read_accepts_nothing(
     auth_manager.readable.clear()
     assert (await post(pages, "/api/accept", json={"job_name": slower, "note": "why"})).status_code == 404
     assert accepted(store, "week-7") == ""
+
+
+@pytest.fixture
+def incident_id(slower: str, store: Store) -> int:
+    """The incident of that series."""
+    [found] = update_incidents(store, now=1e9 + 9)
+    assert found.id is not None
+    assert found.affected[0].job_name == slower
+    return found.id
+
+
+async def test_incidents_are_shown_with_their_cells_and_accept_a_note(
+    pages: FastAPI, incident_id: int
+) -> None:
+    [found] = (await get(pages, "/api/incidents?since=0")).json()["incidents"]
+    assert found["title"].startswith("tiny·fp32·2 on local 20.0 % slower since ")
+    assert (found["state"], found["may_edit"], len(found["recent"])) == ("open", True, 9)
+    assert [cell["state"] for cell in found["cells"]] == ["suspected"]
+
+    answer = await post(pages, f"/api/incidents/{incident_id}", json={"note": "a bad switch"})
+    assert answer.json()["state"] == "open"
+    [found] = (await get(pages, "/api/incidents?since=0")).json()["incidents"]
+    assert (found["note"], found["noted_by"]) == ("a bad switch", "somebody")
+
+
+async def test_an_incident_is_accepted_with_the_level_of_its_cells(
+    pages: FastAPI, store: Store, incident_id: int
+) -> None:
+    asked = {"note": "a new driver", "accept": True}
+    assert (await post(pages, f"/api/incidents/{incident_id}", json=asked)).json()["state"] == "accepted"
+    assert accepted(store, "week-7") == "a new driver (somebody)"
+    again = await post(pages, f"/api/incidents/{incident_id}", json=asked)
+    assert (again.status_code, again.json()["detail"]) == (
+        422,
+        f"incident {incident_id} is accepted: there is no level to accept.",
+    )
+
+
+async def test_an_incident_is_changed_by_those_who_may_edit_its_runs_and_seen_by_those_who_may_read_them(
+    pages: FastAPI, store: Store, incident_id: int, auth_manager: AuthManager
+) -> None:
+    path, asked = f"/api/incidents/{incident_id}", {"note": "why", "accept": True}
+    assert (await post(pages, path, json={"note": " "})).status_code == 422
+    assert (await post(pages, path, json=asked, headers={"Sec-Fetch-Site": "cross-site"})).status_code == 403
+    auth_manager.editable.clear()
+    assert (await post(pages, path, json=asked)).status_code == 403
+    auth_manager.readable.clear()
+    assert (await post(pages, path, json=asked)).status_code == 404
+    assert (await get(pages, "/api/incidents?since=0")).json()["incidents"] == []
+    assert accepted(store, "week-7") == ""
+
+
+async def test_a_run_has_its_verdict_in_a_sentence(pages: FastAPI, slower: str) -> None:
+    answer = (await get(pages, f"/api/runs/{slower}")).json()
+    assert answer["verdict"] == "1.2 s, 20.0 % slower than usual (1 s over 7 runs), suspected"
+    assert (await get(pages, "/api/runs/week-2")).json()["verdict"].startswith("1 s, insufficient history")
 
 
 async def test_runs_of_no_dag_are_accepted_on_the_command_line(

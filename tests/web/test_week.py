@@ -33,11 +33,12 @@ def test_exactly_what_is_planted_is_named(page: Page, half_year: Stores) -> None
     assert named(rows(frame)) == planted(half_year)
     expect(frame.locator("#summary")).to_contain_text("60 cells: ")
     expect(frame.locator("#summary")).to_have_text(
-        re.compile(
-            rf"; slower: (\d+ by node {half_year.bad_node}, )?\d+ by {WEST_CHANGE}.*; 1 drifts slowly"
-            r"(; \d+ waits? for fresh runs)?\.$"
-        )
+        re.compile(r"^60 cells: \d+ slower, .*; worst .*; 1 drifts slowly(; \d+ waits? for fresh runs)?\.$")
     )
+    incidents = frame.locator("[data-incident]")
+    expect(incidents.filter(has_text=f"node {half_year.bad_node}")).to_have_count(1)
+    expect(incidents.filter(has_text=WEST_CHANGE)).to_have_count(1)
+    frame.locator(".remarks summary").click()
     remarks = frame.locator(".remarks li")
     expect(remarks.first).to_contain_text(f"node {half_year.bad_node}: slower in ")
     expect(remarks.filter(has_text=f"{DRIFT}: drifts slowly")).to_have_count(1)
@@ -71,6 +72,7 @@ def test_nothing_is_named_where_nothing_was_planted(
         re.compile(r"^60 cells: 0 slower, 0 faster, 60 unchanged(; \d+ waits? for fresh runs)?\.$")
     )
     assert named(rows(frame)) == set()
+    expect(frame.locator("[data-incident]")).to_have_count(0)
     # Among so many cells chance makes one run or another suspect; fresh runs decide.
     waiting = frame.locator(".remarks li").all_inner_texts()
     assert all("suspected" in one for one in waiting), waiting
@@ -87,6 +89,30 @@ def test_what_changed_and_whether_the_publication_is_passed_stand_beside_the_cel
     }
     assert found["70b·bf16·2048·checkpoint save"]["against_publication"] == ""
     assert frame.locator("tbody td[title]:not([title=''])").count() == 0, "a title needs a mouse"
+
+
+def test_cells_are_searched_and_filtered_and_the_address_keeps_both(page: Page) -> None:
+    frame = opened(page, NAVIGATION)
+    frame.locator("#only-dtype").select_option("fp8")
+    frame.locator("#find").fill("70b")
+    expect(frame.locator("tr[data-cell]").first).to_be_visible()
+    cells = frame.locator("tr[data-cell]").evaluate_all("(rows) => rows.map((row) => row.dataset.cell)")
+    assert cells
+    assert all(cell.startswith("70b·fp8·") for cell in cells), cells
+    expect(page).to_have_url(ending("dtype=fp8&find=70b"))
+    page.reload()
+    expect(frame.locator("tr[data-cell]")).to_have_count(len(cells))
+    frame.locator("#find").fill("no such cell")
+    expect(frame.locator("#message")).to_contain_text("No cell fits the search and the filters.")
+
+
+def test_a_note_is_written_on_an_incident(page: Page) -> None:
+    frame = opened(page, NAVIGATION)
+    card = frame.locator("[data-incident]").first
+    card.get_by_role("button", name="Write a note").click()
+    card.get_by_label("Note").fill("ticket 4711")
+    card.get_by_role("button", name="Write a note", exact=True).click()
+    expect(card.locator(".note")).to_contain_text("ticket 4711 (")
 
 
 def test_another_time_is_chosen_and_stays_in_the_address(page: Page) -> None:

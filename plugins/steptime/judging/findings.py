@@ -168,7 +168,6 @@ class Comparison:
         if counts["slower"]:
             worst = self.findings[0]
             sentence += f"; worst {self.names[0]} {worst.change_percent:+.1f} %, {worst.standing.state}"
-        sentence += "".join(f"; {part}" for part in self._groups())
         if drifting := sum(one.drift is not None for one in self.findings):
             sentence += f"; {drifting} drift{'s' if drifting == 1 else ''} slowly"
         if waiting := sum(one.fresh_runs_wanted > 0 for one in self.findings):
@@ -183,20 +182,6 @@ class Comparison:
             for name, one in zip(self.names, self.findings, strict=True)
             for remark in one.remarks
         ]
-
-    def _groups(self) -> list[str]:
-        """Say how many of the cells that moved each cause explains: every cell counts once."""
-        parts, reported = [], {one.series for one in self.findings if one.moved}
-        for direction in ("slower", "faster"):
-            moved = {one.series for one in self.findings if one.verdict == direction}
-            shares = [(len(cause.cells & moved), f"by {cause.name}") for cause in self.causes]
-            explained = sum(share for share, _ in shares)
-            if explained:
-                shares.append((len(moved) - explained, "without a common cause"))
-                parts.append(f"{direction}: " + ", ".join(f"{share} {by}" for share, by in shares if share))
-        if unseen := [cause for cause in self.causes if not cause.cells & reported]:
-            parts.append("not reported: " + ", ".join(f"{len(one.cells)} by {one.name}" for one in unseen))
-        return parts
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -320,7 +305,7 @@ COLUMNS = (
         "minimum_detectable_change_percent",
         "number",
         "Slowdown that one run of the cell shows in 4 of 5 cases.",
-        heading="least seen",
+        heading="detectable",
         unit="%",
         priority=3,
         decimals=1,

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from steptime.recipes.models import Mode, Run
 from steptime.results.columns import of_series, planned_values
-from steptime.results.judgement_rows import newest_of_each
+from steptime.results.judgement_rows import latest_numbers, newest_of_each
 from steptime.results.store import Store
 
 _FIGURES = {
@@ -21,6 +21,9 @@ _FIGURES = {
 }
 """What each mode is judged by, and the columns of it, of which the first that a run has counts; profiles and
 traces are not for comparison."""
+
+RECENT_RUNS = 20
+"""Of a series that a small chart shows."""
 
 COLUMNS = of_series()
 """The columns of the store that make a series."""
@@ -116,6 +119,15 @@ def all_series(store: Store) -> list[tuple[Series, str]]:
     rows = newest_of_each(store)
     known = ((Series.of_row(row), row["job_name"]) for row in rows)
     return [(series, job_name) for series, job_name in known if series.is_judged]
+
+
+def recent_seconds(store: Store) -> dict[Series, list[float]]:
+    """Return what the recent runs of each series are judged by, oldest first, in seconds."""
+    found: dict[Series, list[float]] = {}
+    for row in latest_numbers(store, RECENT_RUNS):
+        if (series := Series.of_row(row)).is_judged and (run := _judged(row)) is not None:
+            found.setdefault(series, []).append(run.seconds)
+    return found
 
 
 def _judged(row: Mapping[str, Any]) -> JudgedRun | None:

@@ -87,6 +87,20 @@ def verdict_sentence(rows: Sequence[Mapping[str, Any]], missing: MissingCell | N
     return f"{stands}{until}, after {runs} run{'' if runs == 1 else 's'}{since}."
 
 
+def run_sentence(judged: Judged) -> str:
+    """Say how a run compares with what is usual for its series, and how certain that is."""
+    against, seconds = judged.standing.against, judged.run.seconds
+    if not against.suffices:
+        return f"{seconds:.4g} s, insufficient history: {len(against.runs)} earlier runs"
+    change = 100 * against.change([seconds])
+    stands = {"unchanged": "within the usual spread", "dismissed": "not confirmed by fresh runs"}
+    return (
+        f"{seconds:.4g} s, {abs(change):.1f} % {'slower' if change > 0 else 'faster'} than usual "
+        f"({against.mean:.4g} s over {len(against.runs)} runs), "
+        f"{stands.get(judged.standing.state, judged.standing.state)}"
+    )
+
+
 def since_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say when the level of the last row began and what changed then, or that it drifts; else empty."""
     last = rows[-1] if rows else {"since": None}

@@ -12,14 +12,22 @@ from pydantic import StringConstraints
 
 from steptime.errors import UserError, shown
 from steptime.frozen import Frozen
-from steptime.judging import judgements
+from steptime.judging import incidents, judgements
 from steptime.judging.comparison import compare_dag_run, compare_since
 from steptime.judging.completeness import missing_of
 from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
-from steptime.judging.series import Series, all_series
+from steptime.judging.onset import changed_words
+from steptime.judging.series import Series, all_series, recent_seconds
 from steptime.judging.trend import COLUMNS as TREND
-from steptime.judging.trend import passes_until_s, shown_range, since_sentence, trend, verdict_sentence
+from steptime.judging.trend import (
+    passes_until_s,
+    run_sentence,
+    shown_range,
+    since_sentence,
+    trend,
+    verdict_sentence,
+)
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.metrics import peak_source
 from steptime.results.record import record_differences
@@ -53,11 +61,51 @@ def columns() -> Response:
 def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
     """Answer what got slower or faster among the cells that ran since then (Unix time), and what all took.
 
-    `{"sentence", "completeness", "took", "remarks", "columns": […], "rows": [[…], …]}`; `completeness` says
-    which planned cells are missing and why; what it `took` is of all runs since, rejected ones included.
+    `{"sentence", "completeness", "took", "remarks", "columns": […], "rows": [[…], …], "recent": [[…], …]}`;
+    `completeness` says which planned cells are missing and why; what it `took` is of all runs since, rejected
+    ones included; `recent` has the recent runs of each row's cell, oldest first, as seconds.
     """
     compared = compare_since(store, since)
-    return json_response(_said(compared) | _table([column.name for column in COMPARED], compared.rows))
+    recent = recent_seconds(store)
+    return json_response(
+        _said(compared)
+        | _table([column.name for column in COMPARED], compared.rows)
+        | {"recent": [recent.get(one.series, []) for one in compared.findings]}
+    )
+
+
+def all_incidents(store: Readable, may_edit: MayEdit, since: Annotated[float, Query()]) -> Response:
+    """Answer with the active incidents, and those closed since then (Unix time): `{"incidents": […]}`.
+
+    Each has the recent runs of its most changed cell in `recent`, oldest first, as seconds.
+    """
+    recent = recent_seconds(store)
+    found = [
+        {
+            "id": one.id,
+            "state": one.state,
+            "direction": one.direction,
+            "title": one.title,
+            "evidence": one.evidence,
+            "note": one.note,
+            "noted_by": one.noted_by,
+            "judged_cells": one.judged_cells,
+            "cells": [
+                {
+                    "label": cell.series.label,
+                    "job_name": cell.job_name,
+                    "change_percent": 100 * cell.change,
+                    "usual_s": cell.usual_s,
+                    "state": cell.state,
+                }
+                for cell in one.affected
+            ],
+            "recent": recent.get(one.affected[0].series, []),
+            "may_edit": all(may_edit(cell.dag_id) for cell in one.affected),
+        }
+        for one in incidents.incidents(store, closed_since=since)
+    ]
+    return json_response({"incidents": found})
 
 
 @dataclass(frozen=True)
@@ -176,17 +224,22 @@ def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
 def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     """Answer with one run, its steps, its checkpoints, its checks, and its record.
 
+    `verdict`: how it compares with what is usual for its cell, a sentence, and `changed`: what changed with
+    its level; None for a run that is not judged;
     `may_accept`: whether there is a level of its series to accept from it on, and the user may do so;
     `may_run_again`: whether it is a cell of a DAG run, and the user may edit that.
     """
     row = row_of(store, job_name)
     is_judged = row["state"] == "valid" and Series.of_row(row).is_judged
+    judged = judgements.judged_run(store, row) if is_judged else None
     is_mapped = row["task_id"] is not None and (row["map_index"] or 0) >= 0
     record = store.record(job_name)
     return json_response(
         {
             "run": row,
             "peak_source": peak_source(row),
+            "verdict": judged and run_sentence(judged),
+            "changed": judged and changed_words(judged.changes, judged.onset),
             "may_accept": is_judged and may_edit(row["dag_id"]),
             "may_run_again": is_mapped and may_edit(row["dag_id"]),
             "steps": store.steps(job_name),
@@ -310,3 +363,31 @@ def accept(store: Readable, may_edit: MayEdit, user: GetUserDep, acceptance: Acc
     except UserError as error:
         raise HTTPException(status_code=422, detail=str(error)) from None
     return json_response({"job_name": first})
+
+
+class IncidentChange(Frozen):
+    """A note on an incident, and whether its level is accepted with it."""
+
+    note: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
+    accept: bool = False
+
+
+def change_incident(
+    store: Readable, may_edit: MayEdit, user: GetUserDep, incident_id: int, change: IncidentChange
+) -> Response:
+    """Write a note on an incident, or accept the level of its cells: `{"state"}` is its state after that.
+
+    For users who may edit the runs of the DAGs of all its cells; the store keeps their name.
+    """
+    try:
+        found = incidents.incident(store, incident_id)
+    except UserError as error:
+        raise HTTPException(status_code=404, detail=str(error)) from None
+    if not all(may_edit(cell.dag_id) for cell in found.affected):
+        raise HTTPException(status_code=403, detail="you may not edit the runs of all of its cells")
+    try:
+        act = incidents.accept if change.accept else incidents.comment
+        changed = act(store, incident_id, note=change.note, author=user.get_name())
+    except UserError as error:
+        raise HTTPException(status_code=422, detail=str(error)) from None
+    return json_response({"state": changed.state})

@@ -42,6 +42,7 @@ def create_app() -> FastAPI:
     app.get("/api/columns")(answers.columns)
     app.get("/api/comparison")(answers.comparison)
     app.get("/api/differences")(answers.differences)
+    app.get("/api/incidents")(answers.all_incidents)
     app.get("/api/results")(answers.results)
     app.get("/api/results.csv")(answers.results_csv)
     app.get("/api/scaling")(answers.scaling)
@@ -49,6 +50,9 @@ def create_app() -> FastAPI:
     app.get("/api/trend/{job_name:path}")(answers.trend_of)
     app.get("/api/runs/{job_name:path}")(answers.run)
     app.post("/api/accept", dependencies=[Depends(require_own_page)])(accept)
+    app.post("/api/incidents/{incident_id}", dependencies=[Depends(require_own_page)])(
+        answers.change_incident
+    )
     return app
 
 

@@ -4,7 +4,7 @@ import { drawAgain } from "./again.js";
 import { current, go, viewLink } from "./address.js";
 import { airflowLink, dagRunAddress, logAddress } from "./airflow.js";
 import { drawSteps } from "./charts.js";
-import { numbersOf } from "./columns.js";
+import { capitalised, numbersOf } from "./columns.js";
 import { byId, element } from "./dom.js";
 import { differencesOf, drawOverlay, otherRun } from "./differences.js";
 import { duration, significant, timestamps, words } from "./format.js";
@@ -145,6 +145,9 @@ async function tryToCompare() {
   }
 }
 
+/** How the run compares with what is usual, and what changed with its level. */
+const verdictLine = ({ verdict, changed }) => element("p", { className: "judgement" }, element("strong", {}, capitalised(verdict)), changed ? `; changed with it: ${changed}` : "");
+
 /** Fill the dialog with a run, as `api/runs/…` gives it. */
 function fill(whole) {
   const { run, steps, checks } = whole;
@@ -161,6 +164,7 @@ function fill(whole) {
   chart.firstChild.setAttribute("role", "img");
   byId("detail-body").replaceChildren(
     element("p", { className: "links" }, viewLink({ view: "trend", series: run.job_name }, "Trend of its series"), ...links(run)),
+    ...(whole.verdict ? [verdictLine(whole)] : []),
     ...(note ? [element("p", { className: run.reason ? "verdict rejected" : "verdict warned" }, note)] : []),
     numbers(run, whole.peak_source),
     otherRun(run, current().get("with"), tryToCompare),

@@ -1,12 +1,14 @@
 // This week: what got slower or faster, in one sentence and by cell.
-import { current, go, viewLink } from "./address.js";
+import { current, go, keep, viewLink } from "./address.js";
 import { completenessBox, drawCompleteness } from "./completeness.js";
+import { drawIncidents, incidentsBox } from "./incidents.js";
 import { capitalised, columnsOf, meaningOf } from "./columns.js";
 import { byId, element } from "./dom.js";
 import { timestamps } from "./format.js";
 import { readNew, rowsOf } from "./server.js";
+import { sparkline } from "./sparkline.js";
 import { makeTable } from "./table.js";
-import { announce, summarise } from "./messages.js";
+import { announce, attempt, summarise } from "./messages.js";
 import { cellName, publicationBadge, signed, verdictBadge } from "./verdicts.js";
 
 export const title = "This week";
@@ -34,7 +36,14 @@ const ADDED = {
   baseline_runs: { place: 15 },
 };
 
+const RECENT = {
+  name: "recent", title: "Recent runs", kind: "text", description: "Recent runs, and what was usual as a dashed line",
+  value: ({ recent }) => recent.length, cell: ({ recent, baseline_s: usual }) => sparkline(recent, usual), place: 3.2,
+};
+const FILTERS = ["cluster", "workload", "size", "dtype", "gpus", "verdict"];
+
 let answer = null;
+let found = null;
 let parts = null;
 
 function trendLink(row) {
@@ -53,33 +62,67 @@ const days = () => (Object.hasOwn(PERIODS, current().get("days")) ? current().ge
 
 /** Make what the view is made of. */
 export function open(box) {
-  const [footnote, completeness, totals, remarks, listing] = [meanings(), completenessBox(), element("p", { className: "totals" }), element("ul", { className: "remarks" }), element("section", { id: "listing", hidden: true })];
+  const [footnote, completeness, totals, remarks, listing] = [meanings(), completenessBox(), element("p", { className: "totals" }), element("ul"), element("section", { id: "listing", hidden: true })];
+  const folded = element("details", { className: "remarks" }, element("summary", {}, "Each cell in a sentence"), remarks);
+  const [incidents, filters] = [incidentsBox(), element("div", { className: "filters" })];
+  const search = element("input", { id: "find", type: "search", placeholder: "70b fp8", value: current().get("find") ?? "", oninput: ({ target }) => { keep({ find: target.value }); drawRows(); } });
   listing.setAttribute("aria-label", "Cells");
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.cell = row.cell; made.dataset.verdict = row.verdict; } });
-  box.append(completeness, element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, periodChoice(), totals), listing, remarks, footnote);
+  const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, periodChoice(), element("label", {}, "Search", search), filters, totals);
+  box.append(incidents, completeness, form, listing, folded, footnote);
   byId("period").value = days();
-  parts = { completeness, totals, remarks, listing, footnote, draw };
-  answer = null;
+  parts = { incidents, completeness, totals, remarks, folded, listing, footnote, filters, draw };
+  answer = found = null;
 }
 
 const meanings = () => element("p", { className: "footnote", hidden: true },
-  "Change: the runs judged over the baseline, above 0 is slower. Drift: how much slower its level is than its fastest was: advice. Least seen: the slowdown that one run of the cell shows in 4 of 5 cases. "
+  "Change: the runs judged over the baseline, above 0 is slower. Drift: how much slower its level is than its fastest was, without a run that stood out. Detectable: the smallest slowdown that one run shows in 4 of 5 cases. "
   + "Efficiency, GPU-hours and queue: of the newest run; efficiency relative to the smallest scale of its sweep or DAG run, else of the nearest earlier runs. A cell leads to its trend. "
   + `Publication: ${meaningOf("against_publication")}`);
+
+const rowsWithRecent = () => rowsOf(answer).map((row, place) => ({ ...row, recent: answer.recent[place] }));
+
+/** One choice for each column in which the cells differ; the address keeps it. */
+function drawFilters(rows) {
+  const choices = FILTERS.map((name) => [name, [...new Set(rows.map((row) => String(row[name])))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }))]);
+  parts.filters.replaceChildren(...choices.filter(([name, values]) => values.length > 1 || current().has(name)).map(([name, values]) => {
+    const select = element("select", { id: `only-${name}`, onchange: ({ target }) => { keep({ [name]: target.value }); drawRows(); } },
+      ...["", ...values].map((value) => element("option", { value }, value || "all")));
+    select.value = values.includes(current().get(name)) ? current().get(name) : "";
+    return element("label", {}, name === "gpus" ? "GPUs" : capitalised(name), select);
+  }));
+}
+
+function drawRows() {
+  const asked = current();
+  const words = (asked.get("find") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+  const rows = rowsWithRecent().filter((row) => FILTERS.every((name) => !asked.get(name) || String(row[name]) === asked.get(name))
+    && words.every((word) => [row.cell, row.cluster, row.workload, row.changes, row.cause].join(" ").toLowerCase().includes(word)));
+  parts.listing.hidden = !rows.length;
+  if (!rows.length) {
+    announce(element("p", {}, "No cell fits the search and the filters."));
+    return;
+  }
+  announce();
+  const columns = [...columnsOf("comparison", ADDED).filter(({ name }) => name in ADDED), RECENT];
+  parts.draw(rows, columns.sort((a, b) => a.place - b.place));
+}
 
 /** Draw what was read last, in today's colours and time zone. */
 export function redraw() {
   if (!answer) return;
   const rows = rowsOf(answer);
+  drawIncidents(parts.incidents, found?.incidents ?? [], () => attempt(show));
   byId("period").value = days();
   summarise(element("strong", {}, `${capitalised(answer.sentence)}.`));
   drawCompleteness(parts.completeness, answer.completeness);
   parts.totals.textContent = answer.took;
   parts.listing.hidden = parts.footnote.hidden = !rows.length;
+  parts.folded.hidden = !answer.remarks.length;
   parts.remarks.replaceChildren(...answer.remarks.map((remark) => element("li", {}, remark)));
   if (rows.length) {
-    announce();
-    parts.draw(rows, columnsOf("comparison", ADDED).filter(({ name }) => name in ADDED));
+    drawFilters(rows);
+    drawRows();
   } else {
     announce(element("p", {}, `Nothing that is judged ran in the ${PERIODS[days()]}: choose a longer time, or start a run with`), element("code", {}, "steptime run llama3.1 --wait"));
   }
@@ -88,8 +131,8 @@ export function redraw() {
 /** Read the comparison, and draw it. */
 export async function show() {
   const since = Math.floor(Date.now() / 1000 - Number(days()) * DAY_S);
-  const found = await readNew(answer, `api/comparison?since=${since}`);
-  if (found === answer) return;
-  answer = found;
+  const [compared, incidents] = await Promise.all([readNew(answer, `api/comparison?since=${since}`), readNew(found, `api/incidents?since=${since}`)]);
+  if (compared === answer && incidents === found) return;
+  [answer, found] = [compared, incidents];
   redraw();
 }

@@ -1,0 +1,56 @@
+// Incidents as cards: what got slower together, since when, and why; with a note, or the acceptance of its level.
+import { viewLink } from "./address.js";
+import { element } from "./dom.js";
+import { drawAsking } from "./messages.js";
+import { send } from "./server.js";
+import { sparkline } from "./sparkline.js";
+import { cellName, signed } from "./verdicts.js";
+
+const MOST_CARDS = 5;
+const MOST_CELLS = 12;
+const ACTIVE = ["open", "confirmed"];
+
+/** Make the place for them. */
+export const incidentsBox = () => element("section", { className: "incidents", ariaLabel: "Incidents", hidden: true });
+
+const cellItem = ({ label, job_name: job, change_percent: change, state }) => element("li", {},
+  viewLink({ view: "trend", series: job }, ...cellName(label)), ` ${signed(change)} %, ${state}`);
+
+function asking({ id, may_edit: mayEdit, state }, then) {
+  if (!mayEdit) return [];
+  const ask = (title, hint, accept) => {
+    const box = element("div");
+    const note = element("input", { required: true, maxLength: 500, placeholder: hint, autocomplete: "off" });
+    drawAsking(box, element("button", { type: "button" }, `${title} …`), element("label", {}, "Note", note), title, async () => {
+      await send(`api/incidents/${id}`, { note: note.value, accept });
+      await then();
+    });
+    return box;
+  };
+  const noting = ask("Write a note", "ticket 4711: the switch is being replaced", false);
+  return ACTIVE.includes(state) ? [ask("Accept this level", "NeMo 2.8 checks gradients", true), noting] : [noting];
+}
+
+function card(incident, then) {
+  const { state, direction, title, evidence, note, noted_by: author, cells, recent } = incident;
+  const worst = cells[0];
+  const more = cells.length > MOST_CELLS ? [element("li", {}, `and ${cells.length - MOST_CELLS} more`)] : [];
+  const made = element("article", { className: `incident ${ACTIVE.includes(state) ? direction : "closed"}` },
+    element("header", {}, element("span", { className: `badge ${state}` }, state), sparkline(recent, worst.usual_s)),
+    element("h3", {}, title),
+    element("p", {}, evidence),
+    note ? element("p", { className: "note" }, `${note} (${author})`) : null,
+    element("details", {}, element("summary", {}, cells.length === 1 ? "1 cell" : `${cells.length} cells`), element("ul", {}, ...cells.slice(0, MOST_CELLS).map(cellItem), ...more)),
+    element("div", { className: "asking" }, ...asking(incident, then)));
+  made.dataset.incident = incident.id;
+  return made;
+}
+
+/** Fill the place: the most important ones as cards, the others behind a line. `then` is called after a change. */
+export function drawIncidents(box, incidents, then) {
+  box.hidden = !incidents.length;
+  const [first, rest] = [incidents.slice(0, MOST_CARDS), incidents.slice(MOST_CARDS)];
+  const others = rest.length ? [element("details", { className: "others" }, element("summary", {}, `${rest.length} more incident${rest.length === 1 ? "" : "s"}`),
+    element("ul", {}, ...rest.map(({ state, title }) => element("li", {}, `${state}: ${title}`))))] : [];
+  box.replaceChildren(...first.map((incident) => card(incident, then)), ...others);
+}
