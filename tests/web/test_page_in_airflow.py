@@ -31,7 +31,7 @@ def test_the_record_of_a_run_opens_and_closes_by_keyboard(page: Page, store: Sto
     expect(dialog).to_be_visible()
     expect(frame.locator("#detail-title")).to_contain_text("run-2")
     drawn = frame.locator("#steps").evaluate(
-        "(canvas) => Chart.getChart(canvas).data.datasets.filter(({type}) => type === 'bar')"
+        "(canvas) => Chart.getChart(canvas).data.datasets.filter(({label}) => label.startsWith('step time'))"
         ".map(({data}) => data.filter((value) => value !== null))"
     )
     times = [step["step_time_s"] for step in store.steps("run-2")]

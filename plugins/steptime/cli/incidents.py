@@ -137,7 +137,7 @@ def _row(incident: "Incident") -> dict[str, Any]:
         "state": incident.state,
         "title": incident.title,
         "cells": len(incident.affected),
-        "change_percent": incident.change_percent,
+        "change_percent": 100 * incident.change,
         "since": incident.since,
         "cluster": incident.cluster,
         "kind": incident.kind,

@@ -1,5 +1,6 @@
 """Updates of incidents: today's findings are grouped, and the groups matched with what is stored."""
 
+import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ class _Group:
     subject: str
     direction: Direction
     evidence: str
+    change: float
+    """At the median: 0.03 is 3 % slower."""
     findings: tuple[Finding, ...]
 
     def is_of(self, incident: Incident) -> bool:
@@ -123,6 +126,7 @@ def _groups(found: Comparison) -> list[_Group]:
             "" if cause.kind == "cluster" else cause.name,
             cause.direction,
             cause.sentence,
+            cause.change,
             tuple(by_series[series] for series in cause.cells if series in by_series),
         )
         for cause in found.causes
@@ -133,17 +137,18 @@ def _groups(found: Comparison) -> list[_Group]:
     for alike in _families(rest):
         first, direction = alike[0], alike[0].standing.direction or "slower"
         cluster = first.series["cluster"]
+        change = statistics.median(one.standing.change or 0.0 for one in alike)
         if len(alike) > 1:
             subject = f"{first.series['size']} {first.series['dtype']} ({first.series['workload']})"
-            shared = [change for change in first.changes if is_notable(change) and _is_shared(change, alike)]
+            shared = [one for one in first.changes if is_notable(one) and _is_shared(one, alike)]
             evidence = (
                 f"changed in each then: {'; '.join(shared)}" if shared else "no recorded change in common"
             )
-            groups.append(_Group("family", cluster, subject, direction, evidence, tuple(alike)))
+            groups.append(_Group("family", cluster, subject, direction, evidence, change, tuple(alike)))
         else:
             subject = "; ".join(filter(is_notable, first.changes))
             evidence = f"{remarks[first.series]}: {'; '.join(first.remarks)}"
-            groups.append(_Group("cell", cluster, subject, direction, evidence, (first,)))
+            groups.append(_Group("cell", cluster, subject, direction, evidence, change, (first,)))
     return sorted(groups, key=lambda group: (group.kind not in _NAMED, -len(group.findings)))
 
 
@@ -183,6 +188,7 @@ def _opened(group: _Group, judged_cells: int, now: float) -> Incident:
         latest=latest,
         evidence=group.evidence,
         cells=_in_order(IncidentCell.of(one.series, one, group.direction) for one in group.findings),
+        change=group.change,
         judged_cells=judged_cells,
     )
 
@@ -235,7 +241,10 @@ def _with_standings(
 
     cells = tuple(map(today, incident.cells))
     is_confirmed = incident.state == "confirmed" or any(one.state == "confirmed" for one in cells)
-    return replace(incident, cells=cells, state="confirmed" if is_confirmed else "open")
+    found = replace(incident, cells=cells, state="confirmed" if is_confirmed else "open")
+    if known or all(one.state == "returned" for one in cells):
+        return found
+    return replace(found, change=statistics.median(one.change for one in found.affected))
 
 
 def _closed(incident: Incident, now: float, is_accepted: Callable[[Incident], bool]) -> Incident:

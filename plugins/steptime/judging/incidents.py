@@ -93,6 +93,8 @@ class Incident:
     evidence: str
     """A sentence."""
     cells: tuple[IncidentCell, ...]
+    change: float
+    """Of the cells at the median: 0.03 is 3 % slower."""
     judged_cells: int
     """How many cells of the cluster were judged when it was last updated."""
     confirmed_at: float | None = None
@@ -121,11 +123,6 @@ class Incident:
         return tuple(sorted(some, key=lambda one: -abs(one.change)))
 
     @property
-    def change_percent(self) -> float:
-        """The median change of the affected cells: above 0 is slower."""
-        return 100 * statistics.median(one.change for one in self.affected)
-
-    @property
     def title(self) -> str:
         """What happened, in one line."""
         affected = self.affected
@@ -138,7 +135,7 @@ class Incident:
         began, until = date(self.earliest), date(self.latest)
         between = "" if began == until else f" (between {began} and {until})"
         return (
-            f"{who} {abs(self.change_percent):.1f} % {self.direction} since {date(self.since)}{between}, "
+            f"{who} {abs(100 * self.change):.1f} % {self.direction} since {date(self.since)}{between}, "
             f"{self._cause}"
         )
 

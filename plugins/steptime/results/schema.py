@@ -180,6 +180,7 @@ incidents = Table(
     Column("latest", Double, nullable=False),
     Column("evidence", Text, nullable=False),
     Column("cells", JSON, nullable=False),
+    Column("change", Double, nullable=False),
     Column("judged_cells", Integer, nullable=False),
     Column("note", Text, nullable=False),
     Column("noted_by", Text),

@@ -3,6 +3,7 @@ import { byId, element } from "./dom.js";
 import { significant } from "./format.js";
 
 const LOGARITHMIC_FROM = 8; // ratio of the largest to the smallest value
+const STEADY_AFTER = 5; // steps
 const WHOLE_POINT_PX = 8; // so far outside the axes is drawn what lies on them
 
 /** A colour of the style sheet as the theme has it now. */
@@ -80,29 +81,38 @@ export function rankAxis(ranks, unit) {
   };
 }
 
+/** An axis for the steps of the window: the first steps of a run, which take longer, do not flatten the others. */
+function stepAxis(seconds) {
+  const [low, high] = [Math.min(...seconds), Math.max(...seconds)];
+  const room = Math.max((high - low) * 0.5, high * 0.02);
+  return { min: Math.max(0, low - room), max: high + room, title: { display: true, text: "step time, s" }, ticks: { callback: (value) => significant(value, 4), includeBounds: false } };
+}
+
 /** Draw one run's step times over global steps, the averaged window in full colour, and the loss beside it. */
 export function drawSteps(run, steps) {
   const [first, last] = run.window.split(":").map(Number);
   const inWindow = ({ global_step: step }) => step >= first && step <= last;
   const series = (wanted) => steps.map((step) => (inWindow(step) === wanted ? step.step_time_s : null));
   const losses = steps.map((step) => step.loss);
-  const bars = { type: "bar", stack: "steps", barPercentage: 0.95, categoryPercentage: 0.95, maxBarThickness: 48 };
+  const points = { type: "line", borderWidth: 1, pointRadius: steps.length > 60 ? 2 : 3 };
+  const tone = (name) => ({ borderColor: colour(name), backgroundColor: colour(name) });
+  const steady = steps.slice(Math.min(STEADY_AFTER, steps.length - 1)).map(({ step_time_s: seconds }) => seconds).filter((seconds) => seconds != null);
   const sets = [
-    { ...bars, label: `step time in the window ${run.window}, s`, data: series(true), backgroundColor: colour("--series-1") },
-    { ...bars, label: "step time outside, s", data: series(false), backgroundColor: colour("--faint") },
+    { ...points, label: `step time in the window ${run.window}, s`, data: series(true), ...tone("--series-1") },
+    { ...points, label: "step time outside, s", data: series(false), ...tone("--quiet") },
   ].filter((set) => set.data.some((value) => value != null));
   const withLoss = losses.some((loss) => loss != null);
   if (withLoss) {
     const line = colour("--series-2");
-    sets.unshift({ type: "line", label: "loss", data: losses, yAxisID: "loss", borderColor: line, backgroundColor: line, borderWidth: 1.5, pointRadius: steps.length > 60 ? 0 : 2 });
+    sets.push({ type: "line", label: "loss", data: losses, yAxisID: "loss", borderColor: line, backgroundColor: line, borderWidth: 1, borderDash: [3, 3], pointRadius: 0 });
   }
   draw(byId("steps"), {
     data: { labels: steps.map((step) => step.global_step), datasets: sets },
     options: {
       interaction: { mode: "index", intersect: false },
       scales: {
-        x: { stacked: true, title: { display: true, text: "global step" }, grid: { display: false }, ticks: { maxRotation: 0 } },
-        y: { stacked: true, title: { display: true, text: "step time, s" }, beginAtZero: true },
+        x: { title: { display: true, text: "global step" }, grid: { display: false }, ticks: { maxRotation: 0 } },
+        y: stepAxis(steady.length ? steady : [0, 1]),
         loss: { display: withLoss, position: "right", title: { display: true, text: "loss" }, grid: { display: false } },
       },
       plugins: { legend: { position: "bottom", labels: { boxWidth: 12, boxHeight: 12 } } },

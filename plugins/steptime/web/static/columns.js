@@ -19,9 +19,9 @@ export const choices = () => declared.columns.filter(({ choice }) => choice);
 /** What a column of the results means. */
 export const meaningOf = (name) => declared.columns.find((column) => column.name === name).description.replaceAll("`", "");
 
-/** Every measured number that a run has, as [title, value with unit]. */
+/** Every measured number that a run has, as [title, value with unit, name of the column]. */
 export const numbersOf = (run) => declared.columns.filter(({ name, kind }) => kind === "number" && run[name] != null)
-  .map(({ name, heading, unit, significant: digits }) => [capitalised(heading), `${significant(run[name], digits)} ${unit}`.trim()]);
+  .map(({ name, heading, unit, significant: digits }) => [capitalised(heading), `${significant(run[name], digits)} ${unit}`.trim(), name]);
 
 /** The columns of all measured numbers that one of two runs has. */
 export const comparedNumbers = (one, other) => declared.columns.filter(({ name, kind }) => kind === "number" && (one[name] ?? other[name]) != null);

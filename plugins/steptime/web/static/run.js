@@ -10,7 +10,7 @@ import { differencesOf, drawOverlay, otherRun } from "./differences.js";
 import { duration, significant, timestamps, words } from "./format.js";
 import { stateBadge } from "./runs.js";
 import { givenUp, read } from "./server.js";
-import { publicationBadge } from "./verdicts.js";
+import { overPublished, publicationBadge } from "./verdicts.js";
 
 let [shown, compared] = [null, null];
 
@@ -23,20 +23,30 @@ function facts(pairs) {
     .map(([name, value]) => element("div", { className: value.length > 80 ? "wide" : "" }, element("dt", {}, name), element("dd", {}, value))));
 }
 
+const COST = ["peak_memory_gib", "days_per_1t_tokens", "gpu_hours", "queue_wait_s"];
+
+const groupOf = (name) => (COST.includes(name) ? "cost" : name.endsWith("_s") && !name.startsWith("tokens") ? "times" : "rates");
 const OF_ITS_SCALE = ["scaling_efficiency_low_percent", "scaling_efficiency_high_percent"];
 
 /** The efficiency is the run's own; the interval is that of the mean of all jobs of its scale, as its text states. */
 function numbers(run, peakSource) {
   const own = Object.fromEntries(OF_ITS_SCALE.map((name) => [name, null]));
   const [low, high] = OF_ITS_SCALE.map((name) => significant(run[name], 3));
-  return facts({
+  const known = numbersOf({ ...run, ...own, step_time_over_published: null });
+  const group = (wanted) => Object.fromEntries(known.filter(([, , name]) => groupOf(name) === wanted));
+  const times = facts({
     "Window": `steps ${run.window}`,
-    ...Object.fromEntries(numbersOf({ ...run, ...own })),
+    ...group("times"),
+    "Against the publication": overPublished(run.step_time_over_published),
+  });
+  const rates = facts({
+    ...group("rates"),
     "Mean efficiency of its scale's jobs": low ? `${low} to ${high} %, 95 % interval` : null,
     "Efficiency relative to": run.scaling_base_gpus ? `${run.scaling_base_gpus} GPU${run.scaling_base_gpus === 1 ? "" : "s"}: ${run.scaling_base_jobs}` : null,
     "MFU formula": run.flops_formula,
     "Peak of the MFU": peakSource,
   });
+  return element("div", { className: "numbers" }, section("Times", times), section("Throughput", rates), section("Cost and memory", facts(group("cost"))));
 }
 
 const attempt = ({ job, status }) => `${job.job_id} ${status.state}${status.reason ? ` (${status.reason})` : ""}`;

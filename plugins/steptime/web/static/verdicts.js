@@ -5,7 +5,13 @@ import { fixed } from "./format.js";
 const change = fixed(1);
 
 /** A change in percent with its sign: above 0 is slower. */
-export const signed = (value) => (value > 0 ? "+" : "") + change(value);
+export const signed = (value) => {
+  const written = change(value).replace(/^−(?=0\.0$)/, "");
+  return value > 0 && written !== "0.0" ? `+${written}` : written;
+};
+
+/** A step time relative to the published one, as people say it: `3.3 % faster`. */
+export const overPublished = (ratio) => (ratio == null ? "" : `${change(Math.abs(100 * (ratio - 1)))} % ${ratio > 1 ? "slower" : "faster"}`);
 
 /** A cell's or run's name, which breaks before its mode alone, as in 70b·bf16·64·checkpoint save. */
 export function cellName(name) {

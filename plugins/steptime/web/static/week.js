@@ -4,12 +4,12 @@ import { completenessBox, drawCompleteness } from "./completeness.js";
 import { drawIncidents, incidentsBox } from "./incidents.js";
 import { capitalised, columnsOf, meaningOf } from "./columns.js";
 import { byId, element } from "./dom.js";
-import { timestamps } from "./format.js";
+import { fixed, timestamps } from "./format.js";
 import { readNew, rowsOf } from "./server.js";
 import { sparkline } from "./sparkline.js";
 import { makeTable } from "./table.js";
 import { announce, attempt, summarise } from "./messages.js";
-import { cellName, publicationBadge, signed, verdictBadge } from "./verdicts.js";
+import { cellName, overPublished, publicationBadge, signed, verdictBadge } from "./verdicts.js";
 
 export const title = "This week";
 
@@ -27,10 +27,10 @@ const ADDED = {
   drift_percent: { write: signed, place: 13.2 },
   judged_s: { place: 7 },
   baseline_s: { className: "quiet", place: 13.1 },
-  step_time_over_published: { place: 9 },
+  step_time_over_published: { title: "Published", numeric: true, write: overPublished, place: 9 },
   against_publication: { cell: publicationBadge, place: 10 },
   scaling_efficiency_percent: { place: 13.05 },
-  gpu_hours: { place: 12 },
+  gpu_hours: { write: fixed(1), place: 12 },
   queue_wait_s: { place: 13 },
   minimum_detectable_change_percent: { place: 14 },
   baseline_runs: { place: 15 },
@@ -64,7 +64,7 @@ const days = () => (Object.hasOwn(PERIODS, current().get("days")) ? current().ge
 export function open(box) {
   const [footnote, completeness, totals, remarks, listing] = [meanings(), completenessBox(), element("p", { className: "totals" }), element("ul"), element("section", { id: "listing", hidden: true })];
   const folded = element("details", { className: "remarks" }, element("summary", {}, "Each cell in a sentence"), remarks);
-  const [incidents, filters] = [incidentsBox(), element("div", { className: "filters" })];
+  const [incidents, filters] = [incidentsBox(), element("div", { className: "choices" })];
   const search = element("input", { id: "find", type: "search", placeholder: "70b fp8", value: current().get("find") ?? "", oninput: ({ target }) => { keep({ find: target.value }); drawRows(); } });
   listing.setAttribute("aria-label", "Cells");
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.cell = row.cell; made.dataset.verdict = row.verdict; } });
