@@ -74,7 +74,7 @@ def test_nothing_is_named_where_nothing_was_planted(
     assert named(rows(frame)) == set()
     expect(frame.locator("[data-incident]")).to_have_count(0)
     # Among so many cells chance makes one run or another suspect; fresh runs decide.
-    waiting = frame.locator(".remarks li").all_inner_texts()
+    waiting = frame.locator(".remarks li").all_text_contents()
     assert all("suspected" in one for one in waiting), waiting
 
 
