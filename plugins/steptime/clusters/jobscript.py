@@ -222,6 +222,8 @@ def brought_files(run: Run) -> dict[str, str]:
 
     They lie in the job's folder, and the variables have that path instead.
     """
+    if run.recipe.launcher is not None:
+        return run.recipe.launcher.files
     launch = run.recipe.model.launch if isinstance(run.recipe.model, NamedRecipe) else None
     return {} if launch is None else launch.files
 
@@ -239,6 +241,8 @@ def bridge_checkout(run: Run, root: str) -> PurePosixPath | None:
 
 def program_of(run: Run, root: str) -> tuple[str, ...]:
     """Return the arguments of Python, or of torch's launcher, for a rank of the run. Raises UserError."""
+    if run.recipe.launcher is not None:
+        return ("-m", "trainer.command", *run.recipe.command(run.max_steps))
     if not isinstance(run.recipe.model, NamedRecipe):
         return ("-m", "trainer", RUN_FILE)
     script, *arguments = bridge_command(run)
@@ -250,7 +254,8 @@ def on_one_machine(run: Run, root: str) -> tuple[str, ...]:
 
     The trainer forks its own ranks on the CPU; torchrun starts all others.
     """
-    if run.recipe.gpu_type == "cpu" and not isinstance(run.recipe.model, NamedRecipe):
+    by_others = run.recipe.launcher is not None or isinstance(run.recipe.model, NamedRecipe)
+    if run.recipe.gpu_type == "cpu" and not by_others:
         return ("-m", "trainer.cpu_ranks", RUN_FILE)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1")
     return (*torchrun, f"--nproc-per-node={run.recipe.gpus}", *program_of(run, root))

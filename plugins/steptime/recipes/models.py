@@ -4,6 +4,7 @@
 # mypy: disable-error-code="misc"
 
 import re
+import string
 from collections import Counter
 from collections.abc import Collection, Mapping
 from enum import StrEnum
@@ -272,6 +273,41 @@ class Parallelism(Frozen, spec.Parallelism):
     """How one model is spread over ranks."""
 
 
+LAUNCH_WORDS = (
+    *("max_steps", "gpus", "gpus_per_node", "seq_length", "micro_batch_size", "global_batch_size"),
+    *("tensor", "pipeline", "context", "data", "expert"),
+)
+"""What the arguments of a `Launcher` may name, as in `{max_steps}`."""
+
+
+class Launcher(Frozen):
+    """A program that trains in place of steptime's trainer."""
+
+    kind: Literal["command"]
+    command: tuple[str, ...] = Field(min_length=1)
+    """Program and arguments of a rank: each is one argument, and no shell reads it."""
+    files: dict[Annotated[str, written("[A-Za-z0-9][A-Za-z0-9._-]*", "a plain file name")], str] = Field(
+        default_factory=dict
+    )
+    """Texts that the program reads, by name, in the folder that it is started in."""
+
+    @model_validator(mode="after")
+    def _names_what_there_is(self) -> Self:
+        for index, text in enumerate(self.command):
+            try:
+                named = {word for _, word, _, _ in string.Formatter().parse(text)} - {None}
+            except ValueError:  # a brace alone
+                named = {text}
+            if not named <= {*LAUNCH_WORDS}:
+                words = ", ".join(f"{{{word}}}" for word in LAUNCH_WORDS)
+                message = f"'{text}' has a word that nothing gives: there are {words}; write {{{{ for a brace"
+                raise FieldError(message, "command", index)
+        for name in self.files:
+            if name in (RUN_FILE, "job.sh"):
+                raise FieldError("is a file of steptime's in that folder: name it otherwise", "files", name)
+        return self
+
+
 class Recipe(Frozen, spec.Recipe):
     """One row of a document's configuration tables, or one of the same form at another scale or CPU size."""
 
@@ -283,6 +319,8 @@ class Recipe(Frozen, spec.Recipe):
     model: Model  # type: ignore[assignment]  # the trainer does not read runs of a NamedRecipe
     parallelism: Parallelism
     gpus_per_node: PositiveInt
+    launcher: Launcher | None = None
+    """What trains; None for steptime's trainer, or the script of Megatron-Bridge."""
     flops_formula: str
     """Name of the document's model-flops formula; MFU of different formulas must never be compared."""
 
@@ -302,6 +340,21 @@ class Recipe(Frozen, spec.Recipe):
             "scaling": self.scaling,
             "gpus": self.gpus,
         }
+
+    def command(self, max_steps: int) -> tuple[str, ...]:
+        """Return program and arguments of the launcher; none if the row has no launcher."""
+        words = {
+            "max_steps": max_steps,
+            **self.parallelism.model_dump(include={"tensor", "pipeline", "context", "data"}),
+            "expert": self.parallelism.expert or 1,
+            "gpus": self.gpus,
+            "gpus_per_node": self.gpus_per_node,
+            "seq_length": self.model.seq_length,
+            "micro_batch_size": self.micro_batch_size,
+            "global_batch_size": self.global_batch_size,
+        }
+        texts = () if self.launcher is None else self.launcher.command
+        return tuple(text.format_map(words) for text in texts)
 
     @property
     def gradient_accumulation(self) -> int:

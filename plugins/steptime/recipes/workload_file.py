@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from steptime.frozen import Frozen
-from steptime.recipes.models import Model, ModelShape, Nsight, Parallelism, Recipe, Window
+from steptime.recipes.models import Launcher, Model, ModelShape, Nsight, Parallelism, Recipe, Window
 from steptime.recipes.notation import parse_time_limit, parse_window
 from steptime.recipes.performance_rules import PerformanceRules
 from steptime.refusals import written
@@ -258,6 +258,8 @@ class Workload(Frozen):
     flops_formula: str
     experiment: str
     step_log: Literal["lines", "bar"] = "lines"
+    launcher: Launcher | None = None
+    """A program of one's own that trains; null for steptime's trainer, or recipes by name."""
     defaults: Defaults
     steps: Steps
     profile: Profile | None
@@ -333,5 +335,6 @@ class Workload(Frozen):
             gpus_per_node=platform.gpus_per_node,
             image=platform.image,
             step_log=self.step_log,
+            launcher=self.launcher,
             flops_formula=self.flops_formula,
         )

@@ -63,7 +63,8 @@ def steps(finished: FinishedRun) -> Iterator[Check]:
     if log.steps:
         yield from check_rows(run, log.steps)
         yield _no_step_trained_twice(run, log)
-        yield _batch_size_stated(log)
+        if run.recipe.launcher is None:  # a program of one's own was given its batch
+            yield _batch_size_stated(log)
     else:
         expected = f"every step of the window {run.window} is in the log"
         yield judge("window_complete", False, expected, f"{log.path} has no line of a training step")
@@ -153,7 +154,8 @@ def _by_trainer(finished: FinishedRun) -> bool:
     """
     log = finished.log
     by_others = finished.origin is not None and log.started is None and log.ended is None
-    return not (isinstance(finished.run.recipe.model, NamedRecipe) or by_others)
+    recipe = finished.run.recipe
+    return not (recipe.launcher is not None or isinstance(recipe.model, NamedRecipe) or by_others)
 
 
 def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:

@@ -9,14 +9,31 @@ from steptime.recipes.models import Mode, NamedRecipe, Run
 from steptime.recipes.planning import Plan, require_runnable
 from steptime.recipes.spec import FP8_RECIPES, NUMBER_FORMATS, check_trainable
 
+_OTHER_PROGRAMS = ("pytorch", "titan", "jax", "maxtext", "tensorflow", "deepspeed")
+"""Words in the names of images that come without NeMo."""
+
 
 def require_trainable(runs: Iterable[Run]) -> None:
     """Raise UserError for the first run that the trainer, or what its image has, cannot train."""
     for run in runs:
         recipe = run.recipe
+        if recipe.launcher is not None:
+            if run.mode is not Mode.PERFORMANCE:
+                raise UserError(
+                    f"{recipe.workload} {recipe.size} is trained by a program of its own, which is only "
+                    "timed: leave out checkpoints, profile and nccl_trace."
+                )
+            continue
         if isinstance(recipe.model, NamedRecipe):
             bridge_command(run)  # refuses what the release in its image does not do
             continue
+        name = (recipe.image or "").rpartition("/")[2].lower()
+        if "nemo" not in name and any(other in name for other in _OTHER_PROGRAMS):
+            raise UserError(
+                f"{recipe.workload} {recipe.size} is trained by steptime's trainer, which needs NeMo, and "
+                f"image {recipe.image} has another program: choose an image with NeMo, or give the "
+                "workload's file the launcher that its program needs (docs/adding-a-workload.md)."
+            )
         if (problem := _untrainable(run)) is not None:
             raise UserError(
                 f"{recipe.workload} {recipe.size} can be planned and measured, and not be trained yet: "
