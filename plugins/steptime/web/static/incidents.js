@@ -37,7 +37,7 @@ function card(incident, then) {
   const more = cells.length > MOST_CELLS ? [element("li", {}, `and ${cells.length - MOST_CELLS} more`)] : [];
   const made = element("article", { className: `incident ${ACTIVE.includes(state) ? direction : "closed"}` },
     element("header", {}, element("span", { className: `badge ${state}` }, state), sparkline(recent, worst.usual_s)),
-    element("h3", {}, title),
+    element("h2", {}, title),
     element("p", {}, evidence),
     note ? element("p", { className: "note" }, `${note} (${author})`) : null,
     element("details", {}, element("summary", {}, cells.length === 1 ? "1 cell" : `${cells.length} cells`), element("ul", {}, ...cells.slice(0, MOST_CELLS).map(cellItem), ...more)),
