@@ -17,6 +17,9 @@ LOG = Path(__file__).parents[1] / "data" / "logs"
 METRICS = "metrics --workload llama3.1 --size 8b --dtype bf16 --gpu-type h100 --gpus 8 --step-time 12.27"
 KEYS = {
     "clean --dry-run": "removed",
+    "cluster check local": "checks",
+    "incidents": "incidents",
+    "incidents show 1": "cells",
     METRICS: "metrics",
     "parse LOG": "logs",
     "plan llama3.1": "runs",
@@ -57,6 +60,14 @@ def test_it_is_one_document_with_a_version(call: str, key: str, here: Path, make
         from steptime.results.store import Store
 
         stored.write(Store(), make_result("one"))
+    if call.startswith("incidents"):
+        from steptime.judging.incident_updates import update_incidents
+        from steptime.results.store import Store
+
+        for number, level in enumerate([1.0] * 7 + [1.2]):
+            result = make_result(f"run-{number}", step_times=[level] * 20, submitted_at=1e9 + number)
+            stored.publish(Store(), result)
+        update_incidents(Store(), now=1e9 + 60)
     log = next(path for path in LOG.rglob("*.out"))
     arguments = [str(log) if word == "LOG" else word for word in call.split()]
 

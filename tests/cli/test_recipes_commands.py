@@ -168,7 +168,8 @@ def test_help_has_the_panels_of_the_trigger_form(command: str, monkeypatch: pyte
         if begins := re.match(r"╭─ (.+?) ─", line):
             panels[begins[1]] = []
         if flag := re.match(r"│ +--([a-z-]+)", line):
-            panels[list(panels)[-1]].append(flag[1].replace("env", "environment").replace("-", "_"))
+            named = {"env": "environment", "arg": "arguments"}.get(flag[1], flag[1])
+            panels[list(panels)[-1]].append(named.replace("-", "_"))
 
     form = {section: list(names) for section, names in sections().items()}
     assert {name: panels[name] for name in list(panels)[-len(form) :]} == form

@@ -92,14 +92,18 @@ function stepAxis(seconds) {
 export function drawSteps(run, steps) {
   const [first, last] = run.window.split(":").map(Number);
   const inWindow = ({ global_step: step }) => step >= first && step <= last;
-  const series = (wanted) => steps.map((step) => (inWindow(step) === wanted ? step.step_time_s : null));
+  const steady = steps.slice(Math.min(STEADY_AFTER, steps.length - 1)).map(({ step_time_s: seconds }) => seconds).filter((seconds) => seconds != null);
+  const axis = stepAxis(steady.length ? steady : [0, 1]);
+  const isShown = (seconds) => seconds != null && seconds >= axis.min && seconds <= axis.max;
+  const left = steps.map(({ step_time_s: seconds }) => seconds).filter((seconds) => seconds != null && !isShown(seconds));
+  const leftOut = left.length ? `; ${left.length} not drawn, up to ${significant(Math.max(...left))} s` : "";
+  const series = (wanted) => steps.map((step) => (inWindow(step) === wanted && isShown(step.step_time_s) ? step.step_time_s : null));
   const losses = steps.map((step) => step.loss);
   const points = { type: "line", borderWidth: 1, pointRadius: steps.length > 60 ? 2 : 3 };
   const tone = (name) => ({ borderColor: colour(name), backgroundColor: colour(name) });
-  const steady = steps.slice(Math.min(STEADY_AFTER, steps.length - 1)).map(({ step_time_s: seconds }) => seconds).filter((seconds) => seconds != null);
   const sets = [
     { ...points, label: `step time in the window ${run.window}, s`, data: series(true), ...tone("--series-1") },
-    { ...points, label: "step time outside, s", data: series(false), ...tone("--quiet") },
+    { ...points, label: `step time outside, s${leftOut}`, data: series(false), ...tone("--quiet") },
   ].filter((set) => set.data.some((value) => value != null));
   const withLoss = losses.some((loss) => loss != null);
   if (withLoss) {
@@ -112,7 +116,7 @@ export function drawSteps(run, steps) {
       interaction: { mode: "index", intersect: false },
       scales: {
         x: { title: { display: true, text: "global step" }, grid: { display: false }, ticks: { maxRotation: 0 } },
-        y: stepAxis(steady.length ? steady : [0, 1]),
+        y: axis,
         loss: { display: withLoss, position: "right", title: { display: true, text: "loss" }, grid: { display: false } },
       },
       plugins: { legend: { position: "bottom", labels: { boxWidth: 12, boxHeight: 12 } } },

@@ -27,7 +27,7 @@ def upgrade() -> None:
         sa.Column("latest", sa.Float(53), nullable=False),
         sa.Column("evidence", sa.Text(), nullable=False),
         sa.Column("cells", sa.JSON(), nullable=False),
-        sa.Column("change", sa.Double(), nullable=False),
+        sa.Column("change", sa.Float(53), nullable=False),
         sa.Column("judged_cells", sa.Integer(), nullable=False),
         sa.Column("note", sa.Text(), nullable=False),
         sa.Column("noted_by", sa.Text(), nullable=True),
