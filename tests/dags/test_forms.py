@@ -28,6 +28,7 @@ _NEEDS: Mapping[str, Mapping[str, Any]] = {
     "With checkpoint or save_checkpoint": {"save_checkpoint": True},
     "With profile": {"profile": True},
     "On GPUs": {"cluster": "h100"},
+    "With a recipe of Megatron-Bridge": {"cluster": "gb300", "workload": "llama3.1-26.08", "size": "8b"},
     "On GPUs, with tensor parallelism": {"cluster": "h100", "size": "70b"},
 }
 """What the condition before an example asks for, as params of Llama 3.1."""

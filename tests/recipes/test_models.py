@@ -61,6 +61,8 @@ def test_a_run_that_is_told_nothing_is_the_first_from_step_0() -> None:
         "first_step": 0,
         "repeat": 1,
         "seed": 1234,
+        "tuning": "",
+        "for_judging": True,
         "environment": {},
         "cluster_options": {},
     }

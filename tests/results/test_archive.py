@@ -237,13 +237,23 @@ def test_one_that_is_cut_anywhere_is_refused(here: Path, missing: int) -> None:
     assert not Store().exists() or Store().count(include_rejected=True) == 0
 
 
+AS_IMPORTED = {
+    "workload": "nemotron-3-26.08",
+    "size": "30b",
+    "dtype": "fp8_mx",
+    "gpus": "8",
+    "gpu_type": "gb300",
+}
+"""What the runs of the archive trained."""
+
+
 def test_the_next_run_is_judged_by_runs_of_llmb(here: Path, make_result: MakeResult) -> None:
     """The archive was made by NVIDIA's own code: tests/upstream/make_llmb_archive.py."""
     assert call("results", "import", str(LLMB), "--cluster", "mine").startswith(
         "imported from llmb-archive.tar.zst: 6 valid, 1 rejected"
     )
     store = Store()
-    [run] = plan(PlanRequest(workload="nemotron3-26.08", size="nano", gpus="8", gpu_type="gb300")).runs
+    [run] = plan(PlanRequest(**AS_IMPORTED)).runs
     row = add_own(store, make_result, run.model_copy(update={"cluster": "mine"}), step_ms=3300)
 
     assert (row["verdict"], row["direction"], row["baseline_runs"]) == ("suspected", "slower", 6)
@@ -255,7 +265,7 @@ def test_the_next_run_is_judged_by_runs_of_llmb(here: Path, make_result: MakeRes
 def test_runs_that_are_only_shown_judge_nothing(here: Path, make_result: MakeResult) -> None:
     call("results", "import", str(LLMB), "--cluster", "mine", "--not-judged")
     store = Store()
-    [run] = plan(PlanRequest(workload="nemotron3-26.08", size="nano", gpus="8", gpu_type="gb300")).runs
+    [run] = plan(PlanRequest(**AS_IMPORTED)).runs
     row = add_own(store, make_result, run.model_copy(update={"cluster": "mine"}), step_ms=3300)
     assert (row["verdict"], row["baseline_runs"]) == ("insufficient history", 0)
     assert len(comparison.compare_since(store, 0).rows) == 1

@@ -123,7 +123,7 @@ def test_a_log_beside_its_plan_is_parsed(tmp_path: Path, tflops: float | None) -
 def test_metrics_say_that_nobody_knows_the_flops() -> None:
     asked = (
         "--workload",
-        "gpt-oss",
+        "gpt-oss-26.02",
         "--size",
         "120b",
         "--dtype",
