@@ -20,6 +20,7 @@ from steptime.settings import config_dir, shipped
 pytestmark = pytest.mark.filterwarnings("default")
 
 _EXAMPLES = re.compile(r"(?:(?P<needs>On|With)(?P<what>[^.]*), f|F)or example: (?P<examples>.+)\.$")
+_BRIDGE = "With a recipe of Megatron-Bridge"
 _NEEDS: Mapping[str, Mapping[str, Any]] = {
     "On a Slurm cluster": {"cluster": "mini-slurm"},
     "On a Slurm cluster, with so many nodes": {"cluster": "h100", "size": "8b", "gpus": "128"},
@@ -28,10 +29,10 @@ _NEEDS: Mapping[str, Mapping[str, Any]] = {
     "With checkpoint or save_checkpoint": {"save_checkpoint": True},
     "With profile": {"profile": True},
     "On GPUs": {"cluster": "h100"},
-    "With a recipe of Megatron-Bridge": {"cluster": "gb300", "workload": "llama3.1-26.08", "size": "8b"},
+    _BRIDGE: {"cluster": "gb300", "size": "8b"},
     "On GPUs, with tensor parallelism": {"cluster": "h100", "size": "70b"},
 }
-"""What the condition before an example asks for, as params of Llama 3.1."""
+"""What the condition before an example asks for, as params of Llama 3.1, of its imported release for recipes of Megatron-Bridge."""
 _ON_GPUS = "name: {0}\nkind: slurm\ngpu_type: {0}\nconnection: {0}\nwork_dir: /work\ncontainer: pyxis\n"
 
 
@@ -111,7 +112,9 @@ def test_an_example_with_a_condition_can_be_run_where_that_holds(
     for name in params:
         condition, examples = named_examples(params.get_param(name))
         for example in examples if condition else ():
-            check("llama31", params.dump() | {"checkpoint": False, **_NEEDS[condition], name: example})
+            dag_id = "llama31_2608" if condition == _BRIDGE else "llama31"
+            off = {"checkpoint": False} if dag_id == "llama31" else {}
+            check(dag_id, forms_with_gpus[dag_id].dump() | off | {**_NEEDS[condition], name: example})
             seen.add(condition)
 
     assert seen == set(_NEEDS)
