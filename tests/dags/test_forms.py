@@ -32,7 +32,7 @@ _NEEDS: Mapping[str, Mapping[str, Any]] = {
     _BRIDGE: {"cluster": "gb300", "size": "8b"},
     "On GPUs, with tensor parallelism": {"cluster": "h100", "size": "70b"},
 }
-"""What the condition before an example asks for, as params of Llama 3.1; of its release 26.08 for Megatron-Bridge."""
+"""What the condition before an example asks for, as params of Llama 3.1 (26.08 for Megatron-Bridge)."""
 _ON_GPUS = "name: {0}\nkind: slurm\ngpu_type: {0}\nconnection: {0}\nwork_dir: /work\ncontainer: pyxis\n"
 
 
