@@ -1,4 +1,4 @@
-"""Updates of incidents: today's findings are grouped, and the groups matched with what is stored."""
+"""Update the stored incidents: group today's findings, and match the groups with what is stored."""
 
 import statistics
 import time
@@ -132,7 +132,7 @@ def _groups(found: Comparison) -> list[_Group]:
         for cause in found.causes
     ]
     explained = {series for cause in found.causes for series in cause.cells}
-    remarks = dict(zip((one.series for one in found.findings), found.names, strict=True))
+    names = dict(zip((one.series for one in found.findings), found.names, strict=True))
     rest = [one for one in found.findings if one.moved and one.series not in explained]
     for alike in _families(rest):
         first, direction = alike[0], alike[0].standing.direction or "slower"
@@ -147,7 +147,7 @@ def _groups(found: Comparison) -> list[_Group]:
             groups.append(_Group("family", cluster, subject, direction, evidence, change, tuple(alike)))
         else:
             subject = "; ".join(filter(is_notable, first.changes))
-            evidence = f"{remarks[first.series]}: {'; '.join(first.remarks)}"
+            evidence = f"{names[first.series]}: {'; '.join(first.remarks)}"
             groups.append(_Group("cell", cluster, subject, direction, evidence, change, (first,)))
     return sorted(groups, key=lambda group: (group.kind not in _NAMED, -len(group.findings)))
 
@@ -229,7 +229,7 @@ def _range(findings: Collection[Finding]) -> tuple[float, float]:
 def _with_standings(
     incident: Incident, known: Collection[Series], runs_of: Callable[[Series], Sequence[Judged]]
 ) -> Incident:
-    """Return an incident with its cells as they stand today, apart from those that are known."""
+    """Return an incident whose cells have today's standing; cells of `known` series stay as they are."""
 
     def today(cell: IncidentCell) -> IncidentCell:
         if cell.series in known:
