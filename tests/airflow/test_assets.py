@@ -70,7 +70,7 @@ def test_another_dag_reads_the_numbers_of_a_published_run(
 
 
 def test_assets_are_known_by_what_they_are_of() -> None:
-    assert published_results("llama3.1").uri == "steptime://results/llama3.1-25.04"
+    assert published_results("llama3.1").uri == "x-steptime://results/llama3.1-25.04"
     assert finished_sweep("weekly").name == "steptime_sweep_weekly"
     with pytest.raises(UserError, match="unknown workload 'llama4'"):
         published_results("llama4")

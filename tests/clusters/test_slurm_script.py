@@ -120,8 +120,8 @@ def test_the_recipe_says_how_many_gpus_a_node_has() -> None:
     [
         ("nemotron4-340b", 128, "--segment=16"),
         ("nemotron4-340b", 512, "--segment=16"),
-        ("nemotron-h-26.06", 32, "--segment=8"),
-        ("nemotron-h-26.06", 64, "--segment=16"),
+        ("nemotron-h-26.08", 32, "--segment=8"),
+        ("nemotron-h-26.08", 64, "--segment=16"),
     ],
 )
 def test_a_job_on_racks_asks_for_the_largest_segment_that_fits_in_one(
@@ -360,7 +360,7 @@ BY_JOB = "profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}"
         ("llama3.1-25.04", "profile_%p", "--gpu-metrics-device=all"),
         ("nemotron-h-25.05", BY_JOB, "--gpu-metrics-devices=all"),
         ("nemotron4-340b-25.12", BY_JOB, "--gpu-metrics-devices=all"),
-        ("nemotron-h-26.06", BY_JOB, "--gpu-metrics-devices=all"),
+        ("nemotron-h-26.08", BY_JOB, "--gpu-metrics-devices=all"),
     ],
 )
 def test_nsight_starts_every_rank_as_the_document_does(workload: str, report: str, metrics: str) -> None:

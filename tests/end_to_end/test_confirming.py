@@ -52,12 +52,12 @@ def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
     tab = f"/steptime/api/results?dag_id={sweep.dag_id}&dag_run_id={quote(sweep.dag_run_id)}"
     assert airflow.answer("GET", tab).json()["comparison"]["sentence"] == lead, "the page says the same"
     assert httpx.get(airflow.url + tab).status_code == 401, "the page is open to everyone"
-    finished = airflow.asset_event(f"steptime://sweeps/{SLOWER}", "scaling_sweep", sweep)
+    finished = airflow.asset_event(f"x-steptime://sweeps/{SLOWER}", "scaling_sweep", sweep)
     assert finished["sentence"] == lead
     [slower] = finished["cells"]
     assert (slower["verdict"], slower["suspicion"]) == ("slower", "confirmed")
     assert slower["job_name"] == cell["job_name"]
-    published = airflow.asset_event("steptime://results/llama3.1-25.04", "scaling_sweep", sweep)
+    published = airflow.asset_event("x-steptime://results/llama3.1-25.04", "scaling_sweep", sweep)
     assert published["change_percent"] == pytest.approx(20)
 
     level = {"job_name": cell["job_name"], "note": "a made up slowdown"}

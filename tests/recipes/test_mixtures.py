@@ -396,14 +396,14 @@ MISTAKES = {
         DEEPSEEK,
         ("dtypes: [fp8], trainer", "dtypes: [fp8, fp8_mx], trainer"),
         "dtypes: [fp8, fp8_mx]",
-        "performance.rules.0.trainer.fp8_recipe: 671b in fp8_mx on gb200, performance: fp8_recipe is "
+        "performance.rules.0.trainer.fp8_recipe: 671b in fp8_mx on b200, performance: fp8_recipe is "
         "delayed: dtype fp8_mx means mxfp8, so leave it out, or",
     ),
     "parts to recompute without its kind": (
         GROK,
         ("trainer: {cuda_graphs: true}", "trainer: {recompute_modules: [moe]}"),
         "trainer: {recompute_modules: [moe]}",
-        "performance.rules.1.trainer.recompute_modules: 314b in fp8 on b200, performance: recompute_modules "
+        "performance.rules.1.trainer.recompute_modules: 314b in fp8 on gb200, performance: recompute_modules "
         "is for recompute_granularity: selective, or",
     ),
     "a formula without latent attention": (

@@ -110,7 +110,7 @@ def test_jobs_read_the_sites_cache_offline_unless_it_wants_them_online(
 
 async def test_what_needs_nothing_of_the_hub_is_left_alone(cluster: LocalCluster, tmp_path: Path) -> None:
     config = here(tmp_path)
-    for run in (planned("nemotron-h-26.06", gpus="8"), planned("nemotron4-340b", gpus="128")):
+    for run in (planned("nemotron-h-26.08", gpus="8"), planned("nemotron4-340b", gpus="128")):
         await require_hub_files(cluster, config, run)
         assert "HF_HUB_CACHE" not in job_environment(run, IN_IMAGE, config)
 

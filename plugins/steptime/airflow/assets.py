@@ -27,12 +27,12 @@ def published_results(workload: str) -> Asset:
     Raises UserError for an unknown workload.
     """
     name = load_workload(workload).workload
-    return Asset(name=f"steptime_results_{name}", uri=f"steptime://results/{name}", group=_GROUP)
+    return Asset(name=f"steptime_results_{name}", uri=f"x-steptime://results/{name}", group=_GROUP)
 
 
 def finished_sweep(sweep: str) -> Asset:
     """Return the asset that is updated when a sweep has finished with valid results of all its cells."""
-    return Asset(name=f"steptime_sweep_{sweep}", uri=f"steptime://sweeps/{sweep}", group=_GROUP)
+    return Asset(name=f"steptime_sweep_{sweep}", uri=f"x-steptime://sweeps/{sweep}", group=_GROUP)
 
 
 def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str, Any]:

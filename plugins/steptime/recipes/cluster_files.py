@@ -1,5 +1,6 @@
 """Which clusters there are: `config/clusters/*.yaml`, one file for each, and what a plan reads of them."""
 
+import functools
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -12,6 +13,7 @@ from steptime.recipes.config_files import (
     load_yaml_model,
     names_in,
     read_document,
+    state_of,
 )
 from steptime.recipes.gpus import gpu_types, load_gpu_type
 from steptime.settings import config_dir
@@ -39,20 +41,23 @@ def cluster_file(name: str) -> Path:
 
 def cluster_document(name: str) -> Document:
     """Read the file of the cluster `name`. Raises UserError if there is none, or it is no YAML."""
+    return read_document(_known(name))
+
+
+def _known(name: str) -> Path:
+    """The file of a cluster. Raises UserError if there is none."""
     if name not in list_clusters():
         raise unknown_value("cluster", name, list_clusters())
-    return read_document(cluster_file(name))
+    return cluster_file(name)
 
 
 def read_cluster_file(name: str) -> ClusterFile:
     """Read what a plan needs of the cluster `name`. Raises UserError if it is broken."""
-    document = cluster_document(name)
-    cluster, problems = document.fit(ClusterFile)
-    if cluster is None:
-        raise document.refusal(problems)
+    path = _known(name)
+    cluster = _load(path, state_of(path))
     if cluster.gpu_type not in gpu_types():
         unknown = unknown_value("GPU type", cluster.gpu_type, gpu_types())
-        raise document.refusal([Mistake.of(unknown, "gpu_type")])
+        raise read_document(path).refusal([Mistake.of(unknown, "gpu_type")])
     load_gpu_type(cluster.gpu_type)  # refuses one that is described wrongly
     return cluster
 
@@ -60,9 +65,15 @@ def read_cluster_file(name: str) -> ClusterFile:
 def readable_clusters() -> dict[str, ClusterFile]:
     """Return the configured clusters whose files can be read, by name, sorted."""
     clusters, _ = load_each(
-        list_clusters(), lambda name: (name, load_yaml_model(cluster_file(name), ClusterFile))
+        list_clusters(), lambda name: (name, _load(path := cluster_file(name), state_of(path)))
     )
     return dict(clusters)
+
+
+@functools.lru_cache(maxsize=64)
+def _load(path: Path, _state: tuple[int, int]) -> ClusterFile:
+    """One file, read again only when it changes: each row of each form asks for one."""
+    return load_yaml_model(path, ClusterFile)
 
 
 def _folder() -> Path:

@@ -5,7 +5,7 @@ Those that hold for a run, laid over one another in the file's order, are its `P
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
@@ -47,9 +47,7 @@ class Least(Frozen):
 
     def reached(self, parallelism: Parallelism) -> bool:
         """Return whether a run is spread at least so far in every way."""
-        return all(
-            (getattr(parallelism, name) or 1) >= getattr(self, name) for name in type(self).model_fields
-        )
+        return all((getattr(parallelism, name) or 1) >= getattr(self, name) for name in self.model_fields_set)
 
 
 class Rule(Frozen):
@@ -171,11 +169,8 @@ class PerformanceRules(Frozen):
         return self._of_row(row, mode, cluster_kind)
 
     def _of_row(self, row: Row, mode: Mode, cluster_kind: str) -> Performance:
-        performance = Performance(trainer=TrainerSettings(fp8_recipe=FP8_RECIPES.get(row.dtype)))
-        for rule in self.rules:
-            if rule.holds_for_row(row) and rule.holds_for_job(mode, cluster_kind):
-                performance = rule.laid_over(performance)
-        return performance
+        held = (one for one in self.rules if one.holds_for_row(row) and one.holds_for_job(mode, cluster_kind))
+        return _laid_over(row.dtype, held)
 
     def wrong_sources(self) -> Iterator[Mistake]:
         """Yield sources that the block lacks, and sources that no rule has, located below this block."""
@@ -219,18 +214,25 @@ class PerformanceRules(Frozen):
         in which `unknown_names` has found something may be meant for them.
         """
         unclear = self._whatever_is_meant(misnamed)
-        # To look at one row of each kind is enough.
-        kinds = {self._kind(row): row for row in rows if not any(rule.holds_for_row(row) for rule in unclear)}
-        found = set()
-        setting = (rule for rule in self.rules if rule.trainer.model_fields_set)
-        clusters = {_OTHER_KIND, *(name for rule in setting for name in rule.cluster_kinds)}
-        for row, mode, cluster in itertools.product(kinds.values(), Mode, sorted(clusters)):
-            settings = self._of_row(row, mode, cluster).trainer
-            for names, misfit in _misfits(row, settings):
-                if misfit not in found:
-                    found.add(misfit)
-                    message = f"{row.name} in {row.dtype} on {row.gpu_type}, {mode.value}: {misfit}"
-                    yield Mistake(message, self._place_of(names, row, mode, cluster))
+        setting = [(index, rule) for index, rule in enumerate(self.rules) if rule.trainer.model_fields_set]
+        clusters = sorted({_OTHER_KIND, *(name for _, rule in setting for name in rule.cluster_kinds)})
+        looked_at, found = set(), set()
+        for row in rows:
+            if any(rule.holds_for_row(row) for rule in unclear):
+                continue
+            held = [(index, rule) for index, rule in setting if rule.holds_for_row(row)]
+            for mode, cluster in itertools.product(Mode, clusters):
+                chosen = {index: rule for index, rule in held if rule.holds_for_job(mode, cluster)}
+                kind = (row.dtype, row.parallelism.tensor == 1, *chosen)
+                if kind in looked_at:  # its settings are those of an earlier row
+                    continue
+                looked_at.add(kind)
+                settings = _laid_over(row.dtype, chosen.values()).trainer
+                for names, misfit in _misfits(row, settings):
+                    if misfit not in found:
+                        found.add(misfit)
+                        message = f"{row.name} in {row.dtype} on {row.gpu_type}, {mode.value}: {misfit}"
+                        yield Mistake(message, _place_of(names, chosen))
 
     def _whatever_is_meant(self, misnamed: Iterable[Mistake]) -> list[Rule]:
         """The rules with unknown names, without the conditions that have these."""
@@ -244,19 +246,22 @@ class PerformanceRules(Frozen):
             if index in conditions
         ]
 
-    def _kind(self, row: Row) -> tuple[object, ...]:
-        """What decides of a row whether its settings can go together."""
-        held = tuple(rule.holds_for_row(row) for rule in self.rules)
-        return row.dtype, row.parallelism.tensor == 1, held
 
-    def _place_of(self, names: Collection[str], row: Row, mode: Mode, cluster: str) -> Location:
-        """Of the last rule of a run that sets one of these settings; this block itself if none does."""
-        for index, rule in reversed([*enumerate(self.rules)]):
-            if rule.holds_for_row(row) and rule.holds_for_job(mode, cluster):
-                own = [name for name in names if name in rule.trainer.model_fields_set]
-                if own:
-                    return ("rules", index, "trainer", own[0])
-        return ()
+def _laid_over(dtype: str, rules: Iterable[Rule]) -> Performance:
+    """The settings of a run of that dtype for which these rules hold."""
+    performance = Performance(trainer=TrainerSettings(fp8_recipe=FP8_RECIPES.get(dtype)))
+    for rule in rules:
+        performance = rule.laid_over(performance)
+    return performance
+
+
+def _place_of(names: Collection[str], rules: Mapping[int, Rule]) -> Location:
+    """Of the last rule that sets one of these settings; the whole block if none does."""
+    for index, rule in reversed([*rules.items()]):
+        own = [name for name in names if name in rule.trainer.model_fields_set]
+        if own:
+            return ("rules", index, "trainer", own[0])
+    return ()
 
 
 _OTHER_KIND = ""

@@ -127,7 +127,7 @@ def test_the_report_shows_the_step_times_of_each_cell(
         publish(store, of_sweep(make_result(f"job-{gpus}", gpus=gpus, step_times=[gpus / 8] * 20), cell))
 
     [event] = report()
-    assert event.uri == "steptime://sweeps/night"
+    assert event.uri == "x-steptime://sweeps/night"
     assert event.extra["sweep"] == "night"
     assert event.extra["sentence"] == (
         "2 cells: 0 slower, 0 faster, 0 unchanged, 2 with insufficient history"

@@ -90,7 +90,7 @@ def test_all_cells_are_trained_in_one_dag_run(run_sweep: Callable[..., Any]) -> 
     }
     # The DAG of llama3.1 is there, too, so that Airflow keeps events of its asset.
     events = [
-        event.extra["job_name"] for event in events_of("any_sweep", "steptime://results/llama3.1-25.04")
+        event.extra["job_name"] for event in events_of("any_sweep", "x-steptime://results/llama3.1-25.04")
     ]
     assert sorted(events) == sorted(row["job_name"] for row in rows if row["workload"] == "llama3.1-25.04")
     named = {(ti.task_id, ti.rendered_map_index) for ti in dag_run.get_task_instances()}
