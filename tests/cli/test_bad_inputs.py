@@ -192,7 +192,11 @@ STATE = [
         2,
         {"STEPTIME_STORE_URL": "postgresql://ada:not-to-be-shown@127.0.0.1:1/x"},
     ),
-    Bad("a run of an empty store", "results show x", "There are no results yet."),
+    Bad(
+        "a run of an empty store",
+        "results show x",
+        "there are no results to show, as there is no metrics store",
+    ),
     Bad("no time", "results --since yesterday", "--since 'yesterday' is no time: write 30m, 12h, 7d, 2w,"),
 ]
 AIRFLOW = [

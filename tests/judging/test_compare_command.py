@@ -60,7 +60,7 @@ def test_monday_morning_names_exactly_what_was_planted() -> None:
     assert shown.exit_code == 3
     for heading in ("change, %", "now, s", "baseline, s"):
         assert heading in shown.stdout
-    of_cell = {line.split("│")[1].strip(): line for line in shown.stdout.splitlines() if "│" in line}
+    of_cell = {line.split("  ")[0]: line for line in shown.stdout.splitlines()}
     assert re.search(r" \+\d\.\d ", of_cell["small·fp32·4"]), "slower has its sign"
     assert re.search(r" -\d\.\d ", of_cell["small·fp32·2"])
     cells = {row["cell"]: row for row in json.loads(call("--format", "json").stdout)["cells"]}
@@ -76,6 +76,19 @@ def test_monday_morning_names_exactly_what_was_planted() -> None:
     assert cells["tiny·fp32·8"]["minimum_detectable_change_percent"] > 10, "the noisy cell"
     assert cells["tiny·fp32·4"]["minimum_detectable_change_percent"] < 6
     assert cells["small·fp32·8"]["change_percent"] is None
+
+
+@pytest.mark.usefixtures("half_a_year")
+def test_filters_choose_cells_and_change_no_verdict() -> None:
+    every = {row["cell"]: row for row in json.loads(call("--format", "json").stdout)["cells"]}
+
+    of_size = json.loads(call("--size", "small", "--gpus", "4", "--format", "json").stdout)
+
+    assert of_size["cells"] == [every["small·fp32·4"]]
+    assert of_size["completeness"]["planned"] == 1
+    assert of_size["took"].startswith("1 cell · ")
+    assert call("--size", "small", "--gpus", "4").exit_code == 3
+    assert call("--size", "tiny", "--gpus", "8").exit_code == 0
 
 
 @pytest.mark.usefixtures("half_a_year")
@@ -231,7 +244,7 @@ def test_an_empty_store_says_how_to_make_a_first_result(
 ) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'none' / 'steptime.db'}")
 
-    assert "There are no results to compare yet" in refusal(capsys, monkeypatch)
+    assert "there are no results to compare, as there is no metrics store" in refusal(capsys, monkeypatch)
     assert not (tmp_path / "none").exists(), "looking makes nothing"
 
 

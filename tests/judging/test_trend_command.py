@@ -24,6 +24,7 @@ from steptime.judging.trend import COLUMNS, sentence, shown_range, trend
 from steptime.results.columns import of_series
 from steptime.results.models import Result
 from steptime.results.record import changes
+from steptime.results.report import exported
 from steptime.results.store import Store
 
 SLOWER = "small-4-27"
@@ -46,6 +47,23 @@ def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     printed = capsys.readouterr()
     assert (ended.value.code, printed.out, printed.err.count("\n")) == (1, "", 1)
     return printed.err
+
+
+@pytest.mark.usefixtures("half_a_year")
+def test_filters_that_fit_several_series_list_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["steptime", "results", "trend", "--size", "small"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    *listed, sentence = capsys.readouterr().err.splitlines()
+
+    assert ended.value.code == 1
+    assert sentence == "steptime: 4 series fit --size: add filters, or name a run as above."
+    jobs = [line.split()[0] for line in listed]
+    assert len(jobs) == 4
+    assert all(call(job).stdout.startswith("small·fp32·") for job in jobs)
 
 
 def test_it_says_how_the_series_stands_and_draws_it(half_a_year: Store) -> None:
@@ -92,7 +110,14 @@ def test_programs_get_what_the_page_has(half_a_year: Store) -> None:
 
     assert (whole["schema_version"], whole["label"], whole["series"]) == (1, "small·fp32·4", series.key)
     assert whole["sentence"] == printed.stderr.strip()
-    assert whole["runs"] == rows
+    assert whole["runs"] == [exported(row, COLUMNS) for row in rows]
+    listed = json.loads(CliRunner().invoke(app, ["results", "--format", "json"]).stdout)["results"]
+    own = ["verdict", "suspicion", "change_percent"]
+    judged = {row["job_name"]: [row[name] for name in own] for row in listed}
+    assert [judged[row["job_name"]] for row in rows] == [
+        [pytest.approx(row[name]) if isinstance(row[name], float) else row[name] for name in own]
+        for row in rows
+    ]
     listed = list(csv.DictReader(StringIO(printed.stdout)))
     assert list(listed[0]) == [column.name for column in COLUMNS]
     assert [float(row["judged_s"]) for row in listed] == [row["judged_s"] for row in rows]

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -305,8 +306,15 @@ async def test_a_file_of_results_has_what_the_page_shows_of_them(
         {"dag_id": "llama31", "dag_run_id": "manual__2026-11-21"},
     ):
         shown = await rows(pages, **query)
-        texts = [{name: "" if value is None else str(value) for name, value in row.items()} for row in shown]
-        assert await csv_rows(pages, **query) == texts
+        found = await csv_rows(pages, **query)
+        assert [row["job_name"] for row in found] == [row["job_name"] for row in shown]
+        for row, other in zip(found, shown, strict=True):
+            assert row["reason"] == (other["reason"] or "")
+            assert row["tokens_per_s"] == (
+                "" if other["tokens_per_s"] is None else str(other["tokens_per_s"])
+            )
+            submitted = datetime.fromisoformat(row["submitted_at"]).timestamp()
+            assert submitted == pytest.approx(other["submitted_at"], abs=1e-3)
     response = await get(pages, "/api/results.csv")
     assert response.headers["Content-Disposition"] == 'attachment; filename="steptime-results.csv"'
     assert response.headers["Content-Type"] == "text/csv; charset=utf-8"

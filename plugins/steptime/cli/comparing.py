@@ -16,7 +16,7 @@ from steptime.cli.output import (
     show_table,
     terminal_width,
 )
-from steptime.cli.selecting import RunFilters, require_results, since_when, takes_selection
+from steptime.cli.selecting import RunFilters, require_results, since_when, takes_cells, takes_selection
 from steptime.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ COMPARE_EXAMPLES = """
 steptime results compare
 
 steptime results compare --since 2026-11-16 --format csv > week.csv
+
+steptime results compare --cluster mycluster --size 70b
 
 steptime results compare --sweep weekly || echo "slower, or it failed"
 
@@ -67,6 +69,7 @@ _MOST_HEIGHTS = 100
 """Of a line that goes into a file."""
 
 
+@takes_cells
 def compare(
     runs: Annotated[
         list[str] | None,
@@ -78,6 +81,7 @@ def compare(
         ),
     ] = None,
     *,
+    selection: RunFilters,
     since: Annotated[
         str | None,
         typer.Option(help=f"Cells that ran since then: 30m, 12h, {_SINCE} (the default), or 2026-11-21."),
@@ -99,7 +103,7 @@ def compare(
     from steptime.results.store import Store
 
     store = Store()
-    found = _compare(store, runs or [], since, sweep)
+    found = _compare(store, runs or [], since, sweep, selection)
     missing = found.completeness
     if not found.findings and (missing is None or not missing.planned):
         typer.echo("No cell has run since then: --since 30d looks further back.", err=True)
@@ -181,7 +185,9 @@ def accept(
     typer.echo(f"accepted: the baseline begins anew with {first}")
 
 
-def _compare(store: "Store", runs: list[str], since: str | None, sweep: str | None) -> "Comparison":
+def _compare(
+    store: "Store", runs: list[str], since: str | None, sweep: str | None, selection: RunFilters
+) -> "Comparison":
     """The comparison that was asked for. Raises UserError if none was, or several."""
     from steptime.judging.comparison import compare_runs, compare_since, compare_sweep
 
@@ -192,12 +198,15 @@ def _compare(store: "Store", runs: list[str], since: str | None, sweep: str | No
         raise UserError(
             f"{len(runs)} runs are named ({', '.join(runs)}): name two, or none for a whole week."
         )
+    if runs and selection.flags:
+        raise UserError(f"{', '.join(selection.flags)} and two runs exclude each other: name one of them.")
     require_results(store, "compare")
     if runs:
         return compare_runs(store, *runs)
+    only = selection.of_cells(store)
     if sweep is not None:
-        return compare_sweep(store, sweep)
-    return compare_since(store, since_when(since or _SINCE, time.time()))
+        return compare_sweep(store, sweep, only)
+    return compare_since(store, since_when(since or _SINCE, time.time()), only)
 
 
 @takes_selection
@@ -211,7 +220,8 @@ def show_trend(
 ) -> None:
     """Show a series over time: each run with its verdict, the baseline, what was usual, and what changed.
 
-    It is the series that JOB is a run of, or the one that ran last among those that the filters select.
+    It is the series that JOB is a run of, or the one that the filters select; if these select several, the
+    command lists them. Without either it is the one that ran last.
     Beside each run stand the published value, and why a level that begins with it was accepted.
     """
     from steptime.judging.completeness import missing_of
@@ -245,10 +255,19 @@ def _series(store: "Store", run: str | None, selection: RunFilters) -> "Series":
         if not series.is_judged:
             raise UserError(f"runs in mode {series['mode']} are not judged: they have no trend.")
         return series
-    found = next((one for one in map(Series.of_row, selection.latest_first(store)) if one.is_judged), None)
-    if found is None:
+    newest: dict[Series, str] = {}
+    for row in selection.latest_first(store):
+        if (series := Series.of_row(row)).is_judged:
+            newest.setdefault(series, row["job_name"])
+    if not newest:
         raise UserError("no valid run that is judged fits these filters: 'steptime results' lists all runs.")
-    return found
+    if len(newest) > 1 and selection.flags:
+        for series, job_name in newest.items():
+            typer.echo(f"{job_name}  {series.full_name}", err=True)
+        raise UserError(
+            f"{len(newest)} series fit {', '.join(selection.flags)}: add filters, or name a run as above."
+        )
+    return next(iter(newest))
 
 
 def _line(rows: Sequence[Mapping[str, Any]]) -> str:

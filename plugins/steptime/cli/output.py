@@ -120,16 +120,17 @@ def show_columns(
     `called` is the key of the rows in the JSON, and `beside` is what stands before them there.
     """
     from steptime.results.columns import SCHEMA_VERSION
+    from steptime.results.report import exported
 
-    names = [column.name for column in columns]
+    rows = (exported(row, columns) for row in rows)
     if output_format is Format.CSV:
-        _print_csv(rows, names)
+        _print_csv(rows, [column.name for column in columns])
         return
     around = json.dumps({"schema_version": SCHEMA_VERSION, **(beside or {}), called: []}, indent=2)
     sys.stdout.write(around.removesuffix("]\n}"))
     separator = "\n    "
     for row in rows:
-        sys.stdout.write(separator + json.dumps({name: row.get(name) for name in names}))
+        sys.stdout.write(separator + json.dumps(row))
         separator = ",\n    "
     sys.stdout.write("\n  ]\n}\n")
 
@@ -210,9 +211,13 @@ def _least_width(columns: Sequence[_Shown], *, cells: bool) -> int:
 def _print_fitting(columns: Sequence[_Shown], title: str | None, *, wide: bool) -> None:
     """Print a table, no number cropped: columns that the terminal has no room for are left out and named.
 
-    Redirected and `wide` output has all.
+    Redirected and `wide` output has all, the former as plain columns.
     """
-    kept, width = list(columns), None if wide else terminal_width()
+    kept, terminal = list(columns), terminal_width()
+    if terminal is None:
+        _print_plain(kept, title)
+        return
+    width = None if wide else terminal
     while width is not None and _least_width(kept, cells=True) > width:
         least = max(reversed(kept), key=lambda column: column.priority)
         if not least.priority:
@@ -222,6 +227,20 @@ def _print_fitting(columns: Sequence[_Shown], title: str | None, *, wide: bool) 
     if hidden := [column.name for column in columns if column not in kept]:
         what = "1 column" if len(hidden) == 1 else f"{len(hidden)} columns"
         typer.echo(f"{what} hidden: {', '.join(hidden)}; --wide shows {'it' if len(hidden) == 1 else 'them'}")
+
+
+def _print_plain(columns: Sequence[_Shown], title: str | None) -> None:
+    """Print aligned columns without lines between them, each row in one line."""
+    if title:
+        sys.stdout.write(f"{title}\n")
+    for line in zip(*([column.title, *column.cells] for column in columns), strict=True):
+        cells = (_aligned(cell, column) for cell, column in zip(line, columns, strict=True))
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+
+
+def _aligned(cell: str, column: _Shown) -> str:
+    room = " " * (column.widths[2] - cell_len(cell))
+    return room + cell if column.numeric else cell + room
 
 
 def _print_table(columns: Sequence[_Shown], title: str | None, width: int | None) -> None:

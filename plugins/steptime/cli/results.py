@@ -30,9 +30,8 @@ from steptime.cli.output import (
     show_json,
     show_table,
 )
-from steptime.cli.selecting import RunFilters, takes_selection
+from steptime.cli.selecting import RunFilters, require_results, takes_selection
 from steptime.cli.usage import Commands
-from steptime.errors import UserError
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -88,14 +87,16 @@ def results(
     """
     if context.invoked_subcommand:
         return
+    from steptime.judging.trend import with_verdicts
     from steptime.results.store import Store
 
     store = Store()
-    if not (store.exists() and store.count(include_rejected=True)):
+    require_results(store, "show")
+    if not store.count(include_rejected=True):
         show_results([], output_format)
         typer.echo(_NO_RESULTS, err=True)
         return
-    rows = selection.rows(store, include_rejected=everything, limit=limit)
+    rows = with_verdicts(store, selection.rows(store, include_rejected=everything, limit=limit))
     show_results(rows, output_format, full_names=full_names, wide=wide)
     if not rows:
         hint = "" if everything else " --all lists rejected ones too."
@@ -106,11 +107,12 @@ def show_results(
     rows: Sequence[Mapping[str, Any]], output_format: Format, *, full_names: bool = False, wide: bool = False
 ) -> None:
     """Print rows of the metrics store, and below a table what its readers must know."""
+    from steptime.judging.trend import OWN_VERDICT
     from steptime.results.columns import COLUMNS
     from steptime.results.report import compared, notes, totals_of
 
     if output_format is not Format.TABLE:
-        show_columns(rows, COLUMNS, output_format, called="results")
+        show_columns(rows, (*COLUMNS, *OWN_VERDICT), output_format, called="results")
     elif rows:
         typer.echo(f"{totals_of(rows).sentence}.")
         columns, title = compared(rows, full_names=full_names)
@@ -131,12 +133,14 @@ def show_run(
     json has it whole: the row, the steps, the checks, checkpoint timings and the record. --record prints the
     record alone, as it was written once.
     """
+    from steptime.judging.trend import verdict_of
+    from steptime.results.columns import COLUMNS
     from steptime.results.repeating import repeat_command_of_record
+    from steptime.results.report import exported
     from steptime.results.store import Store
 
     store = Store()
-    if not store.exists():
-        raise UserError(_NO_RESULTS)
+    require_results(store, "show")
     row = store.run_named(run)
     job_name = row["job_name"]
     kept = store.record(job_name)
@@ -144,9 +148,11 @@ def show_run(
         typer.echo(kept["content"], nl=False)
         return
     record, checks = json.loads(kept["content"]), store.checks(job_name)
+    verdict = verdict_of(store, row)
     if output_format is Format.JSON:
         whole = {
-            "result": row,
+            "result": exported(row, COLUMNS),
+            "verdict": verdict and verdict._asdict(),
             "steps": store.steps(job_name),
             "checkpoints": store.checkpoints(job_name),
             "checks": checks,
@@ -156,9 +162,10 @@ def show_run(
         }
         show_json(whole)
         return
-    facts = _facts(row, record) | {"record, sha256": kept["sha256"]}
+    judged = {"verdict": verdict.sentence, "changed": verdict.changed} if verdict else {}
+    facts = judged | _facts(row, record) | {"record, sha256": kept["sha256"]}
     headings = {"what": f"{row['label']} · {row['workload']}", "value": job_name}
-    listed = [{"what": name, "value": value} for name, value in facts.items()]
+    listed = [{"what": name, "value": value} for name, value in facts.items() if value]
     show(listed, output_format, called="result", headings=headings)
     if output_format is Format.CSV:
         return

@@ -43,6 +43,8 @@ _OTHERS = {
     "dag_run": "Only runs of this Airflow DAG run; of a sweep's, with its --dag, those of its cells.",
     "since": "Only runs submitted since then: 30m, 12h, 7d, 2w or 2026-11-21.",
 }
+CELL_FLAGS = tuple(name for name in CHOICES if BY_NAME[name].series)
+"""The choices that belong to a series: its cluster, workload, size, GPUs and others."""
 _UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -74,6 +76,12 @@ class RunFilters:
         """Return the selected valid runs, latest submitted first. Raises as `rows`."""
         return store.results(**self._filters(store, False))
 
+    def of_cells(self, store: "Store") -> dict[str, Any]:
+        """Return the given values of columns that make a series. Raises as `rows`."""
+        given = [name for name in CELL_FLAGS if self.values[name] is not None]
+        stored = store.choices() if given else {}
+        return {name: _stored(name, self.values[name], stored[name]) for name in given}
+
     def _filters(self, store: "Store", include_rejected: bool) -> dict[str, Any]:
         """What was asked for, as keywords of the store's methods."""
         values, stored = self.values, store.choices()
@@ -93,13 +101,22 @@ class RunFilters:
 
 def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:
     """Replace the parameter `selection` of `command` by one flag for each filter."""
-    flags = [_parameter(name, _HELP.get(name, f"Only this {BY_NAME[name].heading}.")) for name in CHOICES]
-    flags += [_parameter(name, text) for name, text in _OTHERS.items()]
+    return _with_flags(command, (*CHOICES, *_OTHERS))
+
+
+def takes_cells(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace the parameter `selection` of `command` by one flag for each column that cells differ in."""
+    return _with_flags(command, CELL_FLAGS)
+
+
+def _with_flags(command: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    texts = {name: f"Only this {BY_NAME[name].heading}." for name in CHOICES} | _HELP | _OTHERS
+    flags = [_parameter(name, texts[name]) for name in names]
 
     @wraps(command)
     def with_flags(*arguments: Any, **values: Any) -> Any:
         asked = {flag.name: values.pop(flag.name) for flag in flags}
-        since = None if asked["since"] is None else since_when(asked["since"], time.time())
+        since = None if asked.get("since") is None else since_when(asked["since"], time.time())
         selection = RunFilters(asked, since)
         return command(*arguments, selection=selection, **values)
 
@@ -114,9 +131,13 @@ def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def require_results(store: "Store", to: str) -> None:
-    """Raise UserError if the store holds nothing `to` do something with."""
+    """Raise UserError if there is no store with results `to` do something with."""
     if not store.exists():
-        raise UserError(f"There are no results to {to} yet: 'steptime run llama3.1 --wait' makes the first.")
+        raise UserError(
+            f"there are no results to {to}, as there is no metrics store at {store.shown_address}: "
+            "STEPTIME_STORE_URL or STEPTIME_HOME names another, and 'steptime run llama3.1 --wait' makes the "
+            "first result."
+        )
 
 
 def _flag(name: str) -> str:

@@ -1,7 +1,10 @@
 """`steptime up`, `down` and `status`: the Airflow of this machine."""
 
 import asyncio
+import os
+import sys
 import time
+import webbrowser
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +40,13 @@ STATUS_EXAMPLES = """
 steptime status
 
 steptime status --format json
+"""
+
+
+OPEN_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime open
 """
 
 
@@ -134,6 +144,21 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
             show(budgets, output_format, called="budgets", title=title, headings=headings)
     if not now.healthy:
         raise typer.Exit(2)
+
+
+@app.command(name="open", epilog=OPEN_EXAMPLES)
+def open_page() -> None:
+    """Open the page 'Step times' of this machine's Airflow in a browser, and print its address."""
+    from steptime.service import standalone
+
+    now = standalone.status()
+    if now.url is None:
+        raise UserError(f"there is no page to open: {now.problem}")
+    address = f"{now.url}/plugin/step-times"
+    typer.echo(address)
+    has_screen = sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    if has_screen and not webbrowser.open(address):
+        complain("no browser could be started: open the address yourself.")
 
 
 def _budgets() -> list[dict[str, Any]]:

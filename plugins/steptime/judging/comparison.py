@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Any
 
 from steptime.errors import UserError, shown
@@ -35,28 +36,38 @@ from steptime.results.repeating import repeat_command_of_record
 from steptime.results.report import totals_of
 from steptime.results.store import Store
 
+_ALL: Mapping[str, Any] = MappingProxyType({})
 
-def compare_since(store: Store, since: float) -> Comparison:
-    """Compare the cells that have run since then (Unix time)."""
+
+def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) -> Comparison:
+    """Compare the cells that have run since then (Unix time), and return those with the values of `only`.
+
+    Which findings are chance is decided among all cells, so a cell's verdict does not depend on `only`.
+    """
     rows = store.results(include_rejected=True, since=since - LOOK_BACK_S)
     ran = [row for row in rows if row["submitted_at"] >= since]
     lost = store.lost_jobs(since=since)
-    return _of_runs(store, _compare(store, judged_since(store, since)), ran, rows[len(ran) :], lost=lost)
+    found = _compare(store, judged_since(store, since))
+    return _of_runs(store, found, ran, rows[len(ran) :], lost=lost, only=only)
 
 
-def compare_sweep(store: Store, name: str) -> Comparison:
+def compare_sweep(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
     """Compare the cells of the newest run of a sweep, or of today's plan if the store has no run of it.
+
+    Returns those with the values of `only`.
 
     Raises UserError for a sweep that has neither.
     """
     rows = store.newest_sweep_run(name)
-    return compare_sweep_run(store, rows) if rows else compare_planned(store, name)
+    return compare_sweep_run(store, rows, only) if rows else compare_planned(store, name, only)
 
 
-def compare_sweep_run(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison:
+def compare_sweep_run(
+    store: Store, rows: Sequence[Mapping[str, Any]], only: Mapping[str, Any] = _ALL
+) -> Comparison:
     """Compare the cells of all runs of one DAG run of a sweep, as each stands today."""
     lost = store.lost_jobs(dag_id=rows[0]["dag_id"], dag_run_id=rows[0]["dag_run_id"])
-    return _of_runs(store, compare_cells(store, rows), rows, _before(store, rows), lost=lost)
+    return _of_runs(store, compare_cells(store, rows), rows, _before(store, rows), lost=lost, only=only)
 
 
 def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterable[Series] = ()) -> Comparison:
@@ -67,12 +78,12 @@ def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterabl
     return _of_runs(store, found, rows, _before(store, rows), planned, lost=store.lost_jobs(**scope))
 
 
-def compare_planned(store: Store, name: str) -> Comparison:
+def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
     """Compare the cells of a sweep as planned today. Raises UserError if `config/` has no such sweep."""
     runs = (Series.of_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in runs_of(cell))
     planned = [one for one in runs if one.is_judged]
-    found = _compare(store, {one: newest(store, one) for one in planned})
-    return replace(found, completeness=completeness(store, found.standings, (), planned=planned))
+    found = _compare(store, {one: newest(store, one) for one in planned}).only(only)
+    return replace(found, completeness=completeness(store, found.standings, (), planned=planned, only=only))
 
 
 def compare_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison:
@@ -171,10 +182,13 @@ def _of_runs(
     planned: Iterable[Series] = (),
     *,
     lost: Sequence[Mapping[str, Any]],
+    only: Mapping[str, Any] = _ALL,
 ) -> Comparison:
     """A comparison with what all of its runs took, and what is missing in it."""
-    missing = completeness(store, found.standings, ran, before, planned=planned, lost=lost)
-    return replace(found, totals=totals_of(ran), completeness=missing)
+    found = found.only(only)
+    missing = completeness(store, found.standings, ran, before, planned=planned, lost=lost, only=only)
+    selected = [row for row in ran if Series.of_row(row).has(only)]
+    return replace(found, totals=totals_of(selected), completeness=missing)
 
 
 def _before(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from steptime.errors import UserError
@@ -174,6 +175,7 @@ def completeness(
     *,
     planned: Iterable[Series] = (),
     lost: Sequence[Row] = (),
+    only: Mapping[str, Any] = MappingProxyType({}),
     now: float | None = None,
 ) -> Completeness:
     """Return which planned cells of a comparison are not judged, and why.
@@ -185,6 +187,7 @@ def completeness(
         before: runs from before, which show what sweeps have as cells.
         planned: cells that are planned beside those that ran, and those of sweeps that ran.
         lost: the jobs of the comparison that failed without a log to read, from `Store.lost_jobs`.
+        only: columns that the cells must have these values of.
         now: Unix time.
     """
     attempts, earlier = _by_series(ran), _by_series(before)
@@ -194,7 +197,8 @@ def completeness(
         series = Series.of_run(Run.model_validate(job["run"]))
         if series.is_judged:
             jobs[series].append(job)
-    cells = dict.fromkeys((*attempts, *_cells_of_sweeps(ran, before, now), *planned, *judged, *jobs))
+    known = (*attempts, *_cells_of_sweeps(ran, before, now), *planned, *judged, *jobs)
+    cells = dict.fromkeys(series for series in known if series.has(only))
     failed, failed_since, not_run, without_log, without_a_number = [], [], [], [], 0
     for series in cells:
         rejected = _newest_rejected(attempts.get(series, ()))

@@ -6,7 +6,7 @@ Which of many findings are chance is decided here, as it depends on which cells 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from steptime.judging.causes import CommonCause
 from steptime.judging.completeness import Completeness
@@ -125,6 +125,13 @@ class Comparison:
     """What all runs of the selection took; None if runs are compared that were named."""
     completeness: Completeness | None = None
     """Which cells are planned, and why some are not judged; None if runs are compared that were named."""
+
+    def only(self, values: Mapping[str, Any]) -> Self:
+        """Return the findings of the cells with these values, by their columns, and the causes of those."""
+        findings = tuple(one for one in self.findings if one.series.has(values))
+        series = {one.series for one in findings}
+        causes = tuple(cause for cause in self.causes if not series.isdisjoint(cause.cells))
+        return replace(self, findings=findings, causes=causes)
 
     @property
     def took(self) -> str:

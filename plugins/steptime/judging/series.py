@@ -53,6 +53,10 @@ class Series:
         """Its columns with their values."""
         return dict(zip(COLUMNS, self.values, strict=True))
 
+    def has(self, values: Mapping[str, Any]) -> bool:
+        """Return whether the series has these values, by their columns."""
+        return all(self[name] == value for name, value in values.items())
+
     @property
     def is_judged(self) -> bool:
         """Whether the times of its mode, and its runs, are for comparison."""

@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.judging import findings
 from steptime.judging.completeness import MissingCell
 from steptime.judging.detection import Standing
 from steptime.judging.judged import Judged
-from steptime.judging.judgements import judged_now
-from steptime.judging.onset import date
-from steptime.judging.series import JudgedRun, Series
+from steptime.judging.judgements import judged_now, judged_run
+from steptime.judging.onset import changed_words, date
+from steptime.judging.series import JudgedRun, Series, judged_runs
 from steptime.recipes.models import Mode
 from steptime.results import columns, judgement_rows
 from steptime.results.columns import Column
@@ -48,6 +48,48 @@ COLUMNS = (
     *(_COMPARED[name] for name in ("judged_on", *columns.of_series())),
 )
 """Of a trend, a row for each run."""
+
+
+OWN_VERDICT = tuple(_COMPARED[name] for name in ("verdict", "suspicion", "change_percent", "baseline_s"))
+"""Columns of how a run compares with its own history."""
+
+
+class RunVerdict(NamedTuple):
+    """How a run compares with what is usual for its series."""
+
+    sentence: str
+    changed: str
+    """What changed when its level began; empty if nothing did."""
+
+
+def verdict_of(store: Store, row: Mapping[str, Any]) -> RunVerdict | None:
+    """Return how a run of the store compares with its history; None if it is not judged."""
+    if row["state"] != "valid" or not Series.of_row(row).is_judged:
+        return None
+    judged = judged_run(store, row)
+    if judged is None:
+        return None
+    return RunVerdict(run_sentence(judged), changed_words(judged.changes, judged.onset))
+
+
+def with_verdicts(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of the store with the columns of `OWN_VERDICT`; None for runs that are not judged."""
+    kept = judgement_rows.verdicts(store)
+    found = []
+    for row in rows:
+        stood = kept.get(row["job_name"])
+        values = dict.fromkeys(column.name for column in OWN_VERDICT)
+        if stood is not None and (runs := judged_runs([row])):
+            usual = stood["baseline_mean_s"]
+            change = None if usual is None else runs[0].seconds / usual - 1
+            values |= {
+                "verdict": _own_verdict(stood["verdict"], stood["direction"], change),
+                "suspicion": stood["verdict"] if stood["direction"] else "",
+                "change_percent": None if change is None else 100 * change,
+                "baseline_s": usual,
+            }
+        found.append(dict(row) | values)
+    return found
 
 
 def trend(store: Store, series: Series) -> list[dict[str, Any]]:
@@ -178,18 +220,16 @@ def _accepted(level: Mapping[str, Any] | None) -> str:
 def _row(run: JudgedRun, standing: Standing, changed: tuple[str, str]) -> dict[str, Any]:
     against = standing.against
     low, high = _usual(standing)
-    found = standing.direction if standing.state in ("suspected", "confirmed") else None
-    if found and (against.change([run.seconds]) > 0) != (found == "slower"):
-        found = None  # The series stands out, but this run of it does not.
+    change = against.change([run.seconds]) if against.suffices else None
     performance = run.row["mode"] == Mode.PERFORMANCE
     return dict(run.row) | {
         "published_step_time_s": run.row["published_step_time_s"] if performance else None,
-        "verdict": found or ("unchanged" if against.suffices else "insufficient history"),
+        "verdict": _own_verdict(standing.state, standing.direction, change),
         "suspicion": standing.state if standing.direction else "",
         "judged_s": run.seconds,
         "judged_on": run.judged_on,
         "baseline_s": against.mean if against.runs else None,
-        "change_percent": 100 * against.change([run.seconds]) if against.suffices else None,
+        "change_percent": None if change is None else 100 * change,
         "low_s": low,
         "high_s": high,
         "minimum_detectable_change_percent": (
@@ -198,6 +238,14 @@ def _row(run: JudgedRun, standing: Standing, changed: tuple[str, str]) -> dict[s
         "changes": changed[0],
         "node_changes": changed[1],
     }
+
+
+def _own_verdict(state: str, direction: str | None, change: float | None) -> str:
+    """The verdict of one run: if its series stands out, it does so only in the same direction."""
+    if change is None:
+        return "insufficient history"
+    stands_out = state in ("suspected", "confirmed") and (change > 0) == (direction == "slower")
+    return direction if stands_out and direction else "unchanged"
 
 
 def _usual(standing: Standing) -> tuple[float, float] | tuple[None, None]:

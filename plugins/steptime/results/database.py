@@ -151,6 +151,12 @@ def exists(url: str) -> bool:
     return parsed.get_backend_name() != "sqlite" or Path(str(parsed.database)).exists()
 
 
+def shown_address(url: str) -> str:
+    """Return the path of the SQLite file, or PostgreSQL's address without the password."""
+    parsed = _parse(url)
+    return str(parsed.database) if parsed.get_backend_name() == "sqlite" else parsed.render_as_string()
+
+
 def close_engines() -> None:
     """Close this process's connections; the next use opens them anew."""
     for key in [key for key in _engines if key[0] == os.getpid()]:

@@ -161,6 +161,27 @@ def latest_numbers(store: "Store", limit: int) -> list[dict[str, Any]]:
         return list(dicts(connection.execute(query.order_by(runs.c.submitted_at, runs.c.id))))
 
 
+def verdicts(store: "Store") -> dict[str, dict[str, Any]]:
+    """Return by job how each run stood against its history: `verdict`, `direction` and `baseline_mean_s`.
+
+    Runs whose series has runs that the reader may not read are left out, as a judgement rests on those.
+    """
+    from sqlalchemy import select
+
+    from steptime.results.schema import judgements, runs
+
+    own = [judgements.c[name] for name in ("verdict", "direction", "baseline_mean_s")]
+    series = [runs.c[name] for name in of_series()]
+    query = select(runs.c.job_name, *own, *series).join(judgements, judgements.c.run_id == runs.c.id)
+    query = store.readable(query.where(judgements.c.kind == "history"))
+    not_readable = {tuple(row.values()) for row in hidden(store)}
+    with read_connection(store.url) as connection:
+        rows = list(dicts(connection.execute(query)))
+    return {
+        row["job_name"]: row for row in rows if tuple(row[name] for name in of_series()) not in not_readable
+    }
+
+
 def newest_of_each(store: "Store") -> list[dict[str, Any]]:
     """Return the newest valid run of each series, latest first."""
     from sqlalchemy import select

@@ -5,7 +5,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any
 
@@ -79,6 +79,20 @@ def notes(rows: Iterable[Row]) -> list[str]:
         for what, text in (("is rejected", row["reason"]), ("counts, but note", row["warnings"]))
         if text
     ]
+
+
+def exported(row: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, Any]:
+    """Return the values of a row for programs, by column: times are ISO 8601 in UTC."""
+    return {
+        column.name: _iso_8601(row.get(column.name)) if column.kind == "time" else row.get(column.name)
+        for column in columns
+    }
+
+
+def _iso_8601(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:

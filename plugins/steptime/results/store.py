@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from steptime.errors import UserError, shown
 from steptime.recipes.models import Mode
 from steptime.results.columns import CHOICES, COLUMNS, of_series
-from steptime.results.database import NAMES_AT_ONCE, dicts, exists, read_connection
+from steptime.results.database import NAMES_AT_ONCE, dicts, exists, read_connection, shown_address
 from steptime.results.models import Result
 from steptime.results.record import measured_result
 from steptime.settings import store_url
@@ -51,6 +51,11 @@ class Store:
     def exists(self) -> bool:
         """Return whether there is anything to read; reading makes an empty store if there is none."""
         return exists(self.url)
+
+    @property
+    def shown_address(self) -> str:
+        """Where it is: its file, or the address of its database without the password."""
+        return shown_address(self.url)
 
     def newest_sweep_run(self, sweep: str) -> list[dict[str, Any]]:
         """Return the runs of a sweep's newest DAG run in reading order, rejected ones included."""

@@ -17,22 +17,23 @@ from steptime.judging.comparison import compare_dag_run, compare_since
 from steptime.judging.completeness import missing_of
 from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
-from steptime.judging.onset import changed_words
 from steptime.judging.series import Series, all_series, recent_seconds
 from steptime.judging.trend import COLUMNS as TREND
 from steptime.judging.trend import (
+    OWN_VERDICT,
     passes_until_s,
-    run_sentence,
     shown_range,
     since_sentence,
     trend,
+    verdict_of,
     verdict_sentence,
+    with_verdicts,
 )
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.metrics import peak_source
 from steptime.results.record import record_differences
 from steptime.results.repeating import repeat_command_of_record
-from steptime.results.report import csv_text
+from steptime.results.report import csv_text, exported
 from steptime.results.store import Store
 from steptime.web.permissions import MayEdit, Readable
 
@@ -168,11 +169,12 @@ def results(
 
 
 def results_csv(store: Readable, selection: Selected) -> Response:
-    """Answer with all runs of a selection as a file, with the columns and in the order of `results`."""
-    rows = store.in_reading_order(**selection.whole)
-    names, shown = _with_verdicts(rows, _compared(store, selection))
+    """Answer with all runs of a selection as a file, each with its verdict, in the order of `results`."""
+    columns = (*COLUMNS, *OWN_VERDICT)
+    rows = with_verdicts(store, store.in_reading_order(**selection.whole))
+    text = csv_text((exported(row, columns) for row in rows), [column.name for column in columns])
     headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-results.csv"'}
-    return Response(csv_text(shown, names), media_type="text/csv", headers=headers)
+    return Response(text, media_type="text/csv", headers=headers)
 
 
 def scaling(store: Readable, together: Annotated[str | None, Query()] = None) -> Response:
@@ -231,15 +233,15 @@ def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     """
     row = row_of(store, job_name)
     is_judged = row["state"] == "valid" and Series.of_row(row).is_judged
-    judged = judgements.judged_run(store, row) if is_judged else None
+    verdict = verdict_of(store, row)
     is_mapped = row["task_id"] is not None and (row["map_index"] or 0) >= 0
     record = store.record(job_name)
     return json_response(
         {
             "run": row,
             "peak_source": peak_source(row),
-            "verdict": judged and run_sentence(judged),
-            "changed": judged and changed_words(judged.changes, judged.onset),
+            "verdict": verdict and verdict.sentence,
+            "changed": verdict and verdict.changed,
             "may_accept": is_judged and may_edit(row["dag_id"]),
             "may_run_again": is_mapped and may_edit(row["dag_id"]),
             "steps": store.steps(job_name),
