@@ -11,7 +11,7 @@ from steptime import settings
 from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
 from steptime.clusters.collecting import cluster_path, collect_log
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import SystemFailure
 
 LONG = "seq 100000; cat run.json"
 """A job whose log is some hundred pieces long."""
@@ -73,13 +73,6 @@ def fail_at(cluster: FarCluster, read: int) -> None:
     cluster.before_read = broken
 
 
-async def test_a_local_log_is_read_where_it_is(
-    local: LocalCluster, make_spec: Callable[..., JobSpec]
-) -> None:
-    job = await local.submit(make_spec("one", "true"))
-    assert await collect_log(local, job) == Path(job.log_path)
-
-
 async def test_a_copy_is_whole_and_bears_the_name_of_the_job(far: FarCluster, ended: Job) -> None:
     copy = await collect_log(far, ended)
 
@@ -95,16 +88,6 @@ async def test_a_copy_is_whole_and_bears_the_name_of_the_job(far: FarCluster, en
     assert copy.with_name("run.json").read_text() == '{"a": 1}'
     assert cluster_path(copy) == ended.log_path
     assert cluster_path(Path(ended.log_path)) == ended.log_path
-
-
-async def test_what_was_copied_is_only_looked_at(far: FarCluster, ended: Job) -> None:
-    first = (await collect_log(far, ended)).stat()
-    far.offsets.clear()
-
-    again = (await collect_log(far, ended)).stat()
-
-    assert len(far.offsets) == 1
-    assert (again.st_ino, again.st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
 
 
 async def test_a_copy_that_was_broken_off_goes_on_where_it_ended(far: FarCluster, ended: Job) -> None:
@@ -200,16 +183,3 @@ async def test_two_at_once_make_one_copy(far: FarCluster, ended: Job) -> None:
     assert len(set(copies)) == 1
     assert copies[0].read_bytes() == Path(ended.log_path).read_bytes()
     assert far.offsets == sorted(far.offsets), "none began again"
-
-
-async def test_a_job_that_left_no_log(far: FarCluster, ended: Job) -> None:
-    gone = ended.model_copy(update={"name": "two", "log_path": ended.directory + "/log-two.out"})
-    with pytest.raises(UserError, match=r"no log on cluster 'here' at .*log-two\.out, or it is empty"):
-        await collect_log(far, gone)
-
-
-async def test_where_a_copy_cannot_be_written(far: FarCluster, ended: Job) -> None:
-    settings.home().mkdir()
-    settings.collected_logs_dir().write_text("a file where a folder should be")
-    with pytest.raises(SystemFailure, match=r"log-one\.out of cluster 'here' cannot be copied to .*: "):
-        await collect_log(far, ended)

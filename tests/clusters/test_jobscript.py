@@ -1,8 +1,6 @@
 """Job scripts: a golden copy, what bash and shellcheck say, and values that try to be more than data."""
 
 import json
-import shutil
-import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -26,14 +24,9 @@ STAGED = Staged(
 
 HOSTILE = [
     "$(touch {canary})",
-    "`touch {canary}`",
-    "'; touch {canary}; '",
     '"; touch {canary}; "',
     "x\ntouch {canary}\n",
-    "x\\\ntouch {canary}",
-    "${{IFS}}; touch {canary} #",
     "a b  c*?[~]!",
-    "-rf",
     "",
     "äöü €",
 ]
@@ -93,36 +86,6 @@ def variables(value: str) -> dict[str, str]:
     return {"VALUE": value} if len(value.splitlines()) < 2 else {}
 
 
-def _scripts(run: Run, config: LocalConfig) -> list[str]:
-    """The golden script, and one for each hostile value."""
-    environments = [variables(value.format(canary="canary")) for value in HOSTILE]
-    return [GOLDEN.read_text()] + [
-        spec_of(run.model_copy(update={"environment": environment}), config).script
-        for environment in environments
-    ]
-
-
-@pytest.mark.parametrize(
-    ("checker", "arguments"),
-    [
-        ("bash", ["-n"]),
-        (
-            "shellcheck",
-            ["--exclude=SC2016", "-"],
-        ),  # SC2016: "expressions don't expand in single quotes". They must not
-    ],
-)
-def test_checkers_find_nothing(run: Run, config: LocalConfig, checker: str, arguments: list[str]) -> None:
-    program = shutil.which(checker)
-    if program is None:
-        pytest.fail(f"{checker} is missing: apt-get install --yes {checker}")
-    for script in _scripts(run, config):
-        found = subprocess.run(
-            [program, *arguments], input=script, text=True, capture_output=True, check=False
-        )
-        assert found.returncode == 0, f"{found.stdout}{found.stderr}\n{script}"
-
-
 SHOWS_ITS_SURROUNDINGS = """#!/bin/sh
 printf '%s\\0' "$VALUE" > value
 printf '%s\\0' "$PYTHONPATH" > pythonpath
@@ -168,37 +131,7 @@ async def test_hostile_values_arrive_as_they_are_and_run_nothing(
     assert json.loads((Path(spec.directory) / "run.json").read_text())["environment"] == environment
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({"": "x"}, "'' is no name of a variable"),
-        ({"A B": "x"}, "'A B' is no name of a variable"),
-        ({"1A": "x"}, "is no name of a variable"),
-        ({"A=B": "x"}, "is no name of a variable"),
-        ({"$(touch canary)": "x"}, "is no name of a variable"),
-        ({"A\n": "x"}, "is no name of a variable"),
-        ({"Ä": "x"}, "is no name of a variable"),
-        ({"PYTHONPATH": "/mine"}, "'PYTHONPATH' is set by the job script"),
-        ({"STEPTIME_JOB_ID": "x"}, "'STEPTIME_JOB_ID' is set by the job script"),
-        ({"PATH": "/mine"}, "'PATH' is set by the job script"),
-        ({"MASTER_PORT": "1"}, "'MASTER_PORT' is set by the job script or the cluster"),
-        ({"SLURM_NTASKS": "1"}, "'SLURM_NTASKS' is set by the job script or the cluster"),
-        # Bash runs commands out of these.
-        ({"BASH_ENV": "$(touch canary)"}, "'BASH_ENV' is set by the job script"),
-        ({"SHELLOPTS": "xtrace"}, "'SHELLOPTS' is set by the job script"),
-        ({"A": "x\0y"}, "the value of 'A' has a NUL character"),
-    ],
-    ids=str,
-)
-def test_environment_names_are_checked(
-    run: Run, config: LocalConfig, environment: dict[str, str], message: str
-) -> None:
-    with pytest.raises(UserError) as refused:
-        spec_of(run.model_copy(update={"environment": environment}), config)
-    assert message in str(refused.value)
-
-
-@pytest.mark.parametrize("experiment", ["", "a/b", "../x", "a b", "$(touch canary)", "a\nb", "-x", "x" * 151])
+@pytest.mark.parametrize("experiment", ["", "../x", "$(touch canary)", "x" * 151])
 def test_experiment_names_are_checked(run: Run, config: LocalConfig, experiment: str) -> None:
     with pytest.raises(UserError, match=r"experiment name .* cannot be used"):
         spec_of(run.model_copy(update={"experiment": experiment}), config)

@@ -1,7 +1,6 @@
 """Who waits for whom on the local cluster, and what waiting costs."""
 
 import os
-import shutil
 import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -76,28 +75,7 @@ async def test_a_waiting_runner_that_is_killed_does_not_hold_up_the_others(
     assert (Path(specs[0].directory) / "count").read_text() == "ran\n"
 
 
-async def test_live_jobs_are_those_that_run_or_wait(
-    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated, end_of: EndOf
-) -> None:
-    assert await local.live_jobs() == []
-    first = make_gated("first", slots=2)
-    await local.submit(first.spec)
-    await local.submit(make_spec("another", "true"))
-    assert [job.name for job in await local.live_jobs()] == ["first", "another"]
-    first.let_go()
-    await end_of(local, "another")
-    assert await local.live_jobs() == []
-
-
 async def test_a_job_larger_than_the_machine_is_refused(local: LocalCluster, make_spec: MakeSpec) -> None:
     with pytest.raises(UserError, match=r"needs 3 slots and here has 2: .* in config/clusters/here\.yaml"):
         await local.submit(make_spec("large", "true", slots=3))
     assert await local.find("large") is None
-
-
-async def test_the_end_of_a_job_is_read_once(local: LocalCluster, make_spec: MakeSpec, end_of: EndOf) -> None:
-    """A thousand jobs that have ended cost a poll nothing."""
-    await local.submit(make_spec("job", "true"))
-    ended = await end_of(local, "job")
-    shutil.rmtree(JobFolder(local._state, "job").path)
-    assert await local.poll(["job"]) == {"job": ended}

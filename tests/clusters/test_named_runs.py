@@ -16,7 +16,7 @@ from named_runs import IN_IMAGE, SAVED_AT, run_of
 
 from steptime.clusters import jobscript
 from steptime.clusters.base import Completed, Job, JobState, JobStatus
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import SystemFailure
 from steptime.logs.reader import read_log
 from steptime.recipes.megatron_bridge import CHECKPOINTS, bridge_command
 from steptime.recipes.models import Mode, ProfileWindow, Run
@@ -74,7 +74,7 @@ def test_a_run_is_measured_and_valid_without_flops(release: str, tmp_path: Path)
     assert measured.tokens_per_s_per_gpu == pytest.approx(4096 * 1280 / 2 / 64)
 
 
-@pytest.mark.parametrize("release", ["25.11", "26.02", "26.08"])
+@pytest.mark.parametrize("release", ["25.11", "26.08"])
 def test_a_checkpoint_is_saved_and_loaded(release: str, tmp_path: Path) -> None:
     saving = run_of(release, Mode.CHECKPOINT_SAVE)
     checks = judged(saving, log_of(saving, tmp_path))
@@ -118,13 +118,6 @@ def test_a_checkpoint_without_its_tracker_is_none(tmp_path: Path) -> None:
         found_checkpoint(tmp_path)
 
 
-def test_a_profile_says_its_steps_and_ranks(tmp_path: Path) -> None:
-    window = ProfileWindow(first_step=2, last_step=5, ranks=(0,))
-    run = run_of(mode=Mode.PROFILE, profile=window)
-    assert started(run, tmp_path).returncode == 0
-    assert "profiling.profile_step_end=6" in bridge_command(run)
-
-
 SCRIPTS = "/opt/Megatron-Bridge/scripts/performance"
 
 
@@ -160,15 +153,3 @@ def test_a_script_for_runai(make_runai_config: Callable[..., object]) -> None:
     text = script_of(run_of("26.08"), make_runai_config(gpu_type="h100"))
     assert f"  {SCRIPTS}/bootstrap.py --model_family_name=gpt_oss " in text
     assert '"${meeting[@]}" --nproc-per-node="$((ranks / pods))" \\\n' in text
-
-
-def test_a_machine_without_slurm_does_not_profile_it(make_config: Callable[..., object]) -> None:
-    window = ProfileWindow(first_step=1, last_step=2, ranks=(0,))
-    run = run_of(mode=Mode.PROFILE, profile=window)
-    config = make_config(container="bwrap", gpu_type="h100", slots=64)
-    with pytest.raises(UserError) as refused:
-        config.check(run)  # type: ignore[attr-defined]
-    assert str(refused.value) == (
-        "120b·bf16·64·profile is profiled by Nsight Systems, and cluster here starts no ranks under it: "
-        "name another cluster, or leave profile out."
-    )

@@ -104,18 +104,6 @@ async def test_a_job_whose_runner_still_lives_keeps_its_notes(
     assert names(prune(before=time.time() + 1, dry_run=False)) == ["ends"]
 
 
-async def test_what_an_interrupted_run_left_goes_with_the_next(
-    run_to_end: RunToEnd, make_spec: MakeSpec, tmp_path: Path
-) -> None:
-    await run_to_end(make_spec("ends", "true"))
-    shutil.rmtree(make_spec("ends", "").directory)
-    left = tmp_path / "work" / "clusters" / "here" / "removed" / "ends"
-    left.mkdir(parents=True)
-
-    assert names(prune(before=time.time() + 1, dry_run=False)) == ["ends"]
-    assert not left.parent.exists()
-
-
 def test_copies_of_logs_go_by_their_age_unless_one_is_being_made(tmp_path: Path) -> None:
     copies = tmp_path / "home" / "logs-collected" / "far"
     for name, age_s in (("old", 900), ("young", 0), ("copying", 900)):
@@ -131,9 +119,3 @@ def test_copies_of_logs_go_by_their_age_unless_one_is_being_made(tmp_path: Path)
 
     assert (gone.what, gone.name, gone.size_bytes) == ("copy of a log", "old", 5)
     assert sorted(path.name for path in copies.iterdir()) == ["copying", "young"]
-
-
-def test_where_there_is_nothing_nothing_is_made(tmp_path: Path) -> None:
-    assert prune(before=time.time(), dry_run=False) == []
-    assert not (tmp_path / "home").exists()
-    assert not (tmp_path / "work").exists()

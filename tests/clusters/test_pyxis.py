@@ -99,15 +99,6 @@ def test_ranks_in_an_image_of_pytorch_are_those_of_srun(
         assert told.by_launcher
 
 
-def test_a_meeting_place_of_the_image_is_not_the_jobs(
-    make_result: Callable[..., Any], cluster: Cluster
-) -> None:
-    image = f"{OF_NGC}MASTER_ADDR=builder\nMASTER_PORT=1\nOMP_NUM_THREADS=64\n"
-    for environment in cluster.ranks(make_result(gpus=2).run, image, {}):
-        assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("localhost", "20005")
-        assert environment["OMP_NUM_THREADS"] == "1"
-
-
 def test_what_names_files_of_the_login_node_stays_outside(
     make_result: Callable[..., Any], cluster: Cluster
 ) -> None:

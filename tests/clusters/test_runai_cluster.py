@@ -162,17 +162,6 @@ async def test_a_workload_that_others_deleted_is_unknown_and_not_made_again(
     assert len(runai_server.named(workload_name("deleted"))) == 1
 
 
-async def test_a_workload_that_others_stopped_is_cancelled(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, eventually: Eventually
-) -> None:
-    gated = make_gated("stopped")
-    await runai.submit(gated.spec)
-    await eventually(lambda: gated.pid)
-    runai_server.do(runai_server.workload(workload_name("stopped")).suspend())
-    status = (await runai.poll(["stopped"]))["stopped"]
-    assert (status.state, status.reason) == (JobState.CANCELLED, "stopped in Run:ai, not by steptime")
-
-
 async def test_a_failure_that_no_pod_noted_has_runais_own_warning(
     runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated
 ) -> None:
@@ -211,26 +200,6 @@ async def test_all_jobs_are_asked_for_in_one_list(
     ends = [await end_of(runai, name) for name in names]
     assert {end.state for end in ends} == {JobState.SUCCEEDED}
     assert await calls_of_a_poll() == []  # how a job ended is asked once
-
-
-async def test_names_that_read_alike_in_kubernetes_stay_apart(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, end_of: EndOf
-) -> None:
-    names = ["a_b.C", "a-b-c", "A.b_c", "x" * 200, "x" * 199]
-    jobs = [await runai.submit(make_spec(name, "true")) for name in names]
-    assert len({job.job_id for job in jobs}) == len(names)
-    for name in names:
-        assert (await end_of(runai, name)).state is JobState.SUCCEEDED
-    made = [entry.request for entry in runai_server.calls("POST", "/workloads/trainings")]
-    assert len({request["name"] for request in made}) == len(names)
-    assert all(len(request["name"]) <= 50 for request in made)
-    kept = [
-        annotation["value"]
-        for request in made
-        for annotation in request["spec"]["annotations"]
-        if annotation["name"] == "steptime-job"
-    ]
-    assert kept == names
 
 
 async def test_a_workload_of_that_name_that_is_not_ours_is_left_alone(
@@ -288,14 +257,7 @@ async def test_a_folder_outside_of_the_volume_is_refused(
 
 @pytest.mark.parametrize(
     "hostile",
-    [
-        "$(touch canary)",
-        "a  b*\n#ü",
-        *(
-            pytest.param(text, marks=pytest.mark.slow)
-            for text in ("`touch canary`", "'; touch canary; '", '"; touch canary; "')
-        ),
-    ],
+    ["$(touch canary)", "a  b*\n#ü"],
 )
 async def test_folders_are_data_and_never_read_by_a_shell(
     runai: RunaiCluster, make_spec: MakeSpec, end_of: EndOf, tmp_path: Path, hostile: str
@@ -310,32 +272,6 @@ async def test_folders_are_data_and_never_read_by_a_shell(
     assert await runai.read(f"{folder}/{hostile}") == hostile.encode()
     assert (await runai.run(["cat", f"{folder}/{hostile}"])).stdout == hostile
     assert not list(tmp_path.rglob("canary"))
-
-
-async def test_the_volume_may_be_elsewhere_on_this_machine(
-    runai_with: RunaiWith,
-    make_spec: MakeSpec,
-    end_of: EndOf,
-    tmp_path: Path,
-) -> None:
-    mounted, seen = tmp_path / "in-pods", tmp_path / "here"
-    mounted.mkdir()
-    seen.symlink_to(mounted)
-    fields = {
-        "pvcs": [{"claim": "workspace", "path": str(mounted)}],
-        "work_dir": f"{mounted}/work",
-        "shared_dir": str(seen),
-    }
-    spec = make_spec("mapped", "pwd").model_copy(
-        update={"directory": f"{mounted}/exp", "log_path": f"{mounted}/exp/log"}
-    )
-    async with runai_with(**fields) as cluster:
-        job = await cluster.submit(spec)
-        await end_of(cluster, "mapped")
-        assert cluster.local_path(job.log_path) == seen / "exp" / "log"
-        assert await cluster.read(job.log_path) == f"{mounted}/exp\n".encode()
-        done = await cluster.run(["cat", f"{mounted}/exp/log"])
-    assert (done.exit_code, done.stdout) == (0, f"{mounted}/exp\n")
 
 
 async def test_a_command_leaves_nothing_behind(

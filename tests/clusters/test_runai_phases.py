@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from steptime.clusters.base import JobState
-from steptime.clusters.runai.phases import MEANING, Notes, PodEnd, Stop, status_of, vanished
+from steptime.clusters.runai.phases import Notes, PodEnd, Stop, status_of, vanished
 
 STARTED = {0: (100.0, "node-a"), 1: (101.0, "node-b")}
 CANCELLED = Stop(JobState.CANCELLED, "cancelled")
@@ -82,13 +82,6 @@ def test_times_and_nodes_are_the_pods_own() -> None:
     assert status_of(workload, Notes(), time_limit_s=60).ended_at == 1_795_240_800.5
 
 
-def test_runais_own_words_are_the_reason_in_one_line() -> None:
-    waiting = {"phase": "Pending", "phaseMessage": "Not enough\n  GPUs ", "conditions": []}
-    assert status_of(waiting, Notes(), time_limit_s=60).reason == "Not enough GPUs"
-    condition = {"phase": "Pending", "phaseMessage": "", "conditions": [{"message": "over quota"}]}
-    assert status_of(condition, Notes(), time_limit_s=60).reason == "over quota"
-
-
 @pytest.mark.parametrize(
     ("notes", "state"),
     [
@@ -99,40 +92,6 @@ def test_runais_own_words_are_the_reason_in_one_line() -> None:
 )
 def test_a_workload_that_is_gone_is_never_success(notes: Notes, state: JobState) -> None:
     assert vanished("job", notes, where="dgx").state is state
-
-
-ENDED = ("Stopped", "Failed", "Completed")
-MOVED = {1: (100.0, "node-b"), 0: (101.0, "node-a"), 2: (102.0, "node-a")}
-"""The second pod was first to start, and two share a node."""
-
-
-@pytest.mark.parametrize("stop", [None, CANCELLED, DEGRADED])
-@pytest.mark.parametrize(
-    "noted",
-    [(), (PodEnd(1, 300.0, 0, "itself"), PodEnd(0, 250.0, 3, "itself")), (PodEnd(0, 300.0, 9, "told"),)],
-)
-def test_every_status_has_the_times_and_nodes_of_the_pods(
-    stop: Stop | None, noted: tuple[PodEnd, ...]
-) -> None:
-    for phase in MEANING:
-        workload = {"phase": phase, "phaseUpdatedAt": "2026-11-21T06:00:00Z"}
-        status = status_of(workload, Notes(MOVED, noted, stop), time_limit_s=60)
-        assert (status.started_at, status.nodes) == (100.0, ("node-a", "node-b")), phase
-        by_runai = 1_795_240_800.0
-        assert status.ended_at == (None if phase not in ENDED else 300.0 if noted else by_runai), phase
-    gone = vanished("job", Notes(MOVED, noted, stop), where="dgx")
-    assert (gone.started_at, set(gone.nodes), gone.ended_at) == (100.0, {"node-a", "node-b"}, None)
-
-
-def test_a_phase_that_goes_on_is_told_with_runais_words() -> None:
-    words = {"phaseMessage": "a node is tainted"}
-    for phase, state, reason in (
-        ("Pending", JobState.QUEUED, "a node is tainted"),
-        ("Degraded", JobState.RUNNING, "degraded: a node is tainted"),
-        ("Running", JobState.RUNNING, ""),
-    ):
-        status = status_of({"phase": phase, **words}, Notes(STARTED), time_limit_s=60)
-        assert (status.state, status.reason) == (state, reason)
 
 
 def test_a_pod_that_was_ended_from_outside_is_named() -> None:
@@ -150,12 +109,6 @@ def test_the_first_pod_that_failed_by_itself_is_the_culprit() -> None:
     assert (status.reason, status.exit_code) == ("pod 1: exit code 7", 7)
 
 
-@pytest.mark.parametrize(("code", "name"), [(128, ""), (129, " (SIGHUP)"), (255, "")])
-def test_a_death_by_signal_has_its_name(code: int, name: str) -> None:
-    status = status_of({"phase": "Failed"}, ends((0, code, "itself")), time_limit_s=60)
-    assert status.reason == f"exit code {code}{name}"
-
-
 def test_a_first_pod_that_failed_is_believed_more_than_completed() -> None:
     for pods, state in (
         (((1, 3, "itself"),), JobState.SUCCEEDED),
@@ -163,17 +116,3 @@ def test_a_first_pod_that_failed_is_believed_more_than_completed() -> None:
         (((1, 0, "itself"), (0, 3, "itself")), JobState.FAILED),
     ):
         assert status_of({"phase": "Completed"}, ends(*pods), time_limit_s=60).state is state
-
-
-def test_what_was_asked_to_stop_says_whether_it_had_started() -> None:
-    for phase in ("Stopped", "Failed"):
-        for notes, reason in (
-            (Notes(STARTED, stop=DEGRADED), "its workload was degraded"),
-            (Notes(stop=DEGRADED), "its workload was degraded before it started"),
-        ):
-            status = status_of({"phase": phase}, notes, time_limit_s=60)
-            assert (status.state, status.reason, status.cluster_fault) == (JobState.FAILED, reason, True)
-    gone = vanished("job-1", Notes(), where="project p of dgx")
-    assert gone.reason == "the workload of job job-1 is gone from project p of dgx, deleted by somebody else"
-    assert (gone.started_at, gone.nodes) == (None, ())
-    assert vanished("job", Notes(stop=CANCELLED), where="dgx").reason == "cancelled before it started"

@@ -231,26 +231,6 @@ def test_only_a_refusal_ends_the_job_before_its_training(
     assert len(broken) == (trains and exit_code != 0)
 
 
-@pytest.mark.long
-def test_a_check_that_hangs_is_ended_and_judges_nobody(run: Run, tmp_path: Path) -> None:
-    python = program(
-        tmp_path / "python", 'echo "$*" >>"$SAID"; [[ $2 != trainer.node_check ]] || exec sleep 600'
-    )
-    staged = Staged(python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256="")
-    config = slurm(tmp_path, node_check={"time_limit_s": 1})
-    code, said = executed(script_of(run, staged, config), tmp_path)
-    assert (code, said[1]) == (0, "-m trainer run.json")
-    assert "the node check itself ended with exit code 124" in said[-1]
-
-
-def test_the_check_has_its_own_time(run: Run, staged: Staged, tmp_path: Path) -> None:
-    def limit(config: ClusterConfig) -> int:
-        return job_spec(run, staged, config, identity="x", started=0).time_limit_s
-
-    assert limit(slurm(tmp_path)) == run.time_limit_s
-    assert limit(slurm(tmp_path, node_check={"time_limit_s": 90})) == run.time_limit_s + 90
-
-
 def test_what_is_demanded_of_gpus_follows_from_their_type(run: Run, staged: Staged, tmp_path: Path) -> None:
     on_h100 = run.model_copy(update={"recipe": run.recipe.model_copy(update={"gpu_type": "h100"})})
     script = script_of(on_h100, staged, slurm(tmp_path, gpu_type="h100", node_check={}))

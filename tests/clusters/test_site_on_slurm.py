@@ -69,8 +69,9 @@ async def test_each_rank_runs_on_the_numa_node_of_its_local_rank_where_there_is_
     assert log == ([] if has_second else told)
 
 
-@pytest.mark.parametrize("gpu_option", ["gres", "gpus-per-node", "gpus"])
-@pytest.mark.parametrize(("gpus_per_node", "seen"), [(1, ["0", "0"]), (2, ["0,1", "0,1"])])
+@pytest.mark.parametrize(
+    ("gpu_option", "gpus_per_node", "seen"), [("gres", 1, ["0", "0"]), ("gpus", 2, ["0,1", "0,1"])]
+)
 async def test_ranks_see_the_gpus_that_are_asked_for(
     trained: Trained, gpu_option: str, gpus_per_node: int, seen: list[str]
 ) -> None:

@@ -135,16 +135,6 @@ def test_no_shortened_name_gets_past_a_list() -> None:
     assert not passed, passed
 
 
-def test_a_refusal_in_a_file_says_what_the_option_given_is_replaced_by() -> None:
-    """Of two that begin alike, each has its own."""
-    assert of_a_file("time-min=1").endswith(f"{LEFT_OUT}.")
-    assert of_a_file("export-file=1").endswith("set variables in environment.")
-    assert of_a_file("requeu") == (
-        "Slurm option '--requeu' cannot be every job's: write resubmissions, how often a run is resubmitted "
-        "after the cluster failed its job."
-    )
-
-
 LONG = "a" * 2000
 FORMS = (
     # a request; what sbatch gets, or why it does not
@@ -213,11 +203,6 @@ def test_the_form_of_what_a_run_asks_for() -> None:
         if not good:
             wrong.append(f"{asked} {additional!r}: expected {expected!r}, and it became {became!r}")
     assert not wrong, "\n".join(wrong)
-
-
-def test_nothing_asked_for_is_nothing_set() -> None:
-    assert SlurmOptions.of({}) == SlurmOptions()
-    assert SlurmOptions().given == {}
 
 
 def test_a_files_option_has_a_form() -> None:

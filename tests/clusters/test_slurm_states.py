@@ -1,6 +1,5 @@
 """What real squeues and saccts (22.05.8) said, and what steptime makes of it."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ from hypothesis import strategies as st
 from steptime.clusters.base import Completed, JobState, JobStatus
 from steptime.clusters.slurm.commands import SlurmCommands
 from steptime.clusters.slurm.states import (
-    SACCT_FORMAT,
-    SQUEUE_FORMAT,
     JobRecord,
     of_each_name,
     read_sacct,
@@ -44,24 +41,6 @@ def in_short(status: JobStatus) -> tuple[str, str, int | None]:
 )
 def test_live_jobs_in_squeue(name: str, state: str, reason: str) -> None:
     assert in_short(status_of(EARLY[name][0])) == (state, reason, None)
-
-
-def test_what_people_are_told_of_states_that_no_recorded_squeue_has() -> None:
-    told = {
-        "CONFIGURING": (JobState.QUEUED, "its nodes are being made ready"),
-        "REQUEUE_HOLD": (JobState.QUEUED, "held after it was requeued: 'scontrol release' lets it go"),
-        "RESV_DEL_HOLD": (
-            JobState.QUEUED,
-            "held because its reservation was deleted: 'scontrol release' lets it go",
-        ),
-        "STOPPED": (JobState.RUNNING, "stopped"),
-        "REVOKED": (JobState.RUNNING, "another cluster of the federation has taken it"),
-        "LAUNCH_FAILED": (JobState.FAILED, "its nodes could not launch it"),
-        "RECONFIG_FAIL": (JobState.FAILED, "its nodes could not be set up"),
-    }
-    for word, (state, reason) in told.items():
-        status = status_of(EARLY["nodefail"][0].model_copy(update={"state": word}))
-        assert (status.state, status.reason) == (state, reason)
 
 
 @pytest.mark.parametrize(
@@ -122,12 +101,6 @@ def test_times_nodes_and_folder_are_read() -> None:
     assert (running.started_at, running.ended_at) == (1795289882, None)
 
 
-def test_what_a_job_waited_for_is_not_why_it_was_cancelled() -> None:
-    (cancelled,) = LATE["never-killed"]
-    waited = cancelled.model_copy(update={"reason": "Resources"})
-    assert status_of(waited).reason == "cancelled before it started"
-
-
 def test_the_accounting_has_not_settled_a_job_whose_end_it_does_not_have() -> None:
     (failed,) = ACCOUNTED["exit3"]
     assert failed.is_settled
@@ -135,16 +108,6 @@ def test_the_accounting_has_not_settled_a_job_whose_end_it_does_not_have() -> No
     (early,) = read_sacct("21|FAILED|0:0|1795289882|1795289882|Unknown|n1|exit3|None|/scratch/experiments")
     assert not early.is_settled
     assert not ACCOUNTED["requeued"][0].is_settled
-
-
-def test_only_what_the_cluster_did_is_its_fault() -> None:
-    at_fault = {
-        name
-        for names in (LATE, ACCOUNTED)
-        for name, (record, *_) in names.items()
-        if status_of(record).cluster_fault
-    }
-    assert at_fault == {"preempted", "nodefail", "nodefail4"}
 
 
 def test_of_a_requeued_job_the_last_record_counts() -> None:
@@ -170,41 +133,6 @@ def record(**fields: object) -> JobRecord:
     return JobRecord.model_validate({**defaults, **fields})
 
 
-def test_the_job_submitted_first_comes_first_whatever_its_id() -> None:
-    jobs = [record(job_id="3", submitted_at=102), record(job_id="20"), record(job_id="9", name="b")]
-    assert {name: [job.job_id for job in found] for name, found in of_each_name(jobs).items()} == {
-        "a": ["20", "3"],
-        "b": ["9"],
-    }
-
-
-@pytest.mark.parametrize("state", ["NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "PREEMPTED", "RECONFIG_FAIL"])
-def test_resubmitting_may_help_after(state: str) -> None:
-    status = status_of(record(state=state))
-    assert (status.state, status.cluster_fault) == (JobState.FAILED, True)
-
-
-@pytest.mark.parametrize("state", ["FAILED", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE", "CANCELLED"])
-def test_resubmitting_does_not_help_after(state: str) -> None:
-    status = status_of(record(state=state, exit_code=1))
-    assert not status.cluster_fault
-    assert not status.state.is_live
-    assert status.state is not JobState.SUCCEEDED
-
-
-@pytest.mark.parametrize(
-    "state", ["REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"]
-)
-def test_what_is_queued_again_is_no_success(state: str) -> None:
-    assert status_of(record(state=state)).state is JobState.QUEUED
-
-
-def test_a_state_that_nobody_knows_is_unknown_and_told() -> None:
-    status = status_of(record(state="MELTED"))
-    assert status.state is JobState.UNKNOWN
-    assert "MELTED" in status.reason
-
-
 FIELD = st.text(alphabet=st.sampled_from("ABC|:019[]-,\n by+é"), max_size=8)
 
 
@@ -213,28 +141,6 @@ def test_no_text_breaks_the_reading(fields: list[str]) -> None:
     line = "|".join(["1", *fields])
     for job in (*read_squeue(line), *read_sacct(line)):
         assert status_of(job).state is JobState.UNKNOWN
-
-
-def test_every_state_of_slurm_has_a_meaning() -> None:
-    """The words of squeue(1) and sacct(1), as their manuals list them."""
-    words = """BOOT_FAIL CANCELLED COMPLETED CONFIGURING COMPLETING DEADLINE FAILED LAUNCH_FAILED NODE_FAIL
-        OUT_OF_MEMORY PENDING POWER_UP_NODE PREEMPTED RECONFIG_FAIL RESV_DEL_HOLD REQUEUE_FED REQUEUE_HOLD
-        REQUEUED RESIZING REVOKED RUNNING SIGNALING SPECIAL_EXIT STAGE_OUT STOPPED SUSPENDED TIMEOUT"""
-    unknown = [w for w in re.findall(r"\w+", words) if status_of(record(state=w)).state is JobState.UNKNOWN]
-    assert unknown == []
-
-
-def test_what_is_asked_of_squeue_and_sacct_is_what_their_lines_are_read_as() -> None:
-    squeue = dict(field.split(":") for field in SQUEUE_FORMAT.split(","))
-    assert list(squeue) == [
-        *("JobID", "State", "exit_code", "SubmitTime", "StartTime", "EndTime"),
-        *("NodeList", "Name", "Reason", "WorkDir"),
-    ]
-    assert set(squeue.values()) == {"|"}
-    assert SACCT_FORMAT.split(",") == [
-        *("JobIDRaw", "State", "ExitCode", "Submit", "Start", "End"),
-        *("NodeList", "JobName", "Reason", "WorkDir"),
-    ]
 
 
 LINES: list[tuple[str, JobRecord]] = [
@@ -285,14 +191,6 @@ def test_a_line_is_read_whole() -> None:
         ),
     ):
         assert [*read_squeue(line), *read_sacct(line)] == [], line
-
-
-@pytest.mark.parametrize("state", ["", " ", "+"])
-def test_a_blank_state_is_unknown(state: str) -> None:
-    for line in (f"1|{state}|0|||||||x", f"1|{state}|0:0|||||||x"):
-        [found] = [*read_squeue(line), *read_sacct(line)]
-        status = status_of(found)
-        assert (status.state, status.reason) == (JobState.UNKNOWN, "Slurm gives no state for it")
 
 
 IN_QUEUE = {
@@ -354,21 +252,6 @@ def test_a_reason_that_has_a_remedy_is_told_with_it() -> None:
     }
     for reason, told in remedies.items():
         assert status_of(record(state="PENDING", reason=reason)).reason == told
-
-
-def test_signals_are_told_by_their_names() -> None:
-    told = {
-        (0, 7): (7, "exit code 7"),
-        (15, 0): (143, "exit code 143 (SIGTERM)"),
-        (1, 5): (129, "exit code 129 (SIGHUP)"),
-        (125, 0): (253, "exit code 253"),
-    }
-    for (by_signal, exit_code), (code, reason) in told.items():
-        status = status_of(record(state="FAILED", signal=by_signal, exit_code=exit_code))
-        assert (status.exit_code, status.reason) == (code, reason)
-    assert status_of(record(state="FAILED", nodes=(), reason="BadConstraints")).reason == (
-        "Slurm could not start it: BadConstraints"
-    )
 
 
 def test_of_jobs_submitted_at_once_the_smaller_id_comes_first() -> None:

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.clusters.config import load_cluster
 from steptime.clusters.connections import Connection
-from steptime.clusters.slurm.cluster import SlurmConfig
 
 from .ssh_site import Host, Open, Site, connection, where
 
@@ -96,12 +94,3 @@ async def test_ssh_config(site: Site, hosts: dict[str, Host], log_in: Open, here
     login = Connection(name="selene", kind="ssh", host="selene", extra=json.loads(extra))
     assert await where(log_in({"selene": login}, "selene")) == "selene"
     assert gate.logins == 1
-
-
-def test_login_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "clusters").mkdir()
-    (tmp_path / "clusters/selene.yaml").write_text(example("Several login nodes", "yaml"))
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
-    config = load_cluster("selene")
-    assert isinstance(config, SlurmConfig)
-    assert config.login_nodes == ("login1.example.org", "login2.example.org", "login3.example.org:2222")

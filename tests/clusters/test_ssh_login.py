@@ -6,32 +6,18 @@ import asyncssh
 import pytest
 
 from steptime.clusters.connections import Connection
-from steptime.clusters.slurm.ssh_login import at_address, jump_connections, read_login
+from steptime.clusters.slurm.ssh_login import at_address, read_login
 from steptime.errors import UserError
 
 KEY = asyncssh.generate_private_key("ssh-ed25519")
 HOST_KEY = KEY.export_public_key().decode()
+
+
 PRIVATE_KEY = KEY.export_private_key().decode()
 
 
 def connection(kind: str = "ssh", host: str = "login.example.org", **extra: object) -> Connection:
     return Connection(name="dgx", kind=kind, host=host, login="me", password="s3cret", extra=extra)
-
-
-def test_what_it_says_is_what_is_used() -> None:
-    options = read_login(connection(host_key=HOST_KEY, private_key=PRIVATE_KEY)).options
-    assert (options["host"], options["port"], options["username"]) == ("login.example.org", 22, "me")
-    (trusted,), _, _ = options["known_hosts"]
-    assert trusted == KEY.convert_to_public()
-    assert options["client_keys"] == [KEY]
-    assert options["config"] is None, "nobody's ~/.ssh/config may weaken it"
-
-
-def test_seconds_to_connect() -> None:
-    assert read_login(connection(host_key=HOST_KEY)).timeout_s == 15
-    assert read_login(connection(host_key=HOST_KEY, conn_timeout="7")).timeout_s == 7
-    with pytest.raises(UserError, match="conn_timeout"):
-        read_login(connection(host_key=HOST_KEY, conn_timeout="soon"))
 
 
 def test_addresses() -> None:
@@ -54,14 +40,6 @@ def test_addresses() -> None:
         else:
             with pytest.raises(UserError, match=f"'{re.escape(text)}' is no address of a host: write host,"):
                 at_address(connection(), text)
-
-
-def test_jump_connections_are_a_list_or_words_with_commas() -> None:
-    assert jump_connections(connection()) == ()
-    assert jump_connections(connection(jump_connections="outer, inner")) == ("outer", "inner")
-    assert jump_connections(connection(jump_connections=["outer", "inner"])) == ("outer", "inner")
-    with pytest.raises(UserError, match="jump_connections in its extra is no list of names"):
-        jump_connections(connection(jump_connections=[1]))
 
 
 def test_several_host_keys_and_authorities() -> None:
