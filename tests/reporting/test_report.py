@@ -280,7 +280,7 @@ def test_lines_of_a_scaling_chart_are_apart_in_what_they_differ_in(half_a_year: 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--sweep", "weekly", "--since", "7d", "-o", "x.html"], "--sweep and --since exclude each other"),
+        (["--sweep", "weekly", "--since", "7d", "-o", "x.html"], "--sweep excludes --since and --suite"),
         (["--sweep", "wekly", "-o", "x.html"], "unknown sweep 'wekly': did you mean 'weekly'?"),
         (["--since", "yesterday", "-o", "x.html"], "--since 'yesterday' is no time"),
         (["-o", "gone/x.html"], "'gone/x.html' is no file in a folder that is there"),

@@ -14,7 +14,7 @@ import tarfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -23,6 +23,7 @@ import zstandard
 from steptime import __version__, settings
 from steptime.cli.selecting import RunFilters, require_results, takes_selection
 from steptime.errors import UserError, shown
+from steptime.results.run_files import files_of, regular
 from steptime.results.store import Store
 
 EXAMPLES = """
@@ -37,7 +38,6 @@ app = typer.Typer()
 SUFFIX = ".tar.zst"
 _LEVEL = 9  # of zstd
 _CONFIG = "config"
-_READ_BY_PEOPLE = (".out", ".gz", ".json", ".jsonl", ".sh", ".txt", ".log", ".yaml")
 
 
 @app.command(epilog=EXAMPLES)
@@ -89,11 +89,11 @@ def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -
                     {"result": store.measured(name), "accepted": accepted_level(store, name)}
                 )
                 _add(archive, f"{RUNS}/{number}.json", run.model_dump_json())
-                files = _files_of(row)
+                files = files_of(row)
                 logs += bool(files)
                 for path in files:
                     archive.add(path, f"{LOGS}/{number}/{path.name}", filter=_nobodys)
-            for path in _regular(settings.config_dir().rglob("*")):
+            for path in regular(settings.config_dir().rglob("*")):
                 archive.add(path, f"{_CONFIG}/{path.relative_to(settings.config_dir())}", filter=_nobodys)
     except FileExistsError:
         raise UserError(f"'{shown(file)}' is there already: name another file, or remove it.") from None
@@ -112,26 +112,6 @@ def _new_archive(file: Path) -> Iterator[tarfile.TarFile]:
         tarfile.open(fileobj=packed, mode="w|") as archive,
     ):
         yield archive
-
-
-def _files_of(row: Mapping[str, Any]) -> list[Path]:
-    """The files beside a run's log that people read; none if this machine has no log of it.
-
-    Of an imported run only those of its own folder: what else its row says about paths came with it.
-    """
-    log = PurePosixPath(row["log_path"])
-    if row["origin"] is None:
-        folders = [settings.collected_logs_dir() / row["cluster"] / row["job_name"], Path(log.parent)]
-    else:
-        folders = [settings.imported_dir() / row["job_name"]]
-    folder = next((one for one in folders if (one / log.name).is_file()), None)
-    if folder is None:
-        return []
-    return [path for path in _regular(folder.iterdir()) if path.suffix in _READ_BY_PEOPLE]
-
-
-def _regular(paths: Iterable[Path]) -> list[Path]:
-    return sorted(path for path in paths if path.is_file() and not path.is_symlink())
 
 
 def _add(archive: tarfile.TarFile, name: str, content: str) -> None:

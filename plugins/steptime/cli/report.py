@@ -19,6 +19,8 @@ steptime report -o week.html
 steptime report --since 30d -o month.html
 
 steptime report --sweep weekly -o weekly.html
+
+steptime report --suite exemplar-gb200 -o dossier.html
 """
 
 
@@ -34,27 +36,47 @@ def report(
     sweep: Annotated[
         str | None, typer.Option(help="Of the newest run of this sweep, a file of config/sweeps.")
     ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            help="The dossier of this sweep as a suite: whether each cell passes at 95 % of its published "
+            "throughput, what is lacking, versions, and hashes of logs."
+        ),
+    ] = None,
     since: Annotated[
         str | None,
-        typer.Option(help=f"Of all that ran since then: 30m, 12h, {_SINCE} (the default), or 2026-11-21."),
+        typer.Option(
+            help=f"Of all that ran since then: 30m, 12h, {_SINCE} (the default), or 2026-11-21. The default "
+            "of a suite is when its newest run began."
+        ),
     ] = None,
 ) -> None:
     """Write one HTML file to send: what got slower, how it scales and how each cell came to be.
 
+    With --suite it is about one suite, and all valid runs of its cells count, however they were started.
     The file needs no network and no script: it can be mailed, kept, and read in any browser, light or dark.
     It shows every run of the store that it is about, whoever may read those in Airflow.
     """
     from steptime.files import write_whole
+    from steptime.judging.suite import judge_suite
+    from steptime.reporting.dossier import dossier
     from steptime.reporting.page import html, report_since, report_sweep
     from steptime.results.store import Store
 
-    if sweep is not None and since is not None:
-        raise UserError("--sweep and --since exclude each other: name one of them.")
+    if sweep is not None and (since is not None or suite is not None):
+        raise UserError("--sweep excludes --since and --suite: name one of them.")
     if not to.parent.is_dir() or to.is_dir():
         raise UserError(f"'{shown(to)}' is no file in a folder that is there: name one, as week.html.")
     now = time.time()
     store = Store()
     require_results(store, "report")
+    if suite is not None:
+        judged = judge_suite(store, suite, None if since is None else since_when(since, now))
+        content = dossier(store, judged, now)
+        write_whole(to, content)
+        lines = [f"{judged.sentence}.", *(f"{remark}." for remark in judged.lacking)]
+        typer.echo("\n".join([*lines, f"report: {to}, {len(content.encode()) / 1e3:,.0f} kB"]))
+        return
     found = (
         report_since(store, since_when(since or _SINCE, now)) if sweep is None else report_sweep(store, sweep)
     )

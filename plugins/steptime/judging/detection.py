@@ -108,6 +108,16 @@ class Baseline:
         t = _SIGNS[direction] * self.change(runs) / self._error(len(runs))
         return float(special.stdtr(len(self.runs) - 1, -t))
 
+    def interval(self, confidence: float, *, runs: int | None = None) -> tuple[float, float]:
+        """Return the confidence interval of the mean of two or more `runs`, by Student's t.
+
+        A number of `runs` gives the interval that so many runs would have if they vary as these do.
+        """
+        number = runs or len(self.runs)
+        mean = _mean(self.runs)
+        margin = mean * _quantile((1 + confidence) / 2, number - 1) * self.deviation / math.sqrt(number)
+        return mean - margin, mean + margin
+
     @property
     def minimum_detectable_change(self) -> float:
         """The slowdown that a single run shows in `DETECTED` of all cases."""

@@ -49,8 +49,8 @@ class Decimals(Frozen):
     """How many decimals a document prints; tokens per second have none everywhere."""
 
     tflops_per_gpu: NonNegativeInt = 2
-    mfu_percent: NonNegativeInt
-    days_per_1t_tokens: NonNegativeInt
+    mfu_percent: NonNegativeInt = 2
+    days_per_1t_tokens: NonNegativeInt = 2
 
 
 class AsPublished(Frozen):
@@ -109,12 +109,12 @@ class Reference(Frozen):
     title: str
     step_time: str
     """Which steps of a run the printed step times are of."""
-    stated_model_flops: dict[str, PositiveFloat]
+    stated_model_flops: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Model flops per sample by size as the document states them, rounded; its MFU rests on these."""
     as_published: AsPublished = AsPublished()
     logged_tflops_are_invalid: bool = False
     """Whether the document says that the TFLOPS per GPU that its recipe logs are wrong."""
-    decimals: Decimals
+    decimals: Decimals = Decimals()
     tables: tuple[PerformanceTable, ...]
 
     @property

@@ -288,7 +288,7 @@ def _without_control_characters(value: object) -> object:
     return shown(value, at_most=None) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
-_templates = jinja2.Environment(
+templates = jinja2.Environment(
     loader=jinja2.PackageLoader("steptime.reporting", package_path="."),
     autoescape=True,
     finalize=_without_control_characters,
@@ -333,7 +333,7 @@ def report_since(store: Store, since: float) -> Report:
     return _report(
         store,
         compare_since(store, since),
-        of=f"runs since {_when(since)}",
+        of=f"runs since {when(since)}",
         runs=runs,
         scaling=scaling,
     )
@@ -366,27 +366,27 @@ def html(report: Report, now: float) -> str:
     by_model: dict[str, list[Row]] = {}
     for row in report.scaling:
         by_model.setdefault(f"{row['workload']} · {row['size']}", []).append(row)
-    return _templates.get_template("report.html.j2").render(
+    return templates.get_template("report.html.j2").render(
         of=report.of,
-        made=f"{_when(now)} by steptime {__version__}",
+        made=f"{when(now)} by steptime {__version__}",
         sentence=found.sentence[:1].upper() + found.sentence[1:],
         completeness=found.completeness,
         took=found.took,
-        cells=_table(found.rows, findings.COLUMNS),
+        cells=table_of(found.rows, findings.COLUMNS),
         verdicts=[one.verdict.replace(" ", "-") for one in found.findings],
         remarks=found.remarks,
         scaling=[scaling_chart(model, rows) for model, rows in by_model.items()],
         trends=[trend_chart(name, rows) for name, rows in report.trends],
         trends_left_out=len(found.findings) - len(report.trends),
-        runs=_table(report.runs, columns.COLUMNS),
+        runs=table_of(report.runs, columns.COLUMNS),
         runs_left_out=(found.totals.runs if found.totals else 0) - len(report.runs),
         notes=notes(report.runs),
         frame={"WIDTH": WIDTH, "HEIGHT": HEIGHT, "LEFT": LEFT, "RIGHT": RIGHT},
     )
 
 
-def _table(rows: Sequence[Any], of: Sequence[Column]) -> Table | None:
-    """As the command line prints it; None without rows."""
+def table_of(rows: Sequence[Any], of: Sequence[Column]) -> Table | None:
+    """Return rows as the command line prints them; None without rows."""
     if not rows:
         return None
     used, title = compared(rows, of=of)
@@ -395,5 +395,6 @@ def _table(rows: Sequence[Any], of: Sequence[Column]) -> Table | None:
     return Table(title, [column.title for column in used], numeric, list(zip(*cells, strict=True)))
 
 
-def _when(seconds: float) -> str:
+def when(seconds: float) -> str:
+    """Return a Unix time as people here read it, to the minute."""
     return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M}"

@@ -1,0 +1,303 @@
+"""Suites: whether each cell of a sweep reaches 95 % of its published throughput, and which do not yet.
+
+A cell's throughput is that of the mean step time over its valid runs, with a confidence interval over these.
+It passes if the whole interval reaches the limit, and is below if the whole interval is below it.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+from steptime.judging.completeness import MissingCell, completeness
+from steptime.judging.detection import Baseline, Standing
+from steptime.judging.series import Series
+from steptime.recipes.models import Mode, Run
+from steptime.recipes.node_lists import fold_nodes
+from steptime.recipes.published import list_references, load_reference, published_performance
+from steptime.recipes.sweep_planning import plan_sweep, runs_of
+from steptime.recipes.sweeps import Sweep, load_sweep
+from steptime.recipes.workloads import load_workload
+from steptime.results import columns
+from steptime.results.columns import Column
+from steptime.results.metrics import PUBLISHED_THROUGHPUT
+from steptime.results.store import Store
+
+CONFIDENCE = 0.95
+FEWEST_RUNS = 2
+"""Of a cell that has an interval."""
+_USUAL_REPEATS = 3
+_MOST_REPEATS = 30
+"""Of a cell: more are not asked for to decide it."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SuiteCell:
+    """One cell of a suite, and its runs."""
+
+    run: Run
+    """As it is planned."""
+    runs: tuple[Row, ...]
+    """Valid ones, the newest first."""
+    baseline_s: float | None
+    """Published step time; None if none is known."""
+    source: str
+    """What publishes it, or would."""
+    missing: MissingCell | None = None
+    """Why it has no valid run, or why its newest attempts have none."""
+
+    @property
+    def name(self) -> str:
+        """As in `llama3.1-26.08 70b·fp8_cs·512`."""
+        return f"{self.run.recipe.workload} {Series.of_run(self.run).label}"
+
+    @cached_property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        if not self.runs:
+            return "failed" if self.missing is not None and self.missing.attempts else "missing"
+        if self.baseline_s is None:
+            return "no baseline"
+        return (None if self.percents is None else _decided(*self.percents)) or "undecided"
+
+    @property
+    def seconds(self) -> float | None:
+        """Mean step time; None without a valid run."""
+        return fmean(row["step_time_mean_s"] for row in self.runs) if self.runs else None
+
+    @property
+    def percent(self) -> float | None:
+        """Throughput in percent of the published one, the mean over the runs; None if it is not known."""
+        return fmean(self._percents.runs) if self._percents.runs else None
+
+    @property
+    def percents(self) -> tuple[float, float] | None:
+        """The interval of `percent`; None with fewer than `FEWEST_RUNS`, or without a baseline."""
+        enough = len(self._percents.runs) >= FEWEST_RUNS
+        return self._percents.interval(CONFIDENCE) if enough else None
+
+    @property
+    def repeats_wanted(self) -> int | None:
+        """How many more runs decide it if they vary as these do; None if it would be more than 30."""
+        if self.verdict != "undecided":
+            return 0
+        if len(self.runs) < FEWEST_RUNS:
+            return _USUAL_REPEATS - len(self.runs)
+        for number in range(len(self.runs) + 1, _MOST_REPEATS + 1):
+            if _decided(*self._percents.interval(CONFIDENCE, runs=number)):
+                return number - len(self.runs)
+        return None
+
+    @property
+    def remark(self) -> str:
+        """What is to be done, or known; empty if it passes and nothing failed since."""
+        if not self.runs:
+            return self.missing.sentence if self.missing else ""
+        match self.verdict:
+            case "below":
+                said = f"it reaches {self._in_words}"
+            case "undecided":
+                said = f"it reaches {self._in_words}; {self._wanted}"
+            case "no baseline":
+                said = f"no step time is published for it: {self.source}"
+            case _:
+                said = ""
+        since = f"since then it {self.missing.sentence}" if self.missing else ""
+        return "; ".join(filter(None, (said, since)))
+
+    @property
+    def _in_words(self) -> str:
+        between = "" if self.percents is None else " ({:.1f} to {:.1f} %)".format(*self.percents)
+        runs = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
+        return f"{self.percent:.1f} % of the baseline{between} in {runs}"
+
+    @property
+    def _wanted(self) -> str:
+        wanted = self.repeats_wanted
+        if wanted is None:
+            return f"this is so near to {_LIMIT_PERCENT:g} % that {_MOST_REPEATS} runs would not decide it"
+        return f"{wanted} more repeat{' decides' if wanted == 1 else 's decide'} it"
+
+    @cached_property
+    def _percents(self) -> Baseline:
+        """Of each run; none without a baseline."""
+        if self.baseline_s is None:
+            return Baseline()
+        return Baseline(tuple(100 * self.baseline_s / row["step_time_mean_s"] for row in self.runs))
+
+
+def _decided(low: float, high: float) -> str | None:
+    """The verdict of an interval in percent; None if the limit is inside of it."""
+    if low >= _LIMIT_PERCENT:
+        return "passes"
+    return "below" if high < _LIMIT_PERCENT else None
+
+
+_LIMIT_PERCENT = 100 * PUBLISHED_THROUGHPUT
+VERDICTS = ("passes", "below", "undecided", "no baseline", "failed", "missing")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite and what the store has of it."""
+
+    sweep: Sweep
+    since: float | None
+    """Unix time from which on runs count; None if every run does."""
+    cells: tuple[SuiteCell, ...]
+    rejected: tuple[Row, ...]
+    """Runs of its cells that do not count."""
+
+    @property
+    def runs(self) -> list[Row]:
+        """Every run of its cells, the oldest first."""
+        every = (*(row for cell in self.cells for row in cell.runs), *self.rejected)
+        return sorted(every, key=lambda row: row["submitted_at"])
+
+    @property
+    def sentence(self) -> str:
+        """As in `3 of 5 cells pass at 95 % of the baseline; 1 below, 1 missing`."""
+        counts = Counter(cell.verdict for cell in self.cells)
+        others = ", ".join(f"{counts[one]} {one}" for one in VERDICTS[1:] if counts[one])
+        passing = (
+            f"{counts['passes']} of {len(self.cells)} cells pass at {_LIMIT_PERCENT:g} % of the baseline"
+        )
+        return f"{passing}; {others}" if others else passing
+
+    @property
+    def lacking(self) -> list[str]:
+        """A sentence for each cell that does not pass, or failed since it did."""
+        return [f"{cell.name}: {cell.verdict}, {cell.remark}" for cell in self.cells if cell.remark]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each cell, by `COLUMNS`."""
+        return [
+            {
+                **cell.run.recipe.identity,
+                "cell": cell.name,
+                "verdict": cell.verdict,
+                "baseline_percent": cell.percent,
+                "baseline_low_percent": cell.percents and cell.percents[0],
+                "baseline_high_percent": cell.percents and cell.percents[1],
+                "runs": len(cell.runs),
+                "step_time_mean_s": cell.seconds,
+                "baseline_s": cell.baseline_s,
+                "source": cell.source,
+            }
+            for cell in self.cells
+        ]
+
+
+def judge_suite(store: Store, name: str, since: float | None = None) -> Suite:
+    """Judge the cells of the sweep of that name by their valid runs, however those were started.
+
+    Runs count from `since` (Unix time) on, by default from the first job of the sweep's newest run on. If
+    the sweep has not run, every run counts. Raises UserError if there is no such sweep, or it is broken.
+    """
+    sweep = load_sweep(name)
+    # Whether it can run today does not matter here.
+    planned = [run for cell in plan_sweep(sweep, lambda _: None).cells for run in runs_of(cell)]
+    cells = {Series.of_run(run): run for run in reversed(planned) if run.mode is Mode.PERFORMANCE}
+    if since is None:
+        newest = store.newest_sweep_run(name)
+        since = min((row["submitted_at"] for row in newest), default=None)
+        if newest:
+            lost = store.lost_jobs(dag_id=newest[0]["dag_id"], dag_run_id=newest[0]["dag_run_id"])
+            since = min([since, *(job["created_at"] for job in lost)])
+    ran = [row for row in store.results(include_rejected=True, since=since) if Series.of_row(row) in cells]
+    valid: dict[Series, list[Row]] = {series: [] for series in cells}
+    for row in ran:
+        if row["state"] == "valid" and row["step_time_mean_s"]:
+            valid[Series.of_row(row)].append(row)
+    known = {series: Standing() for series, rows in valid.items() if rows}
+    found = completeness(store, known, ran, planned=cells, lost=store.lost_jobs(since=since))
+    missing = {one.series: one for one in (*found.not_run, *found.failed, *found.failed_since)}
+    return Suite(
+        sweep,
+        since,
+        tuple(
+            SuiteCell(run, tuple(valid[series]), *_baseline(run), missing.get(series))
+            for series, run in reversed(cells.items())
+        ),
+        tuple(row for row in ran if row["state"] != "valid"),
+    )
+
+
+def _baseline(run: Run) -> tuple[float | None, str]:
+    """The published step time of a run, and what publishes it or would."""
+    workload = run.recipe.workload
+    file = f"config/references/{workload}.yaml"
+    published = published_performance(run.recipe)
+    if published is not None and published.step_time is not None:
+        return published.step_time, f"{load_reference(workload).title} ({file})"
+    has = "has no row of it" if workload in list_references() else "is not there"
+    return None, f"{load_workload(workload).document} prints none, and {file} {has}"
+
+
+def made_with(store: Store, suite: Suite) -> list[dict[str, Any]]:
+    """Return rows by `MADE_WITH`: what the suite's runs were made with, where, and in how many of them."""
+    rows = {row["job_name"]: row for row in suite.runs}
+    found: Counter[tuple[str, str]] = Counter()
+    for name, text in store.records([*rows]).items():
+        found.update(_made_of(rows[name], json.loads(text)).items())
+    order = list(dict.fromkeys(what for what, _ in found))
+    return [
+        {"what": what, "value": value, "runs": number}
+        for (what, value), number in sorted(found.items(), key=lambda one: order.index(one[0][0]))
+    ]
+
+
+def _made_of(row: Row, record: Mapping[str, Any]) -> dict[str, str]:
+    made_by, recipe = record["provenance"], record["run"]["recipe"]
+    staged, launch = made_by["staged"], recipe["model"].get("launch") or {}
+    unclean = {False: " with uncommitted changes"}.get(made_by["git_clean"], "")
+    nodes = len(record["nodes"])
+    found = {
+        "release": load_workload(row["workload"]).document,
+        "Megatron-Bridge commit": launch.get("commits", {}).get(recipe["image"]),
+        "image": staged["image"],
+        "image digest": staged.get("image_digest"),
+        "image file, SHA-256": staged.get("image_sha256"),
+        "steptime": made_by["steptime_version"],
+        "commit of steptime": made_by["git_commit"] and f"{made_by['git_commit']}{unclean}",
+        **{f"version of {name}": str(version) for name, version in record["versions"].items()},
+        "topology": f"{row['gpus']} {row['gpu_type']} of {row['cluster']}, "
+        + (f"{nodes} node{'' if nodes == 1 else 's'} with " if nodes else "")
+        + f"{recipe['gpus_per_node']} on each",
+        "nodes": fold_nodes(record["nodes"]),
+        "imported from": row["origin"],
+    }
+    return {what: value for what, value in found.items() if value}
+
+
+MADE_WITH = (
+    Column("what", "text", "Release, image, commit, version or topology.", heading="", priority=0),
+    Column("value", "text", "What it was.", heading="", priority=0),
+    Column("runs", "integer", "Of how many runs.", priority=0),
+)
+
+
+def _percent(name: str, description: str, heading: str, priority: int) -> Column:
+    return Column(name, "number", description, heading=heading, unit="%", priority=priority, decimals=1)
+
+
+COLUMNS = (
+    Column("cell", "text", "The workload, and the series, short.", priority=0),
+    Column("verdict", "text", f"One of {', '.join(f'`{one}`' for one in VERDICTS)}.", priority=0),
+    _percent("baseline_percent", "Throughput relative to the published one.", "of baseline", 0),
+    _percent("baseline_low_percent", "Low end of its 95 % interval over the runs.", "low", 1),
+    _percent("baseline_high_percent", "High end of it.", "high", 1),
+    Column("runs", "integer", "Valid runs.", priority=1),
+    columns.BY_NAME["step_time_mean_s"],
+    Column("baseline_s", "number", "Published step time.", heading="baseline", unit="s", priority=1),
+    columns.BY_NAME["gpu_type"],
+    columns.BY_NAME["gpus"],
+    Column("source", "text", "What publishes the baseline, or would.", priority=2, shared=True),
+)
+"""Of the cells of a suite."""
