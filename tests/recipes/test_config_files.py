@@ -8,7 +8,7 @@ from pydantic import PositiveInt, model_validator
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import FieldError, load_yaml_model, read_document
+from steptime.recipes.config_files import FieldError, load_yaml_model
 
 
 class Wheel(Frozen):
@@ -57,28 +57,13 @@ def test_reads_lists_as_tuples_and_keys_as_text(tmp_path: Path) -> None:
     ("old", "new", "complaint"),
     [
         ("radius: 30", "radius: -30", "line 5, wheels.1.radius: has to be above 0, not -30"),
-        ("radius: 30", 'radius: "30"', "line 5, wheels.1.radius: has to be a whole number"),
         ("radius: 30", "radios: 30", "line 5, wheels.1.radios: unknown field, perhaps 'radius' is meant"),
-        ("position: rear", "position: top", "line 6, wheels.1.position: has to be 'front' or 'rear'"),
-        ("load: 3", "lode: 3", "line 2, lode: unknown field."),
         ("load: 3", "load: 3\nload: 4", "cart.yaml, line 3, load: is given twice; keep one."),
-        ("{radius: 20,", "{radius: 20, radius: 21,", "line 4, wheels.0.radius: is given twice; keep one."),
-        ("load: 3", "load: 11", "line 2, load: is too heavy."),
         ("name: hand cart", "name: 1:30:00", "line 1, name: has to be text, not 5400"),
         ("name: hand cart", "name: [a", "is not valid YAML"),
-        ("name: hand cart", "name: &loop [*loop]", "line 1: nests deeper than 50 levels, or holds itself"),
         ("name: hand cart\n", "", "line 1, name: is missing."),
-        ("load: 3", "load: 2026-01-01", 'line 2, load: has to be a number, not "2026-01-01"'),
         ("load: 3", "load: \0", "cart.yaml: is not valid YAML: unacceptable character #x0000"),
-        ("load: 3", f"load: {'9' * 5000}", "cart.yaml: has a value that no setting can have: "),
-        ("load: 3", "load: true", "line 2, load: has to be a number, not true."),
         ("load: 3", "load: null", "line 2, load: has to be a number, not null."),
-        ("load: 3", "load: [3]", "line 2, load: has to be a number."),
-        ("name: hand cart", "name: [hand, cart]", "line 1, name: has to be text."),
-        ("load: 3", "load: 3\nwheels: 1", "line 4, wheels: is given twice; keep one."),
-        ("{16: 1}", "{16: 1, '16': 2}", "line 7, spare.16: is given twice; keep one."),
-        ("{16: 1}", "{16: one}", 'line 7, spare.16: has to be a whole number, not "one"'),
-        ("position: rear", "", "line 5, wheels.1.position: is missing."),
     ],
 )
 def test_names_line_and_field(tmp_path: Path, old: str, new: str, complaint: str) -> None:
@@ -88,11 +73,6 @@ def test_names_line_and_field(tmp_path: Path, old: str, new: str, complaint: str
     assert str(refusal.value).startswith(str(path))
     assert complaint in str(refusal.value)
     assert "\n" not in str(refusal.value)
-
-
-def test_unquoted_time_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"\(put it in quotes\)"):
-        load_yaml_model(_file(tmp_path, GOOD.replace("hand cart", "1:30:00")), Cart)
 
 
 @pytest.mark.parametrize(
@@ -106,11 +86,6 @@ def test_no_mapping(tmp_path: Path, text: str, complaint: str) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere\.yaml: there is no such file"):
         load_yaml_model(tmp_path / "nowhere.yaml", Cart)
-
-
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r": cannot be read: Is a directory\.$"):
-        load_yaml_model(tmp_path, Cart)
 
 
 def test_no_text(tmp_path: Path) -> None:
@@ -130,58 +105,15 @@ NINE = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"] + [
     [
         ("\n".join(NINE), "line 6: its aliases stand for more than 100,000 values"),
         ("name: &name [*name]", "line 1: nests deeper than 50 levels, or holds itself"),
-        ("name: " + "[" * 60 + "]" * 60, "line 1: nests deeper than 50 levels"),
         ("name: " + "[" * 100_000 + "]" * 100_000, "line 1: nests deeper than 50 levels"),
         ("- " * 100_000 + "x", "line 1: nests deeper than 50 levels"),
-        ("".join(" " * level + "a:\n" for level in range(3000)), "line 51: nests deeper than 50 levels"),
     ],
-    ids=["nine to the tenth", "holds itself", "deep", "deeper than the stack", "dashes", "indented"],
+    ids=["nine to the tenth", "holds itself", "deeper than the stack", "dashes"],
 )
 def test_a_file_made_to_hurt_is_refused_at_once(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(UserError) as refusal:
         load_yaml_model(_file(tmp_path, text), Cart)
     assert complaint in str(refusal.value)
-
-
-@pytest.mark.parametrize("comment", ["", f"# {'long ' * 200}"], ids=["as it is parsed", "before"])
-def test_fifty_levels_are_none_too_many(tmp_path: Path, comment: str) -> None:
-    """The file's own mapping is one of them. Long lines are looked at before the parser sees them."""
-    for levels in (49, 50):
-        text = f"name: {'[' * levels}1{']' * levels}\n{comment}\n"
-        with pytest.raises(UserError) as refusal:
-            load_yaml_model(_file(tmp_path, text), Cart)
-        too_deep = "line 1: nests deeper than 50 levels" in str(refusal.value)
-        assert too_deep is (levels == 50), refusal.value
-
-
-def test_only_what_is_open_counts_as_a_level(tmp_path: Path) -> None:
-    """What is closed again does not, and single values take no level away; such lines are looked at first."""
-    path = _file(tmp_path, f"name: [{', '.join(['[]'] * 600)}]\n")
-    assert len(read_document(path).value("name")) == 600
-    path = _file(tmp_path, f"name: [{'1, ' * 600}{'[' * 60}{']' * 60}]\n")
-    with pytest.raises(UserError, match="line 1: nests deeper than 50 levels"):
-        read_document(path)
-
-
-def test_what_stands_at_a_place_of_a_file(tmp_path: Path) -> None:
-    document = read_document(_file(tmp_path, GOOD))
-    for place, value in {
-        (): document.content,
-        ("name",): "hand cart",
-        ("wheels", 1, "radius"): 30,
-        ("wheels", 1): {"radius": 30, "position": "rear"},
-        **dict.fromkeys(
-            (
-                ("nothing",),
-                ("wheels", 2),
-                ("wheels", "1"),
-                ("name", 0),
-                ("name", "x"),
-                ("wheels", 0, "x", "y"),
-            )
-        ),
-    }.items():
-        assert document.value(*place) == value, place
 
 
 def test_the_first_fifty_mistakes_are_told_and_how_many_there_are_beyond(tmp_path: Path) -> None:
@@ -209,13 +141,6 @@ def test_a_repeated_key_is_told_beside_the_rest(tmp_path: Path) -> None:
     ]
 
 
-def test_a_key_repeated_in_what_an_alias_stands_for_is_told_once(tmp_path: Path) -> None:
-    wheels = "  - &wheel {radius: 20, radius: 21, position: front}\n  - *wheel\n"
-    with pytest.raises(UserError) as refusal:
-        load_yaml_model(_file(tmp_path, f"name: cart\nwheels:\n{wheels}spare: {{}}\n"), Cart)
-    assert str(refusal.value).endswith("cart.yaml, line 3, wheels.0.radius: is given twice; keep one.")
-
-
 def test_what_is_merged_in_may_be_given_otherwise(tmp_path: Path) -> None:
     rear = "<<: *front\n    position: rear"
     text = GOOD.replace("  - {radius", "  - &front {radius").replace("radius: 30\n    position: rear", rear)
@@ -223,9 +148,3 @@ def test_what_is_merged_in_may_be_given_otherwise(tmp_path: Path) -> None:
     twice = text.replace("position: rear", "position: rear\n    position: front")
     with pytest.raises(UserError, match=r"line 7, wheels\.1\.position: is given twice; keep one\.$"):
         load_yaml_model(_file(tmp_path, twice), Cart)
-
-
-def test_an_alias_may_be_used(tmp_path: Path) -> None:
-    wheels = "  - &wheel {radius: 20, position: front}\n  - *wheel\n"
-    cart = load_yaml_model(_file(tmp_path, f"name: cart\nwheels:\n{wheels}spare: {{}}\n"), Cart)
-    assert cart.wheels[0] == cart.wheels[1]

@@ -4,12 +4,9 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from steptime.errors import UserError
 from steptime.recipes.environment import (
     check_environment,
-    checked_environment,
     leads_to_code,
     names_secret,
 )
@@ -152,15 +149,6 @@ def test_what_a_value_and_a_name_cannot_be() -> None:
     is_no_name = "is no name of a variable: letters, digits and _ only"
     wrong += [name for name in NAMES if is_no_name not in refusal({"A": "1", name: "1"})]
     assert not wrong, "\n".join(wrong)
-
-
-def test_a_files_variables_are_refused_as_pydantic_wants_it() -> None:
-    """Without the field's name and the full stop, which the message of the file brings."""
-    good = {"A": "1", "b2": ""}
-    assert checked_environment(good) == good
-    with pytest.raises(ValueError, match=r"^'RANK' is set by .* itself: leave it out$") as refusal:
-        checked_environment({"RANK": "1"})
-    assert not isinstance(refusal.value, UserError)
 
 
 LINES = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from steptime.errors import UserError
-from steptime.recipes.gpus import Peak, broken_gpu_types, gpu_types, load_gpu_type, peak_tflops
+from steptime.recipes.gpus import broken_gpu_types, gpu_types, peak_tflops
 from steptime.recipes.workloads import list_workloads, load_workload
 
 
@@ -16,35 +16,6 @@ from steptime.recipes.workloads import list_workloads, load_workload
 def test_peaks_are_those_of_the_2512_document(gpu_type: str, bf16: float, fp8: float) -> None:
     assert [peak_tflops(gpu_type, dtype).tflops for dtype in ("bf16", "fp8")] == [bf16, fp8]
     assert "nemotron4-340b-25.12" in peak_tflops(gpu_type, "bf16").source
-
-
-@pytest.mark.parametrize(
-    ("gpu_type", "tflops"), [("gb300", 14700), ("gb200", 9800), ("b300", 13500), ("b200", 9000)]
-)
-def test_peaks_of_nvfp4_are_those_of_upstreams_table(gpu_type: str, tflops: float) -> None:
-    peak = peak_tflops(gpu_type, "nvfp4")
-    assert peak.tflops == tflops
-    assert "dgxc-benchmarking v26.06.01" in peak.source
-
-
-@pytest.mark.parametrize(
-    ("gpu_type", "peaks"),
-    [
-        ("a100", {"bf16": 312}),
-        ("h200", {"bf16": 989, "fp8": 1979}),
-        ("gh200", {"bf16": 989, "fp8": 1979}),
-    ],
-)
-def test_gpu_types_that_no_document_has(gpu_type: str, peaks: dict[str, float]) -> None:
-    described = load_gpu_type(gpu_type)
-    assert described.peak_tflops == peaks
-    assert described.product == gpu_type.upper()
-
-
-@pytest.mark.parametrize("gpu_type", ["h100", "h200"])
-def test_hopper_has_no_nvfp4(gpu_type: str) -> None:
-    with pytest.raises(UserError, match=rf"unknown dtype 'nvfp4' of {gpu_type}: .* Valid are: bf16, fp8\."):
-        peak_tflops(gpu_type, "nvfp4")
 
 
 def test_the_peak_of_a_cpu_is_measured_in_the_run() -> None:
@@ -85,23 +56,6 @@ def test_every_gpu_type_and_dtype_of_the_workloads_has_a_peak() -> None:
         assert peak_tflops(gpu_type, dtype).source
 
 
-@pytest.mark.parametrize(
-    ("peak", "complaint"),
-    [
-        ("fast", "has to be a number"),
-        ("-1", "has to be above 0"),
-    ],
-)
-def test_a_broken_file_is_refused_with_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peak: str, complaint: str
-) -> None:
-    text = f"h100:\n  name: H100\n  source: data sheet\n  peak_tflops:\n    bf16: {peak}\n"
-    (tmp_path / "gpus.yaml").write_text(text)
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
-    with pytest.raises(UserError, match=rf"gpus.yaml, line 5, h100.peak_tflops.bf16.*{complaint}"):
-        peak_tflops("h100", "bf16")
-
-
 BROKEN: dict[str, list[str] | None] = {
     # the file, and all that is wrong with it
     "h100: {name: H100, source: x, peak_tflops: {bf16: 989}}\n": None,
@@ -127,18 +81,3 @@ def test_all_that_is_wrong_with_the_file_is_told(tmp_path: Path, monkeypatch: py
     path.unlink()
     with pytest.raises(UserError, match=r"gpus\.yaml: there is no such file\."):
         gpu_types()
-
-
-def test_a_type_that_is_described_wrongly_is_there_without_a_description(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
-    good = "{name: H100, source: data sheet, product: H100, peak_tflops: {bf16: 989}}"
-    (tmp_path / "gpus.yaml").write_text(f"h100: {good}\nb200: {{name: B200}}\n")
-    found = gpu_types()
-    assert found.keys() == {"h100", "b200"}
-    assert found["h100"] is not None
-    assert (found["h100"].product, found["b200"]) == ("H100", None)
-    assert peak_tflops("h100", "bf16") == Peak(tflops=989, source="data sheet")
-    with pytest.raises(UserError, match=r"line 2, b200\.source: is missing"):
-        load_gpu_type("b200")

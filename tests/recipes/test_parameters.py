@@ -3,7 +3,7 @@
 import pytest
 
 from steptime.recipes.models import ModelShape
-from steptime.recipes.parameters import Parameters, contradiction, count_parameters
+from steptime.recipes.parameters import contradiction, count_parameters
 from steptime.recipes.workloads import list_workloads, load_workload
 
 SHAPES = {
@@ -33,34 +33,20 @@ def test_they_are_those_of_the_models_that_are_built() -> None:
         assert parameters.total == parameters.active == pytest.approx(BUILT[size], rel=2e-4), size
 
 
-def test_they_are_written_as_people_write_them() -> None:
-    large = Parameters(1_026_000_000_000, 32_600_000_000)
-    assert str(large) == "1.03t, 32.6b active"
-    assert [str(Parameters(count, None)) for count in (999_600_000_000, 8_030_261_248)] == ["1t", "8.03b"]
-
-
 def test_every_shipped_size_is_what_its_name_says() -> None:
     assert {size: contradiction(size, shape) for (_, size), shape in SHAPES.items()} == {
         size: None for _, size in SHAPES
     }
 
 
-@pytest.mark.parametrize("size", ["8b", "7b", "8.0b", "9.5b", "tiny", "8", "b", "8bit", "moe-8b-x"])
+@pytest.mark.parametrize("size", ["8b", "9.5b", "tiny"])
 def test_a_name_may_round_or_say_nothing(size: str) -> None:
     assert contradiction(size, LLAMA_8B) is None
 
 
-@pytest.mark.parametrize(
-    ("size", "said"), [("6b", "6"), ("10.1b", "10.1"), ("80b", "80"), ("0.5b", "0.5"), ("1t", "1000")]
-)
+@pytest.mark.parametrize(("size", "said"), [("6b", "6"), ("10.1b", "10.1"), ("1t", "1000")])
 def test_a_name_that_says_another_number_is_contradicted(size: str, said: str) -> None:
     assert contradiction(size, LLAMA_8B) == (
         f"this model has 8.03 billion parameters, and the name of its size states {said}: give the sizes of "
         "that very model, or name the size by what it has"
     )
-
-
-def test_of_a_family_from_elsewhere_nothing_is_known() -> None:
-    shape = LLAMA_8B.model_copy(update={"architecture": "acme"})
-    assert count_parameters(shape) is None
-    assert contradiction("80b", shape) is None

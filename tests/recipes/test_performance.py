@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 from printed_tables import workloads_on
-from pydantic import ValidationError
 
-from steptime.recipes.models import Mode, Parallelism, Performance, TrainerSettings
+from steptime.recipes.models import Mode, Parallelism, Performance
 from steptime.recipes.performance_rules import PerformanceRules, Row, Rule
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
@@ -161,42 +160,3 @@ def test_settings_that_cannot_go_together_are_told_once() -> None:
         assert len(told) == len(complaints), (settings, told)
         for one, complaint in zip(told, complaints, strict=True):
             assert f"8b in {dtype} on h100, performance: {complaint}" in one
-
-
-def test_what_a_rule_sets_and_when_is_said_in_words() -> None:
-    rule = rule_of(
-        **{"sizes": ["8b", "70b"], "dtypes": ["fp8"], "modes": [Mode.PROFILE], "cluster_kinds": ["slurm"]},
-        **{"at_least": {"tensor": 2, "data": 4}, "ranks_per_numa_node": 2, "environment": {"A": "1"}},
-        trainer={"gc_interval": 5, "fp8_recipe": "current"},
-    )
-    assert rule.conditions() == "8b/70b, fp8, profile, tensor ≥ 2 and data ≥ 4, slurm"
-    assert rule_of().conditions() == ""
-    assert list(rule.settings().items()) == [
-        *(("fp8_recipe", "current"), ("gc_interval", 5), ("environment.A", "1")),
-        *(("ranks_per_numa_node", 2), ("vboost", True)),
-    ]
-    before = Performance(
-        trainer=TrainerSettings(gc_interval=7, cuda_graphs=True), environment={"A": "0", "B": "0"}
-    )
-    assert rule.laid_over(before) == Performance(
-        trainer=TrainerSettings(gc_interval=5, cuda_graphs=True, fp8_recipe="current"),
-        environment={"A": "1", "B": "0"},
-        ranks_per_numa_node=2,
-        vboost=True,
-    )
-    assert rule_of(vboost=None, environment={"A": "1"}).laid_over(before).vboost is False
-
-
-def test_a_rule_sets_something_of_what_there_is() -> None:
-    for nothing in ({"vboost": None}, {"vboost": None, "trainer": {}, "environment": {}}):
-        with pytest.raises(ValidationError, match="give at least one of trainer, environment"):
-            rule_of(**nothing)
-    for something in (
-        {"trainer": {"gc_interval": 1}},
-        {"environment": {"A": ""}},
-        {"ranks_per_numa_node": 1},
-    ):
-        assert rule_of(vboost=None, **something).settings()
-    assert rule_of(vboost=False).settings() == {"vboost": False}
-    with pytest.raises(ValidationError, match="unknown kind of cluster 'slrum'"):
-        rule_of(cluster_kinds=["slrum"])

@@ -65,62 +65,13 @@ def test_a_run_has_what_was_asked_for() -> None:
     assert (run.recipe.workload, run.recipe.flops_formula) == ("llama3.1-25.04", "llama3.1-25.04")
 
 
-def test_how_steps_are_logged_is_the_workloads() -> None:
-    """Release 24.11 draws a progress bar."""
-    logged = {
-        recipe.workload
-        for name in list_workloads()
-        for recipe, _ in load_workload(name).recipes()
-        if recipe.step_log == "bar"
-    }
-    assert logged == {"nemotron4-340b-24.11"}
-
-
-CAME_TO: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    (
-        {"size": "8b", "gpus": "8-32"},
-        {"gpus": "8,16,32", "gpu_type": "h100", "dtype": "bf16", "max_steps": 50, "window": "49:49"},
-    ),
-    ({"size": "405b-proxy"}, {"size": "405b", "proxy": True, "time_limit": "00:30:00", "gpus": "32"}),
-    ({"scaling": "STRONG", "size": "Tiny"}, {"scaling": "strong", "size": "tiny", "gpus": "1,2"}),
-    ({"size": "8b", "dtype": "FP8", "gpu_type": "H100"}, {"dtype": "fp8", "gpu_type": "h100", "gpus": "8"}),
-    (
-        {"gpus": "2", "load_checkpoint": "/a-consumed_samples=320"},
-        {"max_steps": 20, "window": None, "load_checkpoint": "/a-consumed_samples=320"},
-    ),
-    (
-        {"profile": True, "size": "8b"},
-        {"profile_start": 20, "profile_stop": 25, "max_steps": 25, "profile_ranks": None, "window": "24:24"},
-    ),
-    ({"profile": True, "profile_stop": 23}, {"profile_start": 20, "profile_stop": 23, "max_steps": 23}),
-]
-
-
-def test_a_plan_says_what_its_request_came_to() -> None:
-    for values, filled_in in CAME_TO:
-        asked = planned(workload="llama3.1", **values).request.model_dump()
-        expected = {"workload": "llama3.1-25.04", **filled_in}
-        assert {name: asked[name] for name in expected} == expected, values
-
-
 @pytest.mark.parametrize(
     ("values", "size", "dtype", "gpus", "window", "limit_s"),
     [
         ({"workload": "llama3.1", "gpu_type": "h100"}, "8b", "bf16", [8], "49:49", 1800),
-        ({"workload": "nemotron4", "gpu_type": "H100"}, "15b", "fp8", [16], "49:49", 1800),
         ({"workload": "nemotron4-340b", "gpu_type": "gb300"}, "340b", "fp8", [128], "35:44", 1500),
-        (
-            {"workload": "nemotron4-340b", "gpu_type": "b200", "scaling": "strong"},
-            "340b",
-            "fp8",
-            [128],
-            "35:44",
-            2100,
-        ),
-        ({"workload": "nemotron4-340b", "gpu_type": "h100"}, "340b", "fp8", [256], "35:44", 1500),
         ({"workload": "nemotron4-340b-24.11", "gpu_type": "h100"}, "340b", "bf16", [128], "49:49", 3600),
         ({"workload": "nemotron-h", "gpu_type": "h100"}, "56b", "fp8", [256], "11:44", 1500),
-        ({"workload": "llama3.1", "size": "70b"}, "70b", "bf16", [64], "49:49", 1800),
         ({"workload": "llama3.1", "proxy": True}, "405b-proxy", "bf16", [32], "49:49", 1800),
     ],
 )
@@ -137,9 +88,7 @@ def test_defaults_of_the_documents(
 @pytest.mark.parametrize(
     ("values", "experiment"),
     [
-        ({"workload": "llama3.1", "size": "8b"}, "pretrain_llama3.1_8b_bf16_8"),
         ({"workload": "llama3.1", "size": "405b-proxy", "dtype": "fp8"}, "pretrain_llama3.1_405b_fp8_32"),
-        ({"workload": "nemotron4", "size": "15b"}, "pretrain_nemotron4_15b_fp8_16"),
         ({"workload": "nemotron4-340b-24.11", "size": "340b"}, "nemo_nemotron4_340b_bf16_128"),
         (
             {"workload": "nemotron4-340b", "gpu_type": "gb200", "scaling": "strong"},
@@ -148,10 +97,6 @@ def test_defaults_of_the_documents(
         (
             {"workload": "nemotron-h", "size": "56b", "gpus": "128"},
             "pretrain_nemotronh_56b_fp8_gpus128_tp8_pp1_cp1_vpNone_mbs1_gbs384",
-        ),
-        (
-            {"workload": "grok1", "gpus": "2"},
-            "pretrain_grok1_tiny_fp32_gpus2_tp1_pp1_cp1_vp1_ep2_etp1_mbs1_gbs16",
         ),
         (
             {"workload": "gpt-oss-26.02", "gpu_type": "h100"},
@@ -217,13 +162,6 @@ def test_gpu_hours_are_all_jobs_into_their_limit() -> None:
     assert made.gpu_hours_max == sum(run.recipe.gpus * run.time_limit_s for run in made.all_runs) / 3600
 
 
-def test_longer_runs_keep_the_documents_window() -> None:
-    (run,) = planned(workload="nemotron-h", size="56b", max_steps=100).runs
-    assert str(run.window) == "11:44"
-    (run,) = planned(workload="llama3.1", size="8b", max_steps=100).runs
-    assert str(run.window) == "99:99"
-
-
 def test_a_plan_for_other_gpus_than_the_clusters_is_for_reading_only() -> None:
     made = planned(workload="llama3.1", size="8b")
     assert made.cluster_gpu_type == "cpu"
@@ -247,20 +185,8 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "'9b' of llama3.1-25.04: did you mean '8b'? Valid are: 8b, 70b, 405b, ",
     ),
     (
-        {"workload": "nemotron-h", "size": "56b", "dtype": "bf16"},
-        "unknown dtype 'bf16' of nemotron-h-25.05 56b on h100. ",
-    ),
-    (
-        {"workload": "llama3.1", "size": "8b", "gpu_type": "h200"},
-        "'h200' of llama3.1-25.04 8b: did you mean 'h100'?",
-    ),
-    (
         {"workload": "nemotron-h", "gpu_type": "h200"},
         "unknown GPU type 'h200' of nemotron-h-25.05: did you mean 'h100'",
-    ),
-    (
-        {"workload": "llama3.1", "size": "tiny", "gpu_type": "h100"},
-        "'h100' of llama3.1-25.04 tiny. Valid are: cpu.",
     ),
     (
         {"workload": "nemotron4-340b", "size": "340b"},
@@ -271,21 +197,8 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "unknown GPU count '24' of llama3.1-25.04 8b on h100: did you mean '16'? Valid are: 8, 16,",
     ),
     (
-        {"workload": "llama3.1", "size": "8b", "gpus": "9-15"},
-        "'9-15' hold no documented scale. Documented for llama3.1-25.04 8b on h100 are: 8, 16, 32, ",
-    ),
-    (
-        {"workload": "llama3.1", "size": "405b", "gpus": "128"},
-        "'128' of llama3.1-25.04 405b on h100: did you mean '512'? Valid are: 512, 1024, 2048.",
-    ),
-    ({"workload": "llama3.1", "gpus": "two"}, "GPU counts 'two' are not of the form 8,16 or 8-128"),
-    (
         {"workload": "nemotron4-340b", "gpu_type": "h100", "scaling": "strong"},
         "strong scaling is not offered for nemotron4-340b-25.12 340b on h100, weak is; strong is for",
-    ),
-    (
-        {"workload": "llama3.1", "size": "8b", "scaling": "strong"},
-        "strong scaling is not offered for llama3.1-25.04 8b",
     ),
     (
         {"workload": "llama3.1", "scaling": "string"},
@@ -295,18 +208,12 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"workload": "llama3.1", "size": "8b", "proxy": True},
         "llama3.1-25.04 8b has no proxy; sizes that have one: 405b.",
     ),
-    ({"workload": "nemotron-h", "proxy": True}, "no size of nemotron-h-25.05 has a proxy"),
     ({"workload": "llama3.1", "max_steps": 0}, "max_steps 0: has to be at least 1."),
-    ({"workload": "llama3.1", "max_steps": "ten"}, "max_steps 'ten': has to be a whole number"),
-    ({"workload": "llama3.1", "repeats": 101}, "repeats 101: has to be at most 100."),
     ({"workload": "llama3.1", "window": "10:20"}, "window 10:20 lies outside of a run of 20 steps"),
-    ({"workload": "llama3.1", "window": "19:10"}, "window '19:10' ends before it begins"),
-    ({"workload": "llama3.1", "window": "last"}, "window 'last' is not of the form FIRST:LAST"),
     (
         {"workload": "nemotron-h", "size": "56b", "max_steps": 44},
         "window 11:44 (the document's) lies outside of a run",
     ),
-    ({"workload": "llama3.1", "time_limit": "30m"}, "time limit '30m' is not of the form HH:MM:SS"),
     (
         {"workload": "llama3.1", "cluster": "locl"},
         "unknown cluster 'locl': did you mean 'local'? Valid are: local",
@@ -315,33 +222,14 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"workload": "llama3.1", "tensor_parallel": 3},
         "unknown tensor parallel '3' of llama3.1-25.04 tiny on cpu",
     ),
-    ({"workload": "llama3.1", "tensor_parallel": 2, "gpus": "1,2"}, "leave 1 out of gpus"),
     (
         {"workload": "llama3.1", "size": "8b", "gpus": "8", "checkpoint": True},
         "from 16 GPUs on for saving and from 16 for loading",
     ),
     (
-        {"workload": "llama3.1", "size": "405b", "gpus": "512", "checkpoint": True},
-        "from 512 GPUs on for saving and from 1024 for load",
-    ),
-    (
-        {"workload": "nemotron4", "size": "15b", "gpus": "16,32", "checkpoint": True},
-        "ask for one of 64, 128, 256, 512,",
-    ),
-    (
-        {"workload": "llama3.1", "proxy": True, "checkpoint": True},
-        "405b-proxy on h100 has no checkpointing; sizes of",
-    ),
-    (
-        {"workload": "nemotron-h", "size": "56b", "checkpoint": True},
-        "no checkpointing; sizes of nemotron-h-25.05 that have it: tiny.",
-    ),
-    ({"workload": "nemotron4-340b-24.11", "size": "340b", "checkpoint": True}, "that have it: tiny."),
-    (
         {"workload": "nemotron4-340b", "gpu_type": "gb300", "checkpoint": True},
         "on gb300 are tested at no scale; GPU types that are: h100, gb200, b200.",
     ),
-    ({"workload": "llama3.1", "environment": {"A B": "1"}}, "environment: 'A B' is no name of a variable"),
     (
         {"workload": "llama3.1", "environment": {"HF_TOKEN": "x"}},
         "environment: 'HF_TOKEN' looks like a secret",
