@@ -5,7 +5,6 @@ from typing import Any
 import airflow.sdk
 import pytest
 
-from steptime.airflow import versions
 from steptime.airflow.versions import ListedVariable
 
 
@@ -25,7 +24,7 @@ def test_variables_are_listed_although_another_task_overwrites_the_list(
     monkeypatch.setattr(
         airflow.sdk.Variable, "get", classmethod(lambda _, key, default: kept.get(key, default))
     )
-    monkeypatch.setattr(versions.time, "sleep", pause)
+    monkeypatch.setattr("steptime.waiting.time.sleep", pause)
 
     assert ListedVariable.keys("ours_") == []
     ListedVariable.set("ours_1", "value")

@@ -24,9 +24,8 @@ from steptime.runs.conclusion import (
     unknown_end,
     with_failed_nodes,
 )
-from steptime.runs.launch import NoRoom, submit
+from steptime.runs.launch import NoRoom, add_resubmission, may_resubmit, submit
 from steptime.runs.ledger import LedgerJob
-from steptime.runs.resubmit import add_resubmission, may_resubmit
 
 _JUST_SUBMITTED_S = 60
 """A job of this age is not asked for before the task defers: it hardly has ended."""

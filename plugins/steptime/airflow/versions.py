@@ -1,9 +1,12 @@
 """What Airflow 3.1, 3.2 and 3.3 have in different places, or not at all; the rest is in `airflow.sdk`."""
 
-import time
+from datetime import timedelta
+from inspect import signature
 from typing import Any
 
 from airflow.sdk import Variable as _Variable
+
+from steptime.waiting import poll_until
 
 try:
     from airflow.sdk import CronTriggerTimetable
@@ -36,6 +39,7 @@ __all__ = [
     "Variable",
     "conf",
     "never_retry",
+    "response_limit",
 ]
 
 
@@ -54,9 +58,16 @@ class ListedVariable(_Variable):
     def set(cls, key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
         """Set the Variable and note its key, again if a task that did the same has overwritten that."""
         super().set(key, value, description=description, serialize_json=serialize_json)
-        while key not in (known := cls.keys()):
-            super().set(cls.INDEX, " ".join([*known, key]), description="Keys of steptime's Variables.")
-            time.sleep(1)
+
+        def is_noted() -> bool:
+            if key in (known := cls.keys()):
+                return True
+            super(ListedVariable, cls).set(
+                cls.INDEX, " ".join([*known, key]), description="Keys of steptime's Variables."
+            )
+            return False  # looked at once more, after a moment in which another task may overwrite it
+
+        poll_until(is_noted, every_s=1)
 
 
 Variable: type[_Variable] = _Variable if hasattr(_Variable, "keys") else ListedVariable
@@ -73,3 +84,12 @@ def never_retry(exception: type[BaseException]) -> dict[str, Any]:
         return {"retries": 0}
     rule = RetryRule(exception=exception, action=RetryAction.FAIL)
     return {"retry_policy": ExceptionRetryPolicy(rules=[rule])}
+
+
+def response_limit(operator: type[Any], limit: timedelta) -> dict[str, Any]:
+    """Return the arguments of an operator that asks a person and ends unanswered after `limit`.
+
+    The standard provider that Airflow 3.1 pins has another name for it.
+    """
+    known = signature(operator.__init__).parameters
+    return {"response_timeout" if "response_timeout" in known else "execution_timeout": limit}

@@ -72,8 +72,7 @@ def update_incidents(store: Store, *, now: float | None = None) -> list[Incident
             if closed not in active:
                 incident_rows.write(connection, closed.id, closed.as_row)
         incident_rows.delete(connection, [one.id for one in merged if one.id is not None])
-        every = incident_rows.read(connection)
-    return [one for one in map(Incident.stored, every) if one.news is not None]
+        return [*map(Incident.stored, incident_rows.to_notify_of(connection, ACTIVE))]
 
 
 def _reconcile(

@@ -152,16 +152,6 @@ class Incident:
             return f"all of {self.subject}"
         return self.subject or "no recorded change" + (" in common" if len(self.cells) > 1 else "")
 
-    @property
-    def news(self) -> State | None:
-        """The state that people are to be notified of; None if there is nothing new.
-
-        Nobody is notified of a cell that got faster, or of what a person did.
-        """
-        is_quiet = self.direction == "faster" or self.state in ("accepted", self.notified)
-        never_told = self.notified is None and self.state not in ACTIVE
-        return None if is_quiet or never_told else self.state
-
 
 def mark_notified(store: Store, incident: Incident) -> None:
     """Keep that people were notified of the state of an incident."""

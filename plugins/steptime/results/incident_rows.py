@@ -38,6 +38,26 @@ def read(
     return list(dicts(connection.execute(query)))
 
 
+def to_notify_of(connection: "Connection", active: Collection[str]) -> list[dict[str, Any]]:
+    """Return the incidents in a state that people have not been notified of, the latest opened first.
+
+    Nobody is notified of cells that got faster, of what a person did, or of the end of an incident that they
+    never heard of. `active` are the states before the end.
+    """
+    from sqlalchemy import and_, or_, select
+
+    from steptime.results.schema import incidents as table
+
+    is_new = and_(table.c.notified.is_(None), table.c.state.in_(active))
+    query = (
+        select(table)
+        .where(table.c.direction != "faster", table.c.state != "accepted")
+        .where(or_(is_new, table.c.notified != table.c.state))
+        .order_by(table.c.opened_at.desc(), table.c.id.desc())
+    )
+    return list(dicts(connection.execute(query)))
+
+
 def write(connection: "Connection", incident_id: int | None, values: Mapping[str, Any]) -> int:
     """Insert an incident, or replace these columns of one; return its id."""
     from steptime.results.schema import incidents as table

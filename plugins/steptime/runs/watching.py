@@ -58,7 +58,7 @@ class ClusterWatch:
                     while True:
                         await asyncio.sleep(interval_s)
                         if asked := tuple(self._waiting):
-                            # Who comes meanwhile was not asked for, and waits for the next poll.
+                            # Jobs registered during this poll are included in the next one.
                             await self._answer(asked, await self._cluster.poll(asked))
                         failures = 0
             except Exception as error:  # whatever it is, those who wait get it, and polling goes on

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from inspect import signature
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from steptime.airflow.notifications import Event, notify, notify_of_incidents
 from steptime.airflow.operators import options_of, stage_for
 from steptime.airflow.sentences import as_text
 from steptime.airflow.sweep.cells import checked_sweep, rows_by_cell, runs_with_staged
-from steptime.airflow.versions import AirflowFailException, AirflowSkipException
+from steptime.airflow.versions import AirflowFailException, AirflowSkipException, response_limit
 from steptime.errors import unknown_value
 from steptime.judging.comparison import compare_dag_run
 from steptime.judging.series import Series
@@ -132,12 +131,8 @@ class StageSweepOperator(BaseOperator):
 
 def approval(checked: Any) -> ApproveSweepOperator:
     """Make the task that asks. An unanswered request ends before the next week's sweep."""
-    # Airflow 3.1 pins a standard provider that has another name for it.
-    known = signature(HITLOperator.__init__).parameters
-    limit = "response_timeout" if "response_timeout" in known else "execution_timeout"
-    return ApproveSweepOperator(
-        task_id=APPROVAL_TASK, checked=checked, retries=0, **{limit: timedelta(days=6)}
-    )
+    limit = response_limit(HITLOperator, timedelta(days=6))
+    return ApproveSweepOperator(task_id=APPROVAL_TASK, checked=checked, retries=0, **limit)
 
 
 def _expected(plan: SweepPlan) -> "Cost":

@@ -42,17 +42,6 @@ _PROFILE = (
     *("profiling.profile_step_end={profile_end}", "profiling.profile_ranks=[{profile_ranks}]"),
     "profiling.record_shapes=false",
 )
-_SLURM = (
-    "nodes",
-    "ntasks_per_node",
-    "segment",
-    "mem",
-    "exclusive",
-    "gres",
-    "network",
-    "additional_parameters",
-    "time",
-)
 _DIMENSIONS = ("gpu_types", "sizes", "dtypes", "gpus")
 _OF_BINDING = ("ranks_per_numa_node", "priority_cores")
 _ORDER = (*_DIMENSIONS, "cluster_kinds", *_OF_BINDING, "environment", "arguments")

@@ -13,17 +13,17 @@ import importlib.util
 import json
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_FOLDERS = {
+FOLDERS = {
     "configs": "scripts/performance/configs",
     "utils": "scripts/performance/utils",
     "megatron.bridge.recipes": "src/megatron/bridge/recipes",
 }
 """What of upstream is run, by the name that it is imported under."""
-_PACKAGES = ("configs", "megatron.bridge.recipes")
+_PACKAGES = ("configs", "megatron.bridge.recipes", "megatron.bridge.perf_recipes")
 """They import every family; only one is asked for."""
 _NOT_RUN = ("megatron.bridge.recipes.utils.optimizer_utils", "megatron.bridge.recipes.utils.finetune_utils")
 """They look into classes of Megatron's."""
@@ -69,17 +69,17 @@ class Anything(metaclass=_Kind):
         return Anything()
 
 
-_loaded: dict[str, list[str]] = {}
+LOADED: dict[str, list[str]] = {}
 """Files of the hub by repository, as asked for by the recipe that is being made."""
 
 
-class _AutoBridge(Anything):
+class AutoBridge(Anything):
     """Writes down whose sizes a model has."""
 
     @classmethod
     def from_hf_pretrained(cls, name: str, *_: Any, **__: Any) -> Anything:
         """Write down the repository."""
-        _loaded.setdefault(name, []).append("config.json")
+        LOADED.setdefault(name, []).append("config.json")
         return Anything()
 
 
@@ -93,19 +93,25 @@ class _Absent(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        made = _AutoBridge if name == "AutoBridge" else _Kind(name, (Anything,), {})
+        made = AutoBridge if name == "AutoBridge" else _Kind(name, (Anything,), {})
         setattr(self, name, made)
         return made
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds upstream's modules in its tree, and stand-ins in the place of what is not there."""
 
-    def __init__(self, tree: Path) -> None:
+    def __init__(self, tree: Path, folders: Mapping[str, str]) -> None:
         self.tree = tree
+        self.folders = folders
+
+    def knows(self, name: str) -> bool:
+        """Return whether a module is upstream's, or stood in for."""
+        return name.partition(".")[0] in (*_ABSENT, *self.folders)
 
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
-        if name.partition(".")[0] not in (*_ABSENT, *_FOLDERS):
+        """Return where a module is: its file in the tree, or nowhere if it is stood in for."""
+        if not self.knows(name):
             return None
         file = self._file_of(name)
         if file is None:
@@ -116,7 +122,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def _file_of(self, name: str) -> Path | None:
         if name in (*_NOT_RUN, *_PACKAGES):
             return None
-        for root, folder in _FOLDERS.items():
+        for root, folder in self.folders.items():
             if name == root or name.startswith(f"{root}."):
                 path = self.tree / (folder + name[len(root) :].replace(".", "/"))
                 return next(
@@ -125,6 +131,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Make a stand-in."""
         return _Absent(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -132,7 +139,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _described(family: str, recipe: str, gpu_type: str, dtype: str, variant: str) -> dict[str, Any]:
-    _loaded.clear()
+    LOADED.clear()
     made = importlib.import_module("utils.utils").get_perf_optimized_recipe(
         model_family_name=family,
         model_recipe_name=recipe,
@@ -143,16 +150,16 @@ def _described(family: str, recipe: str, gpu_type: str, dtype: str, variant: str
     )
     lengths = (made.model.seq_length, made.dataset.sequence_length, made.dataset.seq_length)
     if made.tokenizer.tokenizer_type == "HuggingFaceTokenizer":
-        _loaded.setdefault(made.tokenizer.tokenizer_model, []).append("tokenizer_config.json")
+        LOADED.setdefault(made.tokenizer.tokenizer_model, []).append("tokenizer_config.json")
     return {
         "seq_length": next((length for length in lengths if isinstance(length, int)), None),
-        "hub": {name: sorted(set(files)) for name, files in sorted(_loaded.items())},
+        "hub": {name: sorted(set(files)) for name, files in sorted(LOADED.items())},
     }
 
 
 def main(tree: Path, questions: Path, answers: Path) -> None:
     """Answer each question; an error is upstream's own, and ends the import."""
-    sys.meta_path.insert(0, _Finder(tree))
+    sys.meta_path.insert(0, Finder(tree, FOLDERS))
     answers.write_text(json.dumps([_described(*question) for question in json.loads(questions.read_text())]))
 
 
