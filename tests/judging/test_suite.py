@@ -108,8 +108,10 @@ def test_each_verdict_and_the_dossier(make_result: MakeResult, cells: list[Run],
     assert remarks[5].startswith("did not run")
     assert "config/references/nemotron-h-25.05.yaml has no row of it" in remarks[6]
 
-    done = CliRunner().invoke(app, ["report", "--suite", "mini", "-o", str(tmp_path / "d.html")])
+    files = ("-o", str(tmp_path / "d.html"), "--archive", str(tmp_path / "d.tar.zst"))
+    done = CliRunner().invoke(app, ["report", "--suite", "mini", *files])
     assert done.exit_code == 0, done.output
+    assert "d.tar.zst, 3 of 12 runs" in done.output.replace("\n", "")
     assert done.output.startswith(f"{suite.sentence}.\n{suite.lacking[0]}.\n")
     page = (tmp_path / "d.html").read_text()
     assert "<h1>steptime: suite mini</h1>" in page

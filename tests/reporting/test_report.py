@@ -313,4 +313,4 @@ def test_a_quiet_week_and_an_empty_store(
     assert "No cell that is judged has run." in (tmp_path / "none.html").read_text()
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
     done = CliRunner().invoke(app, ["report", "-o", str(tmp_path / "x.html")])
-    assert "There are no results to report yet" in str(done.exception)
+    assert "there are no results to report, as" in str(done.exception)

@@ -1,5 +1,6 @@
 """`steptime archive` and `steptime results import`: what is written comes back, whoever wrote it."""
 
+import hashlib
 import io
 import json
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 import zstandard
 from logs import line_forms
 from stored import publish
@@ -272,6 +274,32 @@ def test_runs_that_are_only_shown_judge_nothing(here: Path, make_result: MakeRes
     assert len(store.results()) == 7
 
 
+def test_runs_go_out_in_the_form_of_llmb_run(
+    here: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store()
+    [run] = plan(PlanRequest(**AS_IMPORTED)).runs
+    add_own(store, make_result, run.model_copy(update={"cluster": "mine"}), step_ms=3300)
+    publish(store, make_result("without-log"))
+
+    assert archive.write_llmb_archive(store, store.results(), here / "out.tar.zst") == (2, 1)
+
+    made = names_in(here / "out.tar.zst")
+    [config] = [yaml.safe_load(text) for name, text in made.items() if name.endswith(".yaml")]
+    assert (config["workload_info"]["gsw_version"], config["model_info"]) == (
+        "26.08.00",
+        {"model_name": "nemotron_3", "model_size": "30b", "dtype": "fp8", "scale": 8, "gpu_type": "gb300"},
+    )
+    [log] = [name for name in made if name.endswith(".out")]
+    assert config["steptime"]["log_sha256"] == hashlib.sha256(made[log]).hexdigest()
+    assert log.split("/")[1:3] == ["pretrain_nemotron_3", "experiments"]
+    other = other_store(here, monkeypatch)
+    assert "1 valid" in call("results", "import", "out.tar.zst", "--cluster", "mine")
+    [back], before = other.results(), store.run("own")
+    same = (*AS_IMPORTED, "cluster", "step_time_mean_s", "window", "global_batch_size")
+    assert {name: back[name] for name in same} == {name: before[name] for name in same}
+
+
 def made_of(row: Any) -> Any:
     content = json.loads(Store().record(row["job_name"])["content"])
     return content["provenance"]["staged"]
@@ -279,7 +307,7 @@ def made_of(row: Any) -> Any:
 
 def add_own(store: Store, make_result: MakeResult, run: Run, *, step_ms: float) -> dict[str, Any]:
     """Publish a run of our own, and return how it is judged."""
-    log_path = Path("own.out")
+    log_path = Path("own.out").absolute()
     lines = (line_forms.megatron_bridge(at, elapsed_ms=f"{step_ms + at % 3}") for at in range(1, 51))
     log_path.write_text("".join(lines))
     log = read_log(log_path, max_steps=50)
@@ -328,7 +356,7 @@ def test_what_breaks_off_leaves_no_file(filled: Store, here: Path, monkeypatch: 
     [
         (["archive", "-o", "x.zip"], "as results.tar.zst in a folder that is there, not 'x.zip'."),
         (["archive"], "name the file with -o, as results.tar.zst in a folder that is there."),
-        (["archive", "-o", "x.tar.zst"], "There are no results to archive yet"),
+        (["archive", "-o", "x.tar.zst"], "there are no results to archive, as"),
         (["results", "import", "gone.tar.zst"], "there is nothing at 'gone.tar.zst'"),
         (["results", "import", ".", "--size", "8b"], "--size names a recipe only together with --workload"),
         (["results", "import", "text.tar.zst"], "'text.tar.zst' cannot be read as an archive"),

@@ -55,15 +55,23 @@ def archive(
     Rejected runs are in it, too; checkpoints and profiles are not. Logs are in it if this machine has them:
     those of its own clusters, and copies of others. 'steptime results import' reads it into any store.
     """
-    if to is None or not to.name.endswith(SUFFIX) or not to.parent.is_dir():
-        named = "" if to is None else f", not '{shown(to)}'"
-        raise UserError(f"name the file with -o, as results{SUFFIX} in a folder that is there{named}.")
+    if to is None:
+        raise UserError(f"name the file with -o, as results{SUFFIX} in a folder that is there.")
+    check_name(to, "-o")
     store = Store()
     require_results(store, "archive")
     made = write_archive(store, selection.rows(store, include_rejected=True), to)
     without = f"; of {made.runs - made.logs} this machine has no log" if made.runs > made.logs else ""
     runs = f"{made.runs:,} run{'' if made.runs == 1 else 's'}"
     typer.echo(f"archived: {runs}, {to.stat().st_size / 1e3:,.0f} kB in {to}{without}")
+
+
+def check_name(file: Path, option: str) -> None:
+    """Raise UserError for a file that cannot be an archive's."""
+    if not file.name.endswith(SUFFIX) or not file.parent.is_dir():
+        raise UserError(
+            f"name the file with {option}, as results{SUFFIX} in a folder that is there, not '{shown(file)}'."
+        )
 
 
 class Archived(NamedTuple):
@@ -74,44 +82,71 @@ class Archived(NamedTuple):
     """Runs whose log this machine has."""
 
 
+def write_llmb_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> Archived:
+    """Put the logs of runs into a new file as NVIDIA's `llmb-run archive` does, each with its configuration.
+
+    Runs whose log this machine lacks are left out. Raises UserError if the file is there already.
+    """
+    from steptime.results.llmb import llmb_files
+
+    rows = list(rows)
+    records = store.records([row["job_name"] for row in rows])
+    root = time.strftime("llmb-archive-%Y%m%dT%H%M%SZ", time.gmtime())
+    logs = 0
+    with _new_archive(file) as archive:
+        top = tarfile.TarInfo(f"{root}/")
+        top.type, top.mode, top.mtime = tarfile.DIRTYPE, 0o755, int(time.time())
+        archive.addfile(top)
+        for row in rows:
+            if (found := llmb_files(row, json.loads(records[row["job_name"]]))) is None:
+                continue
+            logs += 1
+            _add(archive, f"{root}/{found.config_name}", found.config)
+            archive.add(found.log, f"{root}/{found.log_name}", filter=_nobodys)
+    return Archived(len(rows), logs)
+
+
 def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> Archived:
     """Put runs of a store into a new file. Raises UserError if the file is there already."""
     from steptime.results.importing import LOGS, MANIFEST, RUNS, ArchivedRun
     from steptime.results.judgement_rows import accepted_level
 
     runs = logs = 0
-    try:
-        with _new_archive(file) as archive:
-            _add(archive, MANIFEST, json.dumps({"steptime": __version__, "made_at": time.time()}))
-            for runs, row in enumerate(rows, 1):
-                number, name = f"{runs:06}", row["job_name"]
-                run = ArchivedRun.model_validate(
-                    {"result": store.measured(name), "accepted": accepted_level(store, name)}
-                )
-                _add(archive, f"{RUNS}/{number}.json", run.model_dump_json())
-                files = files_of(row)
-                logs += bool(files)
-                for path in files:
-                    archive.add(path, f"{LOGS}/{number}/{path.name}", filter=_nobodys)
-            for path in regular(settings.config_dir().rglob("*")):
-                archive.add(path, f"{_CONFIG}/{path.relative_to(settings.config_dir())}", filter=_nobodys)
-    except FileExistsError:
-        raise UserError(f"'{shown(file)}' is there already: name another file, or remove it.") from None
-    except BaseException:
-        file.unlink(missing_ok=True)
-        raise
+    with _new_archive(file) as archive:
+        _add(archive, MANIFEST, json.dumps({"steptime": __version__, "made_at": time.time()}))
+        for runs, row in enumerate(rows, 1):
+            number, name = f"{runs:06}", row["job_name"]
+            run = ArchivedRun.model_validate(
+                {"result": store.measured(name), "accepted": accepted_level(store, name)}
+            )
+            _add(archive, f"{RUNS}/{number}.json", run.model_dump_json())
+            files = files_of(row)
+            logs += bool(files)
+            for path in files:
+                archive.add(path, f"{LOGS}/{number}/{path.name}", filter=_nobodys)
+        for path in regular(settings.config_dir().rglob("*")):
+            archive.add(path, f"{_CONFIG}/{path.relative_to(settings.config_dir())}", filter=_nobodys)
     return Archived(runs, logs)
 
 
 @contextmanager
 def _new_archive(file: Path) -> Iterator[tarfile.TarFile]:
+    """A new archive; what cannot be finished is removed. Raises UserError if the file is there already."""
     packer = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
-    with (
-        file.open("xb") as stream,
-        packer.stream_writer(stream) as packed,
-        tarfile.open(fileobj=packed, mode="w|") as archive,
-    ):
-        yield archive
+    try:
+        stream = file.open("xb")
+    except FileExistsError:
+        raise UserError(f"'{shown(file)}' is there already: name another file, or remove it.") from None
+    try:
+        with (
+            stream,
+            packer.stream_writer(stream) as packed,
+            tarfile.open(fileobj=packed, mode="w|") as archive,
+        ):
+            yield archive
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
 
 
 def _add(archive: tarfile.TarFile, name: str, content: str) -> None:

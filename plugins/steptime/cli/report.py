@@ -20,7 +20,7 @@ steptime report --since 30d -o month.html
 
 steptime report --sweep weekly -o weekly.html
 
-steptime report --suite exemplar-gb200 -o dossier.html
+steptime report --suite exemplar-gb200 -o dossier.html --archive llmb-archive.tar.zst
 """
 
 
@@ -43,6 +43,15 @@ def report(
             "throughput, what is lacking, versions, and hashes of logs."
         ),
     ] = None,
+    to_archive: Annotated[
+        Path | None,
+        typer.Option(
+            "--archive",
+            help="With --suite: also write the logs of the runs that count, in the form of NVIDIA's "
+            "'llmb-run archive', for submission. The file must not be there yet.",
+            metavar="FILE.tar.zst",
+        ),
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option(
@@ -57,6 +66,7 @@ def report(
     The file needs no network and no script: it can be mailed, kept, and read in any browser, light or dark.
     It shows every run of the store that it is about, whoever may read those in Airflow.
     """
+    from steptime.cli.archive import check_name, write_llmb_archive
     from steptime.files import write_whole
     from steptime.judging.suite import judge_suite
     from steptime.reporting.dossier import dossier
@@ -67,6 +77,10 @@ def report(
         raise UserError("--sweep excludes --since and --suite: name one of them.")
     if not to.parent.is_dir() or to.is_dir():
         raise UserError(f"'{shown(to)}' is no file in a folder that is there: name one, as week.html.")
+    if to_archive is not None:
+        if suite is None:
+            raise UserError("--archive is about a suite: name it with --suite.")
+        check_name(to_archive, "--archive")
     now = time.time()
     store = Store()
     require_results(store, "report")
@@ -76,6 +90,12 @@ def report(
         write_whole(to, content)
         lines = [f"{judged.sentence}.", *(f"{remark}." for remark in judged.lacking)]
         typer.echo("\n".join([*lines, f"report: {to}, {len(content.encode()) / 1e3:,.0f} kB"]))
+        if to_archive is not None:
+            made = write_llmb_archive(
+                store, [row for row in judged.runs if row["state"] == "valid"], to_archive
+            )
+            others = "; this machine lacks the logs of the others" if made.logs < made.runs else ""
+            typer.echo(f"archive: {to_archive}, {made.logs} of {made.runs} runs{others}")
         return
     found = (
         report_since(store, since_when(since or _SINCE, now)) if sweep is None else report_sweep(store, sweep)

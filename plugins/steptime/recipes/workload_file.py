@@ -254,6 +254,8 @@ class Workload(Frozen):
     """Whether the family's name alone means this release, although there is a newer one."""
     title: str
     document: str
+    llmb_name: Annotated[str, written(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a plain name")] | None = None
+    """What `llmb-run` calls it, `nemotron_3`; null for the family's name."""
     dag_id: Annotated[str, written("[a-z][a-z0-9_]*", "small letters, digits and _, as in llama31")]
     flops_formula: str
     experiment: str

@@ -31,10 +31,15 @@ def regular(paths: Iterable[Path]) -> list[Path]:
     return sorted(path for path in paths if path.is_file() and not path.is_symlink())
 
 
+def log_of(row: Mapping[str, Any]) -> Path | None:
+    """Return the log of a run; None if this machine does not have it."""
+    name = PurePosixPath(row["log_path"]).name
+    return next((file for file in files_of(row) if file.name == name), None)
+
+
 def log_sha256(row: Mapping[str, Any]) -> str | None:
     """Return the SHA-256 of a run's log; None if this machine does not have it."""
-    name = PurePosixPath(row["log_path"]).name
-    log = next((file for file in files_of(row) if file.name == name), None)
+    log = log_of(row)
     if log is None:
         return None
     with log.open("rb") as stream:

@@ -154,6 +154,7 @@ def workload_text(
             workload=name,
             title=source.title,
             document=f"{at}/README.md",
+            llmb_name=source.name,
             dag_id=re.sub(r"\W", "_", name.replace(".", "")),
             flops_formula="megatron-bridge",
             experiment=f"pretrain_{name.replace('-', '_')}_" + _EXPERIMENT_TEMPLATE,
