@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 from steptime import settings
 from steptime.cli import app
 from steptime.errors import UserError
-from steptime.recipes.megatron_bridge import bridge_command
 from steptime.recipes.planning import parse_request, plan, require_runnable
 from steptime.recipes.workloads import list_workloads, load_workload
 
@@ -61,20 +60,9 @@ def test_what_is_written_can_be_planned(
     }
 
 
-def test_a_recipe_by_name_is_one_that_its_release_starts(workloads: Path) -> None:
-    """A row that upstream printed, under a name of the user's; the command is upstream's."""
-    last = new("qwen4-26.08", "--megatron-bridge").splitlines()[-1]
-    assert last == "what would run: steptime plan qwen4-26.08 --gpu-type h100"
-    (run,) = plan(parse_request({"workload": "qwen4", "gpu_type": "h100"})).runs
-    (printed,) = plan(parse_request({"workload": "gpt-oss-26.02", "gpu_type": "h100"})).runs
-    ours = {"workload", "title", "document", "dag_id", "experiment", "performance"}
-    assert run.recipe.model_dump(exclude=ours) == printed.recipe.model_dump(exclude=ours)
-    assert bridge_command(run) == bridge_command(printed)
-
-
 def test_it_may_be_the_first_workload_of_a_configuration(workloads: Path) -> None:
     shutil.rmtree(workloads)
-    new("qwen4-26.08", "--megatron-bridge")
+    new("qwen4-26.08", "--moe")
     assert list_workloads() == ("qwen4-26.08",)
 
 
@@ -82,24 +70,18 @@ def test_in_a_folder_that_is_no_configuration_nothing_is_written(workloads: Path
     shipped = settings.shipped("config")
     shutil.rmtree(workloads.parent)
     workloads.parent.mkdir()
-    assert refusal("qwen4-26.08", "--megatron-bridge") == (
+    assert refusal("qwen4-26.08", "--moe") == (
         f"'{workloads.parent}' (STEPTIME_CONFIG_DIR) has no clusters, flops.yaml, gpus.yaml, "
         f"megatron_bridge.yaml: copy the shipped folder '{shipped}' there first."
     )
     assert list(workloads.parent.iterdir()) == []
 
 
-def test_a_file_has_one_kind(workloads: Path) -> None:
-    assert "ask for one of them" in refusal("gpt5-26.01", "--moe", "--megatron-bridge")
-    assert not list(workloads.glob("gpt5*"))
-
-
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("kind", ["--moe", "--megatron-bridge"])
-def test_airflow_imports_its_dag(workloads: Path, kind: str) -> None:
+def test_airflow_imports_its_dag(workloads: Path) -> None:
     from airflow.dag_processing.dagbag import DagBag
 
-    new("gpt5-26.01", kind)
+    new("gpt5-26.01", "--moe")
     dags = settings.shipped("dags")
     bag = DagBag(dags / "workloads.py", bundle_path=dags, bundle_name="tests")
     assert bag.import_errors == {}

@@ -10,7 +10,7 @@ import typer
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.files import write_whole
 from steptime.recipes.config_files import names_in
-from steptime.recipes.workloads import load_workload, load_workloads
+from steptime.recipes.workloads import load_workloads
 from steptime.settings import config_dir, shipped
 
 EXAMPLES = """
@@ -19,8 +19,6 @@ EXAMPLES = """
 steptime recipes new gpt5-26.01
 
 steptime recipes new mixtral-26.01 --moe
-
-steptime recipes new qwen4-26.08 --megatron-bridge
 """
 
 _NAME = re.compile(r"(?P<family>[a-z][a-z0-9.]*(?:-[a-z0-9.]+)*)-\d+\.\d+", re.ASCII)
@@ -30,16 +28,11 @@ def new_recipe(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Family and release, such as gpt5-26.01.")],
     *,
     moe: Annotated[bool, typer.Option("--moe", help="A mixture of experts.")] = False,
-    megatron_bridge: Annotated[
-        bool, typer.Option("--megatron-bridge", help="A recipe of Megatron-Bridge by its name.")
-    ] = False,
 ) -> None:
     """Write the file of a workload, to start from: with comments, and valid at once.
 
     It is written into the folder that is read (STEPTIME_CONFIG_DIR). No existing file is changed.
     """
-    if moe and megatron_bridge:
-        raise UserError("moe and megatron-bridge are two kinds of files: ask for one of them.")
     matched = _NAME.fullmatch(name)
     if matched is None:
         raise UserError(
@@ -49,21 +42,18 @@ def new_recipe(
     family = matched["family"]
     dag_id = re.sub(r"\W", "", family.replace("-", "_"))
     path = config_dir() / "workloads" / f"{name}.yaml"
-    template = "new_named_workload.yaml.j2" if megatron_bridge else "new_workload.yaml.j2"
     _require_configuration()
     _require_new(name, dag_id, path)
     values = {"name": name, "family": family, "title": family.capitalize(), "dag_id": dag_id, "moe": moe}
     try:
-        write_whole(path, filled(template, values))
+        write_whole(path, filled("new_workload.yaml.j2", values))
     except OSError as error:
         raise SystemFailure(f"'{path}' cannot be written: {error.strerror}") from error
     typer.echo(f"written: {path}")
-    written = load_workload(name)
     typer.echo(
         f"next: replace its numbers by your document's, and look at them: steptime recipes --workload {name}"
     )
-    gpu_type = "" if "cpu" in written.gpu_types else f" --gpu-type {next(iter(written.gpu_types))}"
-    typer.echo(f"what would run: steptime plan {name}{gpu_type}")
+    typer.echo(f"what would run: steptime plan {name}")
 
 
 def _require_configuration() -> None:
