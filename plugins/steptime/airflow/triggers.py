@@ -13,7 +13,6 @@ from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
 from steptime.results.database import in_store
 from steptime.runs import ledger
-from steptime.runs.following import follow, limits_of
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
@@ -53,6 +52,9 @@ class TrainingTrigger(WaitingTrigger):
 
     async def news(self) -> dict[str, Any]:
         """Return the payload of the event, once there is one."""
+        # DAG files import this module, and never follow a job.
+        from steptime.runs.following import follow, limits_of
+
         noted = await in_store(lambda: ledger.find(self.job), self.log.warning)
         if noted is None or noted.job is None:
             raise SystemFailure(f"job '{self.job}' is not in the ledger of this metrics store any more")

@@ -9,7 +9,6 @@ from airflow.sdk import Variable as _Variable
 from steptime.waiting import poll_until
 
 try:
-    from airflow.sdk import CronTriggerTimetable
     from airflow.sdk.configuration import conf
     from airflow.sdk.exceptions import (
         AirflowException,
@@ -27,17 +26,16 @@ except ImportError:  # 3.1
         AirflowSkipException,
         TaskDeferred,
     )
-    from airflow.timetables.trigger import CronTriggerTimetable  # type: ignore[assignment]
 
 __all__ = [
     "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
     "AirflowSkipException",
-    "CronTriggerTimetable",
     "TaskDeferred",
     "Variable",
     "conf",
+    "cron_timetable",
     "never_retry",
     "response_limit",
 ]
@@ -93,3 +91,14 @@ def response_limit(operator: type[Any], limit: timedelta) -> dict[str, Any]:
     """
     known = signature(operator.__init__).parameters
     return {"response_timeout" if "response_timeout" in known else "execution_timeout": limit}
+
+
+def cron_timetable(cron: str) -> Any:
+    """Return the schedule of a cron expression in UTC, which begins with the next of its times."""
+    try:
+        from airflow.sdk import CronTriggerTimetable
+    except ImportError:  # 3.1
+        from airflow.timetables.trigger import CronTriggerTimetable  # type: ignore[assignment]
+
+    # With its default Airflow would also run the time just past, up to a tenth of the period ago.
+    return CronTriggerTimetable(cron, timezone="UTC", run_immediately=timedelta(0))

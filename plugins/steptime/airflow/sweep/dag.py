@@ -10,7 +10,6 @@ teardown `report` runs even if somebody fails the DAG run, and decides its state
 depends on the sweep's file: it may be edited while a sweep runs.
 """
 
-from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Param, TaskGroup, TriggerRule, task_group
@@ -24,7 +23,7 @@ from steptime.airflow.sweep.operators import (
     StageSweepOperator,
     approval,
 )
-from steptime.airflow.versions import CronTriggerTimetable
+from steptime.airflow.versions import cron_timetable
 from steptime.recipes.sweeps import startable_sweeps
 
 
@@ -39,8 +38,7 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
     """
     schedule = None
     if cron is not None:
-        # With its default Airflow would also run the time just past, up to a tenth of the period ago.
-        schedule = CronTriggerTimetable(cron, timezone="UTC", run_immediately=timedelta(0))
+        schedule = cron_timetable(cron)
     with DAG(
         dag_id=dag_id,
         dag_display_name=dag_id.replace("_", " ").capitalize(),
