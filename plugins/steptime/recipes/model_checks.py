@@ -4,19 +4,21 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from steptime.errors import UserError
-from steptime.recipes.config_files import Document, Location, Mistake, misfits
+from steptime.recipes.config_files import DESCRIBED, NAMED, Document, Location, Mistake, misfits
 from steptime.recipes.megatron_bridge import known_recipe, misfit, misnamed, set_already
-from steptime.recipes.models import ModelShape, NamedRecipe
+from steptime.recipes.models import ModelShape, NamedRecipe, kind_of_model
 from steptime.recipes.parameters import contradiction, misnamed_size
 from steptime.recipes.performance_rules import PerformanceRules
 from steptime.recipes.workload_file import Configuration, ModelParallelism, Platform, Steps
 
 KINDS = ("configurations", "proxies")
+
+_Model = TypeVar("_Model", ModelShape, NamedRecipe)
 
 
 class Placed(NamedTuple):
@@ -70,12 +72,19 @@ def all_read(document: Document, size: str) -> bool:
 
 def model_of(document: Document, size: str) -> ModelShape | None:
     """Return the whole model of a size, or None if it cannot be read, or is known by name alone."""
-    return document.part(ModelShape, "sizes", size, "model")[0]
+    return _model_as(ModelShape, DESCRIBED, document, size)
 
 
 def named_of(document: Document, size: str) -> NamedRecipe | None:
     """Return the recipe of a size that is known by name; None if it is not, or cannot be read."""
-    return document.part(NamedRecipe, "sizes", size, "model")[0]
+    return _model_as(NamedRecipe, NAMED, document, size)
+
+
+def _model_as(model: type[_Model], kind: str, document: Document, size: str) -> _Model | None:
+    location = ("sizes", size, "model")
+    if kind_of_model(document.value(*location)) != kind:  # no mistakes are made out of what it cannot be
+        return None
+    return document.part(model, *location)[0]
 
 
 def steps_of(document: Document, size: str) -> Steps | None:

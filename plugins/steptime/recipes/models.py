@@ -255,7 +255,7 @@ class NamedRecipe(Frozen):
         """Not known here."""
 
 
-def _kind_of_model(model: Any) -> str:
+def kind_of_model(model: Any) -> str:
     """Return the tag of the model, in a union with `NamedRecipe`, that a description is read as."""
     architecture = (
         model.get("architecture") if isinstance(model, dict) else getattr(model, "architecture", None)
@@ -264,7 +264,7 @@ def _kind_of_model(model: Any) -> str:
 
 
 Model = Annotated[
-    Annotated[ModelShape, Tag(DESCRIBED)] | Annotated[NamedRecipe, Tag(NAMED)], Discriminator(_kind_of_model)
+    Annotated[ModelShape, Tag(DESCRIBED)] | Annotated[NamedRecipe, Tag(NAMED)], Discriminator(kind_of_model)
 ]
 """What a recipe trains: described by its sizes, or known by name."""
 
