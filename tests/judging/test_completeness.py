@@ -137,7 +137,6 @@ def test_command_line_and_report_print_the_same(weeks: Store) -> None:
     assert as_json["completeness"]["line"] == LINE
     assert [one["cell"] for one in as_json["completeness"]["missing"]] == ["tiny·fp32·2", "tiny·fp32·4"]
     assert f"{LINE}." in report
-    assert f"<li>tiny·fp32·2 failed 3 times, the newest: {MEMORY}</li>" in report
 
 
 def test_the_trend_of_such_a_cell_says_so_instead_of_a_verdict_of_today(weeks: Store) -> None:

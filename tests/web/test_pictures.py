@@ -7,9 +7,6 @@ import pytest
 from browser import watched_page
 from playwright.sync_api import Browser, expect
 from sixty_cells import LAST, STEP, SWEEP_DAG, Made, Stores
-from typer.testing import CliRunner
-
-from steptime.cli import app
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -29,9 +26,7 @@ PAGES = {
 def test_the_pages_of_half_a_year_can_be_kept(
     browser: Browser, site: str, half_year: Stores, tmp_path: Path, scheme: str
 ) -> None:
-    CliRunner().invoke(app, ["report", "-o", str(tmp_path / "week.html")], catch_exceptions=False)
     pages = {name: (f"{site}/steptime/{address}", *drawn) for name, (address, *drawn) in PAGES.items()}
-    pages["report"] = ((tmp_path / "week.html").as_uri(), 1000, "figure")
     sizes = {}
     with watched_page(browser, site, color_scheme=scheme, timezone_id="UTC") as watched:
         for name, (address, height, drawn) in pages.items():

@@ -62,6 +62,7 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
         "/api/differences",
         "/api/incidents",
         "/api/incidents/{incident_id}",
+        "/api/report.html",
         "/api/results",
         "/api/results.csv",
         "/api/runs/{job_name:path}",
@@ -208,7 +209,8 @@ async def test_the_columns_are_those_of_the_rows(pages: FastAPI, publish: Publis
     answer = (await get(pages, "/api/columns")).json()
     for table, path in (("comparison", "/api/comparison?since=0"), ("trend", "/api/trend/one")):
         names = [column["name"] for column in answer[table]]
-        assert (await get(pages, path)).json()["columns"] == names
+        found = (await get(pages, path)).json()
+        assert [*found["columns"], *found.get("series", ())] == names
     declared = answer["columns"]
     (row,) = await rows(pages)
     assert [column["name"] for column in declared] == list(row)
@@ -324,6 +326,18 @@ async def test_a_file_of_results_has_what_the_page_shows_of_them(
     assert await csv_rows(pages, gpus="4") == []
 
 
+async def test_the_page_is_saved_as_a_file_with_what_its_reader_may_read(
+    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
+) -> None:
+    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
+    publish("hidden", gpus=64, made_by=secret, submitted_at=1.79e9)
+    publish("seen", gpus=2, submitted_at=1.79e9)
+    response = await get(pages, "/api/report.html", params={"since": "0"})
+    assert response.headers["Content-Disposition"] == 'attachment; filename="steptime-report.html"'
+    assert '"seen"' in response.text
+    assert '"hidden"' not in response.text
+
+
 async def test_a_file_that_cannot_be_made_says_why(pages: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", "mysql://somewhere")
     response = await get(pages, "/api/results.csv")
@@ -366,10 +380,7 @@ async def test_a_profile_has_no_trend_and_no_level_to_accept(pages: FastAPI, pub
     )
 
 
-async def test_a_trend_has_what_its_chart_is_drawn_with(
-    pages: FastAPI, store: Store, slower: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(answers, "passes_until_s", lambda row: (row["job_name"], 1.1))
+async def test_a_trend_has_what_its_chart_is_drawn_with(pages: FastAPI, store: Store, slower: str) -> None:
     answer = (await get(pages, f"/api/trend/{slower}")).json()
     assert (answer["label"], answer["may_accept"]) == ("tiny·fp32·2", True)
     assert answer["since"] == "Its level began with the run of 2001-09-09."
@@ -378,7 +389,7 @@ async def test_a_trend_has_what_its_chart_is_drawn_with(
     assert 0.8 < low < 1.0
     assert 1.2 < high < 1.4
     assert shows_published is False
-    assert answer["passes_until_s"] == ["week-8", 1.1], "of the newest run"
+    assert answer["passes_until_s"] is None, "nothing is published for it"
     known = (await get(pages, "/api/series")).json()["series"]
     assert known == [answer["series"] | {"label": "tiny·fp32·2", "job_name": slower}]
 

@@ -60,10 +60,10 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write one HTML file to send: what got slower, how it scales and how each cell came to be.
+    """Write the page as one HTML file to send: what got slower, how it scales, trends and runs.
 
     With --suite it is about one suite, and all valid runs of its cells count, however they were started.
-    The file needs no network and no script: it can be mailed, kept, and read in any browser, light or dark.
+    The file needs no network: it can be mailed, kept, and read in any browser, light or dark.
     It shows every run of the store that it is about, whoever may read those in Airflow.
     """
     from steptime.cli.archive import check_name, write_llmb_archive

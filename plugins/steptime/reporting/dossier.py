@@ -1,13 +1,21 @@
 """The dossier of a suite as one HTML file: cells with verdicts, what is lacking, versions, hashes of logs."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
 from steptime import __version__
+from steptime.errors import shown
 from steptime.judging import suite as suites
 from steptime.judging.suite import Suite
-from steptime.reporting.page import table_of, templates, when
+from steptime.reporting.page import static_text, when
 from steptime.results import columns
 from steptime.results.columns import Column
 from steptime.results.metrics import PUBLISHED_THROUGHPUT
-from steptime.results.report import notes
+from steptime.results.report import compared, notes, written
 from steptime.results.run_files import log_sha256
 from steptime.results.store import Store
 
@@ -20,11 +28,47 @@ _RUNS = (
 )
 
 
+def _without_control_characters(value: object) -> object:
+    """Return what a template prints for a value. What a macro returns is HTML, and has been here before."""
+    return shown(value, at_most=None) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+_templates = jinja2.Environment(
+    loader=jinja2.PackageLoader("steptime.reporting", package_path="."),
+    autoescape=True,
+    finalize=_without_control_characters,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Cells as people read them."""
+
+    title: str
+    headings: Sequence[str]
+    numeric: Sequence[bool]
+    rows: Sequence[Sequence[str]]
+
+
+def _table_of(rows: Sequence[Any], of: Sequence[Column]) -> _Table | None:
+    """As the command line prints it; None without rows."""
+    if not rows:
+        return None
+    used, title = compared(rows, of=of)
+    cells = [written(column, rows) for column in used]
+    numeric = [column.kind in ("number", "integer") for column in used]
+    return _Table(title, [column.title for column in used], numeric, list(zip(*cells, strict=True)))
+
+
 def dossier(store: Store, suite: Suite, now: float) -> str:
     """Render the dossier of a suite, made at `now` (Unix time)."""
     counted = "every run counts" if suite.since is None else f"runs since {when(suite.since)} count"
     runs = [{**row, "log_sha256": log_sha256(row) or "not on this machine"} for row in suite.runs]
-    return templates.get_template("dossier.html.j2").render(
+    return _templates.get_template("dossier.html.j2").render(
+        style=Markup(static_text("results.css")),  # noqa: S704 (our own file)
         of=f"suite {suite.sweep.name}",
         description=suite.sweep.description,
         counted=counted,
@@ -32,12 +76,12 @@ def dossier(store: Store, suite: Suite, now: float) -> str:
         sentence=suite.sentence,
         confidence=f"{100 * suites.CONFIDENCE:g} %",
         limit=f"{100 * PUBLISHED_THROUGHPUT:g}",
-        cells=table_of(suite.rows, suites.COLUMNS),
+        cells=_table_of(suite.rows, suites.COLUMNS),
         verdicts=[_SHOWN_AS.get(cell.verdict, "") for cell in suite.cells],
         lacking=suite.lacking,
         parts=[
-            ("Made with", table_of(suites.made_with(store, suite), suites.MADE_WITH)),
-            ("Runs", table_of(runs, _RUNS)),
+            ("Made with", _table_of(suites.made_with(store, suite), suites.MADE_WITH)),
+            ("Runs", _table_of(runs, _RUNS)),
         ],
         notes=notes(suite.runs),
     )

@@ -1,301 +1,33 @@
-"""The report: its content is collected from the store, and written as one HTML file.
+"""The pages as one HTML file to send: their own script and style with the data of a store, and no network."""
 
-Every text is escaped, and its control characters are shown as text: names and values come from jobs. The file
-has no script, and its policy lets it load nothing.
-"""
-
-import math
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import base64
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
+from html import escape
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
-import jinja2
-
+import steptime
 from steptime import __version__
-from steptime.errors import shown
-from steptime.judging import findings
 from steptime.judging.comparison import compare_planned, compare_since, compare_sweep_run
 from steptime.judging.findings import Comparison
-from steptime.judging.trend import passes_until_s, shown_range, trend
-from steptime.results import columns
-from steptime.results.columns import Column, Row, of_series
-from steptime.results.report import compared, notes, written
+from steptime.judging.series import Series
+from steptime.reporting import answers
+from steptime.results.columns import Row
 from steptime.results.store import Store
 
-Point = tuple[float, float]
-
-WIDTH, HEIGHT = 620, 230
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 26
-_COLOURS = 8
+_STATIC = Path(steptime.__file__).parent / "web" / "static"
 _MOST_RUNS = 1000
 """Rows of its table: thousands make a file that browsers are slow with."""
 _MOST_TRENDS = 100
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line through points, or the border of an area."""
-
-    kind: str
-    """Its class in the style sheet."""
-    path: str
-    """As SVG has it."""
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A point with the text that those see who stay on it."""
-
-    kind: str
-    x: float
-    y: float
-    text: str
-    shape: str = "dot"
-    """`dot`, `diamond`, `triangle`, `cross`, or `repeat` for a small one."""
-
-
-@dataclass(frozen=True)
-class Upright:
-    """A vertical line: an event, an accepted level, or an interval."""
-
-    kind: str
-    x: float
-    top: float
-    bottom: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A chart with its axes, in pixels of a picture of `WIDTH` and `HEIGHT`."""
-
-    title: str
-    remark: str
-    described: str
-    """For people who do not see it, and have it read out."""
-    x_ticks: Sequence[tuple[float, str]]
-    y_ticks: Sequence[tuple[float, str]]
-    lines: Sequence[Line] = ()
-    marks: Sequence[Mark] = ()
-    uprights: Sequence[Upright] = ()
-    legend: Sequence[tuple[str, str]] = ()
-    """The classes of lines with what they are."""
-
-
-@dataclass(frozen=True)
-class _Axes:
-    """Where a value lies in the picture; `along` is how far along the x axis."""
-
-    along: Callable[[float], float]
-    low: float
-    high: float
-
-    def x(self, value: float) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * self.along(value), 1)
-
-    def y(self, value: float) -> float:
-        return round(TOP + (HEIGHT - TOP - BOTTOM) * (self.high - value) / (self.high - self.low), 1)
-
-    def line(self, kind: str, points: Iterable[Point], *, end: str = "") -> Line:
-        return Line(kind, "M" + "L".join(f"{self.x(x)},{self.y(y)}" for x, y in points) + end)
-
-    def y_ticks(self) -> list[tuple[float, str]]:
-        return [(self.y(value), f"{value:.6g}") for value in _round_values(self.low, self.high)]
-
-
-def trend_chart(title: str, rows: Sequence[Row]) -> Chart:
-    """Draw a series over dates, from rows of `judging.trend`: what was usual, changed, and published."""
-    first, last = rows[0]["submitted_at"], rows[-1]["submitted_at"]
-    published = rows[-1]["published_step_time_s"]
-    low, high, near = shown_range(rows)
-    axes = _Axes(lambda at: (0.02 + 0.96 * (at - first) / (last - first)) if last > first else 0.5, low, high)
-    levels = {"published": published if near else None, "passes-until": passes_until_s(rows[-1])}
-    lines = [axes.line(kind, points) for kind, points in _lines(rows, levels, low, high)]
-    is_far = published is not None and not near
-    far = f"published, {published:.4g} s, is too far away for this picture" if is_far else ""
-    return Chart(
-        title,
-        far,
-        "Seconds of the runs, oldest first: " + ", ".join(f"{row['judged_s']:.4g}" for row in rows),
-        [(axes.x(at), _day(at)[:-5]) for at in _dates(first, last)],
-        axes.y_ticks(),
-        [*_band(axes, rows), *lines],
-        [_run_mark(axes, row) for row in rows],
-        [_upright(axes, row, kind) for kind in ("changes", "accepted") for row in rows if row[kind]],
-        [(line.kind, line.kind.replace("-", " ")) for line in lines if line.kind != "runs"],
-    )
-
-
-def _lines(
-    rows: Sequence[Row], levels: Mapping[str, float | None], low: float, high: float
-) -> Iterator[tuple[str, list[Point]]]:
-    yield "runs", _points(rows, "judged_s")
-    for kind, column in (("baseline", "baseline_s"), ("level", "level_s")):
-        if points := _points(rows, column):
-            yield kind, points
-    for kind, seconds in levels.items():
-        if seconds is not None and low < seconds < high:
-            yield kind, [(row["submitted_at"], seconds) for row in (rows[0], rows[-1])]
-
-
-def _points(rows: Iterable[Row], column: str) -> list[Point]:
-    return [(row["submitted_at"], row[column]) for row in rows if row[column] is not None]
-
-
-def _band(axes: _Axes, rows: Sequence[Row]) -> list[Line]:
-    border = [*_points(rows, "high_s"), *reversed(_points(rows, "low_s"))]
-    return [axes.line("band", border, end="Z")] if border else []
-
-
-def _run_mark(axes: _Axes, row: Row) -> Mark:
-    change = "" if row["change_percent"] is None else f", {row['change_percent']:+.1f} %"
-    stands = ", ".join(filter(None, (row["verdict"], row["suspicion"])))
-    return Mark(
-        row["verdict"].replace(" ", "-"),
-        axes.x(row["submitted_at"]),
-        axes.y(row["judged_s"]),
-        f"{_day(row['submitted_at'])}: {row['judged_s']:.4g} s{change}: {stands} ({row['job_name']})",
-        "diamond" if row["suspicion"] == "confirmed" else "dot",
-    )
-
-
-def _upright(axes: _Axes, row: Row, kind: str) -> Upright:
-    text = f"{_day(row['submitted_at'])}, {'changed' if kind == 'changes' else 'accepted'}: {row[kind]}"
-    return Upright(kind, axes.x(row["submitted_at"]), TOP, HEIGHT - BOTTOM, text)
-
-
-def scaling_chart(model: str, rows: Sequence[Row]) -> Chart:
-    """Draw efficiency over GPUs of one model, from rows of the store that have one."""
-    scales = sorted({row["gpus"] for row in rows})
-    ends = [
-        row[f"scaling_efficiency_{end}percent"]
-        for row in rows
-        for end in ("", "low_", "high_")
-        if row[f"scaling_efficiency_{end}percent"] is not None
-    ]
-    wide = math.log2(scales[-1] / scales[0]) or 1
-    axes = _Axes(
-        lambda gpus: 0.04 + 0.92 * math.log2(gpus / scales[0]) / wide,
-        min(90, 5 * math.floor(min(ends) / 5)),
-        max(105, 5 * math.ceil(max(ends) / 5)),
-    )
-    lines = [axes.line("ideal", [(scales[0], 100), (scales[-1], 100)])]
-    marks: list[Mark] = []
-    uprights: list[Upright] = []
-    legend = []
-    for place, (name, some) in enumerate(_by_name(rows).items()):
-        kind = f"series-{place % _COLOURS + 1}"
-        means = _means(some)
-        lines.append(axes.line(f"{kind} thick", means.items()))
-        marks += _efficiency_marks(axes, kind, name, some, means)
-        uprights += _intervals(axes, kind, some)
-        legend.append((kind, name))
-    unit = "ranks" if all(row["gpu_type"] == "cpu" for row in rows) else "GPUs"
-    return Chart(
-        model,
-        f"over {unit}",
-        "; ".join(
-            f"{name}: "
-            + ", ".join(f"{percent:.1f} % at {gpus} {unit}" for gpus, percent in _means(some).items())
-            for name, some in _by_name(rows).items()
-        ),
-        [(axes.x(gpus), f"{gpus:,}") for gpus in scales],
-        axes.y_ticks(),
-        lines,
-        marks,
-        uprights,
-        legend,
-    )
-
-
-def _by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of each line, by what they differ in."""
-    apart = [name for name in of_series("variant") if any(row[name] != rows[0][name] for row in rows)] or [
-        "dtype"
-    ]
-    found: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: row["gpus"]):
-        words = (("proxy" if row[name] else "") if name == "proxy" else str(row[name]) for name in apart)
-        found.setdefault(" · ".join(filter(None, words)), []).append(row)
-    return found
-
-
-def _means(rows: Sequence[Row]) -> dict[int, float]:
-    """The efficiency of each scale, over its repeats."""
-    by_scale: dict[int, list[float]] = {}
-    for row in rows:
-        by_scale.setdefault(row["gpus"], []).append(row["scaling_efficiency_percent"])
-    return {gpus: statistics.fmean(some) for gpus, some in by_scale.items()}
-
-
-def _efficiency_marks(
-    axes: _Axes, kind: str, name: str, rows: Sequence[Row], means: Mapping[int, float]
-) -> Iterator[Mark]:
-    for row in rows:
-        percent = row["scaling_efficiency_percent"]
-        text = f"{name}: {percent:.1f} % at {row['gpus']} ({row['job_name']})"
-        yield Mark(kind, axes.x(row["gpus"]), axes.y(percent), text, "repeat")
-    below = {row["gpus"] for row in rows if row["against_publication"] == "below"}
-    for gpus, percent in means.items():
-        text = f"{name}: {percent:.1f} % at {gpus}" + (", below the publication" if gpus in below else "")
-        yield Mark(kind, axes.x(gpus), axes.y(percent), text, "cross" if gpus in below else "dot")
-    for gpus, percent in _published(rows).items():
-        if axes.low <= percent <= axes.high:
-            text = f"{name}, published: {percent:.1f} % at {gpus}"
-            yield Mark(kind, axes.x(gpus), axes.y(percent), text, "triangle")
-
-
-def _published(rows: Sequence[Row]) -> dict[int, float]:
-    """What the publication has at the same scales, relative to its own smallest of them."""
-    rates = {
-        row["gpus"]: row["tokens_per_s_per_gpu"] * row["step_time_over_published"]
-        for row in rows
-        if row["step_time_over_published"] is not None
-    }
-    return {gpus: 100 * rate / rates[min(rates)] for gpus, rate in rates.items()} if len(rates) > 1 else {}
-
-
-def _intervals(axes: _Axes, kind: str, rows: Sequence[Row]) -> Iterator[Upright]:
-    for row in {row["gpus"]: row for row in rows}.values():
-        low, high = (row[f"scaling_efficiency_{end}_percent"] for end in ("low", "high"))
-        if low is not None:
-            text = f"between {low:.1f} and {high:.1f} %"
-            yield Upright(f"interval {kind}", axes.x(row["gpus"]), axes.y(high), axes.y(low), text)
-
-
-def _round_values(low: float, high: float) -> list[float]:
-    """Some five values between two: multiples of 1, 2 or 5 times a power of ten."""
-    rough = (high - low) / 5
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * digit for digit in (1, 2, 5, 10) if power * digit >= rough)
-    return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-def _dates(first: float, last: float) -> list[float]:
-    return [first + (last - first) * part / 4 for part in range(5)] if last > first else [first]
-
-
-def _day(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds).astimezone():%d %b %Y}"
-
-
-def _without_control_characters(value: object) -> object:
-    """Return what a template prints for a value. What a macro returns is HTML, and has been here before."""
-    return shown(value, at_most=None) if isinstance(value, str) and not hasattr(value, "__html__") else value
-
-
-templates = jinja2.Environment(
-    loader=jinja2.PackageLoader("steptime.reporting", package_path="."),
-    autoescape=True,
-    finalize=_without_control_characters,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    undefined=jinja2.StrictUndefined,
-)
+_MOST_DETAILS = 20
+"""Runs that can be opened: records are long."""
 
 
 @dataclass(frozen=True)
@@ -305,96 +37,150 @@ class Report:
     of: str
     """What it is about: `sweep weekly`."""
     comparison: Comparison
-    runs: Sequence[Row]
-    """As people read them, rejected ones included; only the latest if there are very many."""
-    scaling: Sequence[Row]
-    """Runs that were measured together, and have an efficiency."""
-    trends: Sequence[tuple[str, Sequence[Row]]]
-    """Of each cell its name, and its runs over time."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells as people read them."""
-
-    title: str
-    headings: Sequence[str]
-    numeric: Sequence[bool]
-    rows: Sequence[Sequence[str]]
+    answers: Mapping[str, Any]
+    """What the page's server would answer, by address without the query."""
+    newest: Mapping[str, str]
+    """Of other runs that links name, the run by which their series is in `answers`."""
 
 
 def report_since(store: Store, since: float) -> Report:
     """Report on everything that ran since then (Unix time)."""
     runs = store.in_reading_order(since=since, include_rejected=True, limit=_MOST_RUNS)
     together = next(iter(store.measured_together(limit=1)), None)
-    scaling: list[dict[str, Any]] = []
-    if together is not None and together["submitted_at"] >= since:
-        scaling = store.performance_of(together["together"])
-    return _report(
-        store,
-        compare_since(store, since),
-        of=f"runs since {when(since)}",
-        runs=runs,
-        scaling=scaling,
-    )
+    is_new = together is not None and together["submitted_at"] >= since
+    scaling = answers.scaling(store, together["together"]) if together and is_new else None
+    found = compare_since(store, since)
+    return _report(store, found, of=f"runs since {when(since)}", runs=runs, scaling=scaling, since=since)
 
 
 def report_sweep(store: Store, sweep: str) -> Report:
     """Report on the newest run of a sweep. Raises UserError if neither store nor `config/` has the sweep."""
     runs = store.newest_sweep_run(sweep)
     found = compare_sweep_run(store, runs) if runs else compare_planned(store, sweep)
-    return _report(store, found, of=f"sweep {sweep}", runs=runs, scaling=runs)
+    first = min((row["submitted_at"] for row in runs), default=0.0)
+    scaling = answers.scaling(store, f"{runs[0]['dag_id']}/{runs[0]['dag_run_id']}") if runs else None
+    return _report(store, found, of=f"sweep {sweep}", runs=runs, scaling=scaling, since=first)
 
 
 def _report(
-    store: Store, found: Comparison, *, of: str, runs: Sequence[Row], scaling: Sequence[Row]
+    store: Store,
+    found: Comparison,
+    *,
+    of: str,
+    runs: Sequence[Row],
+    scaling: Mapping[str, Any] | None,
+    since: float,
 ) -> Report:
     listed = {row["job_name"] for row in nlargest(_MOST_RUNS, runs, key=itemgetter("submitted_at"))}
-    named = list(zip(found.names, found.findings, strict=True))[:_MOST_TRENDS]
-    return Report(
-        of,
-        found,
-        [row for row in runs if row["job_name"] in listed],
-        [row for row in scaling if row["scaling_efficiency_percent"] is not None],
-        [(name, trend(store, one.series)) for name, one in named],
-    )
+    rows = [row for row in runs if row["job_name"] in listed]
+    named = {one.series: one.run.job_name for one in found.findings[:_MOST_TRENDS]}
+    labels = {series.label for series in named}
+    incidents = [
+        one
+        for one in answers.incidents_since(store, since, _nothing)["incidents"]
+        if any(cell["label"] in labels for cell in one["cells"])
+    ]
+    total = found.totals.runs if found.totals else len(rows)
+    told = {
+        "api/columns": answers.columns(),
+        "api/comparison": answers.comparison(store, found),
+        "api/incidents": {"incidents": incidents},
+        "api/results": answers.results(rows) | {"matching": total, "all": total, "choices": {}},
+        "api/scaling": {**(scaling or answers.results([]) | {"together": None}), "known": []},
+        "api/series": answers.series(named.items()),
+    }
+    told |= {f"api/trend/{job}": answers.trend_of(store, one, False) for one, job in named.items()}
+    told |= {
+        f"api/runs/{row['job_name']}": answers.run(store, row, _nothing) for row in _opened(store, found)
+    }
+    return Report(of, found, told, _aliases(store, named, told))
+
+
+def _nothing(_dag_id: str | None) -> bool:
+    """What the reader of a file may edit."""
+    return False
+
+
+def _opened(store: Store, found: Comparison) -> list[dict[str, Any]]:
+    """The runs whose details the file has: those that failed, and the newest of cells that moved."""
+    missing = found.completeness.missing if found.completeness else []
+    failed = [one["job_name"] for one in missing if one["attempts"] and one["job_name"]]
+    moved = [one.run.job_name for one in found.findings if one.moved]
+    names = list(dict.fromkeys([*failed, *moved]))[:_MOST_DETAILS]
+    rows = (store.results(job_name=name, include_rejected=True) for name in names)
+    return [row for some in rows for row in some]
+
+
+def _aliases(store: Store, named: Mapping[Series, str], told: Mapping[str, Any]) -> dict[str, str]:
+    """The newest run of the series of each other run that a link to a trend names."""
+    cells = [cell for one in told["api/incidents"]["incidents"] for cell in one["cells"]]
+    completeness = told["api/comparison"]["completeness"] or {"missing": []}
+    links = {one["job_name"] for one in (*cells, *completeness["missing"])} - {None, *named.values()}
+    series = {name: Series.of_row(store.run(name)) for name in sorted(links)}
+    return {name: named[one] for name, one in series.items() if one in named}
 
 
 def html(report: Report, now: float) -> str:
     """Render the report as one HTML file, made at `now` (Unix time)."""
-    found = report.comparison
-    by_model: dict[str, list[Row]] = {}
-    for row in report.scaling:
-        by_model.setdefault(f"{row['workload']} · {row['size']}", []).append(row)
-    return templates.get_template("report.html.j2").render(
-        of=report.of,
-        made=f"{when(now)} by steptime {__version__}",
-        sentence=found.sentence[:1].upper() + found.sentence[1:],
-        completeness=found.completeness,
-        took=found.took,
-        cells=table_of(found.rows, findings.COLUMNS),
-        verdicts=[one.verdict.replace(" ", "-") for one in found.findings],
-        remarks=found.remarks,
-        scaling=[scaling_chart(model, rows) for model, rows in by_model.items()],
-        trends=[trend_chart(name, rows) for name, rows in report.trends],
-        trends_left_out=len(found.findings) - len(report.trends),
-        runs=table_of(report.runs, columns.COLUMNS),
-        runs_left_out=(found.totals.runs if found.totals else 0) - len(report.runs),
-        notes=notes(report.runs),
-        frame={"WIDTH": WIDTH, "HEIGHT": HEIGHT, "LEFT": LEFT, "RIGHT": RIGHT},
+    sentence, missing = report.comparison.sentence, report.comparison.completeness
+    summary = f"<strong>{escape(sentence[:1].upper() + sentence[1:])}.</strong>"
+    summary += f" {escape(missing.line)}." if missing and missing.planned else ""
+    frozen = {
+        "of": report.of,
+        "made": f"made {when(now)} by steptime {__version__}",
+        "answers": report.answers,
+        "newest": report.newest,
+    }
+    # Without a < the data ends no script; with ASCII alone it has no control characters.
+    data = json.dumps(frozen, separators=(",", ":")).replace("<", "\\u003c")
+    nonce = secrets.token_urlsafe(16)
+    modules = {f"steptime/{file.name}": _module(file) for file in sorted(_STATIC.glob("*.js"))}
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src 'nonce-{nonce}' 'strict-dynamic'",
+            "style-src 'unsafe-inline'",
+            "img-src data:",
+        )
     )
+    icon = base64.b64encode((_STATIC / "icon.svg").read_bytes()).decode()
+    in_file = {
+        '<link rel="icon" href="static/icon.svg">': (
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+            f'<link rel="icon" href="data:image/svg+xml;base64,{icon}">'
+        ),
+        '<link rel="stylesheet" href="static/results.css">': f"<style>{static_text('results.css')}</style>",
+        '<script src="static/vendor/chart.umd.min.js"></script>': (
+            f'<script type="application/json" id="frozen">{data}</script>'
+            f'<script nonce="{nonce}">{static_text("vendor/chart.umd.min.js")}</script>'
+            f'<script type="importmap" nonce="{nonce}">{json.dumps({"imports": modules})}</script>'
+        ),
+        '<script type="module" src="static/main.js"></script>': (
+            f'<script type="module" nonce="{nonce}">import "steptime/main.js";</script>'
+        ),
+        "<title>Step times</title>": f"<title>Step times: {escape(report.of)}</title>",
+        "Reading the metrics store …": summary,
+    }
+    page = static_text("index.html")
+    for part, replacement in in_file.items():
+        before, found, after = page.partition(part)
+        if not found:
+            raise AssertionError(f"index.html has no {part}")
+        page = before + replacement + after
+    return page
 
 
-def table_of(rows: Sequence[Any], of: Sequence[Column]) -> Table | None:
-    """Return rows as the command line prints them; None without rows."""
-    if not rows:
-        return None
-    used, title = compared(rows, of=of)
-    cells = [written(column, rows) for column in used]
-    numeric = [column.kind in ("number", "integer") for column in used]
-    return Table(title, [column.title for column in used], numeric, list(zip(*cells, strict=True)))
+def static_text(name: str) -> str:
+    """Return a file of the pages."""
+    return (_STATIC / name).read_text(encoding="utf-8")
+
+
+def _module(file: Path) -> str:
+    """A module as an address of its own, whose imports are found by their names."""
+    script = re.sub(r'(from|import) "\./', r'\1 "steptime/', file.read_text(encoding="utf-8"))
+    return f"data:text/javascript;base64,{base64.b64encode(script.encode()).decode()}"
 
 
 def when(seconds: float) -> str:
-    """Return a Unix time as people here read it, to the minute."""
+    """Write Unix time as people read it."""
     return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M}"

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,25 +15,13 @@ from steptime.errors import UserError, shown
 from steptime.frozen import Frozen
 from steptime.judging import incidents, judgements
 from steptime.judging.comparison import compare_dag_run, compare_since
-from steptime.judging.completeness import missing_of
-from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
-from steptime.judging.series import Series, all_series, recent_seconds
-from steptime.judging.trend import COLUMNS as TREND
-from steptime.judging.trend import (
-    OWN_VERDICT,
-    passes_until_s,
-    shown_range,
-    since_sentence,
-    trend,
-    verdict_of,
-    verdict_sentence,
-    with_verdicts,
-)
+from steptime.judging.series import Series
+from steptime.judging.trend import OWN_VERDICT, with_verdicts
+from steptime.reporting import answers as shown_data
+from steptime.reporting.page import html, report_since
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
-from steptime.results.metrics import peak_source
 from steptime.results.record import record_differences
-from steptime.results.repeating import repeat_command_of_record
 from steptime.results.report import csv_text, exported
 from steptime.results.store import Store
 from steptime.web.permissions import MayEdit, Readable
@@ -44,69 +33,20 @@ MAX_RUNS = 10_000
 OF_ITS_CELL = ("verdict", "suspicion", "change_percent", "minimum_detectable_change_percent")
 """Columns of a comparison that the runs of a DAG run have, too."""
 
-_KNOWN_TOGETHER = 50
-"""Sweep runs and DAG runs that people can choose of."""
-
 
 def columns() -> Response:
-    """Answer what each column of results, comparisons and trends is: heading, unit, how it is written."""
-    return json_response(
-        {
-            "columns": [column.published for column in COLUMNS],
-            "comparison": [column.published for column in COMPARED],
-            "trend": [column.published for column in TREND],
-        }
-    )
+    """Answer with `reporting.answers.columns`."""
+    return json_response(shown_data.columns())
 
 
 def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
-    """Answer what got slower or faster among the cells that ran since then (Unix time), and what all took.
-
-    `{"sentence", "completeness", "took", "remarks", "columns": […], "rows": [[…], …], "recent": [[…], …]}`;
-    `completeness` says which planned cells are missing and why; what it `took` is of all runs since, rejected
-    ones included; `recent` has the recent runs of each row's cell, oldest first, as seconds.
-    """
-    compared = compare_since(store, since)
-    recent = recent_seconds(store)
-    return json_response(
-        _said(compared)
-        | _table([column.name for column in COMPARED], compared.rows)
-        | {"recent": [recent.get(one.series, []) for one in compared.findings]}
-    )
+    """Answer with the `reporting.answers.comparison` of the cells that ran since then (Unix time)."""
+    return json_response(shown_data.comparison(store, compare_since(store, since)))
 
 
 def all_incidents(store: Readable, may_edit: MayEdit, since: Annotated[float, Query()]) -> Response:
-    """Answer with the active incidents, and those closed since then (Unix time): `{"incidents": […]}`.
-
-    Each has the recent runs of its most changed cell in `recent`, oldest first, as seconds.
-    """
-    recent = recent_seconds(store)
-    found = [
-        {
-            "id": one.id,
-            "state": one.state,
-            "direction": one.direction,
-            "title": one.title,
-            "evidence": one.evidence,
-            "note": one.note,
-            "noted_by": one.noted_by,
-            "judged_cells": one.judged_cells,
-            "cells": [
-                {
-                    "label": cell.series.label,
-                    "job_name": cell.job_name,
-                    "change_percent": 100 * cell.change,
-                    "usual_s": cell.usual_s,
-                    "state": cell.state,
-                }
-                for cell in one.affected
-            ],
-            "recent": recent.get(one.affected[0].series, []),
-            "may_edit": all(may_edit(cell.dag_id) for cell in one.affected),
-        }
-        for one in incidents.incidents(store, closed_since=since)
-    ]
-    return json_response({"incidents": found})
+    """Answer with `reporting.answers.incidents_since`."""
+    return json_response(shown_data.incidents_since(store, since, may_edit))
 
 
 @dataclass(frozen=True)
@@ -158,8 +98,8 @@ def results(
         matching = store.count(**selection.whole) if selection.filters else every
     compared = _compared(store, selection)
     return json_response(
-        _table(*_with_verdicts(found, compared))
-        | ({} if compared is None else {"comparison": _said(compared)})
+        shown_data.table(*_with_verdicts(found, compared))
+        | ({} if compared is None else {"comparison": shown_data.said(compared)})
         | {
             "matching": matching,
             "all": every,
@@ -178,82 +118,36 @@ def results_csv(store: Readable, selection: Selected) -> Response:
 
 
 def scaling(store: Readable, together: Annotated[str | None, Query()] = None) -> Response:
-    """Answer how the runs of one sweep run or DAG run scale, by default the latest with several scales.
-
-    `{"known": […], "together", "columns", "rows"}`, where `known` is what there is to choose.
-    """
-    known = store.measured_together(limit=_KNOWN_TOGETHER)
-    chosen = together or next((one["together"] for one in known), None)
-    rows = [] if chosen is None else store.performance_of(chosen)
-    answer = {"known": known, "together": chosen}
-    return json_response(answer | _table([column.name for column in COLUMNS], rows))
+    """Answer with `reporting.answers.scaling`."""
+    return json_response(shown_data.scaling(store, together))
 
 
 def series(store: Readable) -> Response:
-    """Answer with every judged series and a run that it is known by, the one that ran last first."""
-    known = all_series(store)
-    return json_response({"series": [one.key | {"label": one.label, "job_name": job} for one, job in known]})
+    """Answer with `reporting.answers.every_series`."""
+    return json_response(shown_data.every_series(store))
 
 
 def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
-    """Answer with the series of a run over time, oldest first: `{"label", "series", "columns", "rows", …}`.
-
-    `stands`: its verdict in words, with what failed or did not run since; `missing`: whether something did;
-    `may_accept`: whether the user may accept a level of it; `since`: when the level began, a sentence;
-    `range`: of the y axis, its ends and whether the published value is in it, None without rows;
-    `passes_until_s`: the step time from which on a run is below the publication, None if there is none.
-    """
+    """Answer with the `reporting.answers.trend_of` of a run's series."""
     row = row_of(store, job_name)
     own = Series.of_row(row)
     if not own.is_judged:
         raise HTTPException(
             status_code=422, detail=f"runs in mode {own['mode']} are not judged: they have no trend"
         )
-    points, missing = trend(store, own), missing_of(store, own)
-    answer = {
-        "label": own.label,
-        "series": own.key,
-        "stands": verdict_sentence(points, missing),
-        "missing": missing is not None,
-        "may_accept": may_edit(row["dag_id"]),
-        "since": since_sentence(points),
-        "range": shown_range(points) if points else None,
-        "passes_until_s": passes_until_s(points[-1]) if points else None,
-    }
-    return json_response(answer | _table([column.name for column in TREND], points))
+    return json_response(shown_data.trend_of(store, own, may_edit(row["dag_id"])))
 
 
 def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
-    """Answer with one run, its steps, its checkpoints, its checks, and its record.
+    """Answer with `reporting.answers.run`."""
+    return json_response(shown_data.run(store, row_of(store, job_name), may_edit))
 
-    `verdict`: how it compares with what is usual for its cell, a sentence, and `changed`: what changed with
-    its level; None for a run that is not judged;
-    `may_accept`: whether there is a level of its series to accept from it on, and the user may do so;
-    `may_run_again`: whether it is a cell of a DAG run, and the user may edit that.
-    """
-    row = row_of(store, job_name)
-    is_judged = row["state"] == "valid" and Series.of_row(row).is_judged
-    verdict = verdict_of(store, row)
-    is_mapped = row["task_id"] is not None and (row["map_index"] or 0) >= 0
-    record = store.record(job_name)
-    return json_response(
-        {
-            "run": row,
-            "peak_source": peak_source(row),
-            "verdict": verdict and verdict.sentence,
-            "changed": verdict and verdict.changed,
-            "may_accept": is_judged and may_edit(row["dag_id"]),
-            "may_run_again": is_mapped and may_edit(row["dag_id"]),
-            "steps": store.steps(job_name),
-            "checkpoints": store.checkpoints(job_name),
-            "checks": store.checks(job_name),
-            **store.parsed_log(job_name),
-            # As text: through numbers of a browser, 1.0 would become 1, and the checksum wrong.
-            "record": record["content"],
-            "record_sha256": record["sha256"],
-            "repeat_command": repeat_command_of_record(json.loads(record["content"])),
-        }
-    )
+
+def report(store: Readable, since: Annotated[float, Query()]) -> Response:
+    """Answer with the page as a file: `steptime report` of what the user may read."""
+    text = html(report_since(store, since), time.time())
+    headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-report.html"'}
+    return Response(text, media_type="text/html", headers=headers)
 
 
 def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[str, Query()]) -> Response:
@@ -277,15 +171,6 @@ def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[
             "made": record_differences(*records),
         }
     )
-
-
-def _said(compared: Comparison) -> dict[str, Any]:
-    return {
-        "sentence": compared.sentence,
-        "completeness": compared.completeness and compared.completeness.as_json,
-        "took": compared.took,
-        "remarks": compared.remarks,
-    }
 
 
 def _compared(store: Store, selection: SelectedRuns) -> Comparison | None:
@@ -329,11 +214,6 @@ def row_of(store: Store, job_name: str) -> dict[str, Any]:
     if not rows:
         raise HTTPException(status_code=404, detail=f"there is no run '{job_name}'")
     return rows[0]
-
-
-def _table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Rows without their names, which are given once: ten thousand rows are usual."""
-    return {"columns": names, "rows": [[row[name] for name in names] for row in rows]}
 
 
 def json_response(content: dict[str, Any]) -> Response:

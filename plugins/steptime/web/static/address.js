@@ -1,9 +1,13 @@
 // The address of what is shown: it survives a reload, can be handed on, and goes back with the browser's button.
 // On its page in the navigation, Airflow appends the address of this page to its own, which follows it.
 import { element } from "./dom.js";
+import { frozen } from "./frozen.js";
 
 const SCOPE = ["dag_id", "dag_run_id"];
-const here = new URLSearchParams(location.search);
+// A file has no server that would be asked for the rest of its address.
+const START = frozen ? "#" : "?";
+const query = () => (frozen ? location.hash.slice(1) : location.search);
+const here = new URLSearchParams(query());
 
 /** The DAG run whose tab this page is; empty on the page in the navigation. */
 export const scope = here.has("dag_run_id") ? new URLSearchParams(SCOPE.map((key) => [key, here.get(key)]).filter(([, value]) => value !== null)) : new URLSearchParams();
@@ -21,12 +25,13 @@ export function followAddress(show) {
 
 /** What the address has, without the DAG run's scope. */
 export function current() {
-  return new URLSearchParams([...new URLSearchParams(location.search)].filter(([key, value]) => value && !(scope.size && SCOPE.includes(key))));
+  return new URLSearchParams([...new URLSearchParams(query())].filter(([key, value]) => value && !(scope.size && SCOPE.includes(key))));
 }
 
-function remember(way, query) {
-  const whole = new URLSearchParams([...scope, ...query]);
-  for (const place of [window, window.parent]) {
+function remember(way, values) {
+  const whole = new URLSearchParams([...scope, ...values]);
+  if (frozen) history[way](null, "", START + whole);
+  for (const place of frozen ? [] : [window, window.parent]) {
     const { pathname } = place.location;
     if (!pathname.endsWith(location.pathname)) continue;
     place.history[place === window ? way : "replaceState"](place.history.state, "", whole.size ? `${pathname}?${whole}` : pathname);
@@ -34,8 +39,8 @@ function remember(way, query) {
 }
 
 /** The address with some values changed; those that are null or empty are taken away. */
-function changed(query, values) {
-  const next = new URLSearchParams(query);
+function changed(before, values) {
+  const next = new URLSearchParams(before);
   for (const [key, value] of Object.entries(values)) {
     if (value === null || value === undefined || value === "") next.delete(key);
     else next.set(key, value);
@@ -60,12 +65,12 @@ export function go(values) {
 
 /** A link to a view with these values alone; with a key for new tabs the browser does what it always does. */
 export function viewLink(values, ...content) {
-  const query = changed(new URLSearchParams(), values);
-  const link = element("a", { href: `?${new URLSearchParams([...scope, ...query])}` }, ...content);
+  const wanted = changed(new URLSearchParams(), values);
+  const link = element("a", { href: `${START}${new URLSearchParams([...scope, ...wanted])}` }, ...content);
   link.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    remember("pushState", query);
+    remember("pushState", wanted);
     arrived();
   });
   return link;

@@ -1,17 +1,19 @@
 // The Airflow UI around this page: its theme, its time zone, and its pages.
 // Airflow shows the page in an iframe of the same origin whose sandbox forbids popups and top navigation.
 import { element } from "./dom.js";
+import { frozen } from "./frozen.js";
 import { readAirflow } from "./server.js";
 
-const framed = window.parent !== window;
+const framed = !frozen && window.parent !== window;
 const frame = framed ? window.parent.document.documentElement : null;
 const preference = window.matchMedia("(prefers-color-scheme: dark)");
 // Airflow keeps what people chose in its menus in these keys of the local storage.
 const THEME = "theme";
 const TIME_ZONE = "timezone";
+const stored = (key) => (frozen ? null : localStorage.getItem(key));
 
 function theme() {
-  const names = frame?.classList ?? [localStorage.getItem(THEME)];
+  const names = frame?.classList ?? [stored(THEME)];
   for (const name of ["dark", "light"]) if ([...names].includes(name)) return name;
   return preference.matches ? "dark" : "light";
 }
@@ -37,7 +39,7 @@ export function followTimeZone(changed) {
 
 /** The time zone that Airflow shows times in: the chosen one, or the browser's. */
 export function timeZone() {
-  const chosen = localStorage.getItem(TIME_ZONE);
+  const chosen = stored(TIME_ZONE);
   if (chosen) {
     try {
       return new Intl.DateTimeFormat("en", { timeZone: JSON.parse(chosen) }).resolvedOptions().timeZone;
@@ -54,7 +56,7 @@ const address = (...parts) => new URL(`../${parts.map(escaped).join("/")}`, loca
 
 /** Address of Airflow's page of a row's DAG run, or null. */
 export function dagRunAddress({ dag_id: dag, dag_run_id: run }) {
-  return dag && run ? address("dags", dag, "runs", run) : null;
+  return dag && run && !frozen ? address("dags", dag, "runs", run) : null;
 }
 
 /** Address of Airflow's page with the log of the task that waited for this row's run, or null. */

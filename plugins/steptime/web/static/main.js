@@ -4,6 +4,7 @@ import { followTheme, followTimeZone } from "./airflow.js";
 import { forgetCharts } from "./charts.js";
 import { readColumns } from "./columns.js";
 import { byId } from "./dom.js";
+import { frozen } from "./frozen.js";
 import { redrawRun, showRun } from "./run.js";
 import * as runs from "./runs.js";
 import * as scaling from "./scaling.js";
@@ -38,7 +39,7 @@ function drawNavigation(name) {
 function open(name) {
   drawNavigation(name);
   announce();
-  summarise("Reading the metrics store …");
+  if (!frozen) summarise("Reading the metrics store …");
   forgetCharts();
   byId("view").replaceChildren();
   VIEWS[name].open(byId("view"));
@@ -67,7 +68,8 @@ function redraw() {
   redrawRun();
 }
 
-byId("refresh").addEventListener("click", () => attempt(show));
+if (frozen) byId("actions").replaceChildren(`${frozen.of} · ${frozen.made}`);
+else byId("refresh").addEventListener("click", () => attempt(show));
 byId("detail").addEventListener("close", () => keep({ run: null, with: null }));
 followAddress(() => attempt(show));
 followTheme(redraw);

@@ -6,6 +6,7 @@ import { airflowLink, dagRunAddress, logAddress } from "./airflow.js";
 import { drawSteps } from "./charts.js";
 import { capitalised, numbersOf } from "./columns.js";
 import { byId, element } from "./dom.js";
+import { frozen } from "./frozen.js";
 import { differencesOf, drawOverlay, otherRun } from "./differences.js";
 import { duration, significant, timestamps, words } from "./format.js";
 import { stateBadge } from "./runs.js";
@@ -124,7 +125,12 @@ function copyable(command) {
 export async function showRun(address) {
   const name = address.get("run");
   if (!name) byId("detail").close();
-  else {
+  else if (frozen && !Object.hasOwn(frozen.answers, `api/runs/${name}`)) {
+    shown = null;
+    byId("detail-title").replaceChildren(name);
+    byId("detail-body").replaceChildren(element("p", {}, "This file has no details of this run: see the page in Airflow."));
+    if (!byId("detail").open) byId("detail").showModal();
+  } else {
     if (!byId("detail").open || name !== shown?.run.job_name) fill(await read(`api/runs/${encodeURIComponent(name)}`));
     await tryToCompare();
   }
@@ -177,7 +183,7 @@ function fill(whole) {
     ...(whole.verdict ? [verdictLine(whole)] : []),
     ...(note ? [element("p", { className: run.reason ? "verdict rejected" : "verdict warned" }, note)] : []),
     numbers(run, whole.peak_source),
-    otherRun(run, current().get("with"), tryToCompare),
+    ...(frozen ? [] : [otherRun(run, current().get("with"), tryToCompare)]),
     accepting,
     again,
     element("div", { id: "beside" }),
@@ -197,7 +203,7 @@ function fill(whole) {
 
 /** Draw what is shown anew, in the colours of another theme. */
 export function redrawRun() {
-  if (!byId("detail").open) return;
+  if (!byId("detail").open || !shown) return;
   if (shown.steps.length) drawSteps(shown.run, shown.steps);
   if (byId("overlay")) drawOverlay(byId("overlay"), compared);
 }

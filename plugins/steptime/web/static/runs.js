@@ -4,6 +4,7 @@ import { airflowLink, dagRunAddress, logAddress, whyWithoutResults } from "./air
 import { capitalised, choices, columnsOf, meaningOf } from "./columns.js";
 import { completenessBox, drawCompleteness } from "./completeness.js";
 import { byId, element } from "./dom.js";
+import { frozen } from "./frozen.js";
 import { duration, significant, timestamps, words } from "./format.js";
 import { readNew, rowsOf } from "./server.js";
 import { announce, attempt, summarise } from "./messages.js";
@@ -108,11 +109,11 @@ function select(key, heading, options) {
 function drawFilters() {
   const focused = document.activeElement?.id;
   const selects = choices().flatMap(({ name, heading }) => {
-    const options = answer.choices[name].map((value) => [String(value), words(value)]);
+    const options = (answer.choices[name] ?? []).map((value) => [String(value), words(value)]);
     const ranks = name === "gpus" && unitOf(rows) === "rank" && rows.length;
     return options.length > 1 || current().has(name) ? [select(name, ranks ? "Ranks" : capitalised(heading), options)] : [];
   });
-  if (!scope.size && answer.all) selects.push(select("period", "Submitted", Object.entries(PERIODS)));
+  if (!scope.size && answer.all && !frozen) selects.push(select("period", "Submitted", Object.entries(PERIODS)));
   if (filters().length) selects.push(element("button", { id: "reset", type: "button", onclick: reset }, "Reset filters"));
   parts.filters.hidden = !selects.length;
   parts.filters.replaceChildren(...selects);
@@ -222,8 +223,8 @@ export function redraw() {
   drawFilters();
   summariseShown();
   parts.listing.hidden = !rows.length;
-  byId("csv").hidden = !rows.length;
-  byId("search").hidden = !answer.all;
+  byId("csv").hidden = !rows.length || Boolean(frozen);
+  byId("search").hidden = !answer.all || Boolean(frozen);
   if (rows.length) {
     announce();
     parts.draw(rows, answer.comparison ? withVerdicts() : columnsOf("results", ADDED));

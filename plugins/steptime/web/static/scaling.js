@@ -46,7 +46,7 @@ export function open(box) {
     "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale measured together, or, if only one was, to the smallest of the nearest earlier runs. "
     + "Whiskers, and scale mean from and to: 95 % interval of the mean of a scale's jobs, from three on. Dashed: 100 %. Triangles: the publication, relative to its own number at the same smallest scale. "
     + `Crosses: below the publication. Publication: ${meaningOf("against_publication")}`), listing);
-  parts = { choice, multiples, listing, drawRows };
+  parts = { form, choice, multiples, listing, drawRows };
   answer = null;
 }
 
@@ -86,6 +86,7 @@ export function redraw() {
   if (!answer) return;
   const when = timestamps();
   parts.choice.replaceChildren(...answer.known.map(({ together, submitted_at: at, runs }) => element("option", { value: together }, `${together} · ${when(at)}, ${runs} runs`)));
+  parts.form.hidden = scope.size > 0 || !answer.known.length;
   parts.choice.value = answer.together ?? "";
   const rows = rowsOf(answer).filter((row) => row.scaling_efficiency_percent != null);
   const models = modelsOf(rows);

@@ -1,5 +1,7 @@
 // What the pages' server answers. What goes wrong becomes one sentence with what to do.
 
+import { frozen, frozenAnswer } from "./frozen.js";
+
 let reading = new AbortController();
 
 /** Give up the answers that are under way: a late one must not be drawn over what was asked for after it. */
@@ -22,7 +24,7 @@ async function ask(address, options = {}) {
 
 /** The text of an answer, by its address below the page's. */
 export async function readText(address, options = {}) {
-  return textOf(await ask(address, options));
+  return frozen ? frozenAnswer(address) : textOf(await ask(address, options));
 }
 
 async function textOf(reply) {

@@ -164,7 +164,7 @@ function drawChoice(own) {
 /** Draw what was read last, in today's colours and time zone. */
 export function redraw() {
   if (!answer) return;
-  const rows = rowsOf(answer);
+  const rows = rowsOf(answer).map((row) => ({ ...answer.series, ...row }));
   drawChoice(answer.series);
   parts.listing.hidden = !rows.length;
   if (!rows.length) {

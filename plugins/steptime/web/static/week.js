@@ -4,6 +4,7 @@ import { completenessBox, drawCompleteness } from "./completeness.js";
 import { drawIncidents, incidentsBox } from "./incidents.js";
 import { capitalised, columnsOf, meaningOf } from "./columns.js";
 import { byId, element } from "./dom.js";
+import { frozen } from "./frozen.js";
 import { fixed, timestamps } from "./format.js";
 import { readNew, rowsOf } from "./server.js";
 import { sparkline } from "./sparkline.js";
@@ -58,6 +59,15 @@ function periodChoice() {
   return element("label", {}, "Cells that ran in the", select);
 }
 
+const since = () => Math.floor(Date.now() / 1000 - Number(days()) * DAY_S);
+
+/** The page as a file to send; it is about the chosen time when it is clicked. */
+function reportLink() {
+  const link = element("a", { id: "report", className: "button", href: "api/report.html", download: "steptime-report.html", title: "This page as one file to send" }, "Save as a file");
+  link.addEventListener("click", () => { link.href = `api/report.html?since=${since()}`; });
+  return link;
+}
+
 const days = () => (Object.hasOwn(PERIODS, current().get("days")) ? current().get("days") : "7");
 
 /** Make what the view is made of. */
@@ -68,9 +78,9 @@ export function open(box) {
   const search = element("input", { id: "find", type: "search", placeholder: "70b fp8", value: current().get("find") ?? "", oninput: ({ target }) => { keep({ find: target.value }); drawRows(); } });
   listing.setAttribute("aria-label", "Cells");
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.cell = row.cell; made.dataset.verdict = row.verdict; } });
-  const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, periodChoice(), element("label", {}, "Search", search), filters, totals);
+  const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, frozen ? null : periodChoice(), element("label", {}, "Search", search), filters, totals, frozen ? null : reportLink());
   box.append(incidents, completeness, form, listing, folded, footnote);
-  byId("period").value = days();
+  if (!frozen) byId("period").value = days();
   parts = { incidents, completeness, totals, remarks, folded, listing, footnote, filters, draw };
   answer = found = null;
 }
@@ -113,7 +123,7 @@ export function redraw() {
   if (!answer) return;
   const rows = rowsOf(answer);
   drawIncidents(parts.incidents, found?.incidents ?? [], () => attempt(show));
-  byId("period").value = days();
+  if (!frozen) byId("period").value = days();
   summarise(element("strong", {}, `${capitalised(answer.sentence)}.`));
   drawCompleteness(parts.completeness, answer.completeness);
   parts.totals.textContent = answer.took;
@@ -124,14 +134,13 @@ export function redraw() {
     drawFilters(rows);
     drawRows();
   } else {
-    announce(element("p", {}, `Nothing that is judged ran in the ${PERIODS[days()]}: choose a longer time, or start a run with`), element("code", {}, "steptime run llama3.1 --wait"));
+    announce(element("p", {}, `Nothing that is judged ran in the ${frozen ? "time of this report" : PERIODS[days()]}: choose a longer time, or start a run with`), element("code", {}, "steptime run llama3.1 --wait"));
   }
 }
 
 /** Read the comparison, and draw it. */
 export async function show() {
-  const since = Math.floor(Date.now() / 1000 - Number(days()) * DAY_S);
-  const [compared, incidents] = await Promise.all([readNew(answer, `api/comparison?since=${since}`), readNew(found, `api/incidents?since=${since}`)]);
+  const [compared, incidents] = await Promise.all([readNew(answer, `api/comparison?since=${since()}`), readNew(found, `api/incidents?since=${since()}`)]);
   if (compared === answer && incidents === found) return;
   [answer, found] = [compared, incidents];
   redraw();

@@ -1,0 +1,183 @@
+"""What the pages show, as data: the same for the page's server and for the file of a report."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from steptime.judging import incidents
+from steptime.judging.completeness import missing_of
+from steptime.judging.findings import COLUMNS as COMPARED
+from steptime.judging.findings import Comparison
+from steptime.judging.series import Series, all_series, recent_seconds
+from steptime.judging.trend import COLUMNS as TREND
+from steptime.judging.trend import (
+    passes_until_s,
+    shown_range,
+    since_sentence,
+    trend,
+    verdict_of,
+    verdict_sentence,
+)
+from steptime.results.columns import COLUMNS
+from steptime.results.metrics import peak_source
+from steptime.results.repeating import repeat_command_of_record
+from steptime.results.store import Store
+
+MayEdit = Callable[[str | None], bool]
+"""Whether the reader may edit the runs of a DAG."""
+
+_KNOWN_TOGETHER = 50
+"""Sweep runs and DAG runs that people can choose of."""
+_OF_A_TREND = [column.name for column in TREND if not column.series]
+"""Its rows have the same values of the others, which stand beside them."""
+
+
+def columns() -> dict[str, Any]:
+    """Return what each column of results, comparisons and trends is: heading, unit, how it is written."""
+    return {
+        "columns": [column.published for column in COLUMNS],
+        "comparison": [column.published for column in COMPARED],
+        "trend": [column.published for column in TREND],
+    }
+
+
+def comparison(store: Store, compared: Comparison) -> dict[str, Any]:
+    """Return what got slower or faster among cells, and what all took.
+
+    `{"sentence", "completeness", "took", "remarks", "columns": […], "rows": [[…], …], "recent": [[…], …]}`;
+    `completeness` says which planned cells are missing and why; what it `took` is of all runs, rejected ones
+    included; `recent` has the recent runs of each row's cell, oldest first, as seconds.
+    """
+    recent = recent_seconds(store)
+    return (
+        said(compared)
+        | table([column.name for column in COMPARED], compared.rows)
+        | {"recent": [recent.get(one.series, []) for one in compared.findings]}
+    )
+
+
+def said(compared: Comparison) -> dict[str, Any]:
+    """Return what a comparison says in sentences."""
+    return {
+        "sentence": compared.sentence,
+        "completeness": compared.completeness and compared.completeness.as_json,
+        "took": compared.took,
+        "remarks": compared.remarks,
+    }
+
+
+def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, Any]:
+    """Return the active incidents, and those closed since then (Unix time): `{"incidents": […]}`.
+
+    Each has the recent runs of its most changed cell in `recent`, oldest first, as seconds.
+    """
+    recent = recent_seconds(store)
+    found = [
+        {
+            "id": one.id,
+            "state": one.state,
+            "direction": one.direction,
+            "title": one.title,
+            "evidence": one.evidence,
+            "note": one.note,
+            "noted_by": one.noted_by,
+            "judged_cells": one.judged_cells,
+            "cells": [
+                {
+                    "label": cell.series.label,
+                    "job_name": cell.job_name,
+                    "change_percent": 100 * cell.change,
+                    "usual_s": cell.usual_s,
+                    "state": cell.state,
+                }
+                for cell in one.affected
+            ],
+            "recent": recent.get(one.affected[0].series, []),
+            "may_edit": all(may_edit(cell.dag_id) for cell in one.affected),
+        }
+        for one in incidents.incidents(store, closed_since=since)
+    ]
+    return {"incidents": found}
+
+
+def scaling(store: Store, together: str | None) -> dict[str, Any]:
+    """Return how the runs of one sweep run or DAG run scale, by default the latest with several scales.
+
+    `{"known": […], "together", "columns", "rows"}`, where `known` is what there is to choose.
+    """
+    known = store.measured_together(limit=_KNOWN_TOGETHER)
+    chosen = together or next((one["together"] for one in known), None)
+    rows = [] if chosen is None else store.performance_of(chosen)
+    return {"known": known, "together": chosen} | results(rows)
+
+
+def results(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return runs of the store as a table."""
+    return table([column.name for column in COLUMNS], rows)
+
+
+def series(known: Iterable[tuple[Series, str]]) -> dict[str, Any]:
+    """Return series, each with a run that it is known by: `{"series": [{"label", "job_name", …}, …]}`."""
+    return {"series": [one.key | {"label": one.label, "job_name": job} for one, job in known]}
+
+
+def every_series(store: Store) -> dict[str, Any]:
+    """Return every judged series, the one that ran last first."""
+    return series(all_series(store))
+
+
+def trend_of(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
+    """Return a series over time, oldest run first: `{"label", "series", "columns", "rows", …}`.
+
+    `stands`: its verdict in words, with what failed or did not run since; `missing`: whether something did;
+    `since`: when the level began, a sentence; `range`: of the y axis, its ends and whether the published
+    value is in it, None without rows; `passes_until_s`: the step time from which on a run is below the
+    publication, None if there is none.
+    """
+    points, missing = trend(store, own), missing_of(store, own)
+    return {
+        "label": own.label,
+        "series": own.key,
+        "stands": verdict_sentence(points, missing),
+        "missing": missing is not None,
+        "may_accept": may_accept,
+        "since": since_sentence(points),
+        "range": shown_range(points) if points else None,
+        "passes_until_s": passes_until_s(points[-1]) if points else None,
+    } | table(_OF_A_TREND, points)
+
+
+def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, Any]:
+    """Return one run, its steps, its checkpoints, its checks, and its record.
+
+    `verdict`: how it compares with what is usual for its cell, a sentence, and `changed`: what changed with
+    its level; None for a run that is not judged;
+    `may_accept`: whether there is a level of its series to accept from it on, and the user may do so;
+    `may_run_again`: whether it is a cell of a DAG run, and the user may edit that.
+    """
+    job_name = row["job_name"]
+    is_judged = row["state"] == "valid" and Series.of_row(row).is_judged
+    verdict = verdict_of(store, row)
+    is_mapped = row["task_id"] is not None and (row["map_index"] or 0) >= 0
+    record = store.record(job_name)
+    return {
+        "run": row,
+        "peak_source": peak_source(row),
+        "verdict": verdict and verdict.sentence,
+        "changed": verdict and verdict.changed,
+        "may_accept": is_judged and may_edit(row["dag_id"]),
+        "may_run_again": is_mapped and may_edit(row["dag_id"]),
+        "steps": store.steps(job_name),
+        "checkpoints": store.checkpoints(job_name),
+        "checks": store.checks(job_name),
+        **store.parsed_log(job_name),
+        # As text: through numbers of a browser, 1.0 would become 1, and the checksum wrong.
+        "record": record["content"],
+        "record_sha256": record["sha256"],
+        "repeat_command": repeat_command_of_record(json.loads(record["content"])),
+    }
+
+
+def table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return rows without their names, which are given once: ten thousand rows are usual."""
+    return {"columns": names, "rows": [[row[name] for name in names] for row in rows]}
