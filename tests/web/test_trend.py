@@ -11,7 +11,7 @@ from web.framed import NAVIGATION, column, ending, opened
 from steptime.judging import judgements
 from steptime.judging.series import Series, judged_runs
 from steptime.judging.trend import trend
-from steptime.results.models import Result
+from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
 from .conftest import AuthManager
@@ -89,6 +89,42 @@ def test_its_address_can_be_handed_on_and_another_series_chosen(page: Page) -> N
     page.keyboard.press("Escape")
     expect(frame.locator("#detail")).to_be_hidden()
     expect(page).to_have_url(ending(f"series={SLOWER}"))
+
+
+def test_the_worst_cell_is_first_and_the_next_is_a_click_away(page: Page) -> None:
+    frame = opened(page, f"{NAVIGATION}?view=trend")
+    shown = frame.locator("#series option:checked")
+    expect(shown).to_contain_text("slower, confirmed")
+    expect(frame.get_by_role("button", name="Previous")).to_be_disabled()
+    first = frame.locator("#summary").text_content()
+    frame.get_by_role("button", name="Next").click()
+    expect(frame.locator("#summary")).not_to_have_text(first or "")
+    frame.locator("#find-series").fill(BELOW.replace("·", " "))
+    frame.locator("#find-series").press("Enter")
+    expect(frame.locator("#summary")).to_contain_text(f"{BELOW}: ")
+    frame.locator("#beside-series").select_option(value=SLOWER)
+    expect(frame.get_by_role("img", name=f"Changes of {BELOW} and {STEP} over dates")).to_be_visible()
+    expect(page).to_have_url(ending(f"beside={SLOWER}"))
+
+
+def test_failed_attempts_are_marked_and_nothing_is_drawn_where_nothing_ran(
+    page: Page, publish: Callable[..., Result], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    for week in (0, 1, 2, 3, 8, 9):
+        publish(f"run-{week}", submitted_at=1.78e9 + week * 604_800)
+    check = Check(name="job_succeeded", passed=False, message="CUDA out of memory on rank 1.")
+    publish("failed", submitted_at=1.78e9 + 10 * 604_800, verdict=Verdict(checks=(check,)))
+    frame = opened(page, f"{NAVIGATION}?view=trend&series=run-0")
+    canvas = frame.locator("canvas#trend")
+    (failed,) = canvas.evaluate(
+        "(c) => Chart.getChart(c).data.datasets.find(({label}) => label === 'failed').data"
+    )
+    assert failed["text"] == ["failed: CUDA out of memory on rank 1."]
+    colours = canvas.evaluate(
+        """(c) => Chart.getChart(c).getDatasetMeta(0).dataset.segments.map(({style}) => style?.borderColor)"""
+    )
+    assert "transparent" in colours
 
 
 def test_an_unknown_series_is_told(watched: Watched) -> None:

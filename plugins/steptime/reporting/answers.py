@@ -19,6 +19,7 @@ from steptime.judging.trend import (
     verdict_sentence,
 )
 from steptime.results.columns import COLUMNS
+from steptime.results.judgement_rows import verdicts
 from steptime.results.metrics import peak_source
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.store import Store
@@ -116,14 +117,28 @@ def results(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return table([column.name for column in COLUMNS], rows)
 
 
-def series(known: Iterable[tuple[Series, str]]) -> dict[str, Any]:
-    """Return series, each with a run that it is known by: `{"series": [{"label", "job_name", …}, …]}`."""
-    return {"series": [one.key | {"label": one.label, "job_name": job} for one, job in known]}
+def series(store: Store, among: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return every judged series, the worst first, each with its newest run.
+
+    `{"series": [{"label", "job_name", "state", "direction", "change_percent", …}, …]}`; the last three are
+    None if the series has no stored verdict that its reader may see. `among` selects by newest runs.
+    """
+    stood, wanted = verdicts(store), None if among is None else set(among)
+    found = []
+    for one, job in all_series(store):
+        if wanted is not None and job not in wanted:
+            continue
+        last = stood.get(job, {"verdict": None, "direction": None, "ratio": None})
+        change = None if last["ratio"] is None else 100 * (last["ratio"] - 1)
+        state = {"state": last["verdict"], "direction": last["direction"], "change_percent": change}
+        found.append(one.key | {"label": one.label, "job_name": job} | state)
+    return {"series": sorted(found, key=_worst_first)}
 
 
-def every_series(store: Store) -> dict[str, Any]:
-    """Return every judged series, the one that ran last first."""
-    return series(all_series(store))
+def _worst_first(one: Mapping[str, Any]) -> tuple[int, float]:
+    slower = one["direction"] == "slower"
+    order = {"confirmed": 0, "suspected": 1}.get(one["state"], 2) if slower else 2
+    return order, -(one["change_percent"] or 0.0)
 
 
 def trend_of(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
@@ -132,8 +147,9 @@ def trend_of(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
     `stands`: its verdict in words, with what failed or did not run since; `missing`: whether something did;
     `since`: when the level began, a sentence; `range`: of the y axis, its ends and whether the published
     value is in it, None without rows; `passes_until_s`: the step time from which on a run is below the
-    publication, None if there is none.
+    publication, None if there is none; `failed`: the runs of it that were rejected, oldest first.
     """
+    failed = store.results(include_rejected=True, state="rejected", **own.key)[::-1]
     points, missing = trend(store, own), missing_of(store, own)
     return {
         "label": own.label,
@@ -144,6 +160,7 @@ def trend_of(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
         "since": since_sentence(points),
         "range": shown_range(points) if points else None,
         "passes_until_s": passes_until_s(points[-1]) if points else None,
+        "failed": [{name: row[name] for name in ("job_name", "submitted_at", "reason")} for row in failed],
     } | table(_OF_A_TREND, points)
 
 

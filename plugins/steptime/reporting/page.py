@@ -87,7 +87,7 @@ def _report(
         "api/incidents": {"incidents": incidents},
         "api/results": answers.results(rows) | {"matching": total, "all": total, "choices": {}},
         "api/scaling": {**(scaling or answers.results([]) | {"together": None}), "known": []},
-        "api/series": answers.series(named.items()),
+        "api/series": answers.series(store, named.values()),
     }
     told |= {f"api/trend/{job}": answers.trend_of(store, one, False) for one, job in named.items()}
     told |= {

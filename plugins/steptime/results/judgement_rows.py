@@ -162,15 +162,16 @@ def latest_numbers(store: "Store", limit: int) -> list[dict[str, Any]]:
 
 
 def verdicts(store: "Store") -> dict[str, dict[str, Any]]:
-    """Return by job how each run stood against its history: `verdict`, `direction` and `baseline_mean_s`.
+    """Return by job how each run stood against its history.
 
-    Runs whose series has runs that the reader may not read are left out, as a judgement rests on those.
+    Each has `verdict`, `direction`, `ratio` and `baseline_mean_s`. Runs whose series has runs that the reader
+    may not read are left out, as a judgement rests on those.
     """
     from sqlalchemy import select
 
     from steptime.results.schema import judgements, runs
 
-    own = [judgements.c[name] for name in ("verdict", "direction", "baseline_mean_s")]
+    own = [judgements.c[name] for name in ("verdict", "direction", "ratio", "baseline_mean_s")]
     series = [runs.c[name] for name in of_series()]
     query = select(runs.c.job_name, *own, *series).join(judgements, judgements.c.run_id == runs.c.id)
     query = store.readable(query.where(judgements.c.kind == "history"))

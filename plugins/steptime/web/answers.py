@@ -123,8 +123,8 @@ def scaling(store: Readable, together: Annotated[str | None, Query()] = None) ->
 
 
 def series(store: Readable) -> Response:
-    """Answer with `reporting.answers.every_series`."""
-    return json_response(shown_data.every_series(store))
+    """Answer with `reporting.answers.series`."""
+    return json_response(shown_data.series(store))
 
 
 def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
