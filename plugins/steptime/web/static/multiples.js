@@ -56,16 +56,20 @@ const intervals = {
 };
 
 function datasets(lines, quantity) {
+  const now = [...lines].filter(([, [row]]) => !row.then).map(([name]) => name);
   return [...lines].flatMap(([name, rows], index) => {
-    const line = colour(`--series-${(index % COLOURS) + 1}`);
+    const today = rows[0].then ? name.replace(rows[0].then, "").replace(/ · $/, "") : name;
+    const tone = now.includes(today) ? now.indexOf(today) : index;
+    const line = colour(`--series-${(tone % COLOURS) + 1}`);
     const base = { line: index, label: name || quantity.name, borderColor: line, backgroundColor: line };
+    const isEarlier = Boolean(rows[0].then);
     const points = pointsOf(rows, quantity);
     const repeats = points.flatMap(({ x, rows: some }) => (some.length > 1 ? some.map((row) => ({ x, y: quantity.of(row) })) : []));
     const [ideal, published] = [quantity.ideal(points), quantity.published(rows)];
     const marks = points.map(({ below }) => (below ? colour("--bad") : line));
     return [
-      { ...base, data: points, borderWidth: 2, pointRadius: points.map(({ below }) => (below ? 6 : 4)), pointBorderWidth: points.map(({ below }) => (below ? 2.5 : 1)), pointStyle: points.map(({ below }) => (below ? "crossRot" : "circle")), pointBorderColor: marks },
-      ...(ideal.length ? [{ ...base, label: "ideal", kind: "ideal", data: ideal, borderWidth: 1.25, borderDash: [6, 5], pointRadius: 0, pointHitRadius: 0, ...(quantity.sharesIdeal ? { borderColor: colour("--quiet") } : {}) }] : []),
+      { ...base, data: points, borderWidth: isEarlier ? 1.5 : 2, borderDash: isEarlier ? [2, 3] : [], pointRadius: points.map(({ below }) => (below ? 6 : 4)), pointBorderWidth: points.map(({ below }) => (below ? 2.5 : 1)), pointStyle: points.map(({ below }) => (below ? "crossRot" : "circle")), pointBorderColor: marks },
+      ...(ideal.length && !isEarlier ? [{ ...base, label: "ideal", kind: "ideal", data: ideal, borderWidth: 1.25, borderDash: [6, 5], pointRadius: 0, pointHitRadius: 0, ...(quantity.sharesIdeal ? { borderColor: colour("--quiet") } : {}) }] : []),
       ...(repeats.length ? [{ ...base, label: "each run", data: repeats, kind: "repeat", showLine: false, pointRadius: 2, pointHitRadius: 0 }] : []),
       ...(published.length ? [{ ...base, label: `${base.label}, published`, data: published, kind: "published", showLine: false, pointStyle: "triangle", pointRadius: 6, backgroundColor: "transparent", borderWidth: 1.5 }] : []),
     ];
@@ -88,12 +92,19 @@ function showOrHide(_, { datasetIndex: clicked }, { chart }) {
 const noteOf = ({ low, high, below }, { write }) =>
   (low == null ? "" : `, between ${write(low)} and ${write(high)}`) + (below ? ", below the publication" : "");
 
-function drawModel(canvas, model, rows, quantity) {
-  const unit = unitOf(rows);
-  const scales = [...new Set(rows.map(({ gpus }) => gpus))].sort((a, b) => a - b);
+/** The lines of a model: one for each way in which its runs differ, and for earlier runs. */
+function setsOf(rows, quantity) {
   const apart = ofSeries("variant").filter((name) => rows.some((row) => row[name] !== rows[0][name]));
-  const sets = datasets(groupsOf(rows, apart.length ? apart : ["dtype"]), quantity);
-  const values = sets.flatMap(({ data }) => data.flatMap(({ y, low, high }) => [y, low ?? y, high ?? y]));
+  const named = [...(apart.length ? apart : ["dtype"]), "then"];
+  return datasets(groupsOf([...rows].sort((a, b) => Boolean(a.then) - Boolean(b.then)), named), quantity);
+}
+
+const valuesOf = (sets) => sets.flatMap(({ data }) => data.flatMap(({ y, low, high }) => [y, low ?? y, high ?? y]));
+
+function drawModel(canvas, model, rows, quantity, sets, shared) {
+  const unit = unitOf(rows);
+  const scales = [...new Set((shared ? shared.rows : rows).map(({ gpus }) => gpus))].sort((a, b) => a - b);
+  const values = shared ? shared.values : valuesOf(sets);
   draw(canvas, {
     type: "line",
     data: { datasets: sets },
@@ -125,5 +136,7 @@ export function drawMultiples(section, models, quantity) {
   const figures = [...models.keys()].map((model, index) => figureFor(`${quantity.id}-${index}`, model, quantity.remark));
   section.replaceChildren(...figures.map(([figure]) => figure));
   section.hidden = !figures.length;
-  [...models].forEach(([model, rows], index) => drawModel(figures[index][1], model, rows, quantity));
+  const sets = [...models.values()].map((rows) => setsOf(rows, quantity));
+  const shared = quantity.sharesAxes ? { rows: [...models.values()].flat(), values: sets.flatMap(valuesOf) } : null;
+  [...models].forEach(([model, rows], index) => drawModel(figures[index][1], model, rows, quantity, sets[index], shared));
 }

@@ -29,7 +29,10 @@ const SHOWN = {
   against_publication: { cell: publicationBadge },
 };
 
-let [answer, parts] = [null, null];
+const DAY_S = 86400;
+const [MONTH_S, LEAST_S] = [28 * DAY_S, 7 * DAY_S];
+
+let [answer, earlier, parts] = [null, null, null];
 
 function openCell(row) {
   return element("button", { type: "button", className: "open", title: row.job_name, onclick: () => go({ run: row.job_name }) }, row.label);
@@ -38,21 +41,22 @@ function openCell(row) {
 /** Make what the view is made of. */
 export function open(box) {
   const choice = element("select", { id: "together", onchange: ({ target }) => go({ together: target.value }) });
-  const form = element("form", { className: "filters", hidden: scope.size > 0, onsubmit: (event) => event.preventDefault() }, element("label", {}, "Sweep run or DAG run", choice));
+  const beside = element("select", { id: "beside-scaling", onchange: ({ target }) => go({ beside: target.value || "none" }) });
+  const form = element("form", { className: "filters", hidden: scope.size > 0, onsubmit: (event) => event.preventDefault() }, element("label", {}, "Sweep run or DAG run", choice), element("label", {}, "Beside", beside));
   const multiples = element("section", { id: "multiples", ariaLabel: "Charts, one for each model" });
   const listing = element("section", { id: "listing", ariaLabel: "Runs", hidden: true });
   const drawRows = makeTable(listing, { mark: (row, made) => { made.dataset.job = row.job_name; } });
   box.append(form, multiples, element("p", { className: "footnote" },
     "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale measured together, or, if only one was, to the smallest of the nearest earlier runs. "
-    + "Whiskers, and scale mean from and to: 95 % interval of the mean of a scale's jobs, from three on. Dashed: 100 %. Triangles: the publication, relative to its own number at the same smallest scale. "
+    + "Fine dashes: an earlier run, by its date. Whiskers, and scale mean from and to: 95 % interval of the mean of a scale's jobs, from three on. Dashed: 100 %. Triangles: the publication, relative to its own number at the same smallest scale. "
     + `Crosses: below the publication. Publication: ${meaningOf("against_publication")}`), listing);
-  parts = { form, choice, multiples, listing, drawRows };
-  answer = null;
+  parts = { form, choice, beside, multiples, listing, drawRows };
+  answer = earlier = null;
 }
 
 /** What the publication has at the same scales, relative to its smallest of them. */
 function publishedPoints(rows) {
-  const known = rows.filter((row) => row.step_time_over_published != null);
+  const known = rows.filter((row) => row.step_time_over_published != null && !row.then);
   const rates = [...groupsOf(known, ["gpus"]).values()]
     .map(([row]) => ({ x: row.gpus, rate: row.tokens_per_s_per_gpu * row.step_time_over_published })).sort((a, b) => a.x - b.x);
   return rates.length > 1 ? rates.map(({ x, rate }) => ({ x, y: (100 * rate) / rates[0].rate })) : [];
@@ -68,6 +72,7 @@ const EFFICIENCY = {
   axis: percentAxis,
   ideal: (points) => [points[0], points.at(-1)].map(({ x }) => ({ x, y: 100 })),
   sharesIdeal: true,
+  sharesAxes: true,
   published: publishedPoints,
 };
 
@@ -88,21 +93,43 @@ export function redraw() {
   parts.choice.replaceChildren(...answer.known.map(({ together, submitted_at: at, runs }) => element("option", { value: together }, `${together} · ${when(at)}, ${runs} runs`)));
   parts.form.hidden = scope.size > 0 || !answer.known.length;
   parts.choice.value = answer.together ?? "";
-  const rows = rowsOf(answer).filter((row) => row.scaling_efficiency_percent != null);
+  parts.beside.replaceChildren(element("option", { value: "" }, "none"), ...answer.known.filter(({ together }) => together !== answer.together)
+    .map(({ together, submitted_at: at }) => element("option", { value: together }, `${together} · ${when(at)}`)));
+  parts.beside.value = earlier?.together ?? "";
+  const measured = (from) => rowsOf(from).filter((row) => row.scaling_efficiency_percent != null);
+  const rows = measured(answer);
+  const then = earlier ? when(startOf(earlier.together)).slice(0, 10) : "";
   const models = modelsOf(rows);
+  const both = new Map(models);
+  for (const [model, some] of earlier ? modelsOf(measured(earlier)) : []) {
+    if (both.has(model)) both.set(model, [...both.get(model), ...some.map((row) => ({ ...row, then }))]);
+  }
   summarise(...(rows.length ? inWords(rows, models.size) : []));
   if (rows.length) announce();
   else explainEmpty();
-  drawMultiples(parts.multiples, models, EFFICIENCY);
+  drawMultiples(parts.multiples, both, EFFICIENCY);
   parts.listing.hidden = !rows.length;
   if (rows.length) parts.drawRows(rows, columnsOf("results", SHOWN).filter(({ name }) => name in SHOWN));
 }
 
-/** Read the sweep run or DAG run that the address names, else the latest. */
+const startOf = (name) => answer.known.find(({ together }) => together === name)?.submitted_at ?? null;
+
+/** The run of the same DAG that is nearest to four weeks before; none if all others are of the last week. */
+function aMonthBefore({ known, together }) {
+  const [dag, at] = [together?.split("/")[0], known.find((one) => one.together === together)?.submitted_at];
+  const older = known.filter((one) => one.together.split("/")[0] === dag && at - one.submitted_at >= LEAST_S);
+  const apart = (one) => Math.abs(at - MONTH_S - one.submitted_at);
+  return older.length ? older.reduce((a, b) => (apart(b) < apart(a) ? b : a)).together : null;
+}
+
+/** Read the sweep run or DAG run that the address names, else the latest, and the one to lay beside it. */
 export async function show() {
   const own = scope.size ? `${scope.get("dag_id")}/${scope.get("dag_run_id")}` : current().get("together");
   const found = await readNew(answer, `api/scaling${own ? `?${new URLSearchParams({ together: own })}` : ""}`);
-  if (found === answer) return;
-  answer = found;
+  const asked = current().get("beside");
+  const beside = asked === "none" || scope.size ? null : asked ?? aMonthBefore(found);
+  const laid = beside ? await readNew(earlier, `api/scaling?${new URLSearchParams({ together: beside })}`) : null;
+  if (found === answer && laid === earlier) return;
+  [answer, earlier] = [found, laid];
   redraw();
 }
