@@ -1,13 +1,30 @@
 """`steptime cluster`: check a cluster's file against the cluster itself, and write one."""
 
 import asyncio
-from typing import Annotated
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from steptime.cli import new_cluster
+from steptime.cli.new_recipe import filled
 from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.usage import Commands
+from steptime.errors import SystemFailure, UserError, shown
+from steptime.files import write_whole
+
+if TYPE_CHECKING:
+    from steptime.clusters.slurm.survey import Survey
+
+ADD_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime cluster add selene --connection selene
+
+steptime cluster add selene --connection selene --partition batch --work-dir /lustre/steptime --dry-run
+"""
 
 CHECK_EXAMPLES = """
 [bold]Examples[/bold]
@@ -19,10 +36,165 @@ steptime cluster check selene --workload llama3.1
 steptime cluster check selene --format json
 """
 
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9/._-]*", re.ASCII)
+_READ_AS_OTHERS = ("true", "false", "yes", "no", "on", "off", "null", "none")
+"""Words that YAML takes for something else than text; `none` is quoted for those who read it."""
+
 app = typer.Typer()
 group = typer.Typer(cls=Commands, help="Add a cluster, and check that it can be used.", no_args_is_help=True)
 app.add_typer(group, name="cluster")
-group.command(name="add", epilog=new_cluster.EXAMPLES)(new_cluster.add)
+
+
+@group.command(epilog=ADD_EXAMPLES)
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the cluster and its file: selene.")],
+    *,
+    connection: Annotated[
+        str | None,
+        typer.Option(help="The Airflow connection, of type SSH, to a login node.", show_default="asked for"),
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="Of every job.", show_default="asked for: the first with GPUs")
+    ] = None,
+    account: Annotated[
+        str | None, typer.Option(help="Of every job.", show_default="asked for: the only one, or Slurm's")
+    ] = None,
+    gpu_type: Annotated[
+        str | None, typer.Option(help="Key of config/gpus.yaml.", show_default="asked for: what sinfo shows")
+    ] = None,
+    work_dir: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder for experiments and images, on the login node and on every node.",
+            show_default="asked for: steptime/ in $SCRATCH, $WORK, $PROJECT or the home",
+        ),
+    ] = None,
+    container: Annotated[
+        str | None,
+        typer.Option(help="What runs images.", show_default="asked for: the first program that works there"),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the file.")] = False,
+) -> None:
+    """Write the file of a Slurm cluster, with comments, from a look at its login node.
+
+    What no option gives is asked for in a terminal, and taken as suggested elsewhere. Nothing is changed on
+    the cluster. No existing file is changed. For Run:ai see docs/clusters.md.
+    """
+    from steptime.clusters.config import load_cluster
+    from steptime.clusters.slurm.survey import gpu_type_of, survey
+    from steptime.recipes.cluster_files import cluster_file, list_clusters
+    from steptime.recipes.gpus import gpu_types
+    from steptime.service.airflow_connections import airflow_connection
+
+    if not _NAME.fullmatch(name):
+        raise UserError(f"'{shown(name)}' cannot name a cluster: write small letters, digits and '-'.")
+    path = cluster_file(name)
+    if name in list_clusters() or path.exists():
+        raise UserError(f"'{path}' is there already: choose another name, or remove it.")
+    asked_for = _chosen("connection", connection, name, "Airflow's SSH connection to a login node")
+    seen = asyncio.run(survey(asked_for, airflow_connection))
+    _describe(seen)
+    partitions = tuple(dict.fromkeys(one.name for one in seen.partitions))
+    suggested = seen.suggested_partition
+    if suggested is None:
+        raise SystemFailure(f"Slurm shows {seen.where} no partition: ask the cluster's administrators.")
+    chosen = _chosen("partition", partition, suggested.name, "partition", partitions)
+    lines = [one for one in seen.partitions if one.name == chosen]
+    of_slurm = next((kind for one in lines if (kind := gpu_type_of(one)) not in (None, "cpu")), None)
+    of_slurm = of_slurm or gpu_type_of(lines[0])
+    gpus = _chosen("gpu-type", gpu_type, of_slurm, "type of GPU", gpu_types())
+    values = {
+        "name": name,
+        "connection": asked_for,
+        "partition": chosen,
+        "partitions": partitions,
+        "account": _account(account, seen),
+        "accounts": seen.accounts,
+        "gpu_type": gpus,
+        "gpus_per_node": None if gpus == "cpu" else _most_gpus(lines),
+        "work_dir": _chosen(
+            "work-dir", work_dir, f"{seen.folders[0]}/steptime" if seen.folders else None, "work_dir"
+        ),
+        "container": _chosen(
+            "container",
+            container,
+            seen.containers[0] if seen.containers and gpus != "cpu" else "none",
+            "what runs images",
+            (*seen.containers, "none") if container is None else (),
+        ),
+        "containers": seen.containers,
+        "python": next(iter(seen.pythons), None),
+        "where": seen.where,
+    }
+    text = filled("new_cluster.yaml.j2", values, value=_yaml)
+    if dry_run:
+        typer.echo(text, nl=False)
+        return
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise SystemFailure(f"'{path}' cannot be written: {error.strerror}") from error
+    typer.echo(f"written: {path}")
+    load_cluster(name)
+    typer.echo(f"next: steptime cluster check {name}")
+    typer.echo(
+        "Runs can name it at once; the forms in Airflow suggest it when Airflow has read the DAGs again."
+    )
+
+
+def _describe(seen: "Survey") -> None:
+    """Say on stderr what the login node shows."""
+    listed = ", ".join(
+        f"{one.name} ({one.nodes} {one.state}, {one.gres if one.gres != '(null)' else 'no GPUs'})"
+        for one in seen.partitions
+    )
+    for line in (
+        f"logged in as {seen.where}",
+        f"partitions: {listed or 'none'}",
+        f"accounts: {', '.join(seen.accounts) or 'none in the accounting'}",
+        f"containers: {', '.join(seen.containers) or 'none that steptime knows'}",
+        f"Python: {', '.join(seen.pythons) or 'none from 3.11 on'}",
+    ):
+        typer.echo(line, err=True)
+
+
+def _chosen(option: str, given: str | None, suggested: str | None, what: str, choices: Any = ()) -> str:
+    """The value of an option: what was given, else what is typed in a terminal, else what is suggested.
+
+    Raises UserError for a value outside of `choices`, if there are any, and if there is nothing to suggest.
+    """
+    from steptime.errors import unknown_value
+
+    value = given
+    if value is None and sys.stdin.isatty():
+        listed = f" ({', '.join(choices)})" if choices else ""
+        value = typer.prompt(f"{what}{listed}", default=suggested, err=True)
+    value = suggested if value is None else value
+    if value is None:
+        raise UserError(f"{what} cannot be seen on the login node: name it by --{option}.")
+    if choices and value not in choices:
+        raise unknown_value(option, value, choices)
+    return value
+
+
+def _account(given: str | None, seen: "Survey") -> str | None:
+    """The account of jobs; None for the one that Slurm chooses."""
+    if (given is None and not sys.stdin.isatty()) or not seen.accounts:
+        return given or (seen.accounts[0] if len(seen.accounts) == 1 else None)
+    return _chosen("account", given, seen.accounts[0], "account", seen.accounts)
+
+
+def _most_gpus(lines: Sequence[Any]) -> int | None:
+    from steptime.clusters.slurm.checks import gpus_of
+
+    return max((found[1] for one in lines if (found := gpus_of(one.gres))), default=None)
+
+
+def _yaml(value: str) -> str:
+    """Text as a scalar of YAML, quoted if it would be read as something else."""
+    is_plain = _PLAIN.fullmatch(value) and value.lower() not in _READ_AS_OTHERS
+    return value if is_plain or value == "none" else json.dumps(value)
 
 
 @group.command(epilog=CHECK_EXAMPLES)
