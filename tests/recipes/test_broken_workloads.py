@@ -183,7 +183,7 @@ MISTAKES = {
     ),
     "checkpoints on a GPU type that the file lacks": (
         "    proxies:\n",
-        "    checkpoint: {size_gb: 1, minimum_gpus_to_save: {h101: 16}, minimum_gpus_to_load: {h100: 16}}\n"
+        "    checkpoint: {minimum_gpus_to_save: {h101: 16}, minimum_gpus_to_load: {h100: 16}}\n"
         "    proxies:\n",
         "line 44, sizes.8b.checkpoint.minimum_gpus_to_save.h101: unknown GPU type 'h101': did "
         "you mean 'h100'? Valid are: h100, b200.",

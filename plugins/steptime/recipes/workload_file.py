@@ -212,7 +212,6 @@ class Configuration(Frozen):
 class CheckpointLimits(Frozen):
     """From which scale on checkpoints are saved and loaded, by GPU type ("minimum tested scale")."""
 
-    size_gb: PositiveFloat
     minimum_gpus_to_save: dict[str, PositiveInt]
     minimum_gpus_to_load: dict[str, PositiveInt]
 
