@@ -68,10 +68,14 @@ def test_a_run_is_laid_beside_another(page: Page, publish: Publish) -> None:
     drawn = frame.locator("#overlay").evaluate(
         "(canvas) => Chart.getChart(canvas).data.datasets.map(({label, data}) => [label, data.at(-1).y])"
     )
-    assert drawn == [["slow", 1.5123], ["usual", 1.0]]
+    assert drawn == [["difference, %", pytest.approx(51.23)]]
     expect(page).to_have_url(ending("run=slow&with=usu"))
     page.reload()
     expect(beside).to_contain_text("slow beside usual")
+    publish("wider", gpus=4)
+    frame = opened(page, f"{RUNS}&run=slow&with=wider")
+    expect(beside).to_contain_text("Their times are not for comparison: gpus 2 and 4")
+    expect(frame.locator("#overlay")).to_have_count(0)
 
 
 def test_a_run_that_is_not_there_to_be_compared_is_told(watched: Watched, publish: Publish) -> None:

@@ -436,6 +436,7 @@ async def test_two_runs_are_laid_beside_each_other(
     assert [answer[name]["job_name"] for name in ("run", "other")] == ["one", "another"]
     assert answer["step_times"] == [[[step, seconds] for step in range(20)] for seconds in (1.0, 2.0)]
     assert answer["made"] == [["OMP_NUM_THREADS", "2", "1"]]
+    assert answer["apart"] == []
     for run, other in (("one", "hidden"), ("hidden", "one"), ("one", "no-such")):
         response = await get(pages, "/api/differences", params={"run": run, "other": other})
         assert response.status_code == 404
@@ -443,7 +444,9 @@ async def test_two_runs_are_laid_beside_each_other(
         assert "secret" not in response.text
 
 
-async def test_a_planned_run_can_be_repeated_by_the_command_given(pages: FastAPI, publish: Publish) -> None:
+async def test_a_planned_run_can_be_repeated_by_the_command_given(
+    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
+) -> None:
     from steptime.recipes.planning import plan
     from steptime.recipes.request import PlanRequest
     from steptime.results.repeating import request_of
@@ -451,9 +454,14 @@ async def test_a_planned_run_can_be_repeated_by_the_command_given(pages: FastAPI
     (run,) = plan(PlanRequest(workload="llama3.1", gpus="2", checkpoint=False)).runs
     publish(JOB, run=run, request=request_of(run, {"gpus": "2"}))
     publish("no-recipe-plans-this", max_steps=17)
-    first, second = [(await get(pages, f"/api/runs/{name}")).json() for name in (JOB, "no-recipe-plans-this")]
-    assert first["repeat_command"].startswith("steptime run llama3.1-25.04 --size tiny")
-    assert second["repeat_command"] is None
+    first, second = [
+        (await get(pages, f"/api/runs/{name}")).json()["repeat"] for name in (JOB, "no-recipe-plans-this")
+    ]
+    assert first["command"].startswith("steptime run llama3.1-25.04 --size tiny")
+    assert second["command"] is None
+    made_by = make_result("x").submitted.made_by
+    assert first["made_with"]["commit"] == made_by.git_commit
+    assert any(one.startswith(f"commit {made_by.git_commit} → ") for one in first["differs"])
 
 
 async def test_the_source_of_a_runs_peak_is_answered_with_it(

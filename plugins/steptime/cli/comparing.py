@@ -109,7 +109,7 @@ def compare(
         typer.echo("No cell has run since then: --since 30d looks further back.", err=True)
     is_table = output_format is Format.TABLE
     if output_format is not Format.JSON:
-        lines = (f"{found.sentence}.", missing and f"{missing.line}.", found.took)
+        lines = (f"{found.sentence}.", missing and f"{missing.line}.", found.took, found.cost)
         for line in filter(None, lines):
             typer.echo(line, err=not is_table)
     if not is_table:
@@ -117,6 +117,7 @@ def compare(
             "sentence": found.sentence,
             "completeness": missing and missing.as_json,
             "took": found.took,
+            "cost": found.cost,
             "remarks": found.remarks,
         }
         show_columns(found.rows, COLUMNS, output_format, called="cells", beside=beside)

@@ -133,9 +133,10 @@ def show_run(
     json has it whole: the row, the steps, the checks, checkpoint timings and the record. --record prints the
     record alone, as it was written once.
     """
+    from steptime.judging.completeness import cause_of
     from steptime.judging.trend import verdict_of
     from steptime.results.columns import COLUMNS
-    from steptime.results.repeating import repeat_command_of_record
+    from steptime.results.repeating import repeat_of
     from steptime.results.report import exported
     from steptime.results.store import Store
 
@@ -162,7 +163,9 @@ def show_run(
         }
         show_json(whole)
         return
-    judged = {"verdict": verdict.sentence, "changed": verdict.changed} if verdict else {}
+    cause = cause_of(store, row)
+    judged = {"failed": cause} if cause else {}
+    judged |= {"verdict": verdict.sentence, "changed": verdict.changed} if verdict else {}
     facts = judged | _facts(row, record) | {"record, sha256": kept["sha256"]}
     headings = {"what": f"{row['label']} · {row['workload']}", "value": job_name}
     listed = [{"what": name, "value": value} for name, value in facts.items() if value]
@@ -172,12 +175,14 @@ def show_run(
     for check in checks:
         mark = "✓" if check["passed"] else "!" if check["severity"] == "warning" else "✗"
         typer.echo(f"{mark} {check['message']}")
-    command = repeat_command_of_record(record)
+    repeat = repeat_of(kept["content"])
     typer.echo(
-        f"\nTo repeat it: {command}"
-        if command
+        f"\nTo repeat it: {repeat['command']}"
+        if repeat["command"]
         else "\nToday's recipes no longer plan this run; --record has its plan under run."
     )
+    for difference in repeat["differs"]:
+        typer.echo(f"It would differ: {difference}")
     if script := record["provenance"]["script"]:
         typer.echo(f"\n# ---- job script ----\n{script.rstrip()}")
 

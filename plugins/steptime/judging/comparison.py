@@ -5,6 +5,7 @@ A cell is a series of `judging.series` as its newest run was judged.
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -33,7 +34,7 @@ from steptime.recipes.sweep_planning import plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
 from steptime.results.record import changes, has_changed_to, made_of
 from steptime.results.repeating import repeat_command_of_record
-from steptime.results.report import totals_of
+from steptime.results.report import cost_of, totals_of
 from steptime.results.store import Store
 
 _ALL: Mapping[str, Any] = MappingProxyType({})
@@ -47,8 +48,14 @@ def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) ->
     rows = store.results(include_rejected=True, since=since - LOOK_BACK_S)
     ran = [row for row in rows if row["submitted_at"] >= since]
     lost = store.lost_jobs(since=since)
-    found = _compare(store, judged_since(store, since))
-    return _of_runs(store, found, ran, rows[len(ran) :], lost=lost, only=only)
+    found = _of_runs(
+        store, _compare(store, judged_since(store, since)), ran, rows[len(ran) :], lost=lost, only=only
+    )
+    length = time.time() - since
+    if length > LOOK_BACK_S:
+        return found
+    earlier = [row for row in rows[len(ran) :] if row["submitted_at"] >= since - length]
+    return replace(found, cost=cost_of(_selected(ran, only), _selected(earlier, only)))
 
 
 def compare_sweep(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
@@ -187,8 +194,11 @@ def _of_runs(
     """A comparison with what all of its runs took, and what is missing in it."""
     found = found.only(only)
     missing = completeness(store, found.standings, ran, before, planned=planned, lost=lost, only=only)
-    selected = [row for row in ran if Series.of_row(row).has(only)]
-    return replace(found, totals=totals_of(selected), completeness=missing)
+    return replace(found, totals=totals_of(_selected(ran, only)), completeness=missing)
+
+
+def _selected(rows: Iterable[Mapping[str, Any]], only: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [row for row in rows if all(row[name] == value for name, value in only.items())]
 
 
 def _before(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -255,6 +255,13 @@ def missing_of(store: Store, series: Series, now: float | None = None) -> Missin
     return _lost(series, jobs) if jobs else _not_run(series, ran, rows)
 
 
+def cause_of(store: Store, row: Row) -> str | None:
+    """Return why a run is rejected, in one line: what its log names, or the first check that failed."""
+    if row["state"] != "rejected":
+        return None
+    return _causes(store, [row]).get(row["job_name"]) or row["reason"]
+
+
 def two_levels(seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the means of two levels between which runs alternate, in seconds; None if they do not.
 

@@ -1,11 +1,10 @@
 """What the pages show, as data: the same for the page's server and for the file of a report."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from steptime.judging import incidents
-from steptime.judging.completeness import missing_of
+from steptime.judging.completeness import cause_of, missing_of
 from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
 from steptime.judging.series import Series, all_series, recent_seconds
@@ -21,7 +20,7 @@ from steptime.judging.trend import (
 from steptime.results.columns import COLUMNS
 from steptime.results.judgement_rows import verdicts
 from steptime.results.metrics import peak_source
-from steptime.results.repeating import repeat_command_of_record
+from steptime.results.repeating import repeat_of
 from steptime.results.store import Store
 
 MayEdit = Callable[[str | None], bool]
@@ -45,7 +44,7 @@ def columns() -> dict[str, Any]:
 def comparison(store: Store, compared: Comparison) -> dict[str, Any]:
     """Return what got slower or faster among cells, and what all took.
 
-    `{"sentence", "completeness", "took", "remarks", "columns": […], "rows": [[…], …], "recent": [[…], …]}`;
+    `{"sentence", "completeness", "took", "cost", "remarks", "columns": […], "rows": [[…], …], "recent"}`;
     `completeness` says which planned cells are missing and why; what it `took` is of all runs, rejected ones
     included; `recent` has the recent runs of each row's cell, oldest first, as seconds.
     """
@@ -63,6 +62,7 @@ def said(compared: Comparison) -> dict[str, Any]:
         "sentence": compared.sentence,
         "completeness": compared.completeness and compared.completeness.as_json,
         "took": compared.took,
+        "cost": compared.cost,
         "remarks": compared.remarks,
     }
 
@@ -169,6 +169,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
 
     `verdict`: how it compares with what is usual for its cell, a sentence, and `changed`: what changed with
     its level; None for a run that is not judged;
+    `cause`: why it is rejected, in one line; `repeat`: from `results.repeating.repeat_of`;
     `may_accept`: whether there is a level of its series to accept from it on, and the user may do so;
     `may_run_again`: whether it is a cell of a DAG run, and the user may edit that.
     """
@@ -191,7 +192,8 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
         # As text: through numbers of a browser, 1.0 would become 1, and the checksum wrong.
         "record": record["content"],
         "record_sha256": record["sha256"],
-        "repeat_command": repeat_command_of_record(json.loads(record["content"])),
+        "cause": cause_of(store, row),
+        "repeat": repeat_of(record["content"]),
     }
 
 

@@ -1,7 +1,9 @@
 """How to ask for one run of a plan again: its request, and the command that is written from it."""
 
+import json
 import shlex
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,6 +13,7 @@ from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_time_limit
 from steptime.recipes.planning import plan
 from steptime.recipes.request import DICTIONARIES, PlanRequest, option_fields, options_only_in, parse_request
+from steptime.results.record import made_of, of_this_code
 
 
 def request_of(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
@@ -55,6 +58,33 @@ def repeat_command_of_record(record: Mapping[str, Any]) -> str | None:
         return repeat_command(run, PlanRequest.model_validate(record["request"]))
     except (ValidationError, UserError):
         return None
+
+
+def repeat_of(record: str) -> dict[str, Any]:
+    """Return how a run is repeated, and with what it was made.
+
+    `command` is None if today's recipes do not plan it; `made_with` has commit, hashes and image by name, as
+    far as they are recorded; `differs` is a sentence for each of these that is known to be another today.
+    """
+    made = made_of(record)
+    names = ("steptime", "commit", "image", "image digest", "venv lock", "trainer")
+    now = _this_code()
+    today = {"steptime": now["steptime_version"], "commit": now["git_commit"]}
+    others = {name: value for name, value in today.items() if value and made[name] != value}
+    differs = [f"{name} {made[name] or 'not recorded'} → {value}" for name, value in others.items()]
+    if now["git_clean"] is False:
+        differs.append("the code here has uncommitted changes")
+    return {
+        "command": repeat_command_of_record(json.loads(record)),
+        "made_with": {name: made[name] for name in names if made[name]},
+        "differs": differs,
+    }
+
+
+@cache
+def _this_code() -> dict[str, Any]:
+    """The code that this process runs does not change."""
+    return of_this_code()
 
 
 def _same_work(one: Run, other: Run) -> bool:

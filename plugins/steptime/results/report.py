@@ -145,6 +145,32 @@ def totals_of(rows: Sequence[Mapping[str, Any]]) -> Totals:
     return Totals(len(rows), rejected, hours, fmean(waits) if waits else None, max(waits, default=None))
 
 
+def cost_of(rows: Iterable[Row], earlier: Iterable[Row]) -> str:
+    """Return the GPU-hours of runs by cluster, beside those of an earlier time, and those spent on failures.
+
+    As in `west 5,120 GPU-hours (4,980 before); 134 GPU-hours on failed runs`; empty without runs.
+    """
+    spent, before = _hours_by_cluster(rows := list(rows)), _hours_by_cluster(earlier)
+    failed = sum(row["gpu_hours"] or 0.0 for row in rows if row["state"] == "rejected")
+    clusters = sorted({**before, **spent}, key=lambda cluster: -spent.get(cluster, 0.0))
+    parts = [
+        f"{cluster} {_hours(spent.get(cluster, 0.0))} ({_number(before.get(cluster, 0.0))} before)"
+        for cluster in clusters
+    ]
+    return "; ".join([", ".join(parts), f"{_hours(failed)} on failed runs"]) if parts else ""
+
+
+def _hours_by_cluster(rows: Iterable[Row]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for row in rows:
+        found[row["cluster"]] = found.get(row["cluster"], 0.0) + (row["gpu_hours"] or 0.0)
+    return found
+
+
 def _hours(hours: float) -> str:
     """With three digits, and all of those before the point."""
-    return f"{hours:,.0f} GPU-hours" if hours >= 100 else f"{hours:.3g} GPU-hours"
+    return f"{_number(hours)} GPU-hours"
+
+
+def _number(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"

@@ -153,6 +153,7 @@ def report(store: Readable, since: Annotated[float, Query()]) -> Response:
 def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[str, Query()]) -> Response:
     """Answer how two runs differ: their rows, their step times, and by their records how each was made.
 
+    `apart` has what makes them runs of different series, whose times are not for comparison.
     The other one may be named by the beginning of its name.
     """
     row = row_of(store, run)
@@ -161,6 +162,7 @@ def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[
     except UserError as error:
         raise HTTPException(status_code=404, detail=str(error)) from None
     names = [row["job_name"], another["job_name"]]
+    apart = Series.of_row(row).differences(Series.of_row(another))
     records = [store.record(name)["content"] for name in names]
     times = store.step_times(names)
     return json_response(
@@ -169,6 +171,7 @@ def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[
             "other": another,
             "step_times": [sorted(times.get(name, {}).items()) for name in names],
             "made": record_differences(*records),
+            "apart": apart,
         }
     )
 

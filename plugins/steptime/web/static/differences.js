@@ -6,9 +6,12 @@ import { element } from "./dom.js";
 import { decimals, fixed } from "./format.js";
 import { read, rowsOf } from "./server.js";
 import { attempt } from "./messages.js";
+import { signed } from "./verdicts.js";
 
 const OFFERED = 50;
-const change = fixed(1);
+const STEADY_AFTER = 5; // steps
+// What a run does not depend on itself: comparing it would say nothing.
+const NOT_COMPARED = ["queue_wait_s", "published_step_time_s", "peak_tflops_per_gpu", "step_time_over_published"];
 
 function table(heads, lines, className = "") {
   const cells = ([name, ...values]) => [element("th", { scope: "row" }, name), ...values.map((value) => element("td", { className }, value))];
@@ -19,40 +22,48 @@ function table(heads, lines, className = "") {
 
 function changeOf(one, other) {
   if (typeof one !== "number" || typeof other !== "number" || !other) return "";
-  const percent = 100 * (one / other - 1);
-  return `${percent > 0 ? "+" : ""}${change(percent)} %`;
+  return `${signed(100 * (one / other - 1))} %`;
 }
 
-const numbers = ({ run, other }) => comparedNumbers(run, other).map(({ heading, unit, name, significant, decimals: most }) => {
+const numbers = ({ run, other }) => comparedNumbers(run, other).filter(({ name }) => !NOT_COMPARED.includes(name)).map(({ heading, unit, name, significant, decimals: most }) => {
   const both = [run[name], other[name]];
   return [[capitalised(heading), unit].filter(Boolean).join(", "), ...both.map(fixed(decimals(both, significant, most))), changeOf(...both)];
 });
 
-/** Draw the step times of both over each other, if they are shown. */
-export function drawOverlay(canvas, { run, other, step_times: times }) {
-  const sets = [run, other].map(({ job_name: label }, index) => {
-    const line = colour(index ? "--series-2" : "--series-1");
-    return { label, data: times[index].map(([x, y]) => ({ x, y })), borderColor: line, backgroundColor: line, borderWidth: 1.5, borderDash: index ? [5, 4] : [], pointRadius: 2 };
-  });
+/** How much longer each step of this run took than the same step of the other, in percent. */
+function stepDifferences({ step_times: [own, others] }) {
+  const before = new Map(others);
+  return own.filter(([step, seconds]) => seconds && before.get(step)).map(([x, seconds]) => ({ x, y: 100 * (seconds / before.get(x) - 1) }));
+}
+
+/** Draw these differences, if they are shown; the first steps, which take longer, do not flatten the others. */
+export function drawOverlay(canvas, answer) {
+  const points = stepDifferences(answer);
+  const steady = points.slice(Math.min(STEADY_AFTER, points.length - 1)).map(({ y }) => y);
+  const [low, high] = [Math.min(0, ...steady), Math.max(0, ...steady)];
+  const room = 0.1 * (high - low || 1);
+  const line = colour("--series-1");
   draw(canvas, {
     type: "line",
-    data: { datasets: sets },
+    data: { datasets: [{ label: "difference, %", data: points, borderColor: line, backgroundColor: line, borderWidth: 1, pointRadius: 2 }] },
     options: {
       interaction: { mode: "index", intersect: false },
-      scales: { x: { type: "linear", title: { display: true, text: "global step" }, grid: { display: false } }, y: { title: { display: true, text: "step time, s" } } },
-      plugins: { legend: { position: "bottom", labels: { boxWidth: 12, boxHeight: 12 } } },
+      scales: { x: { type: "linear", title: { display: true, text: "global step" }, grid: { display: false } }, y: { min: low - room, max: high + room, title: { display: true, text: "%" }, ticks: { callback: (value) => signed(value), includeBounds: false } } },
+      plugins: { legend: { display: false }, tooltip: { callbacks: { label: ({ parsed }) => `${signed(parsed.y)} %` } } },
     },
-  }, `Step times of ${run.job_name} and ${other.job_name} over global steps`);
+  }, `Step times of ${answer.run.job_name} relative to those of ${answer.other.job_name}, in percent over global steps`);
 }
 
 /** The section with what two runs have otherwise, and its canvas; `answer` is that of `api/differences`. */
 export function differencesOf(answer) {
-  const { run, other, made, step_times: times } = answer;
-  const [figure, canvas] = figureFor("overlay", "Step times", "of both");
-  const parts = [table(["Number", "This run", "The other", "Change"], numbers(answer), "number")];
+  const { run, other, made, apart } = answer;
+  const [figure, canvas] = figureFor("overlay", "Step times", `of ${run.job_name} relative to ${other.job_name}; above 0 is slower`);
+  const parts = apart.length
+    ? [element("p", { className: "verdict warned" }, `Their times are not for comparison: ${apart.join("; ")}.`)]
+    : [table(["Number", "This run", "The other", "Change"], numbers(answer), "number")];
+  if (!apart.length && stepDifferences(answer).length) parts.push(figure);
   if (made.length) parts.push(table(["Made otherwise", "This run", "The other"], made));
   else parts.push(element("p", {}, "Nothing is recorded that was made otherwise: same image, versions, options, environment and nodes."));
-  if (times.some(({ length }) => length)) parts.push(figure);
   return [element("section", { id: "differences" }, element("h3", {}, `${run.job_name} beside ${other.job_name}`), ...parts), canvas];
 }
 

@@ -121,6 +121,17 @@ function copyable(command) {
   return element("div", { className: "command" }, line, button);
 }
 
+/** The command, with what the run was made and what would be another today. */
+function repeating({ command, made_with: madeWith, differs }) {
+  const others = differs.length ? `It would differ: ${differs.join("; ")}.` : "The code here is the same.";
+  const image = madeWith.image && !madeWith.image.includes("@sha256:") ? " The image is fetched by its name: compare its digest." : "";
+  return [
+    command ? copyable(command) : element("p", {}, "Today's recipes no longer plan this run; its plan is in its record, under run."),
+    element("p", { className: "remark", id: "repeat-differs" }, others + image),
+    facts(Object.fromEntries(Object.entries(madeWith).map(([name, value]) => [capitalised(name), value]))),
+  ];
+}
+
 /** Show the run that the address names, or none. */
 export async function showRun(address) {
   const name = address.get("run");
@@ -181,7 +192,8 @@ function fill(whole) {
   byId("detail-body").replaceChildren(
     element("p", { className: "links" }, viewLink({ view: "trend", series: run.job_name }, "Trend of its series"), ...links(run)),
     ...(whole.verdict ? [verdictLine(whole)] : []),
-    ...(note ? [element("p", { className: run.reason ? "verdict rejected" : "verdict warned" }, note)] : []),
+    ...(whole.cause ? [element("p", { className: "verdict rejected" }, element("strong", {}, capitalised(whole.cause)))] : []),
+    ...(note && note !== whole.cause ? [element("p", { className: run.reason ? "remark" : "verdict warned" }, note)] : []),
     numbers(run, whole.peak_source),
     ...(frozen ? [] : [otherRun(run, current().get("with"), tryToCompare)]),
     accepting,
@@ -190,8 +202,7 @@ function fill(whole) {
     ...(steps.length ? [section("Steps", chart)] : []),
     section("Data-quality checks", checkList(checks)),
     section("What ran", settings(run, record)),
-    section("To repeat it", whole.repeat_command ? copyable(whole.repeat_command)
-      : element("p", {}, "Today's recipes no longer plan this run; its plan is in its record, under run.")),
+    section("To repeat it", ...repeating(whole.repeat)),
     folded("Job script", record.provenance.script),
     folded("Record (JSON)", whole.record, `never changed; sha256 ${whole.record_sha256}`),
     folded("Everything else (JSON)", JSON.stringify({ ...whole, steps: `${steps.length} steps`, record: undefined }, null, 2)),
