@@ -19,7 +19,7 @@ from steptime.staging.stage import stage
 
 from .jobs import planned
 
-pytestmark = [pytest.mark.trainer, pytest.mark.slurm]
+pytestmark = [pytest.mark.trainer, pytest.mark.slurm, pytest.mark.exhaustive]
 IMAGE = "steptime/trainer:cpu"
 
 

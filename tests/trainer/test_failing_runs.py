@@ -90,13 +90,9 @@ def test_a_diverging_run_stops_at_the_first_loss_that_is_no_number(train: Train,
     assert [str(loss) for loss in losses if loss - loss != 0] == [match[2]]
 
 
-@pytest.mark.parametrize(
-    "way", ["train", pytest.param("train_in_job", marks=pytest.mark.exhaustive, id="with its imports")]
-)
-def test_a_hanging_rank_ends_the_run_with_all_stacks(
-    request: pytest.FixtureRequest, tmp_path: Path, way: str
-) -> None:
-    train: Train = request.getfixturevalue(way)
+@pytest.mark.exhaustive
+def test_a_hanging_rank_ends_the_run_with_all_stacks(train: Train, tmp_path: Path) -> None:
+    """As test_ending.py shows without a training."""
     failed, problem = _failed(train, _two_ranks(), tmp_path, HANG)
     assert re.fullmatch(
         r"the training hangs: no step has ended within \d+ s of step 3, and the median step takes "

@@ -38,7 +38,8 @@ SPREAD = {
 
 LOADS = {f"loaded, {name}": parallelism for name, parallelism in SPREAD.items()}
 IN_TEST_ALL = (
-    *(("llama3.1", "pipeline"), ("nemotron4", "pipeline")),
+    *(("llama3.1", "saved"), ("llama3.1", "pipeline")),
+    *(("nemotron4", "saved"), ("nemotron4", "tensor"), ("nemotron4", "pipeline")),
     *(("nemotron4", "loaded, tensor"), ("nemotron4", "loaded, pipeline"), ("nemotron-h", "loaded, pipeline")),
 )
 """Not in `make test`, which has stages of the hybrid here and of Llama in test_training.py."""
@@ -185,8 +186,3 @@ def test_a_checkpoint_is_measured(trainings: Trainings, family: str, training: s
     # NeMo's line tells a part of it, rounded.
     assert timing.duration_s - 0.01 <= measured["duration_s"] <= timing.duration_s + 5
     assert measured["gb_per_s"] == pytest.approx(size / measured["duration_s"] / 1e9)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_without_a_checkpoint_none_is_told(trainings: Trainings, family: str) -> None:
-    assert trainings(family, "one rank").record("result")["checkpoints"] == []

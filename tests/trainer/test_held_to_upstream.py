@@ -36,35 +36,6 @@ MODES: dict[Mode, dict[str, Any]] = {
     Mode.PROFILE: {"profile": True},
     Mode.NCCL_TRACE: {"nccl_trace": True},
 }
-EDITS = [
-    (
-        "nemotron4-25.04",
-        "wgrad_deferral_limit: 22",
-        "wgrad_deferral_limit: 23",
-        "overlap.wgrad_deferral_limit",
-    ),
-    ("nemotron4-25.04", "learning_rate: 4.5e-5", "learning_rate: 4.6e-5", "optimizer.lr"),
-    ("nemotron4-25.04", "warmup_steps: 500", "warmup_steps: 501", "scheduler.warmup_steps"),
-    ("nemotron4-25.04", 'NCCL_NVLS_ENABLE: "0"', 'NCCL_NVLS_ENABLE: "1"', "environment.NCCL_NVLS_ENABLE"),
-    ("nemotron4-25.04", "gc_interval: 100", "gc_interval: null", "gc.gc_interval_train"),
-    ("nemotron4-25.04", "fp8_recipe: delayed", "fp8_recipe: current", "precision.fp8_amax_history_len"),
-    ("nemotron-h-25.05", "ranks_per_numa_node: 4", "ranks_per_numa_node: 8", "launch.ranks_per_numa_node"),
-    (
-        "nemotron-h-25.05",
-        "overlap_grad_reduce: true",
-        "overlap_param_gather: true",
-        "ddp.overlap_param_gather",
-    ),
-    ("nemotron-h-25.05", "fusion_impl: te", "fusion_impl: native", "model.cross_entropy_fusion_impl"),
-    ("nemotron4-340b-25.12", "cuda_graphs: true", "cuda_graphs: false", "model.enable_cuda_graph"),
-    (
-        "nemotron4-340b-25.12",
-        "optimizer: true",
-        "optimizer: false",
-        "optimizer.use_precision_aware_optimizer",
-    ),
-]
-"""Of a workload's file: the words that are changed, and a setting that must then be told."""
 
 Settings = Callable[[list[Run]], list[dict[str, Any]]]
 """What the trainer and the job script set for each run."""
@@ -150,32 +121,3 @@ def found(of_runs: Settings) -> list[Difference]:
 def test_what_differs_was_decided(found: list[Difference]) -> None:
     lines = unexplained(found, decisions())
     assert not lines, "\n".join(lines)
-
-
-def test_without_a_decision_its_differences_are_told(found: list[Difference]) -> None:
-    first, *others = decisions()
-    assert any("scheduler.min_lr is None" in line for line in unexplained(found, tuple(others)))
-    kept = [one for one in found if one.setting != "scheduler.min_lr"]
-    assert unexplained(kept, (first, *others)) == [
-        f"no row differs in scheduler.min_lr any more: {first.reason}"
-    ]
-
-
-def test_a_setting_that_is_changed_is_told(config: Path, of_runs: Settings) -> None:
-    edited: list[tuple[ConfigurationRow, Run, str]] = []
-    for workload, old, new, setting in EDITS:
-        path = config / "workloads" / f"{workload}.yaml"
-        text = path.read_text()
-        assert old in text
-        path.write_text(text.replace(old, new))
-        rows = [row for row in trained_rows() if row.recipe == workload]
-        by_kind = {(row.size, row.dtype, row.gpu_type): row for row in rows}
-        edited += [(row, planned(row), setting) for row in by_kind.values()]
-        path.write_text(text)
-    told: dict[str, set[bool]] = {}
-    for (row, _, setting), one in zip(edited, of_runs([run for _, run, _ in edited]), strict=True):
-        differing = list(differences(row.recipe, one, upstream(row)))
-        lines = [line for line in unexplained(differing, decisions()) if not line.startswith("no row")]
-        told.setdefault(setting, set()).add(any(f" {setting} is " in line for line in lines))
-    assert {setting: True in seen for setting, seen in told.items()} == dict.fromkeys(told, True)
-    assert len(told) == len(EDITS)

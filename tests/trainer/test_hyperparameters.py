@@ -17,9 +17,6 @@ from .jobs import write_run
     [
         ({"workload": "llama3.1", "size": "8b", "gpu_type": "h100"}, 49, "7.496e-06"),
         ({"workload": "nemotron4", "size": "15b", "gpu_type": "h100"}, 49, "4.491e-06"),
-        ({"workload": "nemotron4", "size": "340b", "gpu_type": "h100"}, 49, "9.98e-06"),
-        ({"workload": "nemotron4-340b-25.12", "gpu_type": "gb300"}, 49, "9.98e-06"),
-        ({"workload": "nemotron-h-25.05", "gpu_type": "h100"}, 49, "7.496e-06"),
         ({"workload": "nemotron4", "size": "15b", "gpu_type": "h100"}, 5000, "4.5e-05"),
         ({"workload": "nemotron4", "size": "tiny", "gpu_type": "cpu"}, 49, "0.0003"),
     ],

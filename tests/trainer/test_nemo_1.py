@@ -4,7 +4,6 @@ The image cannot be had here: a stand-in for its program reads the command line 
 """
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,7 @@ from steptime.results.quality import validate
 from trainer import nemo1
 from trainer.launch import Launch
 from trainer.nemo1 import CONFIG, overrides
-from trainer.progress import Progress
 from trainer.run import read_run
-from trainer.watchdog import HangLimits
 
 from .jobs import light_trainer, start_trainer, write_run
 
@@ -111,13 +108,6 @@ def test_its_jobs_have_the_releases_environment(dtype: str, split_ag: str) -> No
     }
 
 
-def test_a_profile_is_asked_for(tmp_path: Path) -> None:
-    asked = given(planned(profile=True), tmp_path)
-    assert asked["model.nsys_profile.enabled"] == "True"
-    assert (asked["model.nsys_profile.start_step"], asked["model.nsys_profile.end_step"]) == ("20", "30")
-    assert asked["model.nsys_profile.ranks"] == "[0,1,2,3,4,5,6,7]"
-
-
 def test_an_image_that_has_it_not_is_told(tmp_path: Path) -> None:
     ended = light_trainer(write_run(on_one_gpu(planned()), tmp_path), tmp_path)
     assert ended.returncode == 1
@@ -125,10 +115,6 @@ def test_an_image_that_has_it_not_is_told(tmp_path: Path) -> None:
         "trainer: /opt/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py is not there: image "
         "nvcr.io/nvidia/nemo:24.09 should have NeMo 1."
     )
-
-
-def test_the_watchdog_leaves_it_alone() -> None:
-    assert HangLimits().of(Progress(notes_steps=False)) == math.inf
 
 
 @pytest.mark.trainer

@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from trainer import gpu_health, node_check
@@ -41,13 +40,6 @@ def test_each_fault_of_a_gpu_is_one_clause_with_its_values(node: Any) -> None:
     for fault, clauses in told.items():
         node(fault)
         assert list(gpu_health.faults_of(gpu_health.gpus_here(), H100)) == clauses
-
-
-def test_a_type_is_a_whole_word_of_the_name(node: Any) -> None:
-    node("none")
-    for product in ("H10", "100", "B200"):
-        demands = Demands(product, 8, 95, 100, 100)
-        assert len(list(gpu_health.faults_of(gpu_health.gpus_here(), demands))) == 8
 
 
 def test_a_gpu_that_nvidia_smi_cannot_reach_is_the_nodes_fault(node: Any) -> None:
@@ -95,12 +87,6 @@ def test_hardware_errors_count_for_hours(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert gpu_health.hardware_errors(hours) == [
             "Xid 79 (fallen off the bus) of the GPU at PCI 0000:41:00"
         ]
-
-
-def test_free_memory_is_the_share_that_is_available() -> None:
-    memory = psutil.virtual_memory()
-    available = 100 * memory.available / memory.total
-    assert gpu_health.free_memory_percent() == pytest.approx(available, abs=2)
 
 
 def test_a_node_has_the_rate_of_its_slowest_rank_and_the_faults_of_all() -> None:

@@ -6,7 +6,6 @@ plan are looked up where a row of the image's workloads meets it. Of NeMo 1 it i
 
 import contextlib
 import hashlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from trainer.run import read_run
 from trainer.versions import TRIED
 
 from .jobs import ROOT, write_run
-from .named_upstream import CannotFollow, Trainer, Use
+from .named_upstream import Trainer, Use
 from .release_source import Source
 from .trainer_file import ARGUMENT
 
@@ -216,42 +215,6 @@ def test_buffers_that_a_plan_names_are_in_its_images_release(releases: list[Rele
 
 def test_the_newest_is_what_this_project_trains_with(releases: list[Release]) -> None:
     assert releases[-1].name == f"NeMo {TRIED['nemo']}, Megatron-Core {TRIED['megatron_core']}"
-
-
-WRONG = (
-    # An argument that is written out, one of a dictionary, a function, a question that is not asked.
-    ("gpu_performance.py", "params_dtype=", "dtype_of_params=", "'dtype_of_params'", 5),
-    ("parallelism.py", '"persist_layer_norm"', '"persist_norm"', "'persist_norm'", 1),
-    ("callbacks.py", "get_pipeline_model_parallel_rank", "get_stage", "parallel_state.get_stage", 5),
-    (
-        "gpu_performance.py",
-        'has_option(MegatronMixedPrecision, "fp8_param_gather")',
-        "True",
-        "fp8_param_gather",
-        1,
-    ),
-)
-"""File, text, another text for it, what is missing then, and in how many releases: the CPU's is in one."""
-
-
-def test_a_wrong_name_is_found(releases: list[Release], tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "trainer", tmp_path / "trainer")
-    for file, text, wrong, missing, times in WRONG:
-        path = tmp_path / "trainer" / file
-        content = path.read_text()
-        assert content.count(text) == 1, text
-        path.write_text(content.replace(text, wrong))
-        found = check(releases, list(Trainer(tmp_path / "trainer").uses())).missing
-        assert len({sentence.partition(":")[0] for sentence in found if missing in sentence}) == times, wrong
-        path.write_text(content)
-
-
-def test_arguments_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "trainer").mkdir()
-    odd = "from nemo.lightning import Trainer\n\ndef made(options):\n    return Trainer(**options[0])\n"
-    (tmp_path / "trainer" / "odd.py").write_text(odd)
-    with pytest.raises(CannotFollow, match=r"trainer/odd\.py:4: \*\*options\[0\]"):
-        list(Trainer(tmp_path / "trainer").uses())
 
 
 OF_THE_TRAINER = {

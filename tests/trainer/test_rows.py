@@ -30,8 +30,6 @@ NEMO_RECIPES = {
     ("nemotron4", "340b"): "nemotron4_340b",
     ("nemotron_h", "56b"): "nemotronh_56b",
 }
-SPREAD = ("tensor", "pipeline", "context", "virtual_pipeline", "micro_batch_size", "global_batch_size")
-"""What the documents decide row by row; all else of a row is the model's."""
 
 
 OF_GRAPHS = ("enable_cuda_graph", "use_te_rng_tracker", "cuda_graph_impl")
@@ -216,39 +214,6 @@ def test_graphs_and_overlap_are_as_upstream_launches_them(report: Report) -> Non
     assert tuned == {
         *((size, dtype, "h100") for size in ("70b", "405b", "405b-proxy") for dtype in dtypes),
         *(("340b", dtype, gpu_type) for dtype in dtypes for gpu_type in ("b200", "gb200")),
-    }
-
-
-def test_how_a_model_is_spread_differs_from_nemos_recipes_as_written_down(report: Report) -> None:
-    """The documents have the say: NeMo's recipes are for other machines."""
-    differing: dict[str, set[tuple[str, int | None, int | None]]] = {}
-    for built, name, nemo in report.with_nemo():
-        differing.setdefault(name, set()).update(
-            (what, built[what], nemo["sizes"][what])
-            for what in SPREAD
-            if what != "global_batch_size" and built[what] != nemo["sizes"][what]
-        )
-    assert differing == {
-        "llama31_8b": set(),
-        # In FP8 the document cuts 70b in eight stages and not the sequence.
-        "llama31_70b": {("pipeline", 8, 4), ("context", 1, 2)},
-        "llama31_405b": {("context", 2, 4), ("virtual_pipeline", 8, 2)},
-        "nemotron4_15b": {("tensor", 2, 4)},
-        "nemotron4_340b": {
-            ("pipeline", 8, 12),
-            ("pipeline", 4, 12),
-            ("context", 1, 2),
-            ("virtual_pipeline", 12, 8),
-        },
-        "nemotronh_56b": set(),
-    }
-    assert {name: recipe["sizes"]["global_batch_size"] for name, recipe in report.nemo.items()} == {
-        "llama31_8b": 512,
-        "llama31_70b": 512,
-        "llama31_405b": 512,
-        "nemotron4_15b": 32,
-        "nemotron4_340b": 2304,
-        "nemotronh_56b": 768,
     }
 
 

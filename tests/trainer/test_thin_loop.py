@@ -95,26 +95,6 @@ def test_what_it_does_not_have(tmp_path: Path, changes: dict[str, Any], reason: 
     assert ended.stdout.splitlines()[0] == f"trainer: the thin loop has {reason}"
 
 
-def test_several_ranks_are_nemos(tmp_path: Path) -> None:
-    ended = light_trainer(
-        write_run(planned(2), tmp_path),
-        tmp_path,
-        module=THIN_LOOP,
-        RANK="0",
-        WORLD_SIZE="2",
-        LOCAL_WORLD_SIZE="2",
-    )
-    assert ended.returncode == 1
-    assert "the thin loop trains on one device, and the plan is for 2: plan one, or" in ended.stdout
-
-
-def test_delayed_scaling_is_transformer_engines(tmp_path: Path) -> None:
-    run = _in(planned(), "fp8", "delayed")
-    ended = light_trainer(write_run(run, tmp_path), tmp_path, module=THIN_LOOP)
-    assert ended.returncode == 1
-    assert "the thin loop has no FP8 recipe 'delayed'; it has: current." in ended.stdout
-
-
 NVIDIA_SMI = """\
 #!/bin/sh
 echo "NVIDIA H200, 570.86, 1980, 700.00, 1980, 3201, 650.50, 61"

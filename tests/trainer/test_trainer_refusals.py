@@ -24,21 +24,12 @@ def _refusal(path: Path, folder: Path, **environment: str) -> str:
     return line
 
 
-def test_help_shows_how_to_start(tmp_path: Path) -> None:
-    ended = light_trainer(["--help"], tmp_path)
-    assert ended.returncode == 0
-    assert "torch.distributed.run --standalone" in ended.stdout
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (None, "cannot read the planned run"),
         ("{", "is not JSON"),
-        ("[]", "is not a JSON object"),
-        ("{}", "schema_version None"),
         ('{"schema_version": 2}', "this trainer reads 1"),
-        ('{"schema_version": 1}', "lacks the field 'experiment'"),
     ],
 )
 def test_broken_file(tmp_path: Path, content: str | None, reason: str) -> None:
@@ -61,50 +52,25 @@ def settings(run: dict[str, Any]) -> dict[str, Any]:
     [
         (lambda run: run.pop("mode"), "lacks the field 'mode'"),
         (lambda run: run.update(max_steps="20"), "max_steps is '20', not of type int"),
-        (lambda run: run.update(seed=True), "seed is True, not of type int"),
-        (lambda run: run.update(seed=0), "seed 0 is not positive"),
-        (lambda run: run.update(recipe=[]), "recipe is [], not an object"),
         (lambda run: run.update(first_step=20), "first_step 20 is not in 0"),
-        (lambda run: run.update(first_step=5), "starts above 0, every other mode at 0"),
         (lambda run: run.update(mode="fast"), "mode 'fast' is not one this trainer has; it has: performance"),
-        (lambda run: run.update(mode="profile"), "mode 'profile' with profile None: a profile run has"),
         (
             lambda run: settings(run).update(cuda_graphs=True),
             "cuda_graphs is for GPUs, and the plan is for the CPU",
         ),
-        (lambda run: settings(run).update(tp_comm_overlap=True), "tp_comm_overlap is for GPUs"),
-        (lambda run: run["recipe"].update(dtype="fp8"), "dtype 'fp8' with fp8_recipe None: fp8 needs one of"),
-        (
-            lambda run: settings(run).update(fp8_recipe="delayed"),
-            "dtype 'fp32' with fp8_recipe",
-        ),
-        (lambda run: settings(run).update(tp_comm_overlap=1), "tp_comm_overlap is 1, not of type bool"),
         (lambda run: run.update(checkpoint_path="x"), "a checkpoint_load needs one"),
-        (lambda run: run.update(mode="checkpoint_load", first_step=5), "a checkpoint_load needs one"),
         (
             lambda run: run["recipe"]["model"].update(architecture="gpt5"),
             "it has: gpt, llama, nemotron4, nemotron_h",
-        ),
-        (lambda run: run["recipe"]["model"].update(num_layers=0), "num_layers 0 is not above 0"),
-        (
-            lambda run: run["recipe"]["model"].update(num_query_groups=3),
-            "num_attention_heads 8 cannot be divided by 3",
         ),
         (lambda run: run["recipe"].update(micro_batch_size=3), "global_batch_size 8 cannot be divided by 3"),
         (
             lambda run: run["recipe"]["parallelism"].update(tensor=3),
             "num_attention_heads 8 cannot be divided by 3",
         ),
-        (lambda run: run["recipe"]["parallelism"].update(pipeline=3), "num_layers 2 cannot be divided by 3"),
         (
             lambda run: run["recipe"]["parallelism"].update(pipeline=2, first_stage_layers=2),
             "num_layers 2 less the 2 of first and last stage cannot be divided by 1",
-        ),
-        (
-            lambda run: run["recipe"]["parallelism"].update(
-                pipeline=2, first_stage_layers=1, last_stage_layers=2
-            ),
-            "num_layers 2 less the 3 of first and last stage cannot be divided by 0",
         ),
     ],
 )
@@ -123,24 +89,8 @@ def test_plan_that_cannot_be(tmp_path: Path, change: Change, reason: str) -> Non
             lambda recipe: recipe["model"].update(hybrid=None),
             "'nemotron_h' needs its hybrid sizes, and has none",
         ),
-        (lambda recipe: recipe["model"].update(architecture="llama"), "'llama' cannot have hybrid sizes"),
-        (lambda recipe: recipe["model"]["hybrid"].pop("pattern"), "pattern '' is not one of M, * and -"),
-        (lambda recipe: recipe["model"]["hybrid"].pop("chunk_size"), "lacks the field 'chunk_size'"),
         (lambda recipe: recipe["model"]["hybrid"].update(pattern="M*-M"), "for each of 8 layers"),
-        (
-            lambda recipe: recipe["model"]["hybrid"].update(pattern="M*-MxM*-"),
-            "pattern 'M*-MxM*-' is not one of",
-        ),
-        (
-            lambda recipe: recipe["model"]["hybrid"].update(chunk_size=0),
-            "hybrid: chunk_size 0 is not above 0",
-        ),
-        (
-            lambda recipe: recipe["model"]["hybrid"].update(mamba_num_groups=3),
-            "heads 8 cannot be divided by 3",
-        ),
         (lambda recipe: recipe["parallelism"].update(tensor=8), "mamba_num_groups 4 cannot be divided by 8"),
-        (lambda recipe: recipe["model"].update(vocab_size=4000), "vocab_size 4000 cannot be divided by 128"),
         (lambda recipe: recipe["parallelism"].update(virtual_pipeline=2), "have no interleaved pipeline"),
     ],
 )
@@ -159,11 +109,6 @@ def test_hybrid_model_that_cannot_be(tmp_path: Path, change: Change, reason: str
             lambda recipe: recipe["model"].update(nemo=None),
             "does not name the config of NeMo to build it from",
         ),
-        (
-            lambda recipe: recipe["model"]["moe"].update(num_moe_experts=3),
-            "num_moe_experts 3 cannot be divided by 2",
-        ),
-        (lambda recipe: recipe["parallelism"].update(expert=4, data=2), "ranks 2 cannot be divided by 4"),
         (
             lambda recipe: recipe["parallelism"].update(tensor=2, data=1, expert=1),
             "a mixture with tensor parallel 2 needs sequence parallelism",
@@ -244,7 +189,7 @@ def _install(folder: Path, **packages: str) -> None:
         (information / "METADATA").write_text(metadata, encoding="utf-8")
 
 
-@pytest.mark.parametrize("nemo", ["1.23.0", "2.0.0rc1", "2.8.0", "3.0.0", "main"])
+@pytest.mark.parametrize("nemo", ["1.23.0", "2.8.0"])
 def test_releases_of_nemo_that_it_is_not_written_for(tmp_path: Path, nemo: str) -> None:
     _install(tmp_path, nemo_toolkit=nemo, megatron_core="0.15.3")
     (path,) = write_run(planned(), tmp_path)
@@ -258,12 +203,6 @@ def test_releases_of_nemo_that_it_is_not_written_for(tmp_path: Path, nemo: str) 
     ("nemo", "megatron_core", "remark"),
     [
         ("2.7.3", "0.15.3", None),
-        (
-            "2.4.0rc2",
-            "0.13.1",
-            "NeMo 2.4.0rc2 with Megatron-Core 0.13.1 is installed, and this trainer was tried with 2.7.3 and "
-            "0.15.3 only",
-        ),
         (
             "2.7.3",
             "0.16.0",
