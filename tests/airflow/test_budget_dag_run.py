@@ -55,6 +55,7 @@ def test_a_plan_above_the_budget_submits_nothing_and_what_was_not_submitted_is_g
     assert not (home / "clusters").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_job_counts_of_which_nothing_can_be_published_and_a_deleted_dag_run_does_not(
     run_dag: Callable[..., Any],
     budget: Callable[[float], Path],

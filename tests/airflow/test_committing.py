@@ -18,7 +18,6 @@ from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results.budgets import BudgetExceeded, budget_balances, reserving
 from steptime.runs import ledger
-from steptime.runs.launch import settle_ended
 
 from .conftest import TaskInstance, logged, submit_task, task_of
 
@@ -153,12 +152,6 @@ def test_a_job_is_submitted_once_what_has_ended_is_given_back(
     asyncio.run(cluster.cancel(first))
     second = submit(1)
     assert [job.name for job in ledger.open_jobs("local")] == [second]
-
-
-def test_of_no_jobs_no_cluster_is_asked(asked: Asked) -> None:
-    found: Any = asked
-    asyncio.run(settle_ended(found, print))
-    assert asked.polled == []
 
 
 @pytest.mark.usefixtures("home")

@@ -204,12 +204,6 @@ def test_what_is_wrong_in_the_file_is_told(
     assert "s3cr3t" not in told[0]
 
 
-def test_without_the_file_nobody_is_told(home: Path, send: Callable[..., None], told: list[str]) -> None:
-    (home.parent / "config" / "notifications.yaml").unlink()
-    send()
-    assert told == []
-
-
 LEVELS = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001, 1.06, 1.061, 1.058, 1.06]
 """Seconds of runs, the eighth of which is slower, as the next two confirm."""
 

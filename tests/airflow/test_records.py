@@ -146,6 +146,7 @@ def test_a_secret_that_got_into_a_run_is_in_no_record_result_or_log(
         assert [name for name, rows in stored.items() if secret in rows] == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.service
 @pytest.mark.filterwarnings("ignore:Using `httpx` with")
 def test_a_secret_is_refused_before_anything_is_submitted(

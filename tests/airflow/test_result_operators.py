@@ -17,13 +17,13 @@ from own_clock import waits_over_at_once
 from steptime.airflow.assets import published_results
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
-from steptime.judging.judgements import keep_measured, publish
+from steptime.judging.judgements import publish
 from steptime.recipes.planning import Plan
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 from steptime.runs import patience
 
-from .conftest import event_of, handle_of, logged, task_of, trigger_of, wait_task
+from .conftest import event_of, logged, task_of, trigger_of, wait_task
 
 Submit = Callable[..., dict[str, Any]]
 MakeContext = Callable[..., dict[str, Any]]
@@ -49,26 +49,6 @@ def parse(submitted: dict[str, Any], make_context: MakeContext) -> dict[str, Any
 def read(submitted: dict[str, Any], make_context: MakeContext) -> Result:
     """What `parse` stores."""
     return Store().measured(parse(submitted, make_context)["job"])
-
-
-@pytest.mark.usefixtures("home")
-def test_a_failed_warning_is_logged_as_a_warning_and_does_not_reject(
-    make_context: MakeContext, make_result: Callable[..., Result]
-) -> None:
-    noisy = make_result("noisy", step_times=[0.2, 0.6] * 10)
-    keep_measured(Store(), noisy)
-
-    with structlog.testing.capture_logs() as said:
-        task_of("performance.validate", handle=handle_of(noisy)).execute(make_context())
-
-    assert publish(Store(), "noisy"), "it is valid"
-    checks = Store().checks("noisy")
-    told = {line["event"]: line["log_level"] for line in said if line["event"].startswith(("✓", "!", "✗"))}
-    assert len(told) == len(checks)
-    assert {mark: level for event, level in told.items() if (mark := event[0]) != "!"} == {"✓": "info"}
-    [(warning, level)] = [(event, level) for event, level in told.items() if level != "info"]
-    assert level == "warning"
-    assert warning.startswith("! step_times_steady: ")
 
 
 @pytest.mark.usefixtures("home")

@@ -70,6 +70,7 @@ def test_a_training_on_runai_is_published_and_its_secret_kept(
     assert not told
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_lost_its_pod_is_trained_by_another_workload(
     run_dag: Callable[..., Any], server: RunaiStandIn, first_training: Callable[..., Future[str]]
 ) -> None:

@@ -101,6 +101,7 @@ def login_nodes(
     site.stop()
 
 
+@pytest.mark.exhaustive
 def test_a_run_whose_login_node_goes_away_is_followed_over_the_next(
     run_dag: Callable[..., Any],
     slurm: MiniSlurm,
@@ -140,6 +141,7 @@ setup:
 """Of GPUs there are stand-ins; the matrix product and the all-reduce are the CPU's, over gloo."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.trainer
 def test_a_node_that_its_check_refuses_is_avoided_when_the_run_is_resubmitted(
     run_dag: Callable[..., Any], slurm: MiniSlurm, staged: Staged, trainer_python: str, tmp_path: Path

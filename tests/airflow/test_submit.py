@@ -16,7 +16,6 @@ import pytest
 import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from steptime.airflow.base import as_json
 from steptime.airflow.installation import KEY_PREFIX
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
@@ -27,7 +26,7 @@ from steptime.results.models import Submitted
 from steptime.runs import ledger
 from steptime.runs.launch import end_job
 
-from .conftest import RUN_AFTER, TaskInstance, Variables, submit_task, submitted_job, task_of
+from .conftest import RUN_AFTER, Variables, submit_task, submitted_job, task_of
 
 
 @pytest.fixture
@@ -47,15 +46,6 @@ def submit(
 
 def state(cluster: LocalCluster, submission: Submitted) -> JobState:
     return asyncio.run(cluster.poll([submission.job.name]))[submission.job.name].state
-
-
-def test_a_retry_finds_the_job_of_the_try_before(
-    submit: Callable[..., Submitted], cluster: LocalCluster
-) -> None:
-    first, second = submit(), submit()
-
-    assert second.job == first.job
-    assert state(cluster, first).is_live
 
 
 @pytest.mark.parametrize("submitted_before", [False, True])
@@ -94,19 +84,6 @@ def test_a_retry_submits_the_job_that_the_ledger_had_before_the_worker_died(
 
     assert [second.job.name] == names == [job.name for job in asyncio.run(cluster.live_jobs())]
     assert second.attempt == 1
-
-
-def test_it_keeps_what_was_asked_for_without_what_was_left_to_defaults(
-    a_run: Callable[..., Run],
-    staged: Staged,
-    make_context: Callable[..., dict[str, Any]],
-) -> None:
-    context = make_context()
-    context["params"] = {"max_steps": 30, "dtype": None, "proxy": False}
-    handle = submit_task(a_run(), staged).execute(context)
-    assert set(handle) == {"cluster", "job"}
-    made_by = Submitted.model_validate(submitted_job(handle)).made_by
-    assert made_by.options == {"max_steps": 30, "proxy": False}
 
 
 def test_a_cleared_task_begins_a_new_attempt_and_ends_the_job_before(
@@ -159,10 +136,6 @@ def test_a_job_of_a_ledger_that_was_lost_is_ended_and_its_name_not_used_again(
     assert second.attempt == 2
     assert [job.name for job in asyncio.run(cluster.live_jobs())] == [second.job.name]
     assert not state(cluster, first).is_live
-
-
-def test_tries_differ_by_run_and_by_dag_run(submit: Callable[..., Submitted]) -> None:
-    assert submit(run_id="one").job.name != submit(run_id="two").job.name
 
 
 def test_a_job_that_nobody_waits_for_is_ended(
@@ -273,23 +246,6 @@ def test_a_task_taken_away_while_it_submits_leaves_no_job(
         operator.execute(make_context())
 
     assert asyncio.run(cluster.poll(names))[names[0]].state is JobState.CANCELLED
-
-
-def test_the_context_of_tests_is_that_of_airflow() -> None:
-    """The parts that operators use exist in Airflow's own classes, under these names."""
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    used = {"xcom_push", "xcom_pull"}
-    assert used <= set(dir(RuntimeTaskInstance)) & set(dir(TaskInstance))
-    assert {"max_tries", "dag_id", "run_id", "map_index"} <= set(RuntimeTaskInstance.model_fields)
-
-
-def test_a_new_default_changes_no_run_in_flight(a_run: Callable[..., Run]) -> None:
-    class RunOfTheNextRelease(Run):
-        seed: int = 4321
-
-    run = a_run()
-    assert RunOfTheNextRelease.model_validate(as_json(run)).seed == run.seed
 
 
 ONE_RUN_GPU_HOURS = 600 / 3600

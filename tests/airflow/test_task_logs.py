@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import pytest
 
 from steptime.airflow.base import Refused
-from steptime.airflow.result_operators import FAILURE_KEY, _first_cause, _summaries
+from steptime.airflow.result_operators import FAILURE_KEY, _first_cause
 from steptime.clusters.base import Staged
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
-from steptime.results.columns import COLUMNS
 from steptime.results.database import VERSION_TABLE, close_engines, write_transaction
 from steptime.results.store import Store
 
@@ -53,43 +51,6 @@ def test_a_store_that_cannot_take_results_is_refused_before_anything_is_submitte
         task_of("check_params").execute(context)
 
 
-def test_stage_shows_what_was_made_ready(
-    planned: Callable[..., Plan],
-    make_context: MakeContext,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    code = {"venv_lock_sha256": None, "trainer_path": "/staged/trainer", "trainer_sha256": "0" * 64}
-    image = {"image": "nemo:25.04", "image_path": "/staged/nemo.sqsh", "image_sha256": "1" * 64}
-    shown = [
-        (Staged(python="/staged/python", **code), ["its interpreter: /staged/python"]),
-        (
-            Staged(python=None, **code, **image),
-            [
-                "its image: /staged/nemo.sqsh",
-                f"the SHA-256 of the image's file: {'1' * 64}",
-            ],
-        ),
-        (Staged(python=None, **code, **image | {"image_sha256": None}), ["its image: /staged/nemo.sqsh"]),
-    ]
-    for staged, lines in shown:
-
-        async def stage(*given: Any, staged: Staged = staged) -> Staged:
-            report = given[3]
-            report("Collecting nemo")
-            report("Installed")
-            return staged
-
-        monkeypatch.setattr("steptime.staging.stage.stage", stage)
-        task = task_of("stage", plan=planned().model_dump(mode="json"))
-
-        folded = ["::group::Output of staging", "Collecting nemo", "Installed", "::endgroup::"]
-        assert logged(partial(task.execute, make_context())) == [
-            *folded,
-            "the trainer: /staged/trainer",
-            *lines,
-        ]
-
-
 def test_submit_and_end_name_the_job_and_its_log(
     a_run: Callable[..., Run], staged: Staged, home: Path, make_context: MakeContext
 ) -> None:
@@ -110,7 +71,7 @@ def test_submit_and_end_name_the_job_and_its_log(
     assert end() == []
 
 
-@pytest.mark.parametrize("task", ["submit", "wait", "parse", "validate", "publish"])
+@pytest.mark.parametrize("task", ["submit", "publish"])
 def test_the_first_task_that_failed_is_the_cause(planned: Callable[..., Plan], task: str) -> None:
     plan = planned(gpus="1,2")
     said = {
@@ -128,12 +89,3 @@ def test_the_first_task_that_failed_is_the_cause(planned: Callable[..., Plan], t
     assert _first_cause(ti, plan, "another") is None
     said["stage", -1] = "no disk"
     assert _first_cause(ti, plan, plan.runs[1].label) == "stage failed: no disk"
-
-
-def test_a_report_has_a_column_for_each_number_that_a_run_has() -> None:
-    whole = {column.name: 1 for column in COLUMNS}
-    [row] = _summaries([whole])
-    assert {"queued, s", "GPU-hours", "reason"} <= row.keys()
-    assert len(row) == 12
-    [row] = _summaries([dict.fromkeys(whole) | {"label": "tiny", "state": "valid"}])
-    assert [*row.values()] == ["tiny", "valid"]

@@ -143,6 +143,7 @@ def test_marking_the_waiting_task_failed_ends_the_job(airflow: Airflow) -> None:
     assert not [row for row in airflow.results() if row["dag_run_id"] == run.dag_run_id]
 
 
+@pytest.mark.exhaustive
 def test_clearing_the_waiting_task_goes_on_with_the_job(airflow: Airflow) -> None:
     before = set(airflow.jobs())
     run = airflow.trigger(**ENDLESS)
@@ -163,6 +164,7 @@ def test_clearing_the_waiting_task_goes_on_with_the_job(airflow: Airflow) -> Non
     assert airflow.ended(run).state == "failed"
 
 
+@pytest.mark.exhaustive
 def test_clearing_the_submitting_task_ends_the_job_and_starts_another(airflow: Airflow) -> None:
     before = set(airflow.jobs())
     run = airflow.trigger(**ENDLESS)
@@ -179,15 +181,3 @@ def test_clearing_the_submitting_task_ends_the_job_and_starts_another(airflow: A
     airflow.mark_failed(run, again)
     wait_until("the second job's end", lambda: state_of(airflow, second) == "cancelled")
     assert airflow.ended(run).state == "failed"
-
-
-def test_params_that_do_not_fit_are_refused_before_anything_is_submitted(airflow: Airflow) -> None:
-    """By one example; which those are: tests/airflow/test_params.py."""
-    before = set(airflow.jobs())
-    run = airflow.ended(airflow.trigger(gpuz="2"))
-    assert run.state == "failed"
-    check = airflow.task(run, "check_params")
-    assert check is not None
-    assert check.try_number == 1, "a user's mistake was retried"
-    assert "unknown parameter 'gpuz': did you mean 'gpus'?" in airflow.log_text(run, check)
-    assert new_jobs(airflow, before) == set()

@@ -124,21 +124,6 @@ def test_the_step_times_of_a_dag_run_are_drawn(page: Page, rows: Rows) -> None:
     assert colours > 10, "it is blank"
 
 
-def test_a_filter_survives_a_reload(page: Page, rows: Rows) -> None:
-    page.goto(NAV)
-    shown(page).locator("#filter-mode").select_option("performance")
-    for _ in ("chosen", "reloaded"):
-        # The server filters: until it has answered, the rows of before are there.
-        expect(shown(page).locator("tbody tr[data-job*='checkpoint']")).to_have_count(0)
-        jobs = (
-            shown(page)
-            .locator("tbody tr[data-job]")
-            .evaluate_all("(all) => all.map((one) => one.dataset.job)")
-        )
-        assert set(jobs) & set(rows) == {job for job, row in rows.items() if row["mode"] == "performance"}
-        page.reload()
-
-
 def test_the_tab_of_a_dag_run_has_its_runs(page: Page, rows: Rows) -> None:
     page.goto(run_address(rows))
     # By its address: the page in the navigation has the same name, and may be there before the tab.
@@ -170,16 +155,6 @@ def test_a_log_link_leads_to_the_log_of_the_training(page: Page, rows: Rows) -> 
     expect(page.locator("body")).to_contain_text("19 of 0-19")
     page.go_back()
     shown(page)
-
-
-def test_airflows_dark_theme_is_followed(page: Page, rows: Rows) -> None:
-    page.goto(NAV)
-    page.evaluate("localStorage.setItem('theme', 'dark')")
-    page.reload()
-    expect(shown(page).locator("body")).to_have_css("background-color", "rgb(22, 29, 45)")
-    page.evaluate("localStorage.setItem('theme', 'light')")
-    page.reload()
-    expect(shown(page).locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
 
 
 def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page) -> None:
@@ -228,17 +203,3 @@ def test_the_picture_of_the_trigger_form_can_be_taken(airflow: Airflow, tmp_path
     )
     assert taken.returncode == 0, taken.stderr
     assert 20_000 < (tmp_path / "trigger-form.png").stat().st_size < 300_000
-
-
-def test_without_airflow_the_pictures_say_what_to_do(tmp_path: Path) -> None:
-    script = Path(__file__).parents[2] / "docs" / "take_screenshots.py"
-    refused = subprocess.run(
-        [sys.executable, script, "--output", tmp_path],
-        env=os.environ | {"STEPTIME_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert refused.returncode == 1
-    assert "make demo" in refused.stderr

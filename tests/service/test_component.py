@@ -1,6 +1,5 @@
 """When a component of Airflow is started and restarted."""
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -45,19 +44,6 @@ def test_a_first_start_that_fails_is_an_error(starts: list[Any]) -> None:
     starts.append(BlockingIOError("no more processes"))
     with pytest.raises(BlockingIOError):
         Component("scheduler", ("scheduler",)).keep(0.0)
-
-
-def test_pauses_between_restarts_grow_to_a_minute(starts: list[Any]) -> None:
-    starts += [Ended() for _ in range(11)]
-    scheduler = Component("scheduler", ("scheduler",))
-    started_at, now = [], 0.0
-    while starts:
-        if scheduler.keep(now) and scheduler.process is not None:
-            started_at.append(now)
-        else:
-            now += 0.5
-    pauses = [later - earlier for earlier, later in pairwise(started_at)]
-    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
 
 
 def test_a_component_that_ran_for_long_is_restarted_at_once(starts: list[Any]) -> None:

@@ -55,30 +55,12 @@ def test_one_line_for_each_run_and_each_single_task() -> None:
     ]
 
 
-def test_a_run_is_not_called_by_the_number_that_airflow_gives_it_at_first() -> None:
-    assert told(task("train.submit", "running", 3, "3", second=1)) == [("train [3]", "running", "submit")]
-
-
-def test_what_is_never_to_run_has_no_line() -> None:
-    assert told(
-        task("stage", "failed", second=1),
-        task("train.submit", "upstream_failed"),
-        task("checkpoint.submit", "skipped"),
-    ) == [("stage", "failed", "failed")]
-
-
 def test_the_failed_task_decides() -> None:
     assert told(
         task("train.submit", "success", 0, "tiny·fp32·1", second=1),
         task("train.wait", "failed", 0, "tiny·fp32·1", second=2),
         task("train.collect", "upstream_failed", 0, second=None),
     ) == [("tiny·fp32·1", "failed", "wait: failed")]
-
-
-def test_between_two_tasks_a_run_is_under_way() -> None:
-    assert told(
-        task("train.submit", "success", 0, "tiny·fp32·1", second=1), task("train.wait", "scheduled", 0)
-    ) == [("tiny·fp32·1", "running", "wait: scheduled")]
 
 
 def at(second: int, *tasks: dict[str, Any]) -> str:
@@ -107,11 +89,6 @@ def test_progress_is_how_many_are_done_and_about_how_long_the_others_take() -> N
     assert at(80, planned, *first, *second, save, load) == "4 of 4 done"
     failed = task("performance.wait", "failed", 1, "two", second=22)
     assert at(62, planned, *first, failed) == "1 of 4 done, 1 failed"
-
-
-@pytest.mark.parametrize("seconds", [114, 115])
-def test_a_guess_is_in_tens_of_seconds_or_in_minutes(seconds: int) -> None:
-    assert following._about(seconds) == {114: "110 s", 115: "2 min"}[seconds]
 
 
 @pytest.fixture
@@ -169,28 +146,6 @@ def test_tasks_are_asked_for_now_and_then_and_at_the_end(api: Any, monkeypatch: 
     with AirflowClient(api.url, "ada", "x") as client:
         assert follow(client, RUN, of=1).state == "success"
     assert asked == [1, 0, 0, 1, 0, 1]
-
-
-@pytest.mark.usefixtures("fast")
-def test_terse_it_says_how_far_it_is_and_reads_no_log(api: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    wait = task("performance.wait", "deferred", 0, "tiny·fp32·1", second=1)
-    other = task("performance.wait", "deferred", 1, "tiny·fp32·2", second=1)
-    done = {"state": "success"}
-    polls = iter(
-        [
-            ("running", [wait, other]),
-            ("running", [wait, other]),
-            ("running", [wait | done, other]),
-            ("success", [wait | done, other | done]),
-        ]
-    )
-    answer(api, polls)
-    with AirflowClient(api.url, "ada", "x") as client:
-        assert follow(client, RUN, of=2, terse=True).state == "success"
-    first, second, last = capsys.readouterr().err.splitlines()
-    assert first == "0 of 2 done · tiny·fp32·2"
-    assert second.startswith("1 of 2 done · about ")
-    assert last == "2 of 2 done"
 
 
 @pytest.mark.usefixtures("fast")

@@ -16,14 +16,6 @@ def client(api: Any) -> Iterator[AirflowClient]:
         yield client
 
 
-def test_logs_in_once_and_sends_the_token(api: Any, client: AirflowClient) -> None:
-    api.answers["GET /api/v2/dags/llama31/dagRuns/r 1+2"] = (200, RUN | {"state": "success", "more": 1})
-    assert client.dag_run("llama31", "r 1+2").has_ended
-    client.dag_run("llama31", "r 1+2")
-    assert api.asked("POST /auth/token") == [{"username": "ada", "password": "secret"}]
-    assert api.requests[-1][2] == "Bearer first"
-
-
 def test_logs_in_anew_when_the_token_has_expired(api: Any, client: AirflowClient) -> None:
     tokens = iter(["old", "new"])
     api.answers["POST /auth/token"] = lambda _: (201, {"access_token": next(tokens)})
@@ -31,13 +23,6 @@ def test_logs_in_anew_when_the_token_has_expired(api: Any, client: AirflowClient
         (200, RUN) if api.requests[-1][2] == "Bearer new" else (401, {"detail": "expired"})
     )
     assert client.dag_run("llama31", "r 1+2").state == "running"
-
-
-def test_pages_are_put_together(api: Any, client: AirflowClient) -> None:
-    dags = [{"dag_id": f"d{number}", "is_paused": False} for number in range(3)]
-    pages = iter([dags[:2], dags[2:]])
-    api.answers["GET /api/v2/dags"] = lambda _: (200, {"dags": next(pages), "total_entries": 3})
-    assert [dag.dag_id for dag in client.dags()] == ["d0", "d1", "d2"]
 
 
 def test_trigger_sends_the_params_and_a_run_id_of_its_own(api: Any, client: AirflowClient) -> None:
@@ -134,21 +119,6 @@ def test_errors_are_one_sentence(
         client.dag_run("llama31", "r1")
 
 
-def test_a_wrong_password_names_the_variables(api: Any, client: AirflowClient) -> None:
-    api.answers["POST /auth/token"] = (401, {"detail": "Invalid credentials"})
-    with pytest.raises(UserError, match=r"refuses the password of 'ada': set STEPTIME_AIRFLOW_USER"):
-        client.dags()
-
-
-def test_addresses_are_written_as_airflow_writes_them(api: Any, client: AirflowClient) -> None:
-    run_id = "steptime_run__2026-11-21T10:00:00.123+00:00"
-    address = client.run_address("llama31", run_id)
-    assert address == f"{api.url}/dags/llama31/runs/{run_id}"
-    task = TaskInstance(task_id="performance.wait", map_index=1, state="failed", try_number=1)
-    assert client.task_address("llama31", run_id, task) == f"{address}/tasks/performance.wait/mapped/1"
-    assert client.run_address("llama31", "mine 1/2?") == f"{api.url}/dags/llama31/runs/mine%201%2F2%3F"
-
-
 def test_nobody_there() -> None:
     with socket.socket() as bound:  # and never listened on
         bound.bind(("127.0.0.1", 0))
@@ -166,12 +136,6 @@ def test_a_proxy_is_not_asked_for_this_machine(api: Any, monkeypatch: pytest.Mon
     api.answers["GET /api/v2/monitor/health"] = (200, {"metadatabase": {"status": "healthy"}})
     with AirflowClient(api.url, "ada", "x") as client:
         assert client.health().all_healthy
-
-
-@pytest.mark.parametrize("url", ["localhost:8080", "ftp://host", "http://[::1", "8080"])
-def test_what_is_no_address(url: str) -> None:
-    with pytest.raises(UserError, match="is not an address"), AirflowClient(url, "ada", "x") as client:
-        client.health()
 
 
 def test_health_with_heartbeats(api: Any, client: AirflowClient) -> None:

@@ -18,7 +18,6 @@ from free_ports import free_port
 
 from steptime import settings
 from steptime.errors import SystemFailure
-from steptime.files import write_whole
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import processes, standalone, supervisor
 from steptime.service.processes import Service, running
@@ -41,11 +40,6 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def pid_of(component: str) -> int:
@@ -162,29 +156,6 @@ def test_a_component_that_dies_is_restarted(home: Path) -> None:
     assert not alive(its_task), "what the dead scheduler had started"
 
 
-def test_a_running_airflow_whose_components_died_often_is_found(home: Path) -> None:
-    """More often than a start may take; that it was months ago nobody counts."""
-    started, _ = up(quiet, port=free_port())
-    for restarts in (1, 2):
-        dead = pid_of("dag-processor")
-        os.kill(dead, signal.SIGKILL)
-        wait_until(lambda dead=dead: pid_of("dag-processor") != dead, "a new one")
-        wait_until(lambda n=restarts: status().restarts["dag-processor"] == n, "the restart is told")
-    assert up(quiet) == (started, True)
-
-
-def test_a_port_that_another_program_took_from_a_dead_api_server_is_told(home: Path) -> None:
-    service, _ = up(quiet, port=free_port())
-    os.kill(service.pid, signal.SIGSTOP)  # else it starts another first
-    os.kill(pid_of("api-server"), signal.SIGKILL)
-    # Not by its state: it is a zombie already while other threads of it still end, and listen.
-    wait_until(lambda: not listens(service.port), "the api-server is gone")
-    with socket.create_server(("127.0.0.1", service.port)):
-        os.kill(service.pid, signal.SIGCONT)
-        with pytest.raises(SystemFailure, match=rf"another program listens on port {service.port}.*down"):
-            up(quiet)
-
-
 def test_what_a_killed_supervisor_leaves_is_found(home: Path) -> None:
     service, _ = up(quiet, port=free_port())
     orphans = pids()
@@ -208,13 +179,10 @@ def test_what_a_killed_supervisor_leaves_is_found(home: Path) -> None:
     assert not any(alive(pid) for pid in orphans)
 
 
-@pytest.mark.parametrize("supervised", [True, False], ids=["by the supervisor", "after it was killed"])
-def test_components_end_before_the_api_server_that_they_call(home: Path, supervised: bool) -> None:
+def test_components_end_before_the_api_server_that_they_call(home: Path) -> None:
     """Each gets SIGTERM first, as one that ends by itself reports that to the database."""
     (home / "tell-ends").touch()
-    service, _ = up(quiet, port=free_port())
-    if not supervised:
-        kill_supervisor(service)
+    up(quiet, port=free_port())
     down(quiet)
     *first, last = (home / "ends").read_text().split()
     assert sorted(first) == ["dag-processor", "scheduler", "triggerer"]
@@ -245,17 +213,6 @@ def test_what_is_forked_while_a_killed_supervisors_processes_are_ended_is_ended_
     assert not alive(pid_of("late"))
 
 
-def test_what_a_killed_supervisor_has_left_is_told(home: Path) -> None:
-    service, _ = up(quiet, port=free_port())
-    kill_supervisor(service)
-    now = status()
-    assert (now.running, now.healthy) == (False, False)
-    assert now.problem is not None
-    assert "supervisor of Airflow was killed, and left 6 processes" in now.problem
-    assert "'steptime up'" in now.problem
-    assert "'steptime down'" in now.problem
-
-
 def test_a_start_that_fails_shows_the_log_and_stops_everything(home: Path) -> None:
     (home / "break-triggerer").touch()
     with pytest.raises(SystemFailure, match="triggerer ended with code 1 again and again") as failure:
@@ -265,24 +222,10 @@ def test_a_start_that_fails_shows_the_log_and_stops_everything(home: Path) -> No
     assert not any(alive(int(told.read_text())) for told in home.glob("*.pid"))
 
 
-def test_a_database_that_cannot_be_made_is_told(home: Path) -> None:
-    (home / "break-db").touch()
-    with pytest.raises(SystemFailure, match=r"the supervisor ended; the end of .*database.log") as failure:
-        up(quiet, port=free_port())
-    assert "db is broken on purpose" in str(failure.value)
-
-
 def test_a_dag_that_cannot_be_read_is_told(home: Path) -> None:
     (home / "broken-dag").touch()
     with pytest.raises(SystemFailure, match=r"cannot read the DAG in llama31.py: SyntaxError: bad"):
         up(quiet, port=free_port())
-    assert running() is None
-
-
-def test_a_start_beyond_its_time_fails(home: Path) -> None:
-    (home / "ill-triggerer").touch()
-    with pytest.raises(SystemFailure, match=r"not ready after 0 s"):
-        up(quiet, port=free_port(), timeout_s=0)
     assert running() is None
 
 
@@ -328,9 +271,7 @@ def test_a_stale_state_file_is_nobody(home: Path, changes: dict[str, object]) ->
     assert not (home / "service.json").exists()
 
 
-@pytest.mark.parametrize(
-    "changes", [{"start_tick": 1}, {"boot_id": "of another boot"}], ids=["younger", "after a reboot"]
-)
+@pytest.mark.parametrize("changes", [{"boot_id": "of another boot"}])
 def test_another_session_with_the_same_id_is_left_alone(home: Path, changes: dict[str, object]) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     try:
@@ -386,15 +327,3 @@ def test_a_damaged_state_file_is_not_guessed_at(home: Path) -> None:
     with pytest.raises(SystemFailure, match=r"service.json is damaged"):
         status()
     (home / "service.json").unlink()
-
-
-def test_a_damaged_state_of_the_supervisor_is_named(home: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
-    try:
-        record(pid=child.pid, start_tick=start_tick(child.pid))
-        write_whole(supervisor.state_file(), '{"components": 1')
-        with pytest.raises(SystemFailure, match=rf"{supervisor.state_file().name} is damaged"):
-            status()
-    finally:
-        child.kill()
-        child.wait()

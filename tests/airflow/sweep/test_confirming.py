@@ -11,13 +11,11 @@ from airflow.sdk.exceptions import AirflowFailException
 from stored import publish
 
 from steptime.airflow.assets import extra_of_run
-from steptime.airflow.sweep.confirming import _gpu_hours
 from steptime.clusters.base import Staged
 from steptime.judging.causes import WEEK_S
 from steptime.judging.comparison import compare_since, finding_of_run
 from steptime.judging.detection import Baseline
 from steptime.recipes.models import Mode
-from steptime.recipes.sweep_planning import Cell
 from steptime.results.budgets import budget_balances
 from steptime.results.database import close_engines
 from steptime.results.store import Store
@@ -150,14 +148,6 @@ def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(
     assert "no fresh runs to add" in capsys.readouterr().out
 
 
-def test_a_later_run_of_somebody_else_is_not_this_sweeps(
-    check: Callable[..., dict[str, Any]], scene: Scene
-) -> None:
-    scene.measure(USUAL_S, CELL)
-    scene.measure(SLOW_S)
-    assert scene.confirm(check()) == []
-
-
 def test_what_is_planned_once_is_neither_doubled_nor_forgotten(
     check: Callable[..., dict[str, Any]], scene: Scene, staged: Staged
 ) -> None:
@@ -247,18 +237,6 @@ def test_fresh_runs_take_no_more_than_the_sweep_has_left(
         capsys.readouterr().out,
     )
     assert bool(refused) == (number == 0)
-
-
-def test_a_cell_takes_what_its_jobs_took_once_all_of_them_are_known(
-    check: Callable[..., dict[str, Any]],
-) -> None:
-    cell = Cell.model_validate(check()["cells"][1]).model_copy(update={"jobs": 2})
-
-    def hours(*taken: float | None) -> float:
-        return _gpu_hours(cell, [{"gpu_hours": one} for one in taken])
-
-    assert hours(0.25, 0.5) == 0.75
-    assert [hours(0.25), hours(0.25, None), hours()] == [cell.gpu_hours_max] * 3
 
 
 def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(

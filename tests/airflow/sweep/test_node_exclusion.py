@@ -1,6 +1,5 @@
 """Fresh runs of a suspicion keep off the nodes of the suspected run, as far as a real Slurm has others."""
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -103,14 +102,6 @@ def test_without_enough_other_nodes_any_will_do(
 
 
 @pytest.mark.slurm
-def test_nodes_that_are_asked_for_by_name_are_kept(cell: Callable[..., Cell]) -> None:
-    assert node_exclusion(cell(nodelist="node3"), "node3") == (
-        None,
-        "on node3 again, which its request names",
-    )
-
-
-@pytest.mark.slurm
 def test_a_cluster_that_cannot_be_asked_gets_the_runs_on_any_nodes(
     cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,12 +138,3 @@ def test_a_sweep_sends_its_fresh_runs_to_other_nodes(
 
     assert [one["sweep_cell"]["request"]["exclude"] for one in fresh] == ["node7", "node7"]
     assert re.search(r"slower by 2\d\.\d %: 2 fresh runs decide, without node7", capsys.readouterr().out)
-
-
-@pytest.mark.slurm
-def test_a_run_keeps_off_the_nodes_that_somebody_names(run_dag: Callable[..., Any], slurm: MiniSlurm) -> None:
-    dag_run = run_dag(gpus="1", cluster="mini-slurm", exclude="node[1-4,6-8]")
-    assert dag_run.state == "success"
-    [row] = Store().runs_of("llama31", dag_run.run_id)
-    record = json.loads(Store().record(row["job_name"])["content"])
-    assert record["status"]["nodes"] == ["node5"]

@@ -99,6 +99,7 @@ def test_all_cells_are_trained_in_one_dag_run(run_sweep: Callable[..., Any]) -> 
     assert ("fresh.performance.submit", None) in named, "nothing is suspected, so nothing is run again"
 
 
+@pytest.mark.exhaustive
 def test_a_cell_that_fails_fails_the_sweep_and_no_other_cell(
     run_sweep: Callable[..., Any], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
