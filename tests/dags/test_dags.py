@@ -78,19 +78,3 @@ def test_clearing_a_wait_clears_no_submit(dags: dict[str, Any]) -> None:
         )
         assert ("checkpoint.save.end" in part.task_ids) is with_downstream
         assert "checkpoint.save.submit" not in part.task_ids
-
-
-def test_each_dag_has_a_name_for_people_of_its_own(dags: dict[str, Any]) -> None:
-    names = {dag_id: dag.dag_display_name for dag_id, dag in dags.items()}
-    assert len(set(names.values())) == len(names)
-    assert names["llama31"] == "Llama 3.1 · 25.04"
-    assert names["nemotron4_340b_2411"] == "Nemotron4 340b · 24.11"
-    assert names["weekly_scaling_sweep"] == "Weekly scaling sweep"
-
-
-def test_the_page_of_a_dag_lists_its_scales_and_leads_to_the_results(dags: dict[str, Any]) -> None:
-    lines = dags["llama31"].doc_md.splitlines()
-    assert "| 8b | h100 | bf16, fp8 | weak | 8, 16, 32, 64, 128 |" in lines
-    assert "| tiny | cpu | fp32 | weak, strong | 1, 2, 4 |" in lines
-    assert "[Step times](" in lines[-1]
-    assert "/plugin/step-times)" in lines[-1]

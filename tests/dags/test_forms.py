@@ -120,16 +120,6 @@ def test_an_example_with_a_condition_can_be_run_where_that_holds(
     assert seen == set(_NEEDS)
 
 
-def test_every_form_as_it_begins_can_be_run(with_gpus: None, forms_with_gpus: dict[str, Any]) -> None:
-    """On the default cluster; where that has no GPU that the family runs on, on the first that has one."""
-    begins_with = set()
-    for dag_id, params in forms_with_gpus.items():
-        if params:
-            check(dag_id, params.dump())
-            begins_with.add(params.dump().get("cluster"))
-    assert begins_with >= {"local", "gb300"}
-
-
 def test_a_form_is_accepted_if_only_its_cluster_is_changed(
     with_gpus: None, forms_with_gpus: dict[str, Any]
 ) -> None:

@@ -10,7 +10,6 @@ import jsonschema
 import pytest
 import yaml
 
-from steptime import __version__
 from steptime.clusters.config import load_cluster
 from steptime.clusters.slurm.config import SlurmConfig
 
@@ -50,13 +49,6 @@ def test_the_chart_knows_every_key(values: dict[str, Any], schema: dict[str, Any
         return missing + inner
 
     assert unknown(values, schema) == []
-
-
-def test_versions_are_those_of_the_image(values: dict[str, Any]) -> None:
-    lock = (ROOT / "docker/requirements.lock").read_text(encoding="utf-8")
-    assert f"\napache-airflow=={values['airflowVersion']} " in lock
-    assert "\napache-airflow-providers-cncf-kubernetes==" in lock
-    assert values["images"]["airflow"]["tag"] == __version__
 
 
 def test_the_cluster_of_the_example_can_be_loaded(

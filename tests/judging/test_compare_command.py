@@ -128,18 +128,6 @@ def test_a_suspicion_says_how_to_start_the_runs_that_decide(
     assert shown.exit_code == 0, "a suspicion is no verdict yet"
 
 
-def test_the_same_runs_without_plants_name_nothing(
-    half_years: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STEPTIME_STORE_URL", half_years[0])
-
-    shown = call()
-
-    assert shown.exit_code == 0
-    assert shown.stdout.startswith("8 cells: 0 slower, 0 faster, 7 unchanged, 1 with insufficient history")
-    assert "worst" not in shown.stdout
-
-
 @pytest.mark.usefixtures("half_a_year")
 def test_programs_get_every_column_and_the_sentence() -> None:
     as_json = json.loads(call("--format", "json").stdout)
@@ -246,25 +234,3 @@ def test_an_empty_store_says_how_to_make_a_first_result(
 
     assert "there are no results to compare, as there is no metrics store" in refusal(capsys, monkeypatch)
     assert not (tmp_path / "none").exists(), "looking makes nothing"
-
-
-def test_a_store_that_cannot_be_read_is_the_systems_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "broken.db").write_text("no database" * 1000)
-    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'broken.db'}")
-    monkeypatch.setattr("sys.argv", ["steptime", "results", "compare"])
-
-    with pytest.raises(SystemExit) as ended:
-        main()
-
-    assert ended.value.code == 2
-    assert "the metrics store" in capsys.readouterr().err
-
-
-def test_help_has_examples_and_the_exit_codes() -> None:
-    shown = " ".join(call("--help").stdout.split())
-
-    assert "Examples" in shown
-    assert "steptime results compare --since" in shown
-    assert "3 if a slowdown is confirmed" in shown.replace("│ ", "")

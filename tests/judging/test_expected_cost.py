@@ -1,7 +1,6 @@
 """What runs are expected to cost: by their series, else by the publication, else nobody knows."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,18 +87,3 @@ def test_a_store_that_cannot_be_read_is_told_and_nothing_fails(
         "no history and no publication: upper bound only "
         "(the history cannot be read: the metrics store does not answer)"
     )
-
-
-def test_asking_makes_no_store(store: Store) -> None:
-    expected_cost(runs_of(gpus="1"), store)
-    assert not store.exists()
-
-
-def test_a_file_that_is_no_store_is_named_and_nothing_fails(tmp_path: Path) -> None:
-    file = tmp_path / "steptime.db"
-    file.write_text("not a store, and longer than the head of one " * 20)
-
-    cost = expected_cost(runs_of(gpus="1"), Store(f"sqlite:///{file}"))
-
-    assert f"the history cannot be read: the metrics store sqlite:///{file} failed" in cost.sentence
-    assert "move the file away" in cost.sentence

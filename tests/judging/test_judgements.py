@@ -15,14 +15,10 @@ from steptime.cli import app
 from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import UserError
 from steptime.judging import judgements
-from steptime.judging.comparison import compare_dag_run, compare_since, compare_sweep
-from steptime.judging.drift import Drift, Level
+from steptime.judging.comparison import compare_since, compare_sweep
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import mark_notified
-from steptime.judging.judged import Judged
 from steptime.judging.judgements import accept, judge_all
-from steptime.judging.series import JudgedRun
-from steptime.recipes.models import Mode
 from steptime.recipes.node_lists import fold_nodes
 from steptime.results import schema
 from steptime.results.database import read_connection, write_transaction
@@ -187,35 +183,6 @@ def test_a_sweep_is_compared_by_the_cells_of_its_newest_run(store: Store, make_r
     assert found.took.startswith("2 cells · 2 runs · "), "of that run alone"
 
 
-def test_what_a_dag_run_took_is_of_its_own_runs(store: Store, make_result: MakeResult) -> None:
-    for dag_run_id in ("old", "new"):
-        publish(store, make_result(dag_run_id, dag_run_id=dag_run_id))
-
-    assert compare_dag_run(store, "llama31", "new").took.startswith("1 cell · 1 run · ")
-
-
-def judged_alone(make_result: MakeResult, *levels: float) -> list[Judged]:
-    """Runs of one series, each judged by those before it, without a store."""
-    runs = [
-        JudgedRun({"job_name": f"run-{number}", "nodes": "a1", "submitted_at": number}, level, "")
-        for number, level in enumerate([*LEVELS[:7], *levels])
-    ]
-    record = make_result().record
-    return judgements.judge_runs(runs, judgements.Records(lambda _: record, dict))
-
-
-def test_drift_is_looked_for_unless_a_run_is_slower_anyway(
-    make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drifts = Drift((Level("run-0", 1.0, 4), Level("run-4", 1.02, 4)))
-    monkeypatch.setattr(judgements, "find_drift", lambda *_: drifts)
-    found = {
-        levels: judged_alone(make_result, *levels)[-1].drift is not None
-        for levels in ((1.0,), (0.9,), (1.06,), (1.06, 1.06, 1.06), (1.06, 1.0, 1.0))
-    }
-    assert list(found.values()) == [True, True, False, False, True]
-
-
 @pytest.fixture
 def small_step(make_result: MakeResult) -> list[Result]:
     """Twenty usual runs and eight that are 2 % slower, each too little to stand out, with a new variable."""
@@ -310,12 +277,6 @@ def test_a_level_is_accepted_by_a_command_with_a_note(
         CliRunner().invoke(app, ["results", "accept", "run-8", "--note", " "], catch_exceptions=False)
 
 
-def test_what_is_not_judged_has_no_level_to_accept(store: Store, make_result: MakeResult) -> None:
-    publish(store, make_result("a-profile", mode=Mode.PROFILE))
-    with pytest.raises(UserError, match="run a-profile is not judged"):
-        accept(store, "a-prof", note="meant", accepted_by="somebody")
-
-
 def test_a_run_is_told_as_its_series_stood_after_it(store: Store, runs: list[Result]) -> None:
     for result in runs:
         publish(store, result)
@@ -329,11 +290,6 @@ def test_a_run_is_told_as_its_series_stood_after_it(store: Store, runs: list[Res
     assert told("run-0") == ("run-0", "insufficient history", None, 0)
     assert told("run-7") == ("run-7", "suspected", "slower", 1)
     assert told("run-9") == ("run-9", "confirmed", "slower", 1)
-
-
-def test_a_run_that_is_not_for_comparison_has_no_verdict(store: Store, make_result: MakeResult) -> None:
-    publish(store, make_result("profiled", mode=Mode.PROFILE))
-    assert judgements.judged_run(store, store.run("profiled")) is None
 
 
 def on_nodes(make_result: MakeResult, number: int, level: float, *nodes: str) -> Result:

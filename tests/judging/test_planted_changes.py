@@ -28,6 +28,7 @@ def test_what_is_planted_is_found_with_its_cause_and_date() -> None:
     assert len(wrong) <= 1, wrong
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_where_nothing_changes_hardly_anything_is_reported() -> None:
     counts = false_reports(101)

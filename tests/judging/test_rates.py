@@ -143,16 +143,19 @@ def confirmed_within(
     return confirmed / series
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("step", "confirmed"), [(0.04, 0.94), (0.06, 1.0), (0.09, 1.0)])
 def test_a_lucky_run_hides_no_slowdown(step: float, confirmed: float) -> None:
     assert confirmed_within(step, 10, lucky=True) >= confirmed - 0.02
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("step", "confirmed"), NOISY_STEPS)
 def test_steps_of_a_noisy_cell(step: float, confirmed: float) -> None:
     assert confirmed_within(step, 10, noise=0.08) == pytest.approx(confirmed, abs=0.05)
 
 
+@pytest.mark.exhaustive
 def test_a_cell_that_alternates_between_two_levels_is_rarely_called_slower() -> None:
     alternating = confirmed_within(0, 26, level=lambda rng: rng.choice([1.0, 1.04]))
     assert alternating == pytest.approx(ALTERNATING, abs=0.02)
@@ -182,8 +185,14 @@ def test_false_alarms_are_as_rare_in_sweeps_of_any_size(cells: int) -> None:
 @pytest.mark.parametrize(
     ("slower", "cells", "weeks", "confirmed"),
     [
-        *((0.02, 1, 1000, 0.14), (0.03, 1, 1000, 0.49), (0.04, 1, 1000, 0.80), (0.05, 1, 1000, 0.97)),
-        (0.05, CELLS, 1000, 0.95),
+        (0.03, 1, 1000, 0.49),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in (
+                *((0.02, 1, 1000, 0.14), (0.04, 1, 1000, 0.80), (0.05, 1, 1000, 0.97)),
+                (0.05, CELLS, 1000, 0.95),
+            )
+        ),
     ],
 )
 def test_a_slowdown_is_confirmed_in_its_first_week(
@@ -192,5 +201,6 @@ def test_a_slowdown_is_confirmed_in_its_first_week(
     assert power(slower, cells, weeks) == pytest.approx(confirmed, abs=0.03)
 
 
+@pytest.mark.exhaustive
 def test_a_slowdown_of_the_least_size_is_seen_by_four_runs_of_five() -> None:
     assert seen_at_the_least(4000) == pytest.approx(0.8, abs=0.02)

@@ -7,8 +7,7 @@ import stored
 
 from steptime.judging.comparison import compare_since
 from steptime.judging.series import JudgedRun, Series, judged_runs
-from steptime.recipes.models import Mode, Run, Window
-from steptime.results.metrics import STEADY_STEPS, steady_steps
+from steptime.recipes.models import Mode, Run
 from steptime.results.models import Result
 from steptime.results.store import Store
 
@@ -78,15 +77,6 @@ def test_a_run_is_judged_by_its_steady_steps(store: Store, make_result: MakeResu
     assert run.judged_on == "median of steps 25 to 49"
 
 
-def test_steady_steps_are_the_last_or_the_window_where_that_is_longer() -> None:
-    times = {step: 0.1 * step for step in range(50)}
-
-    assert list(steady_steps(times, Window(first=49, last=49))) == list(range(50 - STEADY_STEPS, 50))
-    assert list(steady_steps(times, Window(first=11, last=44))) == list(range(11, 45))
-    assert list(steady_steps({7: 0.1, 3: 0.2}, Window(first=7, last=7))) == [3, 7]
-    assert steady_steps({}, Window(first=7, last=7)) == {}
-
-
 def test_a_run_without_steps_is_judged_by_its_documented_number(
     store: Store, make_result: MakeResult
 ) -> None:
@@ -125,8 +115,3 @@ def test_checkpoints_are_judged_by_their_own_seconds(
     assert rows["checkpoint_save"]["step_time_over_published"] is None, "its steps are not what is judged"
     assert rows["checkpoint_load"]["judged_on"] == "checkpoint_load_s"
     assert rows["checkpoint_load"]["verdict"] == "insufficient history"
-
-
-@pytest.mark.parametrize("mode", [Mode.PROFILE, Mode.NCCL_TRACE])
-def test_profiles_and_traces_are_not_judged(mode: Mode, make_result: MakeResult) -> None:
-    assert not Series.of_run(make_result(mode=mode).run).is_judged

@@ -10,7 +10,6 @@ from contextlib import closing
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import stored
@@ -20,8 +19,7 @@ from typer.testing import Result as Shown
 from steptime.cli import app, main
 from steptime.judging.judgements import accept
 from steptime.judging.series import Series
-from steptime.judging.trend import COLUMNS, sentence, shown_range, trend
-from steptime.results.columns import of_series
+from steptime.judging.trend import COLUMNS, trend
 from steptime.results.models import Result
 from steptime.results.record import changes
 from steptime.results.report import exported
@@ -137,11 +135,6 @@ def test_a_series_is_named_by_filters_or_by_any_of_its_runs(
     assert json.loads(call(*arguments, "--format", "json").stdout)["label"] == label
 
 
-def test_without_a_name_it_is_the_series_that_ran_last(half_a_year: Store) -> None:
-    newest = half_a_year.results(mode="performance", limit=1)[0]
-    assert json.loads(call("--format", "json").stdout)["series"] == Series.of_row(newest).key
-
-
 def test_an_accepted_level_and_a_drift_are_told(
     half_a_year: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,32 +147,6 @@ def test_an_accepted_level_and_a_drift_are_told(
 
     assert "NeMo 2.8 checks gradients (ada)" in shown.stdout
     assert "insufficient history" in shown.stdout.splitlines()[0]
-
-
-def test_a_drift_is_advice_in_the_sentence() -> None:
-    rows = [
-        {"judged_s": 1.0, "level_s": level, "verdict": "unchanged", "suspicion": "", "since": None}
-        for level in (1.0, 1.05)
-    ]
-    series = Series.of_row(
-        dict.fromkeys(of_series(), "x") | {"proxy": False, "tuning": "", "gpus": 2, "mode": "performance"}
-    )
-    assert sentence(series, rows).endswith(
-        ": 1 s, unchanged, after 2 runs. "
-        "It drifts slowly, by 5.0 % since its fastest level: advice, no verdict."
-    )
-    assert sentence(series, []).endswith(": no run has a time to be judged by.")
-
-
-def test_a_narrow_terminal_hides_what_was_usual_first(
-    half_a_year: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("steptime.cli.output", "steptime.cli.comparing"):
-        monkeypatch.setattr(f"{module}.terminal_width", lambda: 80)
-    lines = call(SLOWER).stdout.splitlines()
-    assert max(map(len, lines[1:-1])) <= 80
-    assert re.match(r"\d columns hidden: .*usual from, usual to.*; --wide shows them", lines[-1])
-    assert "verdict" in "\n".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -237,33 +204,3 @@ def test_what_changed_is_what_the_records_say(make_result: Callable[..., Result]
     assert told[1:] == [
         "; ".join(changes(records[before], records[after])) for before, after in pairwise(names)
     ]
-
-
-def test_records_of_neighbours_that_were_made_alike_are_not_read(
-    half_a_year: Store, statements: list[tuple[str, Any]]
-) -> None:
-    rows = trend(half_a_year, Series.of_row(half_a_year.run(SLOWER)))
-    (read,) = [values for statement, values in statements if "job_name, records.content" in statement]
-    changed = [place for place, row in enumerate(rows) if row["changes"]]
-    assert {rows[place + one]["job_name"] for place in changed for one in (-1, 0)} <= set(read)
-    assert len([name for name in read if str(name).startswith("small-4-")]) == 2 * len(changed) < len(rows)
-
-
-def test_the_axis_has_what_is_published_if_that_is_near() -> None:
-    for seconds, published, expected in (
-        ((1.0, 1.25), None, (0.985, 1.265, False)),
-        ((1.0, 1.25), 1.125, (0.985, 1.265, True)),
-        ((1.0, 1.25), 1.375, (0.9775, 1.3975, True)),
-        ((1.0, 1.25), 0.875, (0.8525, 1.2725, True)),
-        ((1.0, 1.25), 1.5, (0.985, 1.265, False)),
-        ((1.0, 1.25), 0.75, (0.985, 1.265, False)),
-        ((1.0, 1.0), 1.01, (0.9994, 1.0106, True)),
-        ((1.0, 1.0), 1.03, (0.9988, 1.0012, False)),
-    ):
-        rows = [
-            {"judged_s": one, "low_s": None, "high_s": None, "published_step_time_s": published}
-            for one in seconds
-        ]
-        assert shown_range(rows) == pytest.approx(expected), (seconds, published)
-        rows[0] |= {"low_s": 0.5, "high_s": 2.0, "published_step_time_s": None}
-        assert shown_range([rows[0]]) == pytest.approx((0.41, 2.09, False)), "what is usual fits in, too"

@@ -458,11 +458,6 @@ def test_chains_of_several_ranks_are_told_apart() -> None:
     assert problems(log)["traceback"].message == "Python traceback: ValueError: z (and 3 more such lines)"
 
 
-def test_a_line_of_source_is_no_exception() -> None:
-    log = f"{TRACEBACK}    except ImportError: pass\nValueError: z\n"
-    assert problems(log)["traceback"].message == "Python traceback: ValueError: z"
-
-
 @pytest.mark.parametrize("gpu_type", [None, "h100", "gb200"])
 def test_advice_for_gb200_is_given_on_gb200_alone(tmp_path: Path, gpu_type: str | None) -> None:
     log = tmp_path / "log-x.out"
@@ -485,10 +480,6 @@ def test_why_comes_before_how_a_rank_ended() -> None:
         ]
     )
     assert [problem.kind for problem in log.problems] == ["not_started", "rank_failed", "no_steps"]
-
-
-def test_the_same_cause_on_many_ranks_is_named_once() -> None:
-    assert problems(f"{NCCL}\n" * 12)["nccl_timeout"].message.endswith("(and 11 more such lines)")
 
 
 @pytest.mark.parametrize("line", [line for line, _, _ in LINES if "local grad norm" not in line])
@@ -554,10 +545,3 @@ def test_a_traceback_that_a_known_cause_explains_is_not_named_again() -> None:
 
 def test_a_traceback_without_a_known_exception_is_still_named() -> None:
     assert problems("Traceback (most recent call last):\n  File x\nKeyboardInterrupt\n")["traceback"].fatal
-
-
-def test_what_is_quoted_can_be_printed() -> None:
-    text = "Traceback (most recent call last):\nValueError: \x1b[31mred\x1b]0;title\x07\udcff\n"
-    message = read_chunks([text.encode("utf-8", "surrogateescape")]).problems[0].message
-    assert message.isprintable()
-    assert "red" in message

@@ -1,12 +1,10 @@
 """Checkpoint lines in the spacings of the documents and of NeMo's releases, and what they say together."""
 
 import json
-from datetime import UTC, datetime
 
 import pytest
 from logs.line_forms import read_chunks
 
-from steptime.logs.checkpoints import read_checkpoints
 from steptime.logs.models import CheckpointTiming, Problem, TrainingLog
 from steptime.results.metrics import checkpoint_seconds
 
@@ -115,13 +113,6 @@ def test_dates_tell_the_duration_to_the_second(ended_at: str, duration_s: float 
     assert (save.blocked_s, save.duration_s) == (4.389, duration_s)
 
 
-def test_training_waits_for_all_of_a_save_that_is_not_asynchronous() -> None:
-    begun = "[2026-02-03 04:05:06] saving checkpoint at iteration 20 to /x/saved in torch_dist format"
-    ended = "[2026-02-03 04:05:16] successfully saved checkpoint from iteration 20 to /x/saved"
-    (save,) = read(begun, ended).checkpoints
-    assert (save.iteration, save.duration_s, save.blocked_s, save.asynchronous) == (20, 10.0, 10.0, False)
-
-
 def test_a_save_that_begins_is_another_than_the_one_before() -> None:
     log = read(SAVE, "saving checkpoint at iteration 60 to /x/saved in torch_dist format")
     assert [(save.iteration, save.duration_s) for save in log.checkpoints] == [(50, 4.389), (60, None)]
@@ -160,19 +151,6 @@ def test_a_megatron_log_that_resumed_lacks_no_steps() -> None:
     assert read(loaded.format(10), *steps).problems == ()
     (problem,) = read(loaded.format(8), *steps).problems
     assert (problem.kind, problem.steps) == ("missing_steps", (8, 9))
-
-
-def test_a_date_is_looked_for_shortly_before_its_text() -> None:
-    """Whatever follows: a line of garbage may be a mebibyte long."""
-    date, begun = (
-        "[2026-02-03 04:05:06] ",
-        "saving checkpoint at iteration 20 to /x/saved in torch_dist format",
-    )
-    dates = [
-        [line.numbers.get("date") for line in read_checkpoints(text.encode())]
-        for text in (date + begun + " " + "x" * 2000, date + "x" * 600 + begun)
-    ]
-    assert dates == [[datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC).timestamp()], [None]]
 
 
 def test_a_save_without_a_time_does_not_hide_the_one_before() -> None:

@@ -7,16 +7,9 @@ import pytest
 
 from steptime.errors import SystemFailure
 from steptime.mini_slurm import layout as layouts
-from steptime.mini_slurm.layout import SlurmLayout
 
 SHORT = Path("/srv/steptime")
 LONG = "a home with blanks/" + "and a very long name, " * 6
-
-
-def test_a_plain_short_home_is_used_as_it_is() -> None:
-    layout = layouts.choose(SHORT)
-    assert layout.root == SHORT / "slurm"
-    assert layouts.leads_home(SHORT, layout)
 
 
 def test_a_long_home_is_reached_by_a_short_link(tmp_path: Path) -> None:
@@ -73,16 +66,6 @@ def test_ports_are_the_same_for_a_home_unless_somebody_has_one() -> None:
     assert not set(second.by_daemon().values()) & set(first.by_daemon().values())
     assert len(set(second.by_daemon().values())) == 11
     assert max(second.by_daemon().values()) < 32768, "below the ports that the kernel hands out"
-
-
-def test_a_layout_is_kept(tmp_path: Path) -> None:
-    assert layouts.recorded(tmp_path) is None
-    layout = layouts.choose(SHORT)
-    layouts.record(tmp_path, layout)
-    assert layouts.recorded(tmp_path) == layout == SlurmLayout.model_validate_json(layout.model_dump_json())
-    (tmp_path / "slurm/cluster.json").write_text("{")
-    with pytest.raises(SystemFailure, match=r"cluster.json is damaged"):
-        layouts.recorded(tmp_path)
 
 
 def test_missing_packages_are_told_with_the_command_that_installs_them(

@@ -15,7 +15,6 @@ import pytest
 import slurm_faults
 from slurm_service import MiniSlurm
 
-from steptime.errors import SystemFailure
 from steptime.mini_slurm import daemons, processes, service
 from steptime.mini_slurm.layout import HOST_ALIAS, login_command
 
@@ -135,31 +134,6 @@ def test_plugins_are_told_to_running_nodes_kept_and_taken_back(mini_slurm: MiniS
     assert greeting() == ""
 
 
-def test_a_plugin_that_is_not_there_is_named(mini_slurm: MiniSlurm, plugin: Path) -> None:
-    plugin.unlink()
-    with pytest.raises(SystemFailure, match=r"(?s)slurmd-node\d did not start.*greeting\.so.*No such file"):
-        service.up(mini_slurm.home, quiet, plugstack=f"required {plugin} hello\n")
-
-
-def test_a_second_up_finds_it_running(mini_slurm: MiniSlurm) -> None:
-    eventually(lambda: service.status(mini_slurm.home).nodes == {"idle": 8}, "no job of before is ending")
-    before = processes.daemons(mini_slurm.layout)
-    layout, ran_already = service.up(mini_slurm.home, quiet)
-    assert (layout, ran_already) == (mini_slurm.layout, True)
-    assert processes.daemons(layout) == before
-    now = service.status(mini_slurm.home)
-    assert (now.healthy, now.problem, now.nodes) == (True, None, {"idle": 8})
-    assert now.daemons == dict.fromkeys(daemons.ALL, True)
-
-
-def test_its_database_leaves_the_temporary_tables_of_others_alone(mini_slurm: MiniSlurm) -> None:
-    """One that starts removes those in its folder for them; of several, some could not be made in /tmp."""
-    root = mini_slurm.layout.root
-    asked = ["mariadb", f"--socket={root}/run/mysql.sock", "-N", "-e", "SELECT @@tmpdir"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-    assert Path(told).is_relative_to(root)
-
-
 def test_up_starts_what_has_died_and_a_job_goes_on(mini_slurm: MiniSlurm) -> None:
     job = submit(mini_slurm, "sleep 300", "--output=/dev/null")
     eventually(lambda: "RUNNING" in accounted(mini_slurm, job), "the job runs")
@@ -180,6 +154,7 @@ def test_up_starts_what_has_died_and_a_job_goes_on(mini_slurm: MiniSlurm) -> Non
     assert booted(mini_slurm, "node1") <= before, "a daemon was started, not a node"
 
 
+@pytest.mark.exhaustive
 def test_up_after_a_power_cut_tells_slurm_that_the_nodes_were_rebooted(mini_slurm: MiniSlurm) -> None:
     """Slurm then ends the jobs of before that have run for 15 s and more."""
     submit(mini_slurm, "sleep 300", "--output=/dev/null")
@@ -201,21 +176,6 @@ def test_a_port_that_another_program_has_taken_is_left_to_it(mini_slurm: MiniSlu
     assert not set(before.by_daemon().values()) & set(mini_slurm.layout.ports.by_daemon().values())
     assert service.status(mini_slurm.home).healthy
     assert mini_slurm.ssh("sinfo", "-h", "-o", "%D", "-p", "batch").strip() == "8"
-
-
-def test_a_daemon_comes_back_alone(mini_slurm: MiniSlurm) -> None:
-    slurm_faults.stop_daemon(mini_slurm.home, "slurmdbd", kill=False)
-    assert "slurmdbd" not in processes.daemons(mini_slurm.layout)
-    slurm_faults.start_daemon(mini_slurm.home, "slurmdbd")
-    assert service.status(mini_slurm.home).healthy
-
-
-def test_a_daemon_that_cannot_start_shows_its_log(mini_slurm: MiniSlurm) -> None:
-    slurm_faults.stop_daemon(mini_slurm.home, "sshd")
-    (mini_slurm.layout.root / "etc/sshd_config").write_text("NoSuchOption yes\n")
-    with pytest.raises(SystemFailure, match=r"sshd did not start: it ended with code 255") as failure:
-        slurm_faults.start_daemon(mini_slurm.home, "sshd")
-    assert "Bad configuration option: NoSuchOption" in str(failure.value)
 
 
 def test_a_node_dies_with_its_jobs(mini_slurm: MiniSlurm) -> None:
@@ -291,6 +251,7 @@ finally:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give this test a host name and an /etc/hosts")
 def test_it_starts_where_the_host_name_is_not_127_0_0_1(tmp_path: Path) -> None:
     """Debian's installer writes 127.0.1.1, and a container has its own address; nothing listens elsewhere."""

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from steptime.cli import app, main
 from steptime.judging.comparison import compare_since
-from steptime.reporting.page import report_since, report_sweep
+from steptime.reporting.page import report_sweep
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
@@ -133,32 +133,6 @@ def test_what_jobs_wrote_is_text(
         expect(watched.page.locator(".completeness li").first).to_contain_text("<script>")
         assert watched.page.title().startswith("Step times: runs since")
         assert (watched.complaints, watched.foreign) == ([], [])
-
-
-def test_of_very_many_runs_the_newest_are_listed_in_reading_order(
-    make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("steptime.reporting.page._MOST_RUNS", 2)
-    store = Store(f"sqlite:///{tmp_path / 's.db'}")
-    for number, gpus in enumerate((1, 4, 2)):
-        at = 1e9 + number
-        publish(store, of_sweep(make_result, f"run-{number}", "new", gpus=gpus, submitted_at=at))
-
-    for found in (report_since(store, 0.0), report_sweep(store, "nightly")):
-        listed = found.answers["api/results"]
-        place = listed["columns"].index("gpus")
-        assert [row[place] for row in listed["rows"]] == [2, 4]
-        assert listed["matching"] == 3
-
-
-def test_what_was_measured_together_before_is_not_drawn(half_a_year: Store, tmp_path: Path) -> None:
-    def scaling(store: Store, since: float) -> list[Any]:
-        return list(report_since(store, since).answers["api/scaling"]["rows"])
-
-    (last,) = half_a_year.measured_together(limit=1)
-    assert scaling(half_a_year, last["submitted_at"])
-    assert not scaling(half_a_year, last["submitted_at"] + 1)
-    assert not scaling(Store(f"sqlite:///{tmp_path / 'empty.db'}"), 0.0)
 
 
 @pytest.mark.parametrize(

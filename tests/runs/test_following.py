@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from steptime.clusters.base import Job, JobState, JobStatus
-from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, Overdue
 from steptime.recipes.models import Run
 from steptime.runs import log_following
-from steptime.runs.conclusion import failed_end, unknown_end
-from steptime.runs.following import JobFollower, WaitLimits, limits_of
+from steptime.runs.following import JobFollower, WaitLimits
 from steptime.runs.log_following import LogFollower, StepFollower
 
 from .conftest import Clock
@@ -104,25 +102,6 @@ async def test_steps_come_one_by_one_with_the_time_left(watched: Watched) -> Non
     ]
 
 
-@pytest.mark.usefixtures("clock")  # a slow machine would report later
-async def test_the_time_left_is_told_where_steps_and_their_times_tell_it(watched: Watched) -> None:
-    timing = b" | train_step_timing in s: 0.5000"
-    await watched.sees(RUNNING, step_lines(0).replace(timing, b""))
-    assert watched.lines[1:] == ["step 0 of 0-19 · loss 8.4"]
-    await watched.sees(RUNNING, step_lines(18))
-    assert watched.lines == ["step 18 of 0-19 · 0.5 s · loss 8.4 · about 0 s left"]
-    await watched.sees(RUNNING, step_lines(19))
-    assert watched.lines == ["step 19 of 0-19 · 0.5 s · loss 8.4"]
-
-
-async def test_five_steps_have_lines_of_their_own_and_ten_give_the_time_left(watched: Watched) -> None:
-    await watched.sees(RUNNING, step_lines(*range(5)))
-    assert len(watched.lines[1:]) == 5
-    await watched.sees(RUNNING, step_lines(*range(5, 11), seconds=1.5))
-    # By six times and four of those before.
-    assert watched.lines == ["steps 5-10 of 0-19 · mean 1.5 s · loss 8.4 · about 10 s left"]
-
-
 async def test_a_run_of_hours_is_told_sixty_times_an_hour_and_its_end_at_once(
     watched: Watched, clock: Clock
 ) -> None:
@@ -202,13 +181,6 @@ async def test_whichever_limit_runs_out_is_told_with_its_value(a_run: Callable[.
         await runs.sees(RUNNING)
 
 
-def test_the_limits_follow_from_the_run_and_the_clusters_file(a_run: Callable[..., Run]) -> None:
-    run = a_run()
-    file = load_cluster("local").model_copy(update={"patience_h": 2, "queue_patience_h": 3})
-
-    assert limits_of(run, file) == WaitLimits(patience_s=7200, queue_s=10800, run_s=run.time_limit_s + 3600)
-
-
 @pytest.mark.parametrize("fault", ["refused", "hangs"])
 async def test_a_log_that_cannot_be_read_is_told_and_holds_nothing_up(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, fault: str
@@ -240,68 +212,6 @@ async def test_a_log_that_cannot_be_read_is_told_and_holds_nothing_up(
     told = "cannot be followed" if fault == "refused" else "is slow to come and not shown here"
     assert any(told in line for line in watched.lines), watched.lines
     assert watched.lines[-1] == "job job: failed, exit code 1"
-
-
-async def test_a_log_is_tried_again_after_growing_pauses_and_soon_once_it_could_be_read(
-    watched: Watched, clock: Clock
-) -> None:
-    read, reads = watched.cluster.read, 0
-    broken = True
-
-    async def refused(path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        nonlocal reads
-        reads += 1
-        if broken:
-            raise PermissionError("Permission denied: /d/log")
-        return await read(path, offset, limit)
-
-    watched.cluster.read = refused  # type: ignore[method-assign]
-    for number, pause in enumerate(("5 s", "10 s", "20 s", "40 s", "80 s", "3 min", "5 min", "5 min")):
-        await watched.sees(RUNNING)
-        assert f"is tried again in {pause}; the job is waited for without it: Permission" in watched.lines[-1]
-        assert reads == number + 1
-        clock.now += min(300, 5 * 2**number) - 0.5
-        await watched.sees(RUNNING)
-        assert reads == number + 1, "not before its time"
-        clock.now += 0.5
-    broken = False
-    await watched.sees(RUNNING, step_lines(0))
-    assert watched.lines[-1] == "the training's log can be followed again"
-    clock.now += 60
-    await watched.sees(RUNNING, step_lines(1))
-    assert watched.lines == ["step 1 of 0-19 · 0.5 s · loss 8.4 · about 9 s left"]
-    broken = True
-    await watched.sees(RUNNING)
-    assert "is tried again in 5 s" in watched.lines[-1]
-
-
-async def test_a_silent_cluster_is_told_ever_less_often_and_at_least_every_ten_minutes(
-    a_run: Callable[..., Run], clock: Clock
-) -> None:
-    began, told = clock.now, []
-    watched = Watched(a_run(), WaitLimits(patience_s=7200))
-    for silent_s in (*range(0, 300, 10), *range(300, 3000, 100), 3599, 4198, 4199):
-        clock.now = began + silent_s
-        before = len(watched.lines)
-        watched.follower.missed(ConnectionError("no route to host"))
-        if len(watched.lines) > before:
-            told.append(silent_s)
-    assert told == [0, 10, 20, 40, 80, 160, 400, 800, 1400, 2000, 2600, 3599, 4199]
-
-
-@pytest.mark.parametrize("status", [QUEUED, RUNNING], ids=["queued", "running"])
-async def test_a_limit_is_over_when_more_time_has_passed(
-    a_run: Callable[..., Run], clock: Clock, status: JobStatus
-) -> None:
-    limits = WaitLimits(patience_s=600, queue_s=3600, run_s=3600)
-    watched = Watched(a_run(), limits, submitted_at=clock.now)
-    assert await watched.sees(status) is None
-    clock.stepped = 3 * 3600  # no time has passed by that
-    clock.now += 3600
-    assert await watched.sees(status) is None
-    clock.now += 1
-    with pytest.raises(Overdue):
-        await watched.sees(status)
 
 
 async def test_time_in_which_a_job_is_suspended_does_not_count_as_running(
@@ -336,23 +246,6 @@ async def test_a_job_that_comes_back_to_the_queue_waits_from_then_on(
     assert await watched.sees(QUEUED) is None
 
 
-def test_the_sentence_about_an_end_has_what_is_known_of_it() -> None:
-    job = Job.model_validate({**_JOB, "submitted_at": 0})
-    killed = FAILED.model_copy(update={"exit_code": 137, "reason": "a node failed"})
-    no_code = JobStatus(state=JobState.CANCELLED)
-    assert failed_end(job, FAILED, "") == "job 'job' failed, exit code 1; its log: /d/log"
-    assert failed_end(job, killed, "out of memory") == (
-        "job 'job' failed (a node failed), exit code 137: out of memory; its log: /d/log"
-    )
-    assert failed_end(job, no_code, "") == "job 'job' was cancelled; its log: /d/log"
-    timed_out = JobStatus(state=JobState.TIMED_OUT)
-    assert failed_end(job, timed_out, "") == "job 'job' ran into its time limit; its log: /d/log"
-    assert unknown_end(job, JobStatus(state=JobState.UNKNOWN, reason="purged")) == (
-        "the cluster 'local' does not know job 'job' any more (purged): whether it succeeded is not known; "
-        "its log: /d/log"
-    )
-
-
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("size", [1 << 18, 300_000, 1_000_000, (1 << 22) + 1])
 async def test_after_a_restart_the_end_of_a_long_log_is_told_again(
@@ -377,11 +270,6 @@ async def test_after_a_restart_the_end_of_a_long_log_is_told_again(
     cluster.log += step_lines(3003)
     await follower.look(cluster)
     assert lines[-1] == "step 3003 of 0-3999 · 0.5 s · loss 8.4 · about 8 min left"
-
-
-async def test_a_log_that_is_not_long_is_told_whole(watched: Watched) -> None:
-    await watched.sees(RUNNING, b"setting up\n" * 20_000 + step_lines(0))
-    assert [line.partition(" of")[0] for line in watched.lines[1:]] == ["step 0"]
 
 
 @pytest.mark.usefixtures("clock")

@@ -15,20 +15,11 @@ from steptime.errors import LoginRefused, OutOfReach, Overdue, SubmitLimit, Syst
 from steptime.runs import conclusion, patience
 from steptime.runs.conclusion import FailureReport, find_causes, with_failed_nodes
 from steptime.runs.patience import Silence, patiently
-from steptime.waiting import duration
 
 from .conftest import Clock
 from .scripted_cluster import ScriptedCluster
 
 JOB = Job(cluster="local", name="job", job_id="1", directory="/d", log_path="/d/log", submitted_at=0)
-
-
-def test_times_are_told_in_words_that_people_take_in() -> None:
-    for seconds, words in {
-        **{0: "0 s", 99.4: "99 s", 100: "2 min", 720: "12 min", 5999: "100 min", 6000: "1.7 h"},
-        **{12_600: "3.5 h", 359_999: "100.0 h", 360_000: "4.2 days", 604_800: "7.0 days"},
-    }.items():
-        assert duration(seconds) == words
 
 
 class Gate:
@@ -178,16 +169,6 @@ def test_a_cluster_that_answers_again_is_told_once_and_its_patience_begins_anew(
     clock.now += 1
     with pytest.raises(OutOfReach, match="out of reach for 61 s"):
         silence.missed(OSError("c"))
-
-
-def test_until_when_a_cluster_is_asked_again_stays_the_same(clock: Clock) -> None:
-    """From when it last answered, at 02:46:40 of the first day of Unix time."""
-    told: list[str] = []
-    silence = Silence("local", 7200, told.append)
-    for _ in range(3):
-        clock.now += 600
-        silence.missed(OSError("no route to host"))
-    assert [line.partition(" until ")[2].partition(",")[0] for line in told] == ["01 Jan 04:46 UTC"] * 3
 
 
 @pytest.fixture

@@ -19,13 +19,6 @@ def test_steps_come_when_their_line_ends() -> None:
     assert (step.global_step, step.step_time_s) == (0, 2.693)
 
 
-def test_the_last_line_may_have_no_end() -> None:
-    follower = StepFollower()
-    follower.feed(line_forms.tqdm(0).encode())
-    (step,) = follower.finish()
-    assert isinstance(step, Step)
-
-
 @settings(deadline=None)  # other processes may keep the cores busy
 @given(st.integers(1, 500))
 def test_every_step_comes_once_whatever_the_pieces(size: int) -> None:
@@ -37,19 +30,6 @@ def test_every_step_comes_once_whatever_the_pieces(size: int) -> None:
     news = [item for at in range(0, len(log), size) for item in follower.feed(log[at : at + size])]
     assert [step.global_step for step in news if isinstance(step, Step)] == list(range(20))
     assert len(news) == 20
-
-
-def test_trouble_is_told_once_and_at_once() -> None:
-    follower = StepFollower()
-    nan = follower.feed(line_forms.nemo2(3, loss="nan").encode())
-    assert [item.kind for item in nan if isinstance(item, Problem)] == ["nan_loss"]
-    again = follower.feed(line_forms.nemo2(4, loss="nan").encode())
-    assert [type(item) for item in again] == [Step]
-    line = b"srun: error: n1: task 3: Killed\n"
-    (killed,) = follower.feed(line * 8)
-    assert isinstance(killed, Problem)
-    assert "Killed" in killed.message
-    assert follower.feed(line) == []
 
 
 def test_a_restart_is_told_and_its_steps_come_again() -> None:

@@ -1,7 +1,6 @@
 """Many triggers, one poll per interval."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,26 +42,6 @@ async def test_a_thousand_waits_share_each_poll_and_one_connection(
     assert (cluster.opened, cluster.closed) == (1, 1)
 
 
-async def test_a_poll_lets_few_waits_go_on_in_one_turn_of_the_loop(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each reads its training's log next: a thousand at once held the loop up for 120 ms of its own time."""
-    use(ScriptedCluster(DONE), monkeypatch)
-    turn, went_on = 0, Counter[int]()
-
-    async def wait(job_name: str) -> None:
-        await wait_for(job_name)
-        went_on[turn] += 1
-
-    waits = asyncio.gather(*(wait(f"job-{number}") for number in range(200)))
-    while not waits.done():
-        turn += 1
-        await asyncio.sleep(0)
-
-    assert went_on.total() == 200
-    assert max(went_on.values()) <= 20
-
-
 async def test_who_comes_during_a_poll_is_answered_by_the_next(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,38 +77,6 @@ async def test_a_failed_poll_is_told_to_everybody_and_the_next_one_opens_anew(
 
     assert status == DONE
     assert cluster.opened == cluster.closed == 2
-
-
-@pytest.mark.parametrize(
-    ("cluster_name", "answers", "pauses"),
-    [
-        ("local", [OSError()] * 12, [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60, 60]),
-        ("local", [OSError(), OSError(), RUNNING, OSError(), OSError()], [0.2, 0.4, 0.2, 0.4]),
-        ("elsewhere", [], [10, 20, 40, 60, 60]),
-    ],
-    ids=["out of reach", "back in between", "no such file"],
-)
-async def test_between_failures_lie_growing_pauses(
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cluster_name: str,
-    answers: list[JobStatus | Exception],
-    pauses: list[float],
-) -> None:
-    use(ScriptedCluster(*answers), monkeypatch)
-    slept: list[float] = []
-    sleep = asyncio.sleep
-
-    async def at_once(seconds: float) -> None:
-        slept.append(seconds)
-        for _ in range(9):  # so that who was told of a failure asks again
-            await sleep(0)
-
-    monkeypatch.setattr(asyncio, "sleep", at_once)
-    async with watch(cluster_name, no_connections) as shared:
-        for _ in range(len(answers) or 6):
-            await asyncio.gather(shared.next_status("a"), return_exceptions=True)
-    assert [seconds for seconds in slept if seconds > 0.15][: len(pauses)] == pytest.approx(pauses)
 
 
 async def test_a_cancelled_wait_leaves_the_others_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from steptime.errors import UserError
-from steptime.plug_points import MODEL_FAMILIES
 from steptime.recipes.models import (
     ModelShape,
     MoeShape,
@@ -17,7 +16,6 @@ from steptime.recipes.models import (
 )
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.staging.checking import require_trainable
-from trainer.families import FAMILIES
 
 FORMATS = "the trainer has fp32, bf16, fp8, FP8 with delayed or current scaling, and not"
 
@@ -110,10 +108,6 @@ def test_nemotron4_is_trained_in_any_image(image: str | None) -> None:
 def test_nemo_1_is_asked_for_nothing_else(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         require_trainable(planned(f"registry.example/{NEMO_1}", **asked))
-
-
-def test_the_trainer_builds_every_built_in_family() -> None:
-    assert set(FAMILIES) == set(MODEL_FAMILIES.built_in)
 
 
 def test_sizes_that_the_trainer_refuses_are_refused_before_anything_is_staged() -> None:

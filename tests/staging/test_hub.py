@@ -108,19 +108,6 @@ def test_jobs_read_the_sites_cache_offline_unless_it_wants_them_online(
         assert any(Path(cache).is_relative_to(mount.folder) for mount in config.mounts(run))
 
 
-async def test_what_needs_nothing_of_the_hub_is_left_alone(cluster: LocalCluster, tmp_path: Path) -> None:
-    config = here(tmp_path)
-    for run in (planned("nemotron-h-26.08", gpus="8"), planned("nemotron4-340b", gpus="128")):
-        await require_hub_files(cluster, config, run)
-        assert "HF_HUB_CACHE" not in job_environment(run, IN_IMAGE, config)
-
-
-def test_a_cache_has_an_absolute_path(tmp_path: Path) -> None:
-    config = here(tmp_path, HF_HOME="hf")
-    with pytest.raises(UserError, match="hub is 'hf/hub': give HF_HUB_CACHE or HF_HOME an absolute path"):
-        hub_cache(planned("kimi-k2"), config.environment, config.root)
-
-
 def test_the_command_that_fetches_is_one_line_of_shell() -> None:
     folder = '/a "b"/$(c)'
     program, option, code = shlex.split(fetch_command("openai/gpt-oss-120b", folder))

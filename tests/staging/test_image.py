@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -118,26 +117,6 @@ async def test_an_image_is_imported_under_the_documents_name_and_recorded(
     assert arguments[-2:] == ["--", pinned]
 
 
-async def test_imports_of_one_image_have_one_digest_and_files_of_their_own(
-    config: LocalConfig, programs: Path, tmp_path: Path
-) -> None:
-    """Two clusters, or one whose image was deleted: what was trained in is the same."""
-    there = Staging(config, work_dir=str(tmp_path / "there"), container="bwrap")
-    one, other = await Staging(config, container="bwrap")(), await there()
-    assert one.sha256 != other.sha256
-    assert one.digest == other.digest
-    assert Path(one.path).name == Path(other.path).name, "unpacked once for each image, not for each import"
-
-
-async def test_an_enroot_that_knows_no_digest_imports_by_the_tag(config: LocalConfig, programs: Path) -> None:
-    """Before 4.0."""
-    (programs / "fault").write_text("no digest")
-    image = await Staging(config)()
-    assert image.digest is None
-    (arguments,) = calls(programs, "import")
-    assert arguments[-2:] == ["--", URI]
-
-
 async def test_an_image_that_is_named_by_its_digest_is_imported_by_it(
     config: LocalConfig, programs: Path
 ) -> None:
@@ -159,14 +138,6 @@ async def test_a_run_is_staged_with_its_image_and_without_an_environment(
     assert (staged.image_digest, staged.image_sha256) == (record["digest"], record["sha256"])
     assert Path(staged.trainer_path, "trainer", "__main__.py").is_file()
     assert not Path(config.root, "venvs").exists()
-
-
-async def test_an_image_that_is_there_is_kept(config: LocalConfig, programs: Path) -> None:
-    first, second = Staging(config), Staging(config)
-    image = await first()
-    assert await second() == image
-    assert second.lines == [f"{image.path} is there already"]
-    assert len(calls(programs, "import")) == 1
 
 
 async def test_two_at_once_import_once_and_the_second_says_that_it_waits(
@@ -273,17 +244,6 @@ async def test_a_failed_import_says_why_and_leaves_nothing(
     assert Path((await Staging(config)()).path).exists()
 
 
-async def test_a_cluster_without_enroot_is_told_what_to_do(
-    config: LocalConfig, programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    with pytest.raises(
-        UserError, match=r"enroot is not installed on .*: install it there, or set import_in_job"
-    ):
-        await Staging(config)()
-    assert images(config) == set()
-
-
 @pytest.mark.parametrize("change", ["content", "touched", "shorter"])
 async def test_a_file_that_was_written_to_is_read_and_replaced_if_it_is_another(
     config: LocalConfig, programs: Path, change: str
@@ -318,19 +278,6 @@ def digest_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-async def test_a_file_of_another_source_is_replaced(config: LocalConfig, programs: Path) -> None:
-    """As when two registries have an image of one name, or the trainer's environment has changed."""
-    image = await Staging(config)()
-    record = Path(f"{image.path}.json")
-    record.write_text(record.read_text().replace(URI, "docker://elsewhere.org#nvidia/nemo:25.04.00"))
-    staging = Staging(config)
-    await staging()
-    assert any(
-        "of docker://elsewhere.org#nvidia/nemo:25.04.00: it is replaced" in line for line in staging.lines
-    )
-    assert json.loads(record.read_text())["source"] == URI
-
-
 def test_an_import_that_dies_before_its_record_leaves_no_earlier_record(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,16 +308,6 @@ async def test_an_image_that_was_put_there_by_hand_is_taken_and_recorded(
     assert await staging() == image._replace(digest=None)
     assert staging.lines == [f"{image.path} is there without a record: reading it"]
     assert json.loads(Path(f"{image.path}.json").read_text())["tool"] is None
-
-
-async def test_half_an_image_that_was_put_there_by_hand_is_replaced(
-    config: LocalConfig, programs: Path
-) -> None:
-    image = await Staging(config)()
-    Path(f"{image.path}.json").unlink()
-    os.truncate(image.path, 300)
-    await Staging(config)()
-    assert len(calls(programs, "import")) == 2
 
 
 async def test_a_name_that_is_none_never_reaches_the_cluster(config: LocalConfig, programs: Path) -> None:
@@ -422,17 +359,6 @@ async def test_a_job_that_failed_is_followed_by_a_fresh_one(config: LocalConfig,
     assert [name.rpartition("-")[2] for name in names] == ["1", "2"]
 
 
-async def test_a_job_that_was_cancelled_is_named(config: LocalConfig, programs: Path) -> None:
-    (programs / "gate").touch()
-    staging = Staging(config, import_in_job=True)
-    importing = asyncio.create_task(staging())
-    await staging.has_said("Creating squashfs")
-    await LocalCluster(config).cancel(staging.lines[0].split()[2])
-    with pytest.raises(SystemFailure, match=r"job stage-\w+-1 on here is cancelled"):
-        await importing
-    assert images(config) == set()
-
-
 # --- for bwrap -----------------------------------------------------------------------------------------
 
 
@@ -466,28 +392,3 @@ def test_no_place_to_mount_at_is_made_outside_of_the_image(tmp_path: Path) -> No
     _make_mount_point(image, "/data/of/all")
     assert list(outside.iterdir()) == []
     assert (image / "data/of/all").is_dir()
-
-
-async def test_what_was_half_unpacked_is_unpacked_anew(config: LocalConfig, programs: Path) -> None:
-    image = await Staging(config, container="bwrap")()
-    folder = Path(image.path)
-    half = folder.with_name(f".{folder.name}.part")
-    folder.rename(half)
-    shutil.rmtree(half / "etc")
-    half.chmod(0o500)
-    staging = Staging(config, container="bwrap")
-    assert await staging() == image
-    assert any("removing what was half unpacked" in line for line in staging.lines)
-    assert not half.exists()
-
-
-async def test_a_missing_unsquashfs_is_named(
-    config: LocalConfig, programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = await Staging(config)()
-    assert Path(image.path).exists()
-    monkeypatch.setenv("PATH", str(programs))
-    python = programs / "python3"
-    python.symlink_to(sys.executable)
-    with pytest.raises(UserError, match=r"unsquashfs is not installed on .*: install squashfs-tools there"):
-        await Staging(config, container="bwrap")()

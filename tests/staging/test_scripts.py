@@ -57,24 +57,6 @@ async def test_a_job_that_another_submits_after_ones_look_is_shared_too(
     assert len(list(Path(config.root, "staging", "jobs").iterdir())) == 1
 
 
-async def test_the_last_line_of_a_job_counts_without_a_line_end(config: LocalConfig, tmp_path: Path) -> None:
-    """It is the reason of a failure."""
-    script, reported = tmp_path / "fails.py", Reported()
-    script.write_text("import sys\nprint('begun')\nprint('failed: the disk is full', end='')\nsys.exit(1)\n")
-    config = config.model_copy(update={"poll_interval_s": 0.05})
-    end = await run_script(
-        LocalCluster(config),
-        config,
-        PurePosixPath(script),
-        [],
-        in_job=True,
-        job_options=(),
-        report=reported.lines.append,
-    )
-    assert (end.exit_code, end.last_lines[-2:]) == (1, ("begun", "failed: the disk is full"))
-    assert reported.lines[-1] == "failed: the disk is full"
-
-
 async def test_a_job_that_its_cluster_failed_is_no_success(
     config: LocalConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,21 +1,16 @@
 """What upstream's launch scripts set, as recorded: whole, and with what is known of them in it."""
 
 import csv
-import enum
 import functools
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-import pytest
 from printed_tables import by_name
 
 from steptime.recipes.workloads import load_workload
 
-from .in_nemo import plain
-from .record_settings import MIXTURES, TABLE, launched, modes_of
-from .releases import OF_MIXTURES, RELEASES, Release
-from .settings_record import Flat, condensed, load, row_of, settings_of
+from .record_settings import MIXTURES, TABLE
+from .releases import OF_MIXTURES, RELEASES
+from .settings_record import Flat, load, row_of, settings_of
 
 MIB = 2**20
 
@@ -225,95 +220,3 @@ def test_a_mode_has_what_it_changes_alone() -> None:
     assert "optimizer.use_precision_aware_optimizer" not in save_changes
     settings = recorded(row)
     assert all(settings.get(key, ...) != value for key, value in (load_changes | save_changes).items())
-
-
-def test_rows_come_back_from_the_record_as_they_went_in() -> None:
-    made = {}
-    for size, gpus in (("8b", "8"), ("8b", "16"), ("70b", "64")):
-        for dtype in ("bf16", "fp8"):
-            row = row_of(
-                {
-                    "size": size,
-                    "layers": "4",
-                    "dtype": dtype,
-                    "gpu_type": "h100",
-                    "scaling": "weak",
-                    "gpus": gpus,
-                }
-            )
-            made[row] = {
-                "everywhere": None,
-                "by size": size,
-                "batch": int(gpus),
-                "one and true": dtype == "fp8" or 1,
-            }
-            if dtype == "fp8":
-                made[row]["fp8 alone"] = [1, 2]
-    kept = condensed(made)
-    assert kept["settings"] == {"everywhere": None}
-    assert {row: settings_of(kept, dict(row)) for row in made} == made
-    assert all(
-        type(settings_of(kept, dict(row))["one and true"]) is type(made[row]["one and true"]) for row in made
-    )
-
-
-def test_settings_that_no_column_decides_are_refused() -> None:
-    row = dict.fromkeys(("size", "layers", "dtype", "gpu_type", "scaling", "gpus"), "1")
-    one, other = row_of(row), (*row_of(row), ("node", "2"))
-    with pytest.raises(ValueError, match=r"two rows with equal size, .* have other values of key"):
-        condensed({one: {"key": 1}, other: {"key": 2}})
-
-
-def test_launch_scripts_run_with_a_stand_in_for_what_they_start(tmp_path: Path) -> None:
-    scripts = tmp_path / "scripts"
-    scripts.mkdir()
-    (scripts / "launch.sh").write_text(
-        'set -eu\nexport OWN="two words"\n'
-        'cd "$STAGE_PATH/NeMo"\nif [[ -n "${ENABLE_PROFILE-}" ]]; then MORE=--profile; fi\n'
-        'python3 -m module --dtype $DTYPE --gpus "$JOB_TOTAL_GPUS" ${MORE-}\n'
-    )
-    release = Release(
-        workload="made-up",
-        tag="v1",
-        folder="scripts",
-        ask=lambda row, work: {"STAGE_PATH": work, "MODEL_SIZE": row["size"]},
-    )
-    row = {"size": "8b", "dtype": "fp8", "gpus": "16"}
-    assert modes_of(scripts) == ["performance", "profile"]
-    start = launched(release, row, "performance", scripts, tmp_path / "work")
-    assert start["arguments"][1:] == ["-m", "module", "--dtype", "fp8", "--gpus", "16"]
-    assert start["exported"] == {"OWN": "two words"}
-    assert start["environment"]["MODEL_SIZE"] == "8b"
-    assert launched(release, row, "profile", scripts, tmp_path / "work")["arguments"][-1] == "--profile"
-    (scripts / "launch.sh").write_text("echo no such model >&2; exit 3\n")
-    with pytest.raises(ChildProcessError, match=r"v1:scripts/launch.sh failed for .*no such model"):
-        launched(release, row, "performance", scripts, tmp_path / "work")
-
-
-def test_a_commit_that_setup_does_not_pin_is_refused() -> None:
-    release = next(each for each in RELEASES if each.workload == "nemotron-h-25.05")
-    pins = [f'export {name}_COMMIT="{commit}"' for name, commit in vars(release.packages["h100"]).items()]
-    release.check_pins("\n".join(pins))
-    with pytest.raises(ValueError, match=r"v25.05.05:nemotronh does not pin f3c3ac22"):
-        release.check_pins("\n".join(pins[:2]))
-
-
-def test_values_are_recorded_by_name_where_they_are_objects() -> None:
-    class Backend(enum.Enum):
-        auto = 5
-
-    values = [
-        None,
-        True,
-        1,
-        1e-5,
-        "te",
-        (1, 2),
-        {"a": Backend.auto},
-        Path("/x"),
-        row_of,
-        functools.partial(row_of, {}),
-    ]
-    assert json.loads(json.dumps(plain(values))) == [
-        *(None, True, 1, 1e-5, "te", [1, 2], {"a": "Backend.auto"}, "/x", "row_of", "row_of")
-    ]
