@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browser import Watched, watched_page
+from browser import watched_page
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, expect
 from web.framed import RUNS, column, ending, opened
@@ -78,35 +78,12 @@ def test_a_run_is_laid_beside_another(page: Page, publish: Publish) -> None:
     expect(frame.locator("#overlay")).to_have_count(0)
 
 
-def test_a_run_that_is_not_there_to_be_compared_is_told(watched: Watched, publish: Publish) -> None:
-    publish("usual")
-    frame = opened(watched.page, f"{RUNS}&run=usual&with=no-such")
-    expect(frame.locator("#beside")).to_contain_text("there is no run 'no-such'")
-    watched.complaints.clear()  # Chromium's, of the answer 404
-
-
 @pytest.mark.usefixtures("sweep")
 def test_a_link_to_a_log_asks_airflows_router(page: Page) -> None:
     frame = opened(page)
     frame.locator("tr[data-job=run-2]").get_by_role("link", name="Log").click()
     page.wait_for_function("document.title.startsWith('routed')")
     assert page.title() == "routed to /dags/llama31/runs/new/tasks/wait/mapped/1"
-
-
-@pytest.mark.usefixtures("sweep")
-def test_a_link_to_a_log_works_where_no_router_answers(page: Page) -> None:
-    frame = opened(page, f"{RUNS}&routed=false")
-    frame.locator("tr[data-job=run-2]").get_by_role("link", name="Log").click()
-    page.wait_for_function("document.title === 'dags/llama31/runs/new/tasks/wait/mapped/1'")
-
-
-@pytest.mark.usefixtures("sweep")
-def test_a_link_opens_in_a_new_tab_with_the_usual_key(page: Page) -> None:
-    frame = opened(page)
-    with page.expect_popup() as popup:
-        frame.locator("tr[data-job=run-2]").get_by_role("link", name="Log").click(modifiers=["Control"])
-    popup.value.wait_for_url("**/tasks/wait/mapped/1")
-    expect(frame.locator("#listing")).to_be_visible()
 
 
 @pytest.mark.usefixtures("sweep")

@@ -22,7 +22,7 @@ PAGES = {
 """Addresses, how high each is drawn, and what is there once it is."""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.exhaustive)])
 def test_the_pages_of_half_a_year_can_be_kept(
     browser: Browser, site: str, half_year: Stores, tmp_path: Path, scheme: str
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 import stored
 from browser import Watched
 from playwright.sync_api import Error, Page, Request, Route, expect
-from sixty_cells import BELOW, LAST, STEP, SWEEP_DAG, Made, cells
+from sixty_cells import BELOW, LAST, STEP, SWEEP_DAG, cells
 from web.framed import RUNS, TAB, column, ending, number, opened
 
 from steptime.clusters.base import JobState
@@ -66,13 +66,6 @@ def test_runs_stand_below_their_dag_run_latest_first(page: Page) -> None:
     expect(frame.locator("#summary")).to_have_text("6 runs")
 
 
-@pytest.mark.usefixtures("sweep")
-def test_a_dag_runs_tab_has_its_runs_only(page: Page) -> None:
-    frame = opened(page, TAB)
-    expect(frame.locator(".totals")).to_contain_text("5 runs")
-    expect(frame.locator("tr.group")).to_have_count(0)
-
-
 @pytest.fixture
 def weekly_sweep(store: Store, make_result: Callable[..., Result], auth_manager: AuthManager) -> None:
     """Two months of a sweep of two cells, which the user may read; the last run of one is slower."""
@@ -121,29 +114,6 @@ def test_cells_of_a_sweep_stand_below_it_with_what_they_took(page: Page) -> None
     frame.get_by_role("link", name="week-8").click()
     page.wait_for_function("document.title.startsWith('routed')")
     assert page.title() == "routed to /dags/scaling_sweep/runs/week-8"
-
-
-@pytest.mark.usefixtures("weekly_sweep")
-def test_runs_are_selected_by_their_sweep(
-    page: Page, store: Store, make_result: Callable[..., Result]
-) -> None:
-    made_by = make_result("x").submitted.made_by.model_copy(update={"sweep": "hourly"})
-    stored.write(store, make_result("of-another", made_by=made_by))
-    frame = opened(page)
-    frame.locator("#filter-sweep").select_option("hourly")
-    expect(frame.locator("#summary")).to_have_text("1 of 19 runs")
-    expect(page).to_have_url(ending("?view=runs&sweep=hourly"))
-
-
-@pytest.mark.usefixtures("sweep")
-def test_what_all_runs_share_is_said_once(page: Page) -> None:
-    frame = opened(page)
-    shared = frame.locator(".shared").inner_text()
-    for words in ("llama3.1-25.04", "cpu", "weak", "local", "valid"):
-        assert words in shared
-    headings = frame.locator("thead").inner_text()
-    assert "Workload" not in headings
-    assert "Ranks" in headings
 
 
 @pytest.mark.usefixtures("sweep")
@@ -211,21 +181,6 @@ def test_filters_are_kept_in_the_address(page: Page) -> None:
 
 
 @pytest.mark.usefixtures("sweep")
-def test_filters_come_back_from_the_address(page: Page) -> None:
-    page.goto("/steptime/?view=runs&gpus=2&mode=performance&unknown=1&size=")
-    expect(page.locator("#summary")).to_have_text("2 of 6 runs")
-    expect(page.locator("#filter-gpus")).to_have_value("2")
-
-
-@pytest.mark.usefixtures("sweep")
-def test_columns_without_values_are_left_out(page: Page) -> None:
-    frame = opened(page)
-    expect(frame.locator("th[data-key=checkpoint_save_s]")).to_have_count(1)
-    frame.locator("#filter-mode").select_option(label="performance")
-    expect(frame.locator("th[data-key=checkpoint_save_s]")).to_have_count(0)
-
-
-@pytest.mark.usefixtures("sweep")
 def test_the_tab_of_a_dag_run_shows_the_measured_points(page: Page, store: Store) -> None:
     frame = opened(page, TAB)
     means = {row["job_name"]: row["step_time_mean_s"] for row in store.results()}
@@ -238,13 +193,6 @@ def test_the_tab_of_a_dag_run_shows_the_measured_points(page: Page, store: Store
         "canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size"
     )
     assert colours > 10
-
-
-@pytest.mark.usefixtures("sweep")
-def test_runs_of_several_dag_runs_are_in_no_chart(page: Page) -> None:
-    frame = opened(page)
-    expect(frame.locator("tr[data-job]")).to_have_count(6)
-    expect(frame.locator("#charts")).to_be_hidden()
 
 
 @pytest.mark.usefixtures("half_year")
@@ -269,15 +217,6 @@ def test_the_tab_of_a_sweep_has_a_chart_for_each_model_with_the_published_step_t
     assert (marks[BELOW], marks[STEP]) == ("below", "passes")
 
 
-@pytest.mark.usefixtures("half_year")
-def test_runs_are_marked_by_their_publication(page: Page) -> None:
-    newest = Made(BELOW, LAST, 0, 1, ()).job_name
-    frame = opened(page, f"{RUNS}&size=8b&gpus=32&dtype=fp8&run={newest}")
-    expect(frame.locator("#detail-title .publication")).to_contain_text("below")
-    page.keyboard.press("Escape")
-    expect(frame.locator(f"tr[data-job='{newest}']")).to_contain_text("below")
-
-
 def test_a_rejected_run_is_listed_with_its_reason_and_drawn_nowhere(page: Page, publish: Publish) -> None:
     failed = Check(name="loss_finite", passed=False, message="Step 3 has no finite loss.")
     publish("bad", verdict=Verdict(checks=(failed,)))
@@ -285,14 +224,6 @@ def test_a_rejected_run_is_listed_with_its_reason_and_drawn_nowhere(page: Page, 
     expect(frame.locator("#summary")).to_have_text("1 run, 1 rejected")
     expect(frame.locator("td.note")).to_have_text("Step 3 has no finite loss.")
     expect(frame.locator("#charts")).to_be_hidden()
-
-
-def test_a_run_that_counts_with_a_warning_says_so(page: Page, publish: Publish) -> None:
-    noisy = Check(name="steady", passed=False, severity="warning", message="The steps vary by 40 %.")
-    publish("noisy", verdict=Verdict(checks=(noisy,)))
-    frame = opened(page)
-    expect(frame.locator(".shared .warned")).to_have_text("valid")
-    expect(frame.locator("td.note")).to_have_text("The steps vary by 40 %.")
 
 
 def test_hostile_values_are_shown_as_text(
@@ -356,11 +287,6 @@ def test_an_empty_store_says_what_to_do(page: Page) -> None:
     expect(frame.locator("#csv")).to_be_hidden()
 
 
-def test_a_dag_run_without_results_says_so(page: Page) -> None:
-    frame = opened(page, TAB)
-    expect(frame.locator("#message")).to_contain_text("This DAG run has no results yet")
-
-
 FAILED_RUN = "**/api/v2/dags/llama31/dagRuns/new"
 FAILED_TASKS = f"{FAILED_RUN}/taskInstances?state=failed&order_by=end_date&limit=1"
 FAILURE = f"{FAILED_RUN}/taskInstances/check_params/xcomEntries/failure?map_index=-1"
@@ -390,15 +316,6 @@ def test_a_dag_run_that_ended_without_results_says_why(
     expect(frame.locator("#message")).to_have_text(f"Ended without results{why}")
     expect(frame.locator("#summary")).to_be_empty()
     watched.complaints.clear()  # Chromium's, of an answer 404
-
-
-def test_why_a_dag_run_has_no_results_comes_when_it_ends(page: Page) -> None:
-    frame = opened(page, TAB)
-    expect(frame.locator("#message")).to_contain_text("This DAG run has no results yet")
-    page.route(FAILED_RUN, answering({"state": "failed"}))
-    page.route(FAILED_TASKS, answering({"task_instances": []}))
-    frame.locator("#refresh").click()
-    expect(frame.locator("#message")).to_have_text("Ended without results.")
 
 
 def test_ten_thousand_runs_are_made_as_people_scroll(page: Page, store: Store, publish: Publish) -> None:

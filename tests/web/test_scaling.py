@@ -151,9 +151,3 @@ def test_a_scale_alone_is_drawn_relative_to_an_earlier_run(
         "1 model; lowest efficiency 80.0 % (tiny·fp32·2) in llama31/new."
     )
     assert frame.locator("#scaling-0").evaluate(LINES) == [[[2, 80]]]
-
-
-def test_without_several_scales_it_says_what_to_do(page: Page, publish: Callable[..., Result]) -> None:
-    publish("alone")
-    frame = opened(page, f"{NAVIGATION}?view=scaling")
-    expect(frame.locator("#message")).to_contain_text("steptime run llama3.1 --gpus 1,2 --wait")

@@ -127,12 +127,6 @@ def test_failed_attempts_are_marked_and_nothing_is_drawn_where_nothing_ran(
     assert "transparent" in colours
 
 
-def test_an_unknown_series_is_told(watched: Watched) -> None:
-    frame = opened(watched.page, f"{NAVIGATION}?view=trend&series=none")
-    expect(frame.locator("#message")).to_contain_text("there is no run 'none'")
-    watched.complaints.clear()  # Chromium's, of the answer 404
-
-
 def test_a_drift_and_an_accepted_level_are_marked(
     page: Page, publish: Callable[..., Result], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,15 +115,6 @@ def test_a_note_is_written_on_an_incident(page: Page) -> None:
     expect(card.locator(".note")).to_contain_text("ticket 4711 (")
 
 
-def test_another_time_is_chosen_and_stays_in_the_address(page: Page) -> None:
-    frame = opened(page, NAVIGATION)
-    frame.locator("#period").select_option("1")
-    expect(frame.locator(".totals")).to_contain_text("60 cells · ")
-    expect(page).to_have_url(ending(f"{NAVIGATION}?days=1"))
-    page.reload()
-    expect(frame.locator("#period")).to_have_value("1")
-
-
 def test_the_views_are_reached_by_keyboard_and_left_by_the_browsers_button(page: Page) -> None:
     frame = opened(page, NAVIGATION)
     runs = frame.get_by_role("link", name="Runs", exact=True)
@@ -157,11 +148,3 @@ def test_a_cell_that_failed_leads_to_its_run_and_its_trend_says_so(
     frame = opened(page, f"{NAVIGATION}?view=trend&series=failed")
     expect(frame.locator("#summary")).to_contain_text(f"; since then it failed: {cause}.")
     expect(frame.locator("#summary")).to_contain_text(", unchanged until ")
-
-
-def test_a_store_without_runs_says_what_to_do(
-    page: Page, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
-    frame = opened(page, NAVIGATION)
-    expect(frame.locator("#message")).to_contain_text("steptime run llama3.1 --wait")
