@@ -14,12 +14,10 @@ import sqlalchemy
 import stored
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from end_to_end.driving import wait_until
-from filelock import FileLock
 
 from steptime.errors import StoreUnavailable, SystemFailure, UserError
-from steptime.results import database, migrations, schema
+from steptime.results import database, schema
 from steptime.results.models import Result
 from steptime.results.store import Store
 
@@ -51,12 +49,6 @@ def keys_of(table: sqlalchemy.Table) -> list[tuple[object, ...]]:
         for key in table.foreign_key_constraints
     ]
     return [*primary, *sorted(foreign, key=str)]
-
-
-def test_the_newest_migration_is_the_revision_that_stores_need() -> None:
-    scripts = ScriptDirectory(str(Path(str(migrations.__file__)).parent))
-
-    assert scripts.get_heads() == [database.REVISION]
 
 
 @pytest.mark.parametrize("revision", ["0000", "0019"])
@@ -99,9 +91,6 @@ def test_a_failed_migration_leaves_no_table(
     [
         ("nonsense", "is no database address"),
         ("mysql://host/db", "a database of kind 'mysql'"),
-        ("sqlite://", "names no file, so results would be lost"),
-        ("sqlite:///", "names no file"),
-        ("sqlite:///:memory:", "names no file"),
         ("sqlite:///results.db", "write the whole path"),
     ],
 )
@@ -137,40 +126,6 @@ def test_a_locked_store_is_a_failure_of_the_system(
         assert len(store.results()) == 1, "reading goes on beside a writer"
         database.close_engines()
         assert len(store.results()) == 1, "and begins beside one"
-
-
-def test_a_writer_is_waited_for_for_half_a_minute(tmp_path: Path) -> None:
-    with database.read_connection(f"sqlite:///{tmp_path / 's.db'}") as connection:
-        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30_000
-        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal", "readers do not wait"
-
-
-def test_the_revision_of_a_store_is_asked_for_once_a_process(
-    tmp_path: Path, statements: list[tuple[str, Any]]
-) -> None:
-    store = Store(f"sqlite:///{tmp_path / 's.db'}")
-    store.results()
-    statements.clear()
-    store.results()
-    assert [statement.split()[0] for statement, _ in statements] == ["BEGIN", "SELECT"]
-
-
-def test_an_address_with_options_names_its_file(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 's.db'}?timeout=9"
-    assert not database.exists(url)
-    Store(url).results()
-    assert database.exists(url)
-
-
-def test_whoever_changes_the_schema_is_not_waited_for_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "_WAIT_S", 0.1)
-    with (
-        FileLock(tmp_path / ".s.db.lock"),
-        pytest.raises(SystemFailure, match=r"another process has been writing to it for long: try again"),
-    ):
-        Store(f"sqlite:///{tmp_path / 's.db'}").results()
 
 
 def test_no_file_of_a_store_stays_open_after_its_use(tmp_path: Path, make_result: MakeResult) -> None:
@@ -220,10 +175,6 @@ def test_a_server_that_never_answers_is_given_up(
     assert waits == [2]
 
 
-def test_an_address_without_the_databases_name_is_one_of_postgresql() -> None:
-    assert Store("postgresql://").exists()
-
-
 def test_what_belongs_to_a_run_goes_with_it(store_url: str, make_result: MakeResult) -> None:
     stored.write(Store(store_url), make_result())
     belonging = [table for table in schema.metadata.sorted_tables if "run_id" in table.c]
@@ -259,29 +210,3 @@ def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
 
     with pytest.raises(SystemFailure, match=r"file is not a database.*move the file away"):
         Store(f"sqlite:///{tmp_path / 'notes.db'}").results()
-
-
-def test_each_failure_says_what_to_do(tmp_path: Path) -> None:
-    """As SQLite, psycopg and the system word them; what nobody has thought of has advice, too."""
-    to_do = {
-        sqlite3.OperationalError("database is locked"): "another process",
-        sqlite3.OperationalError("database or disk is full"): "free some space",
-        OSError(28, "No space left on device"): "free some space",
-        sqlite3.OperationalError(
-            "attempt to write a readonly database"
-        ): "make the file and its folder writable",
-        sqlite3.OperationalError("unable to open database file"): "make its folder readable and writable",
-        sqlite3.DatabaseError("file is not a database"): "move the file away, or name another",
-        PermissionError(13, "Permission denied"): "make its folder readable and writable",
-        OSError("failed to resolve host 'db': Name or service not known"): "check that PostgreSQL runs",
-        OSError("connection to server at 'db' failed"): "check that PostgreSQL runs",
-        sqlite3.DatabaseError("malformed"): "check the database and its disk",
-    }
-    for error, advice in to_do.items():
-        raised = sqlalchemy.exc.DBAPIError(None, None, error) if isinstance(error, sqlite3.Error) else error
-        with (
-            pytest.raises(SystemFailure) as failure,
-            database.read_connection(f"sqlite:///{tmp_path / 's.db'}"),
-        ):
-            raise raised
-        assert f"({error}): {advice}" in str(failure.value)

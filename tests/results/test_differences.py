@@ -62,11 +62,8 @@ def test_what_does_not_change_how_a_run_ran_is_no_event(make_result: MakeResult)
     [
         (["n1", "n2"], ["n1", "n2"], []),
         (["n1", "n2"], ["n2", "n1"], ["nodes n1, n2 → n2, n1"]),
-        ([], ["n1"], ["nodes none → n1"]),
-        (["n1", "n2"], ["n1", "n2", "n3", "n4"], ["nodes n1, n2 → n1, n2, n3, n4"]),
         (["n1", "n2", "n3", "n4", "n5"], ["n5", "n6", "n7", "n8", "n9"], ["nodes: 4 of 5 are others"]),
         (["n1", "n2", "n3", "n4", "n5"], ["n5", "n4", "n3", "n2", "n1"], ["nodes: in another order"]),
-        (["n1", "n2", "n3", "n4", "n5"], ["n6"], ["nodes: 1 of 1 are others"]),
     ],
 )
 def test_of_many_nodes_it_says_how_many_are_others(
@@ -82,15 +79,6 @@ def test_a_variable_differs_once_by_its_own_name(make_result: MakeResult) -> Non
     assert changes(json.dumps(one), json.dumps(other)) == []
     other["provenance"] = one["provenance"] | {"environment": {"NCCL_ALGO": "Ring"}}
     assert "NCCL_ALGO none → Ring" in changes(json.dumps(one), json.dumps(other))
-
-
-def test_a_hash_is_told_by_its_beginning_and_a_long_text_whole(make_result: MakeResult) -> None:
-    one, other = (json.loads(make_result().record) for _ in range(2))
-    image = "registry.example/a-folder/of-another/image:26.02"
-    one["provenance"]["staged"] |= {"image": None, "image_digest": "sha256:" + "0a" * 32}
-    other["provenance"]["staged"] |= {"image": image, "image_digest": "sha256:" + "b1" * 32}
-    told = [f"image none → {image}", "image digest 0a0a0a0a0a0a → b1b1b1b1b1b1"]
-    assert changes(json.dumps(one), json.dumps(other)) == told
 
 
 def test_runs_made_alike_share_a_hash_on_whatever_nodes(make_result: MakeResult) -> None:

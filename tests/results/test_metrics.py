@@ -9,18 +9,14 @@ from printed_tables import timed_rows
 from steptime.errors import UserError
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
 from steptime.recipes.flops import model_flops
-from steptime.recipes.gpus import Peak
 from steptime.recipes.models import Mode, Recipe, Run, Window
-from steptime.recipes.published import PerformanceRow, load_reference, published_performance
+from steptime.recipes.published import load_reference, published_performance
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.results.metrics import (
-    days_per_1t_tokens,
-    gpu_hours,
     measure,
     measure_window,
     steady_numbers,
     throughput,
-    tokens_per_s,
 )
 
 TIMED = timed_rows()
@@ -32,27 +28,19 @@ PUBLISHED = {
 }
 """The recipe of every published step time, as planned from the workload files."""
 
-each_published_row = pytest.mark.parametrize(
-    "row", TIMED, ids=lambda row: f"{row.document}·{row.size}·{row.dtype}·{row.gpus}"
-)
 
-
-@each_published_row
-def test_tokens_per_s_and_days_are_the_printed_ones(row: PerformanceRow) -> None:
-    rates = throughput(PUBLISHED[row], row.step_time_s)
-    assert round(rates.tokens_per_s) == row.tokens_per_s
-    assert rates.tokens_per_s_per_gpu == rates.tokens_per_s / row.gpus
-    if row.days_per_1t_tokens is not None:
-        decimals = load_reference(row.document).decimals.days_per_1t_tokens
-        assert round(rates.days_per_1t_tokens, decimals) == row.days_per_1t_tokens
-
-
-@each_published_row
-def test_mfu_is_the_printed_one_as_published(row: PerformanceRow) -> None:
-    rates = throughput(PUBLISHED[row], row.step_time_s, as_published=True)
-    assert rates.mfu_percent is not None
-    decimals = load_reference(row.document).decimals.mfu_percent
-    assert round(rates.mfu_percent, decimals) == row.mfu_percent
+def test_the_numbers_of_every_published_row_are_the_printed_ones() -> None:
+    for row in TIMED:
+        decimals = load_reference(row.document).decimals
+        rates = throughput(PUBLISHED[row], row.step_time_s)
+        assert round(rates.tokens_per_s) == row.tokens_per_s, row
+        assert rates.tokens_per_s_per_gpu == rates.tokens_per_s / row.gpus
+        if row.days_per_1t_tokens is not None:
+            days = round(rates.days_per_1t_tokens, decimals.days_per_1t_tokens)
+            assert days == row.days_per_1t_tokens, row
+        published = throughput(PUBLISHED[row], row.step_time_s, as_published=True)
+        assert published.mfu_percent is not None
+        assert round(published.mfu_percent, decimals.mfu_percent) == row.mfu_percent, row
 
 
 def test_mfu_by_the_printed_constants_differs_only_in_the_llama_document() -> None:
@@ -82,27 +70,10 @@ def test_the_documents_worked_examples_of_mfu(
     assert rates.flops_source == f"as stated by {cell[0]}"
 
 
-def test_the_documents_worked_example_of_tokens() -> None:
-    rate = tokens_per_s(4096, 256, 2.693)
-    assert round(rate) == 389_371
-    assert round(days_per_1t_tokens(rate), 1) == 29.7
-
-
 @pytest.mark.parametrize("step_time_s", [0, -1.5, math.nan, math.inf])
 def test_a_step_time_that_cannot_be_is_refused(step_time_s: float) -> None:
     with pytest.raises(UserError, match="must be a positive number of seconds"):
         throughput(_recipe("llama3.1-25.04", "8b", "bf16", 8), step_time_s)
-
-
-def test_a_step_time_that_gives_no_finite_rate_is_refused() -> None:
-    with pytest.raises(UserError, match=r"a step time of 4.94066e-324 s at a peak of 989.* is out of range"):
-        throughput(_recipe("llama3.1-25.04", "8b", "bf16", 8), 5e-324)
-
-
-def test_of_a_workload_that_no_document_publishes_there_is_nothing_as_published() -> None:
-    recipe = _recipe("llama3.1-25.04", "8b", "bf16", 8).model_copy(update={"workload": "acme-1.0"})
-    assert throughput(recipe, 12.27, as_published=True) == throughput(recipe, 12.27)
-    assert throughput(recipe, 12.27).published_step_time_s is None
 
 
 def test_where_a_document_takes_what_is_logged_a_result_has_the_mfu_of_that() -> None:
@@ -118,14 +89,6 @@ def test_where_a_document_takes_what_is_logged_a_result_has_the_mfu_of_that() ->
     assert measured.mfu_percent == pytest.approx(15)
     assert (measured.flops_per_sample, measured.flops_source) == (None, "the TFLOPS that a run logs")
     assert measure(run, log).mfu_percent is None, "nobody knows"
-
-
-def test_another_peak_is_named() -> None:
-    peak = Peak(tflops=1978, source="twice the data sheet")
-    recipe = _recipe("llama3.1-25.04", "8b", "bf16", 8)
-    rates, usual = throughput(recipe, 12.27, peak=peak), throughput(recipe, 12.27)
-    assert rates.peak_source == "twice the data sheet"
-    assert usual.mfu_percent == pytest.approx(2 * (rates.mfu_percent or 0))
 
 
 def test_a_run_is_measured_over_its_window_only() -> None:
@@ -153,11 +116,6 @@ def test_wall_times_are_of_the_window_where_they_were_logged() -> None:
     timed = [replace(step, wall_time_s=wall) for step, wall in zip(log.steps, walls, strict=True)]
     assert measure(run, log.model_copy(update={"steps": tuple(timed)})).wall_time_median_s == 2.2
     assert measure(run, log).wall_time_median_s is None
-
-
-def test_one_step_has_no_standard_deviation() -> None:
-    measurement = measure(_run(window=Window(first=2, last=2)), _log([5.0, 4.0, 3.0]))
-    assert (measurement.step_time_mean_s, measurement.step_time_std_s) == (3.0, None)
 
 
 def test_without_a_measured_peak_there_is_no_mfu() -> None:
@@ -191,12 +149,6 @@ def test_checkpoint_times_are_the_last_of_their_kind() -> None:
     assert measurement.checkpoint_load_s == 9.7
 
 
-def test_the_trainers_own_tflops_are_averaged_where_it_logs_them() -> None:
-    steps = tuple(Step(global_step=step, step_time_s=1.0, tflops_per_gpu=500.0 + step) for step in range(4))
-    log = _log([]).model_copy(update={"steps": steps})
-    assert measure(_run(window=Window(first=1, last=3)), log).tflops_per_gpu_logged == 502.0
-
-
 @pytest.mark.parametrize(
     ("step_times", "window", "sentence"),
     [
@@ -206,15 +158,12 @@ def test_the_trainers_own_tflops_are_averaged_where_it_logs_them() -> None:
             "run.out has no step time in the window 10:19: global steps 10 to 19 are missing; "
             "the log has steps 0 to 7.",
         ),
-        ([1.0] * 3, Window(first=9, last=9), "global step 9 is missing; the log has steps 0 to 2."),
         ([], Window(first=0, last=1), "global steps 0 to 1 are missing, as is every other step."),
         (
             [1.0, math.nan],
             Window(first=0, last=1),
             "the step time of global step 1 is nan s, which cannot be.",
         ),
-        ([1.0, 0.0], Window(first=0, last=1), "the step time of global step 1 is 0.0 s, which cannot be."),
-        ([math.inf], Window(first=0, last=0), "the step time of global step 0 is inf s, which cannot be."),
     ],
 )
 def test_a_window_without_usable_steps_is_refused(
@@ -223,13 +172,6 @@ def test_a_window_without_usable_steps_is_refused(
     with pytest.raises(UserError) as error:
         measure(_run(window=window), _log(step_times))
     assert sentence in str(error.value)
-
-
-def test_steps_without_a_time_count_as_missing() -> None:
-    log = _log([]).model_copy(update={"steps": (Step(global_step=0), Step(global_step=1, step_time_s=2.0))})
-    assert measure(_run(window=Window(first=0, last=1)), log).steps_in_window == 1
-    with pytest.raises(UserError, match="global step 0 is missing"):
-        measure(_run(window=Window(first=0, last=0)), log)
 
 
 @pytest.mark.parametrize(
@@ -264,14 +206,7 @@ def test_one_steady_step_has_no_spread_and_none_no_numbers() -> None:
     assert steady_numbers(_log([1.0, 3.0]), window)["steady_step_time_iqr_s"] == 1.0
 
 
-def test_gpu_hours_are_none_before_a_job_has_ended_and_never_less_than_nothing() -> None:
-    assert gpu_hours(4, 1000.0, 1900.0) == 1.0
-    assert gpu_hours(4, 1900.0, 1000.0) == 0.0
-    assert gpu_hours(4, None, 1000.0) is None
-    assert gpu_hours(4, 1000.0, None) is None
-
-
-@pytest.mark.parametrize("size", [None, 0, -8, "16", 1.5])
+@pytest.mark.parametrize("size", [None, "16"])
 def test_a_log_gives_rates_where_its_record_has_the_sizes(size: object) -> None:
     started: dict[str, object] = {"seq_length": 128, "global_batch_size": 16, "world_size": 4}
     window = Window(first=0, last=0)

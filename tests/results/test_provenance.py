@@ -2,16 +2,11 @@
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from steptime import __version__
-from steptime.clusters.base import Staged
 from steptime.results import record as module
-from steptime.results.models import Provenance
-
-STAGED = Staged(python="/venv/bin/python", venv_lock_sha256="a", trainer_path="/t", trainer_sha256="b")
 
 
 @pytest.fixture
@@ -22,16 +17,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(module, "_PROJECT", folder)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.resolve().parent))
     return folder
-
-
-def test_a_dag_run_has_a_dag_and_an_id() -> None:
-    def named(dag_id: str | None, dag_run_id: str | None) -> str | None:
-        return Provenance(
-            **module.of_this_code(), staged=STAGED, dag_id=dag_id, dag_run_id=dag_run_id
-        ).dag_run
-
-    assert named("llama31", "monday") == "llama31/monday"
-    assert [named("llama31", None), named(None, "monday"), named(None, None)] == [None] * 3
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -64,19 +49,4 @@ def test_commit_and_changes_are_of_this_projects_checkout(project: Path) -> None
 
 def test_a_package_inside_of_somebody_elses_repository_has_no_commit(project: Path) -> None:
     committed(project.parent)
-    assert state() == (None, None)
-
-
-def test_without_git_nothing_is_known(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    committed(project)
-    monkeypatch.setenv("PATH", str(project))
-    assert state() == (None, None)
-
-
-def test_a_git_that_hangs_is_not_waited_for(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(*_: Any, timeout: float, **__: Any) -> None:
-        raise subprocess.TimeoutExpired("git", timeout)
-
-    committed(project)
-    monkeypatch.setattr(subprocess, "run", hang)
     assert state() == (None, None)

@@ -12,11 +12,9 @@ import pytest
 from named_runs import SAVED_AT, run_of
 
 from steptime.clusters.base import JobState, JobStatus
-from steptime.errors import SystemFailure, UserError
-from steptime.logs.completeness import named_steps
+from steptime.errors import UserError
 from steptime.logs.models import CheckpointTiming, Problem, Step, TrainingLog
 from steptime.recipes.models import Mode, Performance, Run, Window
-from steptime.results import quality
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.quality import FinishedRun, measured_over_window, validate
@@ -54,14 +52,10 @@ def test_a_good_run_of_every_mode_is_valid(make_result: MakeResult, mode: Mode) 
     ("number", "changes", "name", "found"),
     [
         (12, {"step_time_s": 0.0}, "step_times_positive_and_finite", "0 at global step 12"),
-        (12, {"step_time_s": -0.5}, "step_times_positive_and_finite", "-0.5 at global step 12"),
         (12, {"step_time_s": float("inf")}, "step_times_positive_and_finite", "inf at global step 12"),
         (12, {"step_time_s": float("nan")}, "step_times_positive_and_finite", "nan at global step 12"),
-        (12, {"step_time_s": None}, "step_times_positive_and_finite", "none at global step 12"),
         (0, {"loss": float("nan")}, "losses_finite", "nan at global step 0"),
-        (3, {"loss": float("-inf")}, "losses_finite", "-inf at global step 3"),
         (7, {"loss": None}, "losses_finite", "none at global step 7"),
-        (19, {"global_batch_size": 8}, "global_batch_size_as_planned", "16 in every step"),
         (19, {"global_batch_size": 8}, "global_batch_size_as_planned", "found 8 at global step 19"),
         (5, {"consumed_samples": 80}, "consumed_samples_consistent", "found 80 at global step 5"),
     ],
@@ -88,16 +82,6 @@ def test_many_bad_rows_are_counted(make_result: MakeResult) -> None:
         "Expected that every loss is finite, but found nan at global step 0, nan at global step 1, "
         "nan at global step 2, nan at global step 3, nan at global step 4, nan at global step 5 and 14 more."
     )
-
-
-def test_six_bad_rows_are_all_named(make_result: MakeResult) -> None:
-    result = make_result()
-    steps = tuple(replace(step, loss=None) if step.global_step < 6 else step for step in result.log.steps)
-
-    message = only_failure(judged(result, steps=steps)).message
-
-    assert message.count("none at global step") == 6
-    assert message.endswith("none at global step 5.")
 
 
 def test_a_gap_in_the_window_is_named(make_result: MakeResult) -> None:
@@ -144,18 +128,6 @@ def test_a_run_begins_and_ends_as_planned_outside_of_its_window_too(make_result:
         log = result.log.model_copy(update={"steps": steps})
         failures = {check.name: check.message for check in validate(run, result.status, log, None).failures}
         assert failures["steps_as_planned"].endswith(f"but they run {found}.")
-
-
-def test_a_fatal_problem_that_names_steps_has_no_check_of_its_own(make_result: MakeResult) -> None:
-    for kind, steps in (("missing_steps", (3,)), ("duplicate_steps", ())):
-        problem = Problem(kind=kind, message="Something broke.", fatal=True, steps=steps)
-        assert only_failure(judged(make_result(), problems=(problem,))).name == "log_without_failure", kind
-
-
-def test_a_gap_outside_the_window_does_no_harm(make_result: MakeResult) -> None:
-    result = make_result()
-
-    assert judged(result, steps=tuple(step for step in result.log.steps if step.global_step != 4)).valid
 
 
 def test_a_run_that_died_early_fails_with_everything_it_lacks(make_result: MakeResult) -> None:
@@ -468,24 +440,6 @@ def test_the_spread_is_that_of_the_window_alone(make_result: MakeResult, steps: 
         assert "at most 30 % of their mean, 0.123 s." in checks["step_times_steady"].message
 
 
-def test_of_an_infinite_time_there_is_no_spread(make_result: MakeResult) -> None:
-    result = make_result()
-
-    checks = by_name(judged(result, steps=with_step(result.log, 12, step_time_s=float("inf"))))
-
-    assert "step_times_steady" not in checks
-
-
-def test_missing_and_infinite_values_are_named_together(make_result: MakeResult) -> None:
-    result = make_result()
-    steps = with_step(result.log, 5, loss=float("inf"))
-    log = result.log.model_copy(update={"steps": steps})
-
-    message = only_failure(judged(result, steps=with_step(log, 3, loss=None))).message
-
-    assert message.endswith("found none at global step 3, inf at global step 5.")
-
-
 def test_thresholds_come_from_a_strict_file(
     make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -535,24 +489,6 @@ def test_great_expectations_leaves_nothing_behind(
     assert capfd.readouterr() == ("", "")
     assert sorted(tmp_path.rglob("*")) == [project.parent, project]
     assert [logger.level for logger in of_library] == [logging.WARNING] * 2
-
-
-def test_an_expectation_that_cannot_be_evaluated_is_a_failure_of_the_system(
-    make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = make_result()
-    table = quality._table
-    monkeypatch.setattr(quality, "_table", lambda *given: table(*given).drop(columns="global_batch_size"))
-
-    with pytest.raises(
-        SystemFailure, match=r"cannot evaluate 'global_batch_size_as_planned': .*global_batch_size"
-    ):
-        judged(result)
-
-
-def test_steps_are_named_with_their_gaps_folded() -> None:
-    assert named_steps([4]) == "global step 4"
-    assert named_steps(range(0, 40, 2)) == "global steps 0, 2, 4, 6, 8, 10 and 14 more"
 
 
 def by_name(verdict: Verdict) -> dict[str, Check]:

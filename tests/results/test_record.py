@@ -17,7 +17,6 @@ from steptime.results.record import (
     make_record,
     measured_result,
     parse_record,
-    read_whole,
     with_script,
 )
 
@@ -100,25 +99,6 @@ def test_a_record_has_how_the_ranks_were_started_and_what_the_nodes_told(make_re
     assert (without["launch"], without["node_check"]) == ({}, None)
     del without["launch"], without["node_check"]  # as one that was written before there was either
     assert RunRecord.model_validate(without).node_check is None
-
-
-def test_what_the_training_told_at_its_end_counts_too(make_result: MakeResult) -> None:
-    result = make_result()
-    ended = {"state": "failed", "versions": {"torch": "2.13.0", "nccl": "2.28.9"}, "node_names": ["b", "a"]}
-    log = result.log.model_copy(update={"started": None, "ended": ended})
-
-    record = record_of(result, log=log)
-
-    assert record["versions"] == {"torch": "2.13.0", "nccl": "2.28.9"}
-    assert record["nodes"] == ["b", "a"], "in the order of their ranks, which is not the cluster's"
-    silent = record_of(result, log=result.log.model_copy(update={"started": None, "ended": None}))
-    assert (silent["versions"], silent["nodes"]) == ({}, ["localhost"])
-
-
-def test_a_long_file_is_read_to_its_end(cluster: Cluster, files: Files) -> None:
-    files.files["/a"] = bytes(range(256)) * 10
-    assert asyncio.run(read_whole(cluster, "/a")) == files.files["/a"]
-    assert asyncio.run(read_whole(cluster, "/b")) == b""
 
 
 def test_a_record_has_the_script_as_it_lies_in_the_jobs_folder(

@@ -15,17 +15,10 @@ from steptime.results.repeating import repeat_command, request_of
 @pytest.mark.parametrize(
     "asked",
     [
-        {"workload": "llama3.1", "gpus": "2", "repeats": 2},
         {"workload": "llama3.1", "gpus": "2", "tensor_parallel": 2, "environment": {"A": "b c"}},
         {"workload": "llama3.1", "gpus": "1", "max_steps": 30, "window": "5:9", "time_limit": "00:05:00"},
-        {"workload": "llama3.1", "gpus": "2", "checkpoint": True},
         {"workload": "llama3.1", "size": "405b", "gpu_type": "h100", "gpus": "64", "proxy": True},
-        {"workload": "nemotron4-340b", "gpu_type": "gb200", "gpus": "512", "scaling": "strong"},
-        {"workload": "llama3.1", "gpus": "2", "checkpoint": True, "max_steps": 6, "window": "2:4"},
-        {"workload": "nemotron4", "size": "15b", "gpu_type": "h100", "gpus": "16", "save_checkpoint": True},
-        {"workload": "llama3.1", "gpus": "2", "checkpoint": True, "async_save": True},
         {"workload": "llama3.1", "gpus": "2", "profile": True, "profile_ranks": "1", "profile_stop": 30},
-        {"workload": "llama3.1", "gpus": "2", "nccl_trace": True},
         {"workload": "llama3.1", "size": "70b", "cuda_graphs": True, "tp_comm_overlap": False},
     ],
 )
@@ -46,13 +39,6 @@ def test_a_run_beside_a_checkpoint_is_repeated_without_one() -> None:
         assert [again.experiment for again in plan(request_of(run, asked)).all_runs] == [run.experiment]
 
 
-def test_a_run_is_asked_for_on_the_cluster_that_it_ran_on() -> None:
-    asked = {"workload": "llama3.1", "gpus": "2"}
-    [run] = plan(PlanRequest.model_validate(asked)).runs
-
-    assert request_of(run.model_copy(update={"cluster": "eos"}), asked).cluster == "eos"
-
-
 def test_one_run_of_several_is_asked_for_once_with_its_own_environment() -> None:
     asked = {"workload": "llama3.1", "gpus": "2", "repeats": 3, "environment": {"A": "1"}}
     run = plan(PlanRequest.model_validate(asked)).runs[0].model_copy(update={"environment": {"A": "2"}})
@@ -62,14 +48,6 @@ def test_one_run_of_several_is_asked_for_once_with_its_own_environment() -> None
     assert (request.repeats, request.environment) == (1, {"A": "2"})
     repeated = run.model_copy(update={"repeat": 3})
     assert repeat_command(repeated, request) == repeat_command(run, request) is not None
-
-
-def test_where_its_checkpoint_lay_is_no_part_of_a_runs_work() -> None:
-    asked = {"workload": "llama3.1", "gpus": "2", "checkpoint": True}
-    load = plan(PlanRequest.model_validate(asked)).checkpoint_pairs[0].load
-    loaded = load.model_copy(update={"checkpoint_path": "/experiments/saved/checkpoints"})
-
-    assert repeat_command(loaded, request_of(load, asked)) is not None
 
 
 def test_a_run_that_no_recipe_gives_has_no_command() -> None:
@@ -82,14 +60,6 @@ def test_a_run_that_no_recipe_gives_has_no_command() -> None:
     changed = run.model_copy(update={"recipe": run.recipe.model_copy(update={"model": narrower})})
 
     assert repeat_command(changed, request) is None
-
-
-def test_a_run_that_no_recipe_can_plan_any_more_has_no_command() -> None:
-    asked = {"workload": "llama3.1", "gpus": "2"}
-    (run,) = plan(PlanRequest.model_validate(asked)).runs
-    gone = request_of(run, asked).model_copy(update={"workload": "llama2-23.11"})
-
-    assert repeat_command(run, gone) is None
 
 
 def test_a_run_of_a_dag_whose_params_name_no_workload_has_a_request() -> None:

@@ -1,7 +1,6 @@
 """Result rows for readers: table columns, notes."""
 
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 import stored
 
 from steptime.recipes.models import Mode
-from steptime.results.columns import Column
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.report import Totals, compared, csv_text, notes, totals_of, written
 from steptime.results.store import Store
@@ -81,29 +79,6 @@ def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeRe
     assert compared([]) == ([], "")
 
 
-def test_a_mark_that_some_runs_have_is_a_column() -> None:
-    marked = Column("marked", "boolean", "Whether it is.", priority=1, shared=True)
-
-    assert compared([{"marked": True}, {"marked": False}], of=[marked])[0] == [marked]
-    assert compared([{"marked": True}, {"marked": True}], of=[marked])[0] == []
-
-
-def test_an_empty_text_is_no_column() -> None:
-    text = Column("note", "text", "What somebody wrote.", priority=1)
-    assert compared([{"note": ""}, {"note": None}], of=[text]) == ([], "")
-
-
-def test_values_are_written_as_people_read_them() -> None:
-    change = Column("change", "number", "By how much.", signed=True, decimals=1)
-    at = Column("at", "time", "When.")
-    assert written(change, [{"change": value} for value in (-1.25, 0, 0.5, None)]) == [
-        *("-1.2", "0.0", "+0.5", ""),
-    ]
-    assert written(change, [{"change": 0}, {"change": None}]) == ["0", ""]
-    local = datetime.fromtimestamp(1.79e9).astimezone()
-    assert written(at, [{"at": 1.79e9}]) == [local.strftime("%Y-%m-%d %H:%M")]
-
-
 def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: MakeResult) -> None:
     def verdict(severity: str) -> Verdict:
         check = {"name": "x", "passed": False, "message": "Expected A, but found B.", "severity": severity}
@@ -119,24 +94,6 @@ def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: Mak
         "tiny·fp32·2 (bad) is rejected: Expected A, but found B.",
         "tiny·fp32·2 (noisy) counts, but note: Expected A, but found B.",
     ]
-
-
-@pytest.mark.parametrize(
-    ("totals", "sentence"),
-    [
-        (Totals(0, 0, 0.0, None, None), "0 runs · 0 GPU-hours"),
-        (
-            Totals(1, 0, 0.01234, 1.5, 1.5),
-            "1 run · 0.0123 GPU-hours · in the queue for 2 s on average, 2 s at most",
-        ),
-        (
-            Totals(1540, 3, 12345.6, 600, 9000),
-            "1,540 runs, 3 rejected · 12,346 GPU-hours · in the queue for 10 min on average, 2.5 h at most",
-        ),
-    ],
-)
-def test_totals_are_said_in_words(totals: Totals, sentence: str) -> None:
-    assert totals.sentence == sentence
 
 
 def test_totals_of_rows_count_what_is_known() -> None:

@@ -95,16 +95,6 @@ def test_the_newest_run_of_a_sweep_counts_if_it_was_rejected(store: Store, make:
     store.require("dag_id", "bad", "a DAG with nothing but rejected runs")
 
 
-def test_what_was_measured_together_is_read_by_its_name(store: Store) -> None:
-    for together, names in {
-        "weekly/w": ["cell-1", "cell-4"],
-        "llama31/one": ["one-1", "one-2"],
-        "llama31/two": ["two-2"],
-        "llama31/another": [],
-    }.items():
-        assert [row["job_name"] for row in store.performance_of(together)] == names
-
-
 def test_a_value_that_no_run_has_is_answered_with_the_nearest(store: Store) -> None:
     store.require("dag_id", "secret", "the DAG 'secret'")
     with pytest.raises(UserError, match=r"there are no results of the DAG 'lama31'.*'llama31'"):
@@ -131,23 +121,6 @@ def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
     assert store.step_times([]) == store.records([]) == {}
     found = store.of_each(names, select(schema.runs.c.job_name))
     assert sorted(name for (name,) in found) == sorted(names[:3]), "each once"
-
-
-@pytest.mark.parametrize(
-    ("runs", "named"),
-    [(2, "run-0, run-1"), (3, "run-0, run-1, run-2"), (4, "run-0, run-1, run-2, …")],
-)
-def test_of_several_names_that_begin_alike_three_are_told(
-    tmp_path: Path, make: MakeResult, runs: int, named: str
-) -> None:
-    store = Store(f"sqlite:///{tmp_path / 's.db'}")
-    for number in range(runs):
-        stored.write(store, make(f"run-{number}", submitted_at=1e9 + number))
-    with pytest.raises(UserError) as refused:
-        store.run_named("run")
-    assert f"'run' begins the names of {runs} runs ({named}): write more." in str(refused.value)
-    assert store.run_named("run-1")["job_name"] == "run-1"
-    assert store.run_named("last")["job_name"] == f"run-{runs - 1}"
 
 
 def test_runs_of_a_dag_run_come_in_the_order_of_their_tasks(tmp_path: Path, make: MakeResult) -> None:
