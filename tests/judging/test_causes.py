@@ -1,15 +1,11 @@
 """Causes of several cells that move: a bad node and a common mode are named, and without them nothing is."""
 
-import json
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from half_year import BAD_NODE, MANY_CELLS
-from typer.testing import CliRunner
 
-from steptime.cli import app
 from steptime.judging.causes import WEEK_S, CommonCause, causes
 from steptime.judging.comparison import compare_since
 from steptime.judging.detection import BASELINE_RUNS, Baseline, Standing, judge
@@ -70,48 +66,6 @@ def without(_job: str, _change: str) -> bool:
 
 def names(found: Sequence[CommonCause]) -> list[tuple[str, int]]:
     return [(cause.name, len(cause.cells)) for cause in found]
-
-
-def compare(url: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the command says of the last week, as JSON."""
-    monkeypatch.setenv("STEPTIME_STORE_URL", url)
-    shown = CliRunner().invoke(
-        app, ["results", "compare", "--since", "7d", "--format", "json"], catch_exceptions=False
-    )
-    told: dict[str, Any] = json.loads(shown.stdout)
-    return told
-
-
-@pytest.mark.slow
-def test_a_bad_node_is_named_with_the_cells_that_ran_there(
-    moved_together: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = compare(moved_together["node"], monkeypatch)
-
-    on_node = {
-        row["cell"]
-        for row in told["cells"]
-        if BAD_NODE in str(Store().run(row["job_name"])["nodes"]).split(", ")
-    }
-    explained = {row["cell"]: row["cause"] for row in told["cells"] if row["cause"]}
-    assert set(explained) == on_node
-    assert set(explained.values()) == {"node n07"}
-    assert told["remarks"][0].startswith(f"node n07: slower in {len(on_node)} of the {len(on_node)} cells ")
-    assert not any("whole cluster" in remark for remark in told["remarks"])
-
-
-@pytest.mark.slow
-def test_cells_that_move_together_are_named_with_what_all_have_changed(
-    moved_together: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = compare(moved_together["common-mode"], monkeypatch)
-
-    change = "NCCL_ALGO none → Ring"
-    explained = [row["cell"] for row in told["cells"] if row["cause"] == change]
-    assert len(explained) > 0.6 * len(MANY_CELLS)
-    (remark, *others) = told["remarks"]
-    assert remark.startswith(f"{change}: ")
-    assert not any(other.startswith("node") for other in others)
 
 
 @pytest.mark.exhaustive

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,8 @@ def test_the_cell_that_drifts_is_named_and_no_other_and_no_verdict_changes(half_
     }
     assert cells["tiny·fp32·2"]["verdict"] == "unchanged"
     assert 1.5 <= cells["tiny·fp32·2"]["drift_percent"] < 5
-    assert cells["tiny·fp32·2"]["since"] < time.time() - 4 * WEEK_S
+    since = datetime.fromisoformat(cells["tiny·fp32·2"]["since"])
+    assert since.timestamp() < time.time() - 4 * WEEK_S
     assert told["sentence"].endswith("3 unchanged; 1 drifts slowly")
     (remark,) = told["remarks"]
     assert remark.startswith("tiny·fp32·2: drifts slowly, by ")
