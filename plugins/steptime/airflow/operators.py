@@ -32,7 +32,6 @@ from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
 from steptime.recipes.planning import Plan
-from steptime.recipes.sweep_planning import Cell
 from steptime.results.database import wait_for_store
 from steptime.results.models import Provenance
 from steptime.results.repeating import request_of
@@ -235,7 +234,11 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         from steptime.results.record import of_this_code
 
         ti, run, staged = context["ti"], self.planned_run(), Staged.model_validate(self.staged)
-        cell = None if self.sweep_cell is None else Cell.model_validate(self.sweep_cell)
+        cell = None
+        if self.sweep_cell is not None:
+            from steptime.recipes.sweep_planning import Cell
+
+            cell = Cell.model_validate(self.sweep_cell)
         asked_for = options_of(context) if cell is None else cell.request.model_dump(mode="json")
         installation = this_installation()  # before the place, which has its id
         place = place_of(context)
