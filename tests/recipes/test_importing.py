@@ -13,6 +13,7 @@ from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.workload_file import Workload
 
 METADATA = """
+    downloads: {huggingface: [{repo_id: tiny/Tiny-7B}, {repo_id: tiny/Other}]}
     general: {workload: tiny_one, display_name: Tiny, workload_type: pretrain, framework: megatron_bridge}
     container: {images: ["nvcr.io#nvidia/nemo:99.01.00"]}
     repositories: {megatron_bridge: {commit: COMMIT}}
@@ -149,6 +150,7 @@ def test_a_release_becomes_a_workload(upstream: tuple[Path, Path], tmp_path: Pat
         "1 runs of shrunken models",
         "variable HF_TOKEN, a secret",
         "variable NEMO_HOME, a folder",
+        "download tiny/Other, which none of its runs asks for",
     ):
         assert sentence in printed
 
@@ -189,3 +191,33 @@ def test_what_a_launch_script_refuses_is_named(upstream: tuple[Path, Path], tmp_
     assert "left out: tiny its launch.sh refuses every run: no such scale" in imported(
         release, tmp_path / "out"
     )
+
+
+@pytest.mark.parametrize(
+    ("upstreams_code", "reason"),
+    [
+        (
+            '\ndef get_exp_name_config(base):\n    return f"gbs{base.gbs}"\n',
+            "do not say their global batch size",
+        ),
+        ("\nimport not_there\n", "do not say what they train on"),
+    ],
+    ids=["a batch that is not scaled", "recipes that cannot be imported"],
+)
+def test_what_cannot_be_derived_is_left_out_and_so_is_its_suite(
+    upstream: tuple[Path, Path], tmp_path: Path, upstreams_code: str, reason: str
+) -> None:
+    release, bridge = upstream
+    utils, metadata = bridge / "scripts/performance/utils/utils.py", release / "tiny/metadata.yaml"
+    utils.write_text(utils.read_text() + upstreams_code)
+    before = git(bridge, "rev-parse", "HEAD").strip()
+    git(bridge, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-a", "-m", "b")
+    metadata.write_text(metadata.read_text().replace(before, git(bridge, "rev-parse", "HEAD").strip()))
+    (release / "exemplar.yaml").write_text(
+        "{config: {scale: 16}, workloads: {gb200: [{pretrain_tiny_one_7b: {dtypes: [fp8]}}]}}"
+    )
+    printed = imported(release, tmp_path / "out")
+    assert "left out: tiny " in printed
+    assert reason in printed.replace("\n", " ")
+    assert "exemplar.yaml, pretrain_tiny_one_7b fp8 on 16 gb200, is in no file that was imported" in printed
+    assert list((tmp_path / "out").iterdir()) == []

@@ -83,7 +83,7 @@ def import_recipes(
             write_whole(target, text)
             found[source.name] = source, rows
             typer.echo(f"{target}: {len(rows)} runs")
-            for sentence in refusals(source, rows):
+            for sentence in refusals(source, rows, text):
                 typer.echo(f"  left out: {sentence}")
         for suite, text in suites(release, found) if not only else ():
             sweeps = folder.parent / "sweeps" if into is None else into

@@ -51,10 +51,15 @@ class SuiteCell:
     missing: MissingCell | None = None
     """Why it has no valid run, or why its newest attempts have none."""
 
+    @cached_property
+    def series(self) -> Series:
+        """What its runs have in common."""
+        return Series.of_run(self.run)
+
     @property
     def name(self) -> str:
         """As in `llama3.1-26.08 70b·fp8_cs·512`."""
-        return f"{self.run.recipe.workload} {Series.of_run(self.run).label}"
+        return f"{self.run.recipe.workload} {self.series.label}"
 
     @cached_property
     def verdict(self) -> str:
@@ -159,6 +164,10 @@ class Suite:
         every = (*(row for cell in self.cells for row in cell.runs), *self.rejected)
         return sorted(every, key=lambda row: row["submitted_at"])
 
+    def cell_of(self, row: Row) -> SuiteCell:
+        """Return the cell of one of its runs."""
+        return next(cell for cell in self.cells if cell.series == Series.of_row(row))
+
     @property
     def sentence(self) -> str:
         """As in `3 of 5 cells pass at 95 % of the baseline; 1 below, 1 missing`."""
@@ -172,7 +181,11 @@ class Suite:
     @property
     def lacking(self) -> list[str]:
         """A sentence for each cell that does not pass, or failed since it did."""
-        return [f"{cell.name}: {cell.verdict}, {cell.remark}" for cell in self.cells if cell.remark]
+        return [
+            f"{cell.name}: {f'{cell.verdict}, ' if cell.runs else ''}{cell.remark}"
+            for cell in self.cells
+            if cell.remark
+        ]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -235,7 +248,7 @@ def _baseline(run: Run) -> tuple[float | None, str]:
     file = f"config/references/{workload}.yaml"
     published = published_performance(run.recipe)
     if published is not None and published.step_time is not None:
-        return published.step_time, f"{load_reference(workload).title} ({file})"
+        return published.step_time, load_reference(workload).title
     has = "has no row of it" if workload in list_references() else "is not there"
     return None, f"{load_workload(workload).document} prints none, and {file} {has}"
 
@@ -245,7 +258,10 @@ def made_with(store: Store, suite: Suite) -> list[dict[str, Any]]:
     rows = {row["job_name"]: row for row in suite.runs}
     found: Counter[tuple[str, str]] = Counter()
     for name, text in store.records([*rows]).items():
-        found.update(_made_of(rows[name], json.loads(text)).items())
+        row, file = rows[name], f"config/references/{rows[name]['workload']}.yaml"
+        cell = suite.cell_of(row)
+        known = {} if cell.baseline_s is None else {"baseline": f"{cell.source} ({file})"}
+        found.update((_made_of(row, json.loads(text)) | known).items())
     order = list(dict.fromkeys(what for what, _ in found))
     return [
         {"what": what, "value": value, "runs": number}
@@ -267,9 +283,8 @@ def _made_of(row: Row, record: Mapping[str, Any]) -> dict[str, str]:
         "steptime": made_by["steptime_version"],
         "commit of steptime": made_by["git_commit"] and f"{made_by['git_commit']}{unclean}",
         **{f"version of {name}": str(version) for name, version in record["versions"].items()},
-        "topology": f"{row['gpus']} {row['gpu_type']} of {row['cluster']}, "
-        + (f"{nodes} node{'' if nodes == 1 else 's'} with " if nodes else "")
-        + f"{recipe['gpus_per_node']} on each",
+        "topology": f"{row['gpus']} × {row['gpu_type']} of {row['cluster']}"
+        + (f": {nodes} node{'' if nodes == 1 else 's'}, {row['gpus'] // nodes} on each" if nodes else ""),
         "nodes": fold_nodes(record["nodes"]),
         "imported from": row["origin"],
     }

@@ -22,6 +22,7 @@ from steptime.results.store import Store
 _SHOWN_AS = {"passes": "faster", "below": "slower", "failed": "slower", "missing": "slower"}
 """Classes of the style sheet."""
 _RUNS = (
+    suites.COLUMNS[0],
     *(columns.BY_NAME[name] for name in ("job_name", "state", "submitted_at", "step_time_mean_s", "window")),
     *(columns.BY_NAME[name] for name in ("gpus", "gpu_type", "cluster")),
     Column("log_sha256", "text", "Of its log.", heading="SHA-256 of the log", priority=0),
@@ -54,10 +55,10 @@ class _Table:
 
 
 def _table_of(rows: Sequence[Any], of: Sequence[Column]) -> _Table | None:
-    """As the command line prints it; None without rows."""
+    """As the command line prints it with full names; None without rows."""
     if not rows:
         return None
-    used, title = compared(rows, of=of)
+    used, title = compared(rows, full_names=True, of=of)
     cells = [written(column, rows) for column in used]
     numeric = [column.kind in ("number", "integer") for column in used]
     return _Table(title, [column.title for column in used], numeric, list(zip(*cells, strict=True)))
@@ -66,7 +67,10 @@ def _table_of(rows: Sequence[Any], of: Sequence[Column]) -> _Table | None:
 def dossier(store: Store, suite: Suite, now: float) -> str:
     """Render the dossier of a suite, made at `now` (Unix time)."""
     counted = "every run counts" if suite.since is None else f"runs since {when(suite.since)} count"
-    runs = [{**row, "log_sha256": log_sha256(row) or "not on this machine"} for row in suite.runs]
+    runs = [
+        {**row, "cell": suite.cell_of(row).name, "log_sha256": log_sha256(row) or "not on this machine"}
+        for row in suite.runs
+    ]
     return _templates.get_template("dossier.html.j2").render(
         style=Markup(static_text("results.css")),  # noqa: S704 (our own file)
         of=f"suite {suite.sweep.name}",

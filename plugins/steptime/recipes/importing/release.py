@@ -55,6 +55,8 @@ class Source:
     commits: Mapping[str, str]
     """Of Megatron-Bridge, by GPU type."""
     script: str
+    downloads: tuple[str, ...] = ()
+    """Repositories of the Hugging Face hub."""
 
 
 @dataclass
@@ -130,9 +132,15 @@ def read_release(folder: Path) -> Release:
                 },
                 commits={one: repositories[one]["megatron_bridge"]["commit"] for one in types},
                 script=run.get("launch_script", "launch.sh"),
+                downloads=_downloads(metadata.get("downloads") or {}),
             )
         )
     return release
+
+
+def _downloads(described: Mapping[str, Any]) -> tuple[str, ...]:
+    hub = described.get("huggingface") or ()
+    return tuple(one["repo_id"] for one in (hub.get("repos", ()) if isinstance(hub, Mapping) else hub))
 
 
 def _for_gpu(values: Any, gpu_type: str) -> Any:
@@ -163,7 +171,7 @@ class Sandbox:
             )
         python = Path(sys.executable).resolve()
         home = Path(sys.base_prefix).resolve()
-        self.python, self.shared = str(python), shared
+        self.python, self.shared, self.bridges = str(python), shared, bridges
         self.command = [
             *(
                 bwrap,
@@ -203,6 +211,16 @@ class Sandbox:
             raise SystemFailure(f"{script} ended in its sandbox: {shown(words[-1])}")
         found: list[Any] = json.loads(answered.read_text())
         return found
+
+
+def names_batch(commit: str, sandbox: Sandbox) -> bool:
+    """Return whether a commit of Megatron-Bridge names an experiment after the batch that it trains with.
+
+    Until February 2026 the name had that of the recipe's own number of GPUs.
+    """
+    text = (sandbox.bridges / commit / "scripts/performance/utils/utils.py").read_text(encoding="utf-8")
+    function = text.partition("def get_exp_name_config(")[2].partition("\ndef ")[0]
+    return not function or "gbs_scaling_factor" in function
 
 
 def recorded(source: Source, sandbox: Sandbox, mode: str | None = None) -> dict[Cell, dict[str, Any]]:

@@ -31,19 +31,24 @@ def suites(
     gpus = int(suite["config"]["scale"])
     for gpu_type, entries in suite["workloads"].items():
         dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)
+        lacking: dict[str, list[str]] = defaultdict(list)
         seconds = 0
         for entry in entries:
             for wanted, of in entry.items():
                 for dtype in of["dtypes"]:
                     found = _found(imported, wanted, gpu_type, dtype, gpus)
                     if found is None:
-                        cell = f"{wanted} {dtype} on {gpus} {gpu_type}"
-                        release.left_out[f"exemplar.yaml, {cell},"] = "is in no file that was imported"
+                        lacking[wanted].append(dtype)
                         continue
                     source, row = found
                     dtypes[name_of(release, source), row.sizes].append(row.dtypes)
                     seconds += parse_time_limit(row.job["executor"]["time"])
-        yield f"exemplar-{gpu_type}", _text(release, gpu_type, gpus, dtypes, seconds)
+        for wanted, lacked in lacking.items():
+            cells = f"exemplar.yaml, {wanted} {', '.join(lacked)} on {gpus} {gpu_type},"
+            release.left_out[cells] = "is in no file that was imported"
+        if dtypes:
+            missing = sum(map(len, lacking.values()))
+            yield f"exemplar-{gpu_type}", _text(release, gpu_type, gpus, dtypes, seconds, missing=missing)
 
 
 def _found(
@@ -59,12 +64,19 @@ def _found(
 
 
 def _text(
-    release: Release, gpu_type: str, gpus: int, dtypes: Mapping[tuple[str, str], Sequence[str]], seconds: int
+    release: Release,
+    gpu_type: str,
+    gpus: int,
+    dtypes: Mapping[tuple[str, str], Sequence[str]],
+    seconds: int,
+    *,
+    missing: int,
 ) -> str:
     number = sum(map(len, dtypes.values()))
+    cells = f"{number} of its {number + missing} cells" if missing else f"{number} cells"
     fields: dict[str, Any] = {
         "name": f"exemplar-{gpu_type}",
-        "description": f"NVIDIA Exemplar Cloud, {release.tag}, {number} cells",
+        "description": f"NVIDIA Exemplar Cloud, {release.tag}, {cells}",
         "gpu_type": gpu_type,
         "repeats": _REPEATS,
         "gpu_hours_max": math.ceil(gpus * seconds * _REPEATS / _SECONDS),

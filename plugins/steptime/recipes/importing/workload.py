@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from steptime.recipes.importing.release import Cell, Release, Sandbox, Source, recorded
+from steptime.errors import SystemFailure
+from steptime.recipes.importing.release import Cell, Release, Sandbox, Source, names_batch, recorded
 
 WRITTEN_BY = "# Written by steptime recipes import"
 """Begins every file that an import may replace."""
@@ -110,7 +111,7 @@ def rows_of(source: Source, jobs: Mapping[Cell, Mapping[str, Any]]) -> list[Row]
 
 def name_of(release: Release, source: Source) -> str:
     """Return the name of a recipe's workload: `gpt-oss-mlperf-26.08`."""
-    return f"{source.name.replace('_', '-')}-{release.version.rpartition('.')[0]}"
+    return f"{source.name.replace('_', '-')}-{'.'.join(release.version.split('.')[:2])}"
 
 
 def workload_text(
@@ -396,7 +397,11 @@ def described(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str
     asked = questions_of(rows)
     for commit in dict.fromkeys(source.commits.values()):
         of_commit = {key: question for key, question in asked.items() if source.commits[key[1]] == commit}
-        found = sandbox.answers("describe.py", list(of_commit.values()), f"/bridge/{commit}")
+        try:
+            found = sandbox.answers("describe.py", list(of_commit.values()), f"/bridge/{commit}")
+        except SystemFailure as error:
+            reason = f"the recipes of Megatron-Bridge {commit[:10]} do not say what they train on: {error}"
+            raise NotImportable(reason) from error
         for (size, gpu_type), answer in zip(of_commit, found, strict=True):
             if answer["seq_length"] is None:
                 raise NotImportable(f"its recipe does not say the tokens of a sample of {size} on {gpu_type}")
@@ -409,13 +414,22 @@ def described(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str
 def imported(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, list[Row]]:
     """Return the file of a recipe and its rows. Raises NotImportable."""
     rows = rows_of(source, recorded(source, sandbox))
+    for commit in dict.fromkeys(source.commits[row.gpu_types] for row in rows):
+        if not names_batch(commit, sandbox):
+            raise NotImportable(
+                f"its runs do not say their global batch size: Megatron-Bridge {commit[:10]} names that of "
+                "the recipe's own number of GPUs"
+            )
     one = Source(**{**vars(source), "cells": source.cells[:1]})
     [profile] = recorded(one, sandbox, "profile").values()
     return workload_text(release, source, rows, profile, described(source, rows, sandbox)), rows
 
 
-def refusals(source: Source, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield what a recipe has and its file has not."""
+def refusals(source: Source, rows: Sequence[Row], text: str) -> Iterator[str]:
+    """Yield what a recipe has and its file, with this text, has not."""
+    for repository in source.downloads:
+        if repository not in text:
+            yield f"download {repository}, which none of its runs asks for"
     if missing := len(source.cells) - len(rows):
         yield f"{missing} runs that its {source.script} refuses"
     if source.proxies:

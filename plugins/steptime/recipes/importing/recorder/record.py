@@ -72,7 +72,10 @@ def _recorded(row: dict[str, Any], folder: Path) -> dict[str, Any]:
     if pid == 0:
         _submit(asked)
     os.waitpid(pid, 0)
-    return json.loads(_RECORD.read_text()) if _RECORD.exists() else {"refused": _last(_WORDS.read_text())}
+    if _RECORD.exists():
+        job: dict[str, Any] = json.loads(_RECORD.read_text())
+        return job
+    return {"refused": _last(_WORDS.read_text()) or "it submits nothing"}
 
 
 def _submit(asked: dict[str, str]) -> None:
@@ -93,8 +96,9 @@ def _submit(asked: dict[str, str]) -> None:
         sys.path[:0] = [str(path.parent), str(_HERE)]
         os.environ["STEPTIME_GIVEN"] = json.dumps(asked)
         runpy.run_path(str(path), run_name="__main__")
-    except SystemExit:
-        pass
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
