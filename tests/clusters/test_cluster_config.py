@@ -106,12 +106,6 @@ def test_a_broken_cluster_hides_no_other(
         assert f"{clusters}/broken.yaml, line 1, connection: is missing." in printed.err, command
 
 
-@pytest.mark.parametrize("name", ["locl", "../clusters/local", ""])
-def test_an_unknown_cluster_lists_the_known_ones(name: str) -> None:
-    with pytest.raises(UserError, match=rf"unknown cluster '{name}'.* Valid are: .*local"):
-        load_cluster(name)
-
-
 def refuses(clusters: Path, field: str, sentences: dict[str, str]) -> None:
     """Each value of the field is refused with its sentence, at its line, and no secret is repeated."""
     for value, sentence in sentences.items():

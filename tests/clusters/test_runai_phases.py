@@ -1,7 +1,5 @@
 """What phases and notes mean together, decision by decision."""
 
-from typing import Any
-
 import pytest
 
 from steptime.clusters.base import JobState
@@ -73,13 +71,6 @@ def test_a_phase_and_its_notes(
 )
 def test_whose_fault_a_failure_is(notes: Notes, fault: bool) -> None:
     assert status_of({"phase": "Failed"}, notes, time_limit_s=60).cluster_fault is fault
-
-
-def test_times_and_nodes_are_the_pods_own() -> None:
-    workload: dict[str, Any] = {"phase": "Completed", "completedAt": "2026-11-21T06:00:00.5Z"}
-    status = status_of(workload, ends((0, 0, "itself"), (1, 0, "itself")), time_limit_s=60)
-    assert (status.started_at, status.ended_at, status.nodes) == (100.0, 201.0, ("node-a", "node-b"))
-    assert status_of(workload, Notes(), time_limit_s=60).ended_at == 1_795_240_800.5
 
 
 @pytest.mark.parametrize(

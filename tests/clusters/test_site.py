@@ -159,11 +159,6 @@ def test_a_rank_is_bound_to_the_numa_node_of_its_neighbours(tmp_path: Path) -> N
     assert bind(SAYS, tmp_path, binds) == ("a  b $(touch canary) on 1\n", "")
 
 
-def test_a_rank_is_bound_to_its_priority_cores(tmp_path: Path) -> None:
-    binds = '[[ "$*" == "--cpunodebind=1 --membind=1 --physcpubind=80,81 "* ]] || exit 9; shift 3; exec "$@"'
-    assert bind(SAYS, tmp_path, binds, cores=True) == ("a  b $(touch canary) on 1\n", "")
-
-
 @pytest.mark.parametrize(
     ("numactl", "why"),
     [

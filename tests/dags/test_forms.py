@@ -88,6 +88,7 @@ def named_examples(param: Any) -> tuple[str, list[Any]]:
     return f"{named['needs'] or ''}{named['what'] or ''}", examples
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_example_can_be_run_with_all_else_as_the_form_begins(
     with_gpus: None, forms_with_gpus: dict[str, Any]

@@ -175,6 +175,7 @@ def test_three_commands_measure_the_table(
         assert (profile / "torch_profile" / "rank0.json.gz").is_file()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.trainer
 def test_a_run_that_fails_does_not_lose_the_others(bare_python: Path, tmp_path: Path) -> None:
     """The first has heads of one dimension, of which no half can turn."""
