@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 OWN_DAG = """\
 from steptime.airflow.dag_builder import training_dag
 
-dag = training_dag("nightly", workload="llama3.1", schedule="0 3 * * *", owner="ada")
+dag = training_dag("nightly", workload="llama3.1", schedule="0 3 * * *", default_args={"owner": "ada"})
 """
 READ_DAGS = """\
 import json, sys, warnings

@@ -81,8 +81,6 @@ def training_dag(
     schedule: Any = None,
     default_args: Mapping[str, Any] = MappingProxyType({}),
     tags: Collection[str] = (),
-    owner: str | None = None,
-    pool: str | None = None,
     patience_h: float | None = None,
     queue_patience_h: float | None = None,
     **dag_arguments: Any,
@@ -101,17 +99,15 @@ def training_dag(
         defaults: values of `PlanRequest` fields that the trigger form shows instead of their own defaults.
         deferrable: wait for jobs in the triggerer; False if no triggerer runs, to wait in a worker.
         schedule: when it starts by itself, as Airflow takes it; nothing that was missed is made up for.
-        default_args: of every task, as Airflow takes them. They replace the retries set here, except those
-            of the tasks that wait; an `on_failure_callback` is called after steptime's own.
+        default_args: of every task, as Airflow takes them, such as `owner` and `pool`. They replace the
+            retries set here, except those of the tasks that wait; an `on_failure_callback` is called after
+            steptime's own.
         tags: added to `steptime` and the workload's name.
-        owner: the owner of the tasks.
-        pool: the Airflow pool of every task that has none of its own.
         patience_h: hours for which the cluster of a job may be out of reach; None for what is in its file.
         queue_patience_h: hours that a job may queue before it is ended; None likewise.
         dag_arguments: further arguments of Airflow's `DAG`, such as `on_failure_callback`, `start_date` or
             `is_paused_upon_creation`.
     """
-    own = {name: value for name, value in (("owner", owner), ("pool", pool)) if value is not None}
     waiting = {"deferrable": deferrable, "patience_h": patience_h, "queue_patience_h": queue_patience_h}
     on_failure = [record_failure, *_callbacks(default_args.get("on_failure_callback"))]
     document, published = load_workload(workload), published_results(workload)
@@ -127,7 +123,7 @@ def training_dag(
     with DAG(
         dag_id=dag_id,
         schedule=schedule,
-        default_args={**RETRIES, **default_args, **own, "on_failure_callback": on_failure},
+        default_args={**RETRIES, **default_args, "on_failure_callback": on_failure},
         tags=["steptime", document.workload, *tags],
         **arguments,
     ) as dag:
