@@ -74,3 +74,17 @@ def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Watched
     )
     yield watched
     context.close()
+
+
+@contextmanager
+def logged_in(url: str, user: str, password: str) -> Iterator[Watched]:
+    """A page of the Airflow at `url`, by its login form."""
+    with chromium() as browser, watched_page(browser, url, timezone_id="UTC") as watched:
+        page = watched.page
+        page.goto("/")
+        page.get_by_label("Username").fill(user)
+        page.get_by_label("Password").fill(password)
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{url}/")
+        watched.complaints.clear()  # before the login Airflow's own page is refused its settings
+        yield watched

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 import pytest
-from browser import Watched, chromium, watched_page
+from browser import Watched, logged_in
 from playwright.sync_api import FrameLocator, Page, expect
 
 from end_to_end.driving import Airflow
@@ -41,14 +41,7 @@ def rows(main_job: subprocess.CompletedProcess[str]) -> Rows:
 
 @pytest.fixture(scope="module")
 def session(airflow: Airflow) -> Iterator[Watched]:
-    with chromium() as browser, watched_page(browser, airflow.url, timezone_id="UTC") as watched:
-        page = watched.page
-        page.goto("/")
-        page.get_by_label("Username").fill(airflow.user)
-        page.get_by_label("Password").fill(airflow.password)
-        page.keyboard.press("Enter")
-        page.wait_for_url(f"{airflow.url}/")
-        watched.complaints.clear()  # before the login Airflow's own page is refused its settings
+    with logged_in(airflow.url, airflow.user, airflow.password) as watched:
         yield watched
 
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from browser import logged_in
+from playwright.sync_api import expect
 
 from end_to_end.conftest import CELLS, SLOW_CELLS
 from end_to_end.driving import Airflow, wait_until
@@ -12,7 +14,6 @@ from steptime.service.rest import DagRun
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 
-OF_GROUP = "performance.submit"
 OF_A_CELL = ("submit", "wait", "end", "parse", "validate", "publish")
 
 
@@ -60,7 +61,8 @@ def test_marking_a_sweep_as_failed_ends_its_jobs_and_keeps_its_results(airflow: 
     assert states(airflow, sweep)["report", -1][0] == "failed"
 
 
-def test_one_cell_runs_again_and_no_other(airflow: Airflow) -> None:
+@pytest.mark.browser
+def test_one_cell_runs_again_from_its_page_and_no_other(airflow: Airflow) -> None:
     before = set(airflow.jobs())
     sweep = airflow.ended(start(airflow, CELLS))
     assert sweep.state == "success"
@@ -68,10 +70,13 @@ def test_one_cell_runs_again_and_no_other(airflow: Airflow) -> None:
     first_jobs = set(airflow.jobs()) - before
     assert len(first_jobs) == 4
 
-    tasks = airflow.client.task_instances(sweep.dag_id, sweep.dag_run_id)
-    (cell,) = {task.rendered_map_index for task in tasks if (task.task_id, task.map_index) == (OF_GROUP, 2)}
-    asked = airflow.steptime("sweep", "again", sweep.dag_run_id, str(cell))
-    assert asked.returncode == 0, asked.stderr
+    (job,) = [row["job_name"] for row in rows_of(airflow, sweep) if row["map_index"] == 2]
+    with logged_in(airflow.url, airflow.user, airflow.password) as watched:
+        watched.page.goto(f"/plugin/step-times/steptime/?view=runs&run={job}")
+        frame = watched.page.frame_locator("iframe[title='Step times']")
+        frame.get_by_role("button", name="Run this cell again …").click()
+        frame.get_by_role("button", name="Run again", exact=True).click()
+        expect(frame.locator(".again [role=status]")).to_contain_text(sweep.dag_run_id)
     assert airflow.ended(sweep).state == "success"
 
     new = set(airflow.jobs()) - before - first_jobs
