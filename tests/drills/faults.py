@@ -277,8 +277,17 @@ def _wait_for_end(scene: "Scene", job: JobRecord) -> None:
 
 
 def delete_dag(scene: "Scene") -> None:
-    """The DAG with all its runs, which Airflow allows while no task of it occupies a worker."""
+    """The DAG with all its runs, which Airflow allows while no task of it occupies a worker.
+
+    A trigger that the triggerer has not started yet is deleted without a call, and the job then goes on.
+    """
     job = scene.live_job()
+    told = f"job {job.name}: "
+    wait_until(
+        f"the trigger of {job.name}",
+        lambda: told in scene.site.airflow.log_text(scene.run, scene.known_task(WAIT)),
+        _NOTICED_S,
+    )
     scene.site.airflow.delete_dag(scene.run)
     scene.kept["deleted"] = True
     _wait_for_end(scene, job)
