@@ -193,7 +193,7 @@ def clean() -> dict[str, str]:
 def run_tests(foreign: ForeignAirflow, *tests: str) -> None:
     """Run tests of this repository with the environment's Airflow and the installed wheel."""
     foreign.install(*TEST_PACKAGES, *foreign.constraints)
-    options = ["-q", "-p", "no:cacheprovider", f"--basetemp={foreign.folder / 'tests'}"]
+    options = ["-q", "-m", "not browser", "-p", "no:cacheprovider", f"--basetemp={foreign.folder / 'tests'}"]
     python = str(foreign.program("python"))
     done = subprocess.run([python, "-m", "pytest", *options, *tests], cwd=ROOT, env=clean(), check=False)
     if done.returncode:
