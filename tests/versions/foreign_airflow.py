@@ -27,6 +27,9 @@ CONSTRAINTS = (
     "https://raw.githubusercontent.com/apache/airflow/constraints-{airflow}/constraints-{python}.txt"
 )
 
+RELEASED = {"3.1.8": "2026-03-12", "3.2.2": "2026-05-30", "3.3.2": "2026-09-18"}
+"""The day after each release on PyPI: its constraints have the packages of about then."""
+
 DAG_OF_OTHERS = """
 from airflow.sdk import DAG, task
 
@@ -151,15 +154,32 @@ def check_guest(foreign: ForeignAirflow, wheel: Path) -> None:
 
 
 def constraints(folder: Path, airflow: str, python: str) -> tuple[str, ...]:
-    """Return the options for the versions that Airflow was released with; none if it cannot be reached."""
+    """Return the options for the versions that Airflow was released with.
+
+    Where its constraints cannot be reached, these are the newest packages of that day. Newer ones can break
+    an older Airflow: 3.2.2 does not start with FastAPI 0.165.
+    """
     told = os.environ.get("AIRFLOW_CONSTRAINTS", CONSTRAINTS).format(airflow=airflow, python=python)
+    file = folder / "constraints.txt"
     try:
         with urllib.request.urlopen(told, timeout=20) as answer:  # noqa: S310 - an address of our own
-            text = answer.read()
+            file.write_bytes(answer.read())
     except OSError as error:
-        print(f"  with the newest packages: {told} cannot be read ({error})")
-        return ()
-    (file := folder / "constraints.txt").write_bytes(text)
+        if airflow not in RELEASED:
+            raise SystemExit(
+                f"{told} cannot be read ({error}), and RELEASED has no day of {airflow}"
+            ) from error
+        print(f"  with the packages of {RELEASED[airflow]}: {told} cannot be read ({error})")
+        (wanted := folder / "wanted.txt").write_text(f"apache-airflow=={airflow}\n")
+        options = (
+            "--quiet",
+            "--no-annotate",
+            "--exclude-newer",
+            RELEASED[airflow],
+            "--python-version",
+            python,
+        )
+        run(UV, "pip", "compile", *options, "--output-file", str(file), str(wanted))
     return "--constraint", str(file)
 
 
