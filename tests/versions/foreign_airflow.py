@@ -18,6 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 TEST_PACKAGES = ("pytest<9.2", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis")
 TESTS = (
+    "tests/end_to_end/test_connection.py",
     "tests/end_to_end/test_durability.py",
     "tests/end_to_end/test_sweep.py",
     "tests/end_to_end/test_confirming.py",

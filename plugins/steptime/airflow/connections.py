@@ -3,11 +3,10 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from airflow.sdk import BaseHook
 from airflow.sdk import Connection as AirflowConnection
 from airflow.sdk.exceptions import AirflowRuntimeError
 
-from steptime.airflow.versions import AirflowNotFoundException
+from steptime.airflow.versions import AirflowNotFoundException, get_connection
 from steptime.clusters import config
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
@@ -37,7 +36,7 @@ async def patiently(
 async def airflow_connection(name: str) -> Connection:
     """Return the Airflow connection `name`. Raises UserError if there is none."""
     try:
-        kept = await BaseHook.aget_connection(name)
+        kept = await get_connection(name)
     except AirflowNotFoundException:
         raise UserError(
             f"Airflow has no connection '{name}': make it in the UI under Admin, Connections, or set "

@@ -4,6 +4,7 @@ from datetime import timedelta
 from inspect import signature
 from typing import Any
 
+from airflow.sdk import BaseHook, Connection
 from airflow.sdk import Variable as _Variable
 
 from steptime.waiting import poll_until
@@ -17,7 +18,10 @@ try:
         AirflowSkipException,
         TaskDeferred,
     )
-except ImportError:  # 3.1
+
+    IS_3_1 = False
+except ImportError:
+    IS_3_1 = True
     from airflow.configuration import conf
     from airflow.exceptions import (  # type: ignore[attr-defined,no-redef]
         AirflowException,
@@ -69,6 +73,19 @@ class ListedVariable(_Variable):
 
 
 Variable: type[_Variable] = _Variable if hasattr(_Variable, "keys") else ListedVariable
+
+
+async def get_connection(name: str) -> Connection:
+    """Return a connection of Airflow's, in a task or a trigger. Raises AirflowNotFoundException.
+
+    In tasks of Airflow 3.1 the asynchronous way finds no connection that is kept in Airflow's database.
+    """
+    try:
+        return await BaseHook.aget_connection(name)
+    except AirflowNotFoundException:
+        if not IS_3_1:
+            raise
+        return BaseHook.get_connection(name)
 
 
 def never_retry(exception: type[BaseException]) -> dict[str, Any]:
