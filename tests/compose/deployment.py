@@ -192,7 +192,13 @@ class Deployment:
 
     def training(self, jobs: int) -> tuple[DagRun, int]:
         """Start a long run and wait until Slurm runs its job; return it, and `jobs` with this one."""
-        conf = {"gpus": "1", "checkpoint": False, "cluster": "mini-slurm", "max_steps": _STEPS}
+        conf = {
+            "gpus": "1",
+            "checkpoint": False,
+            "cluster": "mini-slurm",
+            "max_steps": _STEPS,
+            "time_limit": "02:00:00",  # the usual 10 minutes are over before every service was killed
+        }
         with self.airflow() as client:
             run = client.trigger("llama31", conf, patience_s=300)
         wait_for("its job runs", lambda: self.jobs()[jobs:] == ["RUNNING"], _RUNS_WITHIN_S)
