@@ -11,9 +11,9 @@ from named_runs import IN_IMAGE
 from printed_tables import config_with
 from stored import publish
 
-from steptime.clusters.base import JobState, JobStatus, Staged
+from steptime.clusters.base import Cluster, JobState, JobStatus, Staged
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.clusters.local.cluster import LocalConfig
 from steptime.errors import UserError
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Mode, Run
@@ -56,9 +56,17 @@ def test_a_script_for_gpus_starts_the_program_on_each_rank(make_config: Callable
     assert run.model_flops is not None
 
 
+@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
+def place(request: pytest.FixtureRequest) -> tuple[Cluster, Any]:
+    """A cluster and its configuration."""
+    make = "make_slurm_config" if request.param == "slurm" else "make_config"
+    return request.getfixturevalue(request.param), request.getfixturevalue(make)()
+
+
 async def test_it_runs_and_is_measured_checked_and_stored(
-    local: LocalCluster, make_config: Callable[..., LocalConfig], make_result: Any, tmp_path: Path
+    place: tuple[Cluster, Any], make_result: Any, tmp_path: Path
 ) -> None:
+    cluster, config = place
     run = planned(gpus="2")
     here = Staged(
         python=sys.executable,
@@ -66,9 +74,8 @@ async def test_it_runs_and_is_measured_checked_and_stored(
         trainer_path=f"{ROOT}:{STAND_IN}",
         trainer_sha256="",
     )
-    spec = job_spec(run, here, make_config(), identity="d/r/c", started=1_700_000_000)
-    job = await local.submit(spec)
-    status = await ended(local, job.name)
+    job = await cluster.submit(job_spec(run, here, config, identity="d/r/c", started=1_700_000_000))
+    status = await ended(cluster, job.name)
     assert status.state is JobState.SUCCEEDED, Path(job.log_path).read_text()
 
     log = read_log(job.log_path, max_steps=run.max_steps)
@@ -82,7 +89,7 @@ async def test_it_runs_and_is_measured_checked_and_stored(
     assert (row["workload"], row["gpus"], row["tokens_per_s"]) == ("titan-llama3-25.12", 2, 2 * 4 * 128 / 0.5)
 
 
-async def ended(cluster: LocalCluster, name: str) -> JobStatus:
+async def ended(cluster: Cluster, name: str) -> JobStatus:
     async def poll() -> JobStatus | None:
         status = (await cluster.poll([name]))[name]
         return None if status.state.is_live else status
