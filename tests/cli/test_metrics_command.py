@@ -98,7 +98,7 @@ def test_the_command_itself_prints_a_table() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = [re.split(" {2,}", line) for line in done.stdout.splitlines()]
     assert ["tokens/s", "77,690", "85,459", "sequence 8192 × global batch 128 / step time"] in lines
-    assert ["step time", "13.497 s", "12.27 s", "1.100 × the published step time"] in lines
+    assert ["step time", "13.497 s", "12.27 s", "10.0 % slower than published"] in lines
     assert "formula llama3.1-25.04; peak 989 TFLOPS (nemotron4-340b-25.12, table of peak" in done.stdout
 
 

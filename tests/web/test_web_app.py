@@ -62,6 +62,7 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
         "/api/differences",
         "/api/incidents",
         "/api/incidents/{incident_id}",
+        "/api/node",
         "/api/report.html",
         "/api/results",
         "/api/results.csv",

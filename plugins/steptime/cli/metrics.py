@@ -15,6 +15,7 @@ from steptime.recipes.published import PerformanceRow, published_performance
 from steptime.refusals import in_words
 from steptime.results.metrics import throughput
 from steptime.results.models import Measurement
+from steptime.results.report import change_in_words
 
 _MAX_GBS = 1_000_000_000
 _RATES = {
@@ -170,7 +171,7 @@ def _lines(
         for line in lines:
             line["published"] = printed.get(line["metric"] or "")
         if rates.step_time_over_published is not None:
-            lines[0]["basis"] = f"{rates.step_time_over_published:.3f} × the published step time"
+            lines[0]["basis"] = f"{change_in_words(rates.step_time_over_published)} than published"
     return lines
 
 

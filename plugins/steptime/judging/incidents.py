@@ -117,6 +117,13 @@ class Incident:
         return plain | {"cells": [one.as_json for one in self.cells]}
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that its cells have in common; empty if it is of another kind."""
+        if self.kind != "node":
+            return ()
+        return tuple(self.subject.removeprefix("nodes ").removeprefix("node ").split(", "))
+
+    @property
     def affected(self) -> tuple[IncidentCell, ...]:
         """The cells that have not returned to their usual level, the most changed one first."""
         some = [one for one in self.cells if one.state != "returned"] or self.cells

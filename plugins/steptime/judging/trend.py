@@ -74,7 +74,8 @@ def verdict_of(store: Store, row: Mapping[str, Any]) -> RunVerdict | None:
 
 def with_verdicts(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return rows of the store with the columns of `OWN_VERDICT`; None for runs that are not judged."""
-    kept = judgement_rows.verdicts(store)
+    first = min((row["submitted_at"] for row in rows), default=0.0)
+    kept = judgement_rows.verdicts(store, since=first)
     found = []
     for row in rows:
         stood = kept.get(row["job_name"])

@@ -76,6 +76,8 @@ def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, 
     found = [
         {
             "id": one.id,
+            "cluster": one.cluster,
+            "nodes": one.nodes,
             "state": one.state,
             "direction": one.direction,
             "title": one.title,
@@ -123,7 +125,7 @@ def series(store: Store, among: Iterable[str] | None = None) -> dict[str, Any]:
     `{"series": [{"label", "job_name", "state", "direction", "change_percent", …}, …]}`; the last three are
     None if the series has no stored verdict that its reader may see. `among` selects by newest runs.
     """
-    stood, wanted = verdicts(store), None if among is None else set(among)
+    stood, wanted = verdicts(store, newest=True), None if among is None else set(among)
     found = []
     for one, job in all_series(store):
         if wanted is not None and job not in wanted:

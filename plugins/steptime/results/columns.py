@@ -59,6 +59,8 @@ class Column:
     """Decimals of a table at most."""
     decimals_of: str | None = None
     """The column whose decimals it has instead, so that both can be compared."""
+    as_change: bool = False
+    """Whether tables write it, a ratio of times, as people say it: `3.3 % faster`."""
     signed: bool = False
     """Whether a number above 0 has its sign, as a change does."""
 

@@ -161,8 +161,8 @@ def latest_numbers(store: "Store", limit: int) -> list[dict[str, Any]]:
         return list(dicts(connection.execute(query.order_by(runs.c.submitted_at, runs.c.id))))
 
 
-def verdicts(store: "Store") -> dict[str, dict[str, Any]]:
-    """Return by job how each run stood against its history.
+def verdicts(store: "Store", *, newest: bool = False, since: float = 0.0) -> dict[str, dict[str, Any]]:
+    """Return by job how each run, or the newest of each series, submitted since then (Unix time) stood.
 
     Each has `verdict`, `direction`, `ratio` and `baseline_mean_s`. Runs whose series has runs that the reader
     may not read are left out, as a judgement rests on those.
@@ -174,7 +174,9 @@ def verdicts(store: "Store") -> dict[str, dict[str, Any]]:
     own = [judgements.c[name] for name in ("verdict", "direction", "ratio", "baseline_mean_s")]
     series = [runs.c[name] for name in of_series()]
     query = select(runs.c.job_name, *own, *series).join(judgements, judgements.c.run_id == runs.c.id)
-    query = store.readable(query.where(judgements.c.kind == "history"))
+    query = store.readable(query.where(judgements.c.kind == "history", runs.c.submitted_at >= since))
+    if newest:
+        query = query.where(runs.c.id.in_(_latest_of_each_series(store, 1)))
     not_readable = {tuple(row.values()) for row in hidden(store)}
     with read_connection(store.url) as connection:
         rows = list(dicts(connection.execute(query)))

@@ -84,7 +84,8 @@ class Measurement(Frozen):
         float | None,
         _column(
             "Mean step time over the published one: above 1 is slower.",
-            heading="× published",
+            heading="against published",
+            as_change=True,
             priority=2,
             decimals=3,
             in_events=True,

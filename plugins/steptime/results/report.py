@@ -44,15 +44,30 @@ def _empty(value: Any) -> bool:
 def written(column: Column, rows: Sequence[Row]) -> list[str]:
     """Format a column's values for people, with equal decimals so that digits line up."""
     values = [row.get(column.name) for row in rows]
+    if column.as_change:
+        return ["" if value is None else change_in_words(value) for value in values]
     if column.kind == "number":
         of = BY_NAME[column.decimals_of] if column.decimals_of else column
         digits = _decimals(of, [row.get(of.name) for row in rows])
-        return ["" if value is None else _sign(column, value) + f"{value:,.{digits}f}" for value in values]
+        return ["" if value is None else _number_text(column, value, digits) for value in values]
     return ["" if value is None else _words(column, value) for value in values]
 
 
-def _sign(column: Column, value: float) -> str:
-    return "+" if column.signed and value > 0 else ""
+def change_in_words(ratio: float) -> str:
+    """Say how a time compares with another, by their ratio: `3.3 % faster`.
+
+    >>> change_in_words(0.967)
+    '3.3 % faster'
+    """
+    return f"{100 * abs(ratio - 1):.1f} % {'slower' if ratio > 1 else 'faster'}"
+
+
+def _number_text(column: Column, value: float, digits: int) -> str:
+    """With the sign of a change, and zero without any."""
+    text = f"{value:,.{digits}f}"
+    if not any(digit in text for digit in "123456789"):
+        return text.removeprefix("-")
+    return f"+{text}" if column.signed and value > 0 else text
 
 
 def _words(column: Column, value: Any) -> str:

@@ -16,6 +16,7 @@ from steptime.frozen import Frozen
 from steptime.judging import incidents, judgements
 from steptime.judging.comparison import compare_dag_run, compare_since
 from steptime.judging.findings import Comparison
+from steptime.judging.node import node_of
 from steptime.judging.series import Series
 from steptime.judging.trend import OWN_VERDICT, with_verdicts
 from steptime.reporting import answers as shown_data
@@ -148,6 +149,15 @@ def report(store: Readable, since: Annotated[float, Query()]) -> Response:
     text = html(report_since(store, since), time.time())
     headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-report.html"'}
     return Response(text, media_type="text/html", headers=headers)
+
+
+def node(
+    store: Readable,
+    cluster: Annotated[str, Query(max_length=200)],
+    name: Annotated[str, Query(alias="node", max_length=200)],
+) -> Response:
+    """Answer with `judging.node.node_of`."""
+    return json_response(node_of(store, cluster, name))
 
 
 def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[str, Query()]) -> Response:

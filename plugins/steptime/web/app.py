@@ -46,6 +46,7 @@ def create_app() -> FastAPI:
     app.get("/api/results")(answers.results)
     app.get("/api/results.csv")(answers.results_csv)
     app.get("/api/scaling")(answers.scaling)
+    app.get("/api/node")(answers.node)
     app.get("/api/report.html")(answers.report)
     app.get("/api/series")(answers.series)
     app.get("/api/trend/{job_name:path}")(answers.trend_of)

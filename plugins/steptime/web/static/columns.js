@@ -2,6 +2,7 @@
 import { timeZone } from "./airflow.js";
 import { decimals, fixed, shortTimestamps, significant, words } from "./format.js";
 import { read } from "./server.js";
+import { overPublished } from "./verdicts.js";
 
 let declared = null;
 
@@ -37,13 +38,22 @@ function numberWriter(column, rows) {
   const digitsOf = column.decimals_of ? declared.columns.find(({ name }) => name === column.decimals_of) : column;
   const values = new Map();
   for (const row of rows) values.set(comparable(row), [...(values.get(comparable(row)) ?? []), row[digitsOf.name]]);
-  const writers = new Map([...values].map(([key, some]) => [key, fixed(decimals(some, digitsOf.significant, digitsOf.decimals))]));
+  const digits = new Map([...values].map(([key, some]) => [key, decimals(some, digitsOf.significant, digitsOf.decimals)]));
+  const most = Math.max(...digits.values());
+  const writers = new Map([...digits].map(([key, own]) => [key, aligned(own, most)]));
   return (row) => writers.get(comparable(row))(valueOf(column, row));
+}
+
+/** A function that writes numbers with so many decimals, and as wide as if there were more: the points stand in line. */
+function aligned(own, most) {
+  const [write, room] = [fixed(own), (own ? "" : most ? "\u2008" : "") + "\u2007".repeat(most - own)];
+  return (value) => (value == null ? "" : write(value) + room);
 }
 
 /** The function that writes a column of these rows. */
 function writer(column, rows) {
   if (column.write) return (row) => column.write(valueOf(column, row), row);
+  if (column.as_change) return (row) => overPublished(valueOf(column, row));
   if (column.kind === "number") return numberWriter(column, rows);
   if (column.kind === "time") {
     const write = shortTimestamps(rows.map((row) => valueOf(column, row)));

@@ -3,6 +3,8 @@ import { viewLink } from "./address.js";
 import { element } from "./dom.js";
 import { drawAsking } from "./messages.js";
 import { send } from "./server.js";
+import { frozen } from "./frozen.js";
+import { nodeLink } from "./node.js";
 import { sparkline } from "./sparkline.js";
 import { cellName, signed } from "./verdicts.js";
 
@@ -32,13 +34,14 @@ function asking({ id, may_edit: mayEdit, state }, then) {
 }
 
 function card(incident, then) {
-  const { state, direction, title, evidence, note, noted_by: author, cells, recent } = incident;
+  const { cluster, nodes, state, direction, title, evidence, note, noted_by: author, cells, recent } = incident;
   const worst = cells[0];
   const more = cells.length > MOST_CELLS ? [element("li", {}, `and ${cells.length - MOST_CELLS} more`)] : [];
   const made = element("article", { className: `incident ${ACTIVE.includes(state) ? direction : "closed"}` },
     element("header", {}, element("span", { className: `badge ${state}` }, state), sparkline(recent, worst.usual_s)),
     element("h2", {}, title),
     element("p", {}, evidence),
+    nodes.length && !frozen ? element("p", {}, "Node: ", ...nodes.flatMap((node, place) => [place ? ", " : "", nodeLink(cluster, node)])) : null,
     note ? element("p", { className: "note" }, `${note} (${author})`) : null,
     element("details", {}, element("summary", {}, cells.length === 1 ? "1 cell" : `${cells.length} cells`), element("ul", {}, ...cells.slice(0, MOST_CELLS).map(cellItem), ...more)),
     element("div", { className: "asking" }, ...asking(incident, then)));

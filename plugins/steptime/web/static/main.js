@@ -8,6 +8,7 @@ import { frozen } from "./frozen.js";
 import { redrawRun, showRun } from "./run.js";
 import * as runs from "./runs.js";
 import * as scaling from "./scaling.js";
+import * as node from "./node.js";
 import { announce, attempt, summarise } from "./messages.js";
 import { giveUp } from "./server.js";
 import * as trend from "./trend.js";
@@ -15,7 +16,7 @@ import * as week from "./week.js";
 
 const REREAD_MS = 15_000;
 // In the tab of a DAG run its own runs come first.
-const VIEWS = scope.size ? { runs, scaling, trend } : { week, runs, trend, scaling };
+const VIEWS = scope.size ? { runs, scaling, trend, node } : { week, runs, trend, scaling, node };
 
 let shown = null;
 
@@ -26,7 +27,7 @@ function wanted() {
 
 function drawNavigation(name) {
   const focused = [...byId("views").children].indexOf(document.activeElement);
-  const links = Object.entries(VIEWS).map(([view, { title }]) => {
+  const links = Object.entries(VIEWS).filter(([view]) => view !== "node" || view === name).map(([view, { title }]) => {
     const link = viewLink({ view }, title);
     if (view === name) link.setAttribute("aria-current", "page");
     return link;

@@ -10,6 +10,7 @@ import { frozen } from "./frozen.js";
 import { differencesOf, drawOverlay, otherRun } from "./differences.js";
 import { duration, significant, timestamps, words } from "./format.js";
 import { stateBadge } from "./runs.js";
+import { nodeLink } from "./node.js";
 import { givenUp, read } from "./server.js";
 import { overPublished, publicationBadge } from "./verdicts.js";
 
@@ -21,7 +22,7 @@ const section = (title, ...content) => element("section", {}, element("h3", {}, 
 function facts(pairs) {
   return element("dl", { className: "facts" }, ...Object.entries(pairs)
     .filter(([, value]) => value !== null && value !== undefined && value !== "")
-    .map(([name, value]) => element("div", { className: value.length > 80 ? "wide" : "" }, element("dt", {}, name), element("dd", {}, value))));
+    .map(([name, value]) => element("div", { className: (value.textContent ?? value).length > 80 ? "wide" : "" }, element("dt", {}, name), element("dd", {}, value))));
 }
 
 const COST = ["peak_memory_gib", "days_per_1t_tokens", "gpu_hours", "queue_wait_s"];
@@ -68,7 +69,7 @@ function settings(run, record) {
   return facts({
     "Workload": run.workload,
     "Hardware": `${run.gpus} ${run.gpu_type === "cpu" ? `CPU rank${run.gpus === 1 ? "" : "s"}` : `× ${run.gpu_type}`} on ${run.cluster}`,
-    "Nodes": record.nodes.join(", "),
+    "Nodes": frozen ? record.nodes.join(", ") : element("span", {}, ...record.nodes.flatMap((node, place) => [place ? ", " : "", nodeLink(run.cluster, node)])),
     "Parallelism": `tensor ${run.tensor_parallel}, pipeline ${run.pipeline_parallel}, context ${run.context_parallel}, data ${run.data_parallel}${run.expert_parallel > 1 ? `, expert ${run.expert_parallel}` : ""}`,
     "Batch": `global ${run.global_batch_size}, micro ${run.micro_batch_size}, ${run.scaling} scaling${run.proxy ? ", proxy" : ""}`,
     "Submitted": when(run.submitted_at),

@@ -10,8 +10,11 @@ export const signed = (value) => {
   return value > 0 && written !== "0.0" ? `+${written}` : written;
 };
 
+/** A change in percent as people say it: `3.3 % slower`. */
+export const overUsual = (percent) => `${change(Math.abs(percent))} % ${percent > 0 ? "slower" : "faster"}`;
+
 /** A step time relative to the published one, as people say it: `3.3 % faster`. */
-export const overPublished = (ratio) => (ratio == null ? "" : `${change(Math.abs(100 * (ratio - 1)))} % ${ratio > 1 ? "slower" : "faster"}`);
+export const overPublished = (ratio) => (ratio == null ? "" : overUsual(100 * (ratio - 1)));
 
 /** A cell's or run's name, which breaks before its mode alone, as in 70b·bf16·64·checkpoint save. */
 export function cellName(name) {

@@ -10,7 +10,7 @@ import { readNew, rowsOf } from "./server.js";
 import { sparkline } from "./sparkline.js";
 import { makeTable } from "./table.js";
 import { announce, attempt, summarise } from "./messages.js";
-import { cellName, overPublished, publicationBadge, signed, verdictBadge } from "./verdicts.js";
+import { cellName, publicationBadge, signed, verdictBadge } from "./verdicts.js";
 
 export const title = "This week";
 
@@ -28,7 +28,7 @@ const ADDED = {
   drift_percent: { write: signed, place: 13.2 },
   judged_s: { place: 7 },
   baseline_s: { className: "quiet", place: 13.1 },
-  step_time_over_published: { title: "Published", numeric: true, write: overPublished, place: 9 },
+  step_time_over_published: { title: "Published", place: 9 },
   against_publication: { cell: publicationBadge, place: 10 },
   scaling_efficiency_percent: { place: 13.05 },
   gpu_hours: { write: fixed(1), place: 12 },

@@ -1,0 +1,72 @@
+"""A node: the recent runs that had it, and how they compare with runs of the same cells elsewhere."""
+
+import json
+import re
+import statistics
+import time
+from collections import defaultdict
+from typing import Any
+
+from steptime.judging.incidents import ACTIVE, incidents
+from steptime.judging.series import Series
+from steptime.judging.trend import with_verdicts
+from steptime.recipes.node_lists import expand_nodes
+from steptime.results.store import Store
+
+LOOK_BACK_S = 28 * 86_400.0
+_EXCLUDED = re.compile(r"--exclude[= ](\S+)")
+
+
+def node_of(store: Store, cluster: str, node: str, now: float | None = None) -> dict[str, Any]:
+    """Return what is known of a node from the runs of the last four weeks, as JSON.
+
+    `runs`: the runs that had it, latest first, each with its change from what is usual for its cell and the
+    median change of the cell's runs on other nodes (`elsewhere_percent`), None if there are none;
+    `incident`: the title of an active incident that names the node; `since`: when that began, in Unix time;
+    `difference_percent`: the median difference of both over the cells, above 0 is slower, by the runs since
+    the incident began if there is one; `cells`: their number; `excluded`: whether the newest job of the
+    cluster, `newest_job`, excludes it.
+    """
+    since = (time.time() if now is None else now) - LOOK_BACK_S
+    rows = with_verdicts(store, store.results(include_rejected=True, cluster=cluster, since=since))
+    named = [
+        one for one in incidents(store, closed_since=since) if one.cluster == cluster and node in one.nodes
+    ]
+    active = next((one for one in named if one.state in ACTIVE), None)
+    here, elsewhere = defaultdict[Series, list[float]](list), defaultdict[Series, list[float]](list)
+    for row in rows:
+        if row["change_percent"] is None:
+            continue
+        if not _had(row, node):
+            elsewhere[Series.of_row(row)].append(row["change_percent"])
+        elif active is None or row["submitted_at"] >= active.since:
+            here[Series.of_row(row)].append(row["change_percent"])
+    usual = {series: statistics.median(changes) for series, changes in elsewhere.items()}
+    differences = [
+        statistics.median(changes) - usual[series] for series, changes in here.items() if series in usual
+    ]
+    names = ("job_name", "label", "submitted_at", "state", "change_percent", "verdict", "suspicion")
+    return {
+        "node": node,
+        "cluster": cluster,
+        "runs": [
+            {name: row[name] for name in names} | {"elsewhere_percent": usual.get(Series.of_row(row))}
+            for row in rows
+            if _had(row, node)
+        ],
+        "difference_percent": statistics.median(differences) if differences else None,
+        "cells": len(differences),
+        "incident": active and active.title,
+        "since": active and active.since,
+        "excluded": bool(rows) and node in _excluded_by(store, rows[0]["job_name"]),
+        "newest_job": rows[0]["job_name"] if rows else None,
+    }
+
+
+def _had(row: dict[str, Any], node: str) -> bool:
+    return node in (row["nodes"] or "").split(", ")
+
+
+def _excluded_by(store: Store, job_name: str) -> tuple[str, ...]:
+    script = json.loads(store.record(job_name)["content"])["provenance"]["script"] or ""
+    return tuple(node for nodes in _EXCLUDED.findall(script) for node in expand_nodes(nodes))

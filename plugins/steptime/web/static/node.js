@@ -1,0 +1,66 @@
+// A node: the runs that had it, how they compare with runs elsewhere, and how it is excluded.
+import { current, viewLink } from "./address.js";
+import { element } from "./dom.js";
+import { timestamps } from "./format.js";
+import { announce, summarise } from "./messages.js";
+import { readNew } from "./server.js";
+import { cellName, overUsual, signed, verdictBadge } from "./verdicts.js";
+
+export const title = "Node";
+
+let [answer, box] = [null, null];
+
+/** A link to the page of a node. */
+export const nodeLink = (cluster, node) => viewLink({ view: "node", cluster, node }, node);
+
+/** Make what the view is made of. */
+export function open(place) {
+  [answer, box] = [null, place];
+}
+
+function inWords({ node, cluster, difference_percent: difference, cells, since, incident }) {
+  const compared = difference === null ? "no cell ran both there and elsewhere" : `${overUsual(difference)} than on other nodes (${cells} cell${cells === 1 ? "" : "s"})`;
+  const began = since === null ? "" : `, since ${timestamps()(since).slice(0, 10)}: ${incident}`;
+  return [element("strong", {}, `Node ${node} of ${cluster}: ${compared}${began}.`)];
+}
+
+function exclusion({ node, cluster, excluded, newest_job: job }) {
+  const state = excluded ? "excludes it" : "does not exclude it";
+  return element("section", {}, element("p", {}, `The newest job of the cluster, ${job}, ${state}.`),
+    element("p", {}, "One run without it: ", element("code", {}, `steptime run WORKLOAD --cluster ${cluster} --exclude ${node}`)),
+    element("p", {}, "All runs without it, on a Slurm cluster: ", element("code", {}, `extra_options: ["--exclude=${node}"]`), ` in config/clusters/${cluster}.yaml`));
+}
+
+function table(runs) {
+  const when = timestamps();
+  const percent = (value) => (value === null ? "" : `${signed(value)} %`);
+  const lines = runs.map((run) => element("tr", {}, element("td", {}, viewLink({ view: "trend", series: run.job_name, run: run.job_name }, ...cellName(run.label))),
+    element("td", {}, when(run.submitted_at)), element("td", { className: "number" }, percent(run.change_percent)),
+    element("td", { className: "number" }, percent(run.elsewhere_percent)), element("td", {}, run.verdict ? verdictBadge(run) : run.state)));
+  const heads = ["Run", "Submitted", "Change", "Elsewhere", "Verdict"].map((head, place) => element("th", { scope: "col", className: [2, 3].includes(place) ? "number" : "" }, head));
+  return element("div", { id: "node-runs", className: "scroller", tabIndex: 0, role: "region", ariaLabel: "Runs that had the node" }, element("table", {},
+    element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...lines)));
+}
+
+/** Draw what was read last, in today's time zone. */
+export function redraw() {
+  if (!answer) return;
+  if (!answer.runs.length) {
+    summarise();
+    announce(element("p", {}, `No run of the last four weeks had node ${answer.node} of ${answer.cluster}.`));
+    return;
+  }
+  announce();
+  summarise(...inWords(answer));
+  box.replaceChildren(exclusion(answer), table(answer.runs), element("p", { className: "footnote" },
+    "Change: from what is usual for the cell, above 0 is slower. Elsewhere: the median change of the cell's runs without the node. Runs of the last four weeks."));
+}
+
+/** Read the node that the address names. */
+export async function show() {
+  const [cluster, node] = ["cluster", "node"].map((name) => current().get(name) ?? "");
+  const found = await readNew(answer, `api/node?${new URLSearchParams({ cluster, node })}`);
+  if (found === answer) return;
+  answer = found;
+  redraw();
+}
