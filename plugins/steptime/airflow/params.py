@@ -33,6 +33,8 @@ _WORDS = {
     "tp": "TP",
 }
 """Words of fields' names as titles have them."""
+_OPEN = ("Where", "Model", "Scale")
+"""Sections whose params have none in the form: Airflow shows those first, and opened."""
 
 
 def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Param]:
@@ -51,12 +53,16 @@ def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Par
         name: Param(
             begins_with[name],
             title=option_fields()[name].title or _title(name),
-            section=section,
             **_shown(name, properties[name], choices.get(name), hints),
+            **_placed(section),
         )
         for section, names in sections().items()
         for name in names
     }
+
+
+def _placed(section: str) -> dict[str, Any]:
+    return {} if section in _OPEN else {"section": section}
 
 
 @cache
