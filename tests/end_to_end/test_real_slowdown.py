@@ -160,7 +160,7 @@ def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
 
     rows = watched.results()
     slow = [row for row in rows if (row["dag_id"], row["dag_run_id"]) == (sweep.dag_id, sweep.dag_run_id)]
-    first, *fresh = sorted(slow, key=lambda row: float(row["submitted_at"]))
+    first, *fresh = sorted(slow, key=lambda row: row["submitted_at"])
     mean = statistics.fmean(usual)
     slowed = [f"{row['steady_step_time_s']:.4f} s on {row['nodes']}" for row in (first, *fresh)]
     print(f"\n{len(usual)} usual runs: {mean:.4f} s a step, deviation {statistics.stdev(usual) / mean:.1%}")

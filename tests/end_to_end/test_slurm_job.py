@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
@@ -76,5 +77,6 @@ def test_a_mixture_over_two_ranks_of_experts_is_one_job_for_each_cell(
     for job in ours:
         row = rows[job["JobName"]]
         assert job["State"] == "COMPLETED"
-        assert (float(job["Start"]), float(job["End"])) == (row["started_at"], row["ended_at"])
+        began, ended = (datetime.fromisoformat(row[name]).timestamp() for name in ("started_at", "ended_at"))
+        assert (float(job["Start"]), float(job["End"])) == (began, ended)
         assert f"gres/gpu={row['gpus']}" in job["ReqTRES"].split(",")
