@@ -276,8 +276,8 @@ def test_the_record_is_shown_as_it_is_kept_and_without_secrets(
     assert kept.text_content() == record == store.record("run")["content"]
     rates = "n1 650.3 TFLOPS, n2 it burns, all-reduce 360.5 GB/s"
     for fact in ("run failed (NODE_FAIL)", "MY_TOKEN=(not stored)", rates, "2 of 2"):
-        expect(frame.locator("#detail .facts").last).to_contain_text(fact)
-    expect(frame.locator("#detail .remark")).to_contain_text("never changed; sha256 ")
+        expect(frame.locator("#detail section", has_text="What ran")).to_contain_text(fact)
+    expect(frame.locator("#detail details .remark")).to_contain_text("never changed; sha256 ")
     assert canary not in (frame.locator("html").text_content() or "")
 
 

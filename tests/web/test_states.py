@@ -88,8 +88,10 @@ def states(page: Page, monkeypatch: pytest.MonkeyPatch, report: Path) -> Iterato
         expect(page.locator("#message .failure")).to_be_visible()
         yield "a store that fails"
     page.goto(report.as_uri())
-    page.locator("details > summary").click()
+    expect(page.locator("tr[data-cell]").first).to_be_visible()
     yield "the report"
+    shown(page, "?view=node&cluster=east&node=e001", "#node-runs")
+    yield "a node"
 
 
 @pytest.fixture
