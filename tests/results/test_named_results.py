@@ -136,4 +136,4 @@ def test_metrics_say_that_nobody_knows_the_flops() -> None:
     shown = told("metrics", *asked, "--step-time", "14", "--wide")
     assert "the TFLOPS that a run logs" in shown
     assert "5,993" in shown
-    assert "1.024 × the published step time" in shown
+    assert "2.4 % slower than published" in shown

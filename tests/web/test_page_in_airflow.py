@@ -3,6 +3,7 @@
 import csv
 import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -133,6 +134,8 @@ def test_csv_has_every_column_of_the_runs_shown(page: Page, store: Store, tmp_pa
         for key, value in row.items():
             if isinstance(value, bool):
                 assert read[name][key] == str(value)
+            elif key.endswith("_at") and value is not None:
+                assert datetime.fromisoformat(read[name][key]).timestamp() == pytest.approx(value, abs=1e-3)
             elif isinstance(value, float):
                 assert float(read[name][key]) == value
             else:

@@ -392,7 +392,8 @@ async def test_a_trend_has_what_its_chart_is_drawn_with(pages: FastAPI, store: S
     assert shows_published is False
     assert answer["passes_until_s"] is None, "nothing is published for it"
     known = (await get(pages, "/api/series")).json()["series"]
-    assert known == [answer["series"] | {"label": "tiny·fp32·2", "job_name": slower}]
+    unjudged = {"state": None, "direction": None, "change_percent": None}
+    assert known == [answer["series"] | {"label": "tiny·fp32·2", "job_name": slower} | unjudged]
 
 
 def test_what_json_cannot_have_is_a_fault() -> None:
