@@ -80,12 +80,14 @@ def watched(ending: Ending, limits: HangLimits) -> Iterator[None]:
     signals.setblocking(False)
     former_handler = signal.signal(signal.SIGTERM, lambda *_: None)  # the thread acts, by the descriptor
     former_descriptor = signal.set_wakeup_fd(signals.fileno(), warn_on_full_buffer=False)
-    _leave_signals_to_forks()
+    ended = threading.Event()
+    _leave_signals_to_forks(ended)
     thread = threading.Thread(target=_watch, args=(ending, limits, wake), name="watchdog", daemon=True)
     thread.start()
     try:
         yield
     finally:
+        ended.set()
         signals.send(_STOP)
         thread.join()
         signal.set_wakeup_fd(former_descriptor)
@@ -94,18 +96,26 @@ def watched(ending: Ending, limits: HangLimits) -> Iterator[None]:
         signals.close()
 
 
-def _leave_signals_to_forks() -> None:
-    """Give the processes that Megatron forks to write a checkpoint their signals; none is lost between."""
+def _leave_signals_to_forks(ended: threading.Event) -> None:
+    """Give the processes that Megatron forks to write a checkpoint their signals; none is lost between.
+
+    Python keeps what it calls at a fork for good, so it does nothing once the watch has `ended`: a later
+    handler may raise an exception, which would be lost if its signal came in here.
+    """
     process = os.getpid()
+    fork = threading.local()
 
     def before() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        fork.is_watched = not ended.is_set()
+        if fork.is_watched:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def after() -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        if fork.is_watched:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def in_child() -> None:
-        if os.getppid() == process:
+        if fork.is_watched and os.getppid() == process:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         after()

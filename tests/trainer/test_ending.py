@@ -161,6 +161,12 @@ def test_a_forked_process_has_its_signals_to_itself(start: Start) -> None:
     assert _result(output)["state"] == "completed"
 
 
+def test_a_fork_after_the_watch_holds_no_signal_back(start: Start) -> None:
+    """The launcher of CPU ranks forks then: what its handler raises would be lost in a call of the fork."""
+    code, output = start("fork_twice").end()
+    assert (code, output) == (0, "held back: True\nheld back: False\n")
+
+
 def test_what_cannot_be_written_hides_no_reason(start: Start, tmp_path: Path) -> None:
     (tmp_path / "ended").touch()
     code, output = start("fail").end()

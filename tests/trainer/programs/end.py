@@ -1,6 +1,7 @@
 """A rank without a training, that ends as it is told: `end.py HOW`; the trainer's watchdog does the rest."""
 
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -23,9 +24,31 @@ def wait_for_another_rank() -> None:
     never.acquire()  # never returns
 
 
+def fork_twice(ending: Ending) -> None:
+    """Once while the watch lasts, and once after it; print whether SIGTERM is held back meanwhile."""
+
+    def show() -> None:  # what is registered before the watchdog's is called after it
+        print("held back:", signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, []), flush=True)
+
+    os.register_at_fork(before=show)
+    with watched(ending, LIMITS):
+        _fork()
+    _fork()
+
+
+def _fork() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
 def main(how: str) -> int:
     ending = Ending(Path(), read_launch(), Progress())
     limits = HangLimits() if how == "wait" else LIMITS
+    if how == "fork_twice":
+        fork_twice(ending)
+        return 0
     with watched(ending, limits):
         if how == "fail":
             return ending.failed(RuntimeError("the disk\nis gone"))
