@@ -1,6 +1,6 @@
 """Every configuration row of the documents, built by the trainer, against the tables and NeMo's own recipes.
 
-What differs from NeMo's recipes, and why, is docs/decisions/0007-documents-before-nemos-recipes.md.
+What differs from NeMo's recipes, and why, is docs/decisions/0012-recipes-follow-their-documents.md.
 """
 
 import json
