@@ -25,7 +25,7 @@ define LINT
 	$(BIN)/mypy
 endef
 
-.PHONY: help setup demo check test test-all drills test-compose test-versions screenshots lock clean
+.PHONY: help setup demo check test test-all drills test-compose test-versions screenshots site lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,8 +66,17 @@ screenshots: setup ## take the pictures of README and docs, from the running dem
 	STEPTIME_PICTURES=$(CURDIR)/docs/images $(BIN)/pytest -q tests/web/test_pictures.py
 	$(BIN)/python docs/take_screenshots.py
 
-lock: setup ## resolve the packages of the Airflow environment and of docker/Dockerfile anew
+site: setup ## build the documentation as a site: build/site/index.html
+	@test -x build/mkdocs/bin/python || $(BIN)/uv venv --quiet --python $(BIN)/python build/mkdocs
+	@$(BIN)/uv pip sync --quiet --python build/mkdocs/bin/python docs/requirements.lock
+	@rm -rf build/docs && mkdir -p build && cp -R docs build/docs
+	@for page in README CHANGELOG CONTRIBUTING; do sed -E 's#(\]\(|")docs/#\1#g' $$page.md >build/docs/$$page.md; done
+	@$(BIN)/python docs/make_reference.py build/docs/reference
+	build/mkdocs/bin/mkdocs build --strict
+
+lock: setup ## resolve the packages of the Airflow environment of docker/Dockerfile and of the site
 	$(BIN)/uv pip compile --quiet pyproject.toml requirements-bootstrap.txt --universal --python-version 3.11 --extra celery --group dev --generate-hashes -o requirements.lock
+	$(BIN)/uv pip compile --quiet --group docs --universal --python-version 3.11 --generate-hashes -o docs/requirements.lock
 	cp requirements.lock docker/requirements.lock # uv keeps the versions that it finds in its output file
 	$(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --extra team --generate-hashes -o docker/requirements.lock
 

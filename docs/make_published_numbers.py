@@ -1,4 +1,4 @@
-"""Write the table of docs/published-numbers.md from the data: `python docs/make_published_numbers.py`."""
+"""Write the table of published-numbers.md from the data: `python docs/make_published_numbers.py`."""
 
 import math
 import os
@@ -22,9 +22,9 @@ from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.results.metrics import throughput
 from steptime.results.models import Measurement
 
-PAGE = Path(__file__).with_name("published-numbers.md")
+PAGE = Path(__file__).with_name("reference") / "published-numbers.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
-MIXTURES = PAGE.parents[1] / "tests/data/mixtures"
+MIXTURES = PAGE.parents[2] / "tests/data/mixtures"
 
 NUMBERS = {
     "tokens_per_s": "tokens/s",

@@ -78,7 +78,7 @@ WEST_CHANGE = "NCCL_ALGO none → Ring"
 UPGRADED_FROM = 12
 """Week from which on all run with another driver, which changes nothing."""
 SEEDS = (1, 3, 4)
-"""Of the noise; the first is that of the pages. Some seeds err, see `docs/judging.md`: 0 and 2 do."""
+"""Of the noise; the first is that of the pages. Some seeds err, see `reference/judging.md`: 0 and 2 do."""
 
 
 class Stores(NamedTuple):

@@ -310,7 +310,7 @@ def check_trainable(run: PlannedRun) -> None:
     if shape.architecture == GPT and shape.nemo is None:
         raise ValueError(
             "its model does not name the config of NeMo to build it from: give nemo "
-            "(docs/adding-a-workload.md)."
+            "(docs/reference/workloads.md)."
         )
     if shape.moe is not None:
         _check_experts(recipe, shape.moe)

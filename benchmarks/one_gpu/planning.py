@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MODELS = (("llama3.1", "8b", "bf16"), ("llama3.1", "8b", "fp8"), ("nemotron4", "15b", "bf16"))
 """Workload, size and number format, each of which a document has on H100."""
 EXACT_FORMULAS = {"llama": "llama3.1-25.04", "nemotron4": "nemotron4-25.12"}
-"""By architecture the formula that counts every matrix product once (docs/metrics.md)."""
+"""By architecture the formula that counts every matrix product once (docs/reference/metrics.md)."""
 STEPS, FIRST_MEASURED, PROFILED_STEP = 25, 10, 5
 TRIAL_STEPS, FIRST_OF_TRIAL = 8, 4
 """On the CPU."""

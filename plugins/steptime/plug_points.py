@@ -1,4 +1,4 @@
-"""Where steptime takes additions, each place with what steptime itself brings: docs/plug-points.md.
+"""Where steptime takes additions, each place with what steptime itself brings: docs/reference/plug-points.md.
 
 An addition is an entry point of any installed package, in the group of its plug point. Nothing of steptime
 changes for it.

@@ -18,7 +18,7 @@ from steptime.clusters.runai.config import workload_name, workload_request
 from steptime.errors import UserError
 
 MakeConfig = Callable[..., RunaiConfig]
-DOCUMENT = Path(__file__).parents[2] / "docs" / "clusters.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "clusters.md"
 LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 

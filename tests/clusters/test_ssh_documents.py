@@ -1,4 +1,4 @@
-"""The examples of docs/clusters.md on reaching a cluster, each logged in with as it stands there.
+"""The examples of docs/reference/clusters.md on reaching a cluster, each logged in with as it stands there.
 
 Only what is a site's own is put in: addresses, users, folders and keys.
 """
@@ -16,7 +16,7 @@ from steptime.clusters.connections import Connection
 
 from .ssh_site import Host, Open, Site, connection, where
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "clusters.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "clusters.md"
 FOLDER = "/etc/steptime/ssh"
 
 

@@ -114,7 +114,7 @@ def test_airflow_looks_into_a_file_for_logins_only_beside_the_mini_slurm(
 def test_a_secret_or_version_that_is_unset_stops_the_start(compose: Compose, unset: str) -> None:
     done = compose("config", variables={name: value for name, value in REQUIRED.items() if name != unset})
     assert done.returncode != 0
-    assert f"set {unset}, see docs/team-deployment.md" in done.stdout + done.stderr
+    assert f"set {unset}, see docs/reference/team-deployment.md" in done.stdout + done.stderr
 
 
 def test_only_the_api_server_is_reachable_and_only_from_this_machine(services: dict[str, Any]) -> None:

@@ -69,7 +69,7 @@ def test_the_cluster_of_the_example_can_be_loaded(
 
 
 def test_the_documentation_makes_every_secret(values: dict[str, Any]) -> None:
-    text = (ROOT / "docs/team-deployment.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/team-deployment.md").read_text(encoding="utf-8")
     made = set(re.findall(r"create secret generic ([a-z-]+) ", text))
     needed = {one["secretName"] for one in values["secret"]} | {values["data"]["metadataSecretName"]}
     needed |= {value for name, value in values.items() if name.endswith("SecretName")}

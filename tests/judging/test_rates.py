@@ -1,4 +1,4 @@
-"""How often a weekly sweep errs, by seeded simulation: the figures of docs/judging.md are rounded from these.
+"""How often a weekly sweep errs, by seeded simulation: docs/reference/judging.md rounds these figures.
 
 A week is a run of each cell, their comparison, the fresh runs that it wants, and the comparison after them.
 `tests/airflow/sweep/test_confirming.py` has the task that starts just these.

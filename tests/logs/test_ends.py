@@ -1,4 +1,4 @@
-"""Whether a training ended: the rule of docs/logs.md, on the logs of each framework."""
+"""Whether a training ended: the rule of docs/reference/logs.md, on the logs of each framework."""
 
 from collections.abc import Sequence
 

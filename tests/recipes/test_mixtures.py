@@ -163,7 +163,7 @@ def test_nothing_launches_what_nothing_trains(tmp_path: Path) -> None:
         require_trainable([run])
     assert str(refused.value) == (
         "grok1-25.08 314b can be planned and measured, and not be trained yet: its model does not name the "
-        "config of NeMo to build it from: give nemo (docs/adding-a-workload.md)."
+        "config of NeMo to build it from: give nemo (docs/reference/workloads.md)."
     )
     path = tmp_path / "run.json"
     path.write_text(run.model_dump_json())

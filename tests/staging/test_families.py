@@ -35,7 +35,8 @@ def _mixture_on_cpu(recipe: Recipe) -> Recipe:
 UNTRAINABLE = {
     "family": (
         lambda run: {"recipe": run.recipe.model_copy(update={"model": _as_gpt(run.recipe.model)})},
-        "its model does not name the config of NeMo to build it from: give nemo (docs/adding-a-workload.md).",
+        "its model does not name the config of NeMo to build it from: give nemo "
+        "(docs/reference/workloads.md).",
     ),
     "tensor parallel experts on the CPU": (
         lambda run: {"recipe": _mixture_on_cpu(run.recipe)},

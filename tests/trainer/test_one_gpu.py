@@ -106,7 +106,7 @@ def test_the_depths_fit_the_memory_and_ten_minutes(
         peak = json.loads((tmp_path / name / "model.json").read_bytes())["peak_tflops"]
         assert sum(program.seconds(run, peak) + 60 for run in runs) < program.WITHIN_S
         assert program.memory_gib(runs[1].recipe) < {"h100": 74, "h200": 130}[gpu_type]
-    # As docs/trainer.md has them, counted in Megatron's modules: without the norms, to three digits.
+    # As docs/reference/trainer.md has them, counted in Megatron's modules without the norms, to three digits.
     for name, whole in (("llama3.1-8b-bf16", 8.03e9), ("nemotron4-15b-bf16", 15.63e9)):
         recipe = program.published_recipe(*name.split("-"))
         assert program.parameters(recipe.model) == pytest.approx(whole, rel=1e-3)
@@ -226,7 +226,7 @@ def test_the_report_extrapolates_with_what_lies_outside_the_layers_once(tmp_path
     assert rows["llama3.1-8b-bf16", "each"][0] == f"0.5 ± {0.9 * math.sqrt(2 / 15) / 9:.2g}"
     assert rows["llama3.1-8b-bf16", "none"][0] == "1"
     whole_s = 1 + 32 * 0.5
-    flops = 16 * 4.7442203e14  # of 32 layers, as docs/metrics.md has it
+    flops = 16 * 4.7442203e14  # of 32 layers, as docs/reference/metrics.md has it
     mfu = f"{100 * flops / whole_s / 989e12:.4g}"
     step, wall, tokens, document, exact, _, remark = rows["llama3.1-8b-bf16", "32"]
     assert (step, wall, tokens) == ("17", "", f"{16 * 8192 / whole_s:.4g}")

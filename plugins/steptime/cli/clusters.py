@@ -79,7 +79,7 @@ def add(
     """Write the file of a Slurm cluster, with comments, from a look at its login node.
 
     What no option gives is asked for in a terminal, and taken as suggested elsewhere. Nothing is changed on
-    the cluster. No existing file is changed. For Run:ai see docs/clusters.md.
+    the cluster. No existing file is changed. For Run:ai see docs/reference/clusters.md.
     """
     from steptime.clusters.config import load_cluster
     from steptime.clusters.slurm.survey import gpu_type_of, survey

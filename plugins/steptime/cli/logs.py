@@ -69,9 +69,9 @@ def parse(
 ) -> None:
     """Read training logs and show their step times, one row a run, failed and short ones with the reason.
 
-    Every installed log format is understood (docs/plug-points.md), also in `.gz` and `.zst`. Of a folder all
-    `log*.out` are read; if there is none, all `*.out`; if there is none, `*.log` and `*.txt` with training
-    steps.
+    Every installed log format is understood (docs/reference/plug-points.md), also in `.gz` and `.zst`. Of a
+    folder all `log*.out` are read; if there is none, all `*.out`; if there is none, `*.log` and `*.txt` with
+    training steps.
     The logs of a requeued job (`…_0.out`, `…_1.out`) are one run, and so are those of several nodes (`%n`).
     Checkpoint runs, profiles and traces have
     tables of their own. A save has two times: `save` until it was whole on disk, `save blocked` how long

@@ -1,7 +1,7 @@
 """Causes: what cells that moved have in common: a node, a recorded change, or that most moved together.
 
 Each cell has one cause at most. A cause is found among the cells of one comparison, as chance is, and not
-stored with a run. `docs/judging.md` has the rates of errors.
+stored with a run. `docs/reference/judging.md` has the rates of errors.
 """
 
 import statistics

@@ -2,7 +2,8 @@
 
 The unit of replication is the job, so a series has one number per run: seconds, less is faster. A run is
 held to a one-sided t prediction interval over the last runs before it. What leaves it is only a suspicion:
-the mean of the next two runs, judged without the first, decides. `docs/judging.md` has the rates of errors.
+the mean of the next two runs, judged without the first, decides.
+`docs/reference/judging.md` has the rates of errors.
 """
 
 import math

@@ -3,8 +3,8 @@
 A series is split into levels by E-divisive (Matteson and James, 2014): where the energy distance of the two
 sides is largest, if the same runs in another order are hardly ever split as clearly; then each side again.
 A single step is also looked for by t-tests, which weigh runs more at which something changed. What one jump
-explains better than a straight line is a step, and confirmed; a drift is advice. `docs/judging.md` has the
-rates of errors.
+explains better than a straight line is a step, and confirmed; a drift is advice.
+`docs/reference/judging.md` has the rates of errors.
 """
 
 import statistics

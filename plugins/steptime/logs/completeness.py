@@ -1,6 +1,6 @@
 """Whether a training ended, and problems that no single line shows: missing, repeated and untimed steps.
 
-docs/logs.md has the rule: which evidence of the end of a training there is, and which counts first.
+docs/reference/logs.md has the rule: which evidence of the end of a training there is, and which counts first.
 """
 
 import math

@@ -287,9 +287,9 @@ def read_log(
     `.gz` and `.zst` are unpacked; UTF-16 is read like UTF-8. Of logs of `other_nodes` only failures count.
 
     `max_steps`, `first_step` and `gpu_type` are those of the planned run (`Run`); without `max_steps` the log
-    itself shows whether training is complete, by the rule in docs/logs.md. `on_bytes` is called with the
-    bytes read since its last call. Raises UserError if a file cannot be read; whatever its content is becomes
-    problems in the result.
+    itself shows whether training is complete, by the rule in docs/reference/logs.md. `on_bytes` is called
+    with the bytes read since its last call. Raises UserError if a file cannot be read; whatever its content
+    is becomes problems in the result.
     """
     files = [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
     if not files:

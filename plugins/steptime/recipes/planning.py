@@ -2,7 +2,7 @@
 
 Every value is checked against the workload's file, and one that does not fit is answered with those that do.
 Only the scales of the documents (and of the CPU sizes) can be asked for: at any other there is nothing to
-compare with. Another scale is a number more in the workload's file, see docs/adding-a-workload.md.
+compare with. Another scale is a number more in the workload's file, see docs/reference/workloads.md.
 """
 
 import re

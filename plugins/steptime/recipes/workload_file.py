@@ -1,7 +1,7 @@
 """The models of `config/workloads/*.yaml`, and the recipes (rows) that their rules make.
 
-One file describes one recipe document. docs/adding-a-workload.md explains every field. Whether its parts fit
-together is checked in `workload_checks`, so that one bad part hides no other.
+One file describes one recipe document. docs/reference/workloads.md explains every field. Whether its parts
+fit together is checked in `workload_checks`, so that one bad part hides no other.
 """
 
 import itertools

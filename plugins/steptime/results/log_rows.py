@@ -297,7 +297,7 @@ def log_row(
     What was planned is taken from the `run.json` beside the log, if there is one; of a log of NVIDIA's own
     scripts from what they leave in its folder. The window is the given one, or that of the plan or of the
     release, or else the last step, as the recipe documents up to 25.04 have it; `window_from` names it.
-    `state` is `complete`, `incomplete`, `failed` or `unknown`, by the rule in docs/logs.md.
+    `state` is `complete`, `incomplete`, `failed` or `unknown`, by the rule in docs/reference/logs.md.
     Raises UserError if a log cannot be read.
     """
     run, remark = planned_run(logs[-1].with_name(RUN_FILE))

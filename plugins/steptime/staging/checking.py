@@ -32,7 +32,7 @@ def require_trainable(runs: Iterable[Run]) -> None:
             raise UserError(
                 f"{recipe.workload} {recipe.size} is trained by steptime's trainer, which needs NeMo, and "
                 f"image {recipe.image} has another program: choose an image with NeMo, or give the "
-                "workload's file the launcher that its program needs (docs/adding-a-workload.md)."
+                "workload's file the launcher that its program needs (docs/reference/workloads.md)."
             )
         if (problem := _untrainable(run)) is not None:
             raise UserError(

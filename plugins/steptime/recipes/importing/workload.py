@@ -150,7 +150,7 @@ def workload_text(
     limit = min(limits.values())
     lines = [
         f"{WRITTEN_BY} from {at} and Megatron-Bridge {pinned}:",
-        "# the next import replaces it. What the fields mean: docs/adding-a-workload.md",
+        "# the next import replaces it. What the fields mean: docs/reference/workloads.md",
         *_block(
             workload=name,
             title=source.title,
