@@ -14,7 +14,7 @@ from end_to_end.driving import Airflow, wait_until
 from steptime.mini_slurm.layout import CONNECTION
 from steptime.service import connection_file
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slurm, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slurm, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture

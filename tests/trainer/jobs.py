@@ -17,7 +17,7 @@ from steptime.recipes.models import Mode, Parallelism, Run
 from steptime.recipes.planning import PlanRequest, plan
 
 ROOT = Path(__file__).parents[2]
-JOB_TIMEOUT_S = 1500
+JOB_TIMEOUT_S = 900
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +89,9 @@ def write_run(run: Run, folder: Path) -> list[str]:
     return [str(path)]
 
 
+_SHOW_STACKS = {"PYTHONFAULTHANDLER": "1"}
+"""SIGABRT ends a process, which writes the stacks of its threads first."""
+
 THIN_LOOP = "one_gpu.train"
 """The module that trains without NeMo, in place of `trainer`."""
 
@@ -96,7 +99,7 @@ THIN_LOOP = "one_gpu.train"
 def start_trainer(
     command: list[str], arguments: list[str], *, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the trainer with only its own package to import; a hang ends with the whole process group.
+    """Run the trainer with only its own package to import; a hang ends with every process's stacks.
 
     The thin loop has its own package beside it.
     """
@@ -104,7 +107,7 @@ def start_trainer(
     process = subprocess.Popen(
         [*command, *arguments],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(_package(cwd, sources)), **environment},
+        env={**os.environ, **_SHOW_STACKS, "PYTHONPATH": str(_package(cwd, sources)), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -113,7 +116,7 @@ def start_trainer(
     try:
         output, _ = process.communicate(timeout=JOB_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGABRT)
         output, _ = process.communicate()
         pytest.fail(f"the trainer did not end within {JOB_TIMEOUT_S} s; its log:\n{output}")
     return subprocess.CompletedProcess(process.args, process.returncode, output)
@@ -136,12 +139,20 @@ class WarmTrainer:
     """
 
     def __init__(self, python: str, folder: Path) -> None:
-        self._errors = folder / "errors"
-        with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [python, str(Path(__file__).parent / "programs" / "train_each.py")],
-                cwd=folder,
-                env={**os.environ, "PYTHONPATH": str(_package(folder, [ROOT / "trainer"]))},
+        self._python = python
+        self._folder = folder
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        with (self._folder / "errors").open("ab") as errors:
+            return subprocess.Popen(
+                [self._python, str(Path(__file__).parent / "programs" / "train_each.py")],
+                cwd=self._folder,
+                env={
+                    **os.environ,
+                    **_SHOW_STACKS,
+                    "PYTHONPATH": str(_package(self._folder, [ROOT / "trainer"])),
+                },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -155,18 +166,25 @@ class WarmTrainer:
         return self.run(program, ["run.json", "--history", "history.jsonl"], folder=folder)
 
     def run(self, program: str | None, arguments: list[str], *, folder: Path) -> Trained:
-        """Run a program that imports NeMo; a hang ends with the whole process group."""
+        """Run a program that imports NeMo; a hang ends with every process's stacks in the log."""
+        if self._process.poll() is not None:  # it hung, in another test
+            self._process = self._start()
         asked = {"folder": str(folder), "program": program, "arguments": arguments}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        late = threading.Timer(JOB_TIMEOUT_S, os.killpg, (self._process.pid, signal.SIGKILL))
+        late = threading.Timer(JOB_TIMEOUT_S, os.killpg, (self._process.pid, signal.SIGABRT))
         late.start()
         try:
             print(json.dumps(asked), file=self._process.stdin, flush=True)
             exit_code = self._process.stdout.readline()
         finally:
             late.cancel()
-        assert exit_code, f"{self._errors.read_text()}\nit did not end within {JOB_TIMEOUT_S} s"
+        if not exit_code:
+            self._process.wait()
+            texts = [
+                path.read_text() for path in (self._folder / "errors", folder / "log.out") if path.exists()
+            ]
+            pytest.fail(f"the trainer did not end within {JOB_TIMEOUT_S} s:\n{chr(10).join(texts)}")
         log = (folder / "log.out").read_text(encoding="utf-8")
         return Trained(exit_code=int(exit_code), log=log, folder=folder)
 

@@ -42,7 +42,7 @@ def work_dir(trainer_python: str) -> Path:
     return folder
 
 
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(1500)
 async def test_a_tiny_llama_is_trained_in_a_real_image(
     trainer_python: str, mini_slurm: MiniSlurm, work_dir: Path
 ) -> None:

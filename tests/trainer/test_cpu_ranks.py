@@ -11,7 +11,7 @@ from steptime.logs.reader import read_log
 from .conftest import Train
 from .jobs import Trained, WarmTrainer, light_trainer, planned, write_run
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 PROGRAM = """
 import os, signal, sys, threading

@@ -13,7 +13,7 @@ from steptime.recipes.models import Parallelism, Run
 from .conftest import Train
 from .jobs import Trained, planned
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 DIVERGE = """
 import sys

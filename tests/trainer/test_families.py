@@ -18,7 +18,7 @@ from steptime.recipes.models import Mode, Parallelism
 from .conftest import Train
 from .jobs import Trained, loading, planned
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 FAMILIES = ("llama3.1", "nemotron4", "nemotron-h")
 LOADING = ("nemotron4", "nemotron-h")

@@ -26,7 +26,7 @@ from .held_to_upstream import (
 )
 from .jobs import ROOT, WarmTrainer
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 NEMO_1 = "nemotron4-340b-24.11"
 """The document whose release has no NeMo 2."""

@@ -9,7 +9,7 @@ import pytest
 from .conftest import Train
 from .jobs import planned
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 COMPARE = """
 import json, sys

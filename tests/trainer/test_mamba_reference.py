@@ -7,7 +7,7 @@ import pytest
 
 from .jobs import WarmTrainer
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 
 def test_it_is_the_recurrence(warm_trainer: WarmTrainer, tmp_path: Path) -> None:

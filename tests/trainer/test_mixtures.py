@@ -14,7 +14,7 @@ from steptime.recipes.parameters import count_parameters
 from .conftest import Train
 from .jobs import Trained, planned
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 SAVED_AT = 5
 END = 7

@@ -118,7 +118,7 @@ def test_an_image_that_has_it_not_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.trainer
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(1500)
 def test_its_log_becomes_a_valid_result(trainer_python: str, tmp_path: Path) -> None:
     folder = tmp_path / "it's a $(folder), [with] what = 'shells\\' \\and Hydra\\' read\\"
     folder.mkdir()

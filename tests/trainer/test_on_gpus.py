@@ -10,7 +10,7 @@ from steptime.recipes.planning import PlanRequest, plan
 
 from .jobs import WarmTrainer, write_run
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture(scope="module")

@@ -128,7 +128,7 @@ def bare_python(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.trainer
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("names", [MODELS[1:2], pytest.param(MODELS, marks=pytest.mark.exhaustive)])
 def test_three_commands_measure_the_table(
     bare_python: Path, torchao_wheel: Path, tmp_path: Path, names: tuple[str, ...]

@@ -20,7 +20,7 @@ from steptime.recipes.planning import PlanRequest, plan
 
 from .jobs import ROOT, WarmTrainer
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 NEMO_RECIPES = {
     ("llama", "8b"): "llama31_8b",

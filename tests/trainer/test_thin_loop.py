@@ -17,7 +17,7 @@ from .jobs import ROOT, THIN_LOOP, Trained, light_trainer, planned, write_run
 
 Train = Callable[..., Trained]
 
-pytestmark = pytest.mark.timeout(2400)
+pytestmark = pytest.mark.timeout(1500)
 
 STEPS = 6
 ROUNDING = 1e-6

@@ -14,7 +14,7 @@ from steptime.recipes.models import Mode, Parallelism, Performance, ProfileWindo
 from .conftest import Train
 from .jobs import Trained, loading, planned
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 SAVED_AT = 6
 END = 8
