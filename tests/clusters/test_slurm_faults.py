@@ -16,6 +16,7 @@ from slurm_service import MiniSlurm
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig, connect
+from steptime.clusters.slurm.commands import SlurmCommands
 from steptime.errors import OutOfReach, SubmitLimit, UserError
 
 from .conftest import GatedJob
@@ -476,3 +477,8 @@ async def test_values_are_data_wherever_they_stand(
     assert not [
         folder for folder in folders if list(folder.glob(f"**/{canary}" if folder is tmp_path else canary))
     ]
+
+
+async def test_ending_a_job_that_slurm_has_forgotten_is_no_failure(behind: SlurmCluster) -> None:
+    commands = SlurmCommands(behind.run, cluster="mini", root="/nowhere")
+    await commands.scancel("gone", ["999999"])

@@ -20,6 +20,8 @@ _TIMEOUT_S = 60
 """Slurm's own commands give up after some 10 s when their daemon does not answer."""
 _NOT_FOUND = 127
 """Exit code of `env` for a command that does not exist."""
+_HAS_ENDED = ("Invalid job id specified", "Job/step already completing or completed")
+"""What scancel says of a job that ended after squeue was asked."""
 _HISTORY = "now-60days"
 """How far back sacct looks: without a time, it shows only what began today."""
 _LIMITS = ("MaxJobs", "MaxSubmitJobs", "MaxTRES", "MaxWall", "GrpTRES", "GrpJobs", "GrpSubmitJobs")
@@ -106,9 +108,12 @@ class SlurmCommands:
         return self.ours(records, names)
 
     async def scancel(self, name: str, ids: Sequence[str]) -> None:
-        """End jobs by id and name, so that no other job is ended that bears the id by now."""
+        """End jobs by id and name, so that no other job is ended that bears the id by now.
+
+        Raises SystemFailure if Slurm refuses it for another reason than that a job has ended by itself.
+        """
         if ids:
-            await self._slurm(["scancel", f"--name={name}", *ids])
+            await self._slurm(["scancel", f"--name={name}", *ids], harmless=_HAS_ENDED)
 
     async def out_of_order(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """Return which of these nodes cannot be used now; none if Slurm does not answer."""
@@ -160,10 +165,11 @@ class SlurmCommands:
             if record.name in wanted and record.directory.startswith(f"{self._root}/")
         )
 
-    async def _slurm(self, argv: Sequence[str]) -> Completed:
+    async def _slurm(self, argv: Sequence[str], *, harmless: tuple[str, ...] = ()) -> Completed:
         """Run one of Slurm's commands. Raises SystemFailure, with its own words, if it fails.
 
-        UserError if the login has no such command.
+        An error message that ends with one of `harmless` is no failure. UserError if the login has no such
+        command.
         """
         done = await self._run(["env", TIME_FORMAT, *argv], timeout_s=_TIMEOUT_S)
         if done.exit_code == _NOT_FOUND:
@@ -171,7 +177,8 @@ class SlurmCommands:
                 f"the login node of cluster {self._cluster} has no {argv[0]}: let the login's PATH lead to "
                 "Slurm."
             )
-        if done.exit_code:
-            message = "; ".join(done.stderr.split("\n")).strip("; ")
+        errors = [line for line in done.stderr.split("\n") if not (harmless and line.endswith(harmless))]
+        if done.exit_code and (any(errors) or not harmless):
+            message = "; ".join(errors).strip("; ")
             raise SystemFailure(f"{argv[0]} failed on {self._cluster}: {shown(message, at_most=500)}")
         return done
