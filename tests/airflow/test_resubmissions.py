@@ -57,10 +57,15 @@ def avoided(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     seen: list[tuple[str, ...]] = []
 
     def avoiding(self: ClusterConfig, run: Run, nodes: tuple[str, ...]) -> Run:
-        seen.append(nodes)
+        if nodes:
+            seen.append(nodes)
         return run
 
+    def excluded_nodes(self: ClusterConfig, run: Run) -> tuple[str, ...]:
+        return seen[-1] if seen else ()
+
     monkeypatch.setattr(ClusterConfig, "avoiding", avoiding)
+    monkeypatch.setattr(ClusterConfig, "excluded_nodes", excluded_nodes)
     return seen
 
 
@@ -105,6 +110,7 @@ def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
     handed_on = latest_submitted(jobs_at(place_of(context)))
     assert handed_on is not None
     assert handed_on.job == third
+    assert handed_on.excluded_nodes == ("node3", "node5")
     assert Path(third.directory).name in Path(handed_on.job.directory, "job.sh").read_text()
     assert "resubmitting the run, 2 of at most 2 times, without node3, node5" in capsys.readouterr().out
 
@@ -199,6 +205,7 @@ def test_a_worker_killed_around_the_submit_comes_back_to_the_same_job(
     assert set(avoided) == {("node3",)}
 
 
+@pytest.mark.usefixtures("avoided")
 def test_a_cluster_that_cannot_run_it_without_the_failed_nodes_is_told_in_one_sentence(
     submission: Submit, make_context: MakeContext, lose: Lose, monkeypatch: pytest.MonkeyPatch
 ) -> None:

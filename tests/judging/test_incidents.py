@@ -143,6 +143,7 @@ def test_what_cells_have_in_common_is_the_incident(
     found = incidents(store)
     assert found[0].kind == kind
     assert found[0].subject == {"node": f"node {BAD_NODE}", "change": "NCCL_ALGO none → Ring"}[kind]
+    assert found[0].nodes == {"node": (BAD_NODE,), "change": ()}[kind]
     assert len(found[0].cells) >= 3
     series = [cell.series for one in found for cell in one.cells]
     assert len(series) == len(set(series)), "a cell is in one incident"

@@ -7,6 +7,7 @@ import pytest
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.errors import StoreUnavailable, SystemFailure
 from steptime.results import database
+from steptime.results.store import Store
 from steptime.runs import ledger
 from steptime.runs.ledger import LedgerJob, Place
 
@@ -26,11 +27,12 @@ def job_of(row: LedgerJob, **fields: object) -> Job:
     return Job.model_validate({**its_own, **paths, "installation": OURS, **fields})
 
 
-@pytest.mark.usefixtures("store")
-def test_a_job_is_in_the_ledger_before_and_after_its_cluster_has_it(ledger_job: MakeJob) -> None:
+def test_a_job_is_in_the_ledger_before_and_after_its_cluster_has_it(ledger_job: MakeJob, store: str) -> None:
     planned = ledger_job(excluded_nodes=("node1", "node2"))
     ledger.add(planned)
     assert ledger.find(planned.name) == planned
+    assert Store(store).excluded_nodes(planned.name) == ("node1", "node2")
+    assert Store(store).excluded_nodes("another") == ()
     assert not ledger.was_reached(planned.cluster)
     assert (planned.job, planned.submitted) == (None, None)
     with pytest.raises(SystemFailure) as twice:

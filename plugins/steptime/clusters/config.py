@@ -231,6 +231,10 @@ class ClusterConfig(ClusterFile, Frozen):
         """Return the run for a resubmission without `nodes`; unchanged if nodes cannot be chosen here."""
         return run
 
+    def excluded_nodes(self, run: Run) -> tuple[str, ...]:
+        """Return the nodes that a job of the run must not have, by its request or by this file."""
+        return ()
+
     def placement_test(self, run: Run) -> tuple[str, ...] | None:
         """Return a command for the login node that fails if no nodes here could ever take the run.
 

@@ -80,6 +80,8 @@ class CommonCause:
     """Their median: 0.03 is 3 % slower."""
     since: float
     """Unix time of the first run that moved."""
+    nodes: tuple[str, ...] = ()
+    """Of the kind `node`."""
 
 
 def causes(judged: Mapping[Series, Sequence[Judged]], has_changed: HasChanged) -> tuple[CommonCause, ...]:
@@ -237,7 +239,7 @@ def _named_node(cluster: str, alike: Sequence[str], table: _Table) -> CommonCaus
         f"{100 * change:.1f} % at the median, since {date(since)}, and in "
         f"{sum(table.off.values())} of {len(table.off)} elsewhere"
     )
-    return CommonCause("node", cluster, name, sentence, fitting, "slower", change, since)
+    return CommonCause("node", cluster, name, sentence, fitting, "slower", change, since, tuple(alike))
 
 
 def _shared(cluster: str, latest: Sequence[Evidence], has_changed: HasChanged) -> Iterator[CommonCause]:

@@ -35,6 +35,7 @@ class _Group:
     change: float
     """At the median: 0.03 is 3 % slower."""
     findings: tuple[Finding, ...]
+    nodes: tuple[str, ...] = ()
 
     def is_of(self, incident: Incident) -> bool:
         """Whether an incident is about the same cause."""
@@ -127,6 +128,7 @@ def _groups(found: Comparison) -> list[_Group]:
             cause.sentence,
             cause.change,
             tuple(by_series[series] for series in cause.cells if series in by_series),
+            cause.nodes,
         )
         for cause in found.causes
     ]
@@ -186,6 +188,7 @@ def _opened(group: _Group, judged_cells: int, now: float) -> Incident:
         earliest=earliest,
         latest=latest,
         evidence=group.evidence,
+        nodes=group.nodes,
         cells=_in_order(IncidentCell.of(one.series, one, group.direction) for one in group.findings),
         change=group.change,
         judged_cells=judged_cells,
@@ -196,7 +199,9 @@ def _merged(opened: Incident, earlier: Sequence[Incident], group: _Group) -> Inc
     """Return the first of earlier incidents with the cells of all, and what is now known of their cause."""
     first = earlier[0]
     if first.kind in _NAMED and group.kind not in _NAMED:
-        opened = replace(opened, kind=first.kind, subject=first.subject, evidence=first.evidence)
+        opened = replace(
+            opened, kind=first.kind, subject=first.subject, evidence=first.evidence, nodes=first.nodes
+        )
     cells = {cell.series: cell for one in (*earlier, opened) for cell in one.cells}
     if group.is_of(first) or len(cells) == len(first.cells):  # what is known of its beginning stays
         opened = replace(opened, since=first.since, earliest=first.earliest, latest=first.latest)

@@ -92,6 +92,8 @@ class Incident:
     """With `earliest`: the range in which the level began."""
     evidence: str
     """A sentence."""
+    nodes: tuple[str, ...]
+    """What its cells have in common if its kind is `node`, else empty."""
     cells: tuple[IncidentCell, ...]
     change: float
     """Of the cells at the median: 0.03 is 3 % slower."""
@@ -108,20 +110,14 @@ class Incident:
     @classmethod
     def stored(cls, row: Mapping[str, Any]) -> Self:
         """Read it from a row of the table."""
-        return cls(**(dict(row) | {"cells": tuple(map(IncidentCell.stored, row["cells"]))}))
+        cells = tuple(map(IncidentCell.stored, row["cells"]))
+        return cls(**(dict(row) | {"nodes": tuple(row["nodes"]), "cells": cells}))
 
     @property
     def as_row(self) -> dict[str, Any]:
         """The values of its columns, without the id."""
         plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "id"}
         return plain | {"cells": [one.as_json for one in self.cells]}
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes that its cells have in common; empty if it is of another kind."""
-        if self.kind != "node":
-            return ()
-        return tuple(self.subject.removeprefix("nodes ").removeprefix("node ").split(", "))
 
     @property
     def affected(self) -> tuple[IncidentCell, ...]:

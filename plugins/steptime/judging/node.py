@@ -1,7 +1,5 @@
 """A node: the recent runs that had it, and how they compare with runs of the same cells elsewhere."""
 
-import json
-import re
 import statistics
 import time
 from collections import defaultdict
@@ -10,11 +8,9 @@ from typing import Any
 from steptime.judging.incidents import ACTIVE, incidents
 from steptime.judging.series import Series
 from steptime.judging.trend import with_verdicts
-from steptime.recipes.node_lists import expand_nodes
 from steptime.results.store import Store
 
 LOOK_BACK_S = 28 * 86_400.0
-_EXCLUDED = re.compile(r"--exclude[= ](\S+)")
 
 
 def node_of(store: Store, cluster: str, node: str, now: float | None = None) -> dict[str, Any]:
@@ -58,15 +54,10 @@ def node_of(store: Store, cluster: str, node: str, now: float | None = None) -> 
         "cells": len(differences),
         "incident": active and active.title,
         "since": active and active.since,
-        "excluded": bool(rows) and node in _excluded_by(store, rows[0]["job_name"]),
+        "excluded": bool(rows) and node in store.excluded_nodes(rows[0]["job_name"]),
         "newest_job": rows[0]["job_name"] if rows else None,
     }
 
 
 def _had(row: dict[str, Any], node: str) -> bool:
     return node in (row["nodes"] or "").split(", ")
-
-
-def _excluded_by(store: Store, job_name: str) -> tuple[str, ...]:
-    script = json.loads(store.record(job_name)["content"])["provenance"]["script"] or ""
-    return tuple(node for nodes in _EXCLUDED.findall(script) for node in expand_nodes(nodes))

@@ -179,6 +179,7 @@ incidents = Table(
     Column("earliest", Double, nullable=False),
     Column("latest", Double, nullable=False),
     Column("evidence", Text, nullable=False),
+    Column("nodes", JSON, nullable=False),
     Column("cells", JSON, nullable=False),
     Column("change", Double, nullable=False),
     Column("judged_cells", Integer, nullable=False),

@@ -206,6 +206,16 @@ class Store:
         with read_connection(self.url) as connection:
             return list(dicts(connection.execute(query.order_by(jobs.c.created_at.desc()))))
 
+    def excluded_nodes(self, job_name: str) -> tuple[str, ...]:
+        """Return the nodes that a job must not have; none for a job that the ledger does not know."""
+        from sqlalchemy import select
+
+        from steptime.results.schema import jobs
+
+        with read_connection(self.url) as connection:
+            query = select(jobs.c.excluded_nodes).where(jobs.c.name == job_name)
+            return tuple(connection.scalar(query) or ())
+
     def choices(self, **equal: str | int | bool | None) -> dict[str, list[Any]]:
         """Return the values of each column people filter by, sorted; keywords are those of `results`."""
         from sqlalchemy import select

@@ -130,6 +130,7 @@ async def add_job(
             update={
                 "name": spec.name,
                 "time_limit_s": spec.time_limit_s,
+                "excluded_nodes": config.excluded_nodes(config.avoiding(job.run, job.excluded_nodes)),
                 "directory": spec.directory,
                 "log_path": spec.log_path,
                 "created_at": time.time(),

@@ -68,7 +68,7 @@ class LedgerJob(Frozen):
     gpus: PositiveInt
     time_limit_s: PositiveInt
     excluded_nodes: tuple[str, ...] = ()
-    """Nodes that failed under earlier jobs of the attempt."""
+    """Nodes that the job must not have: by its request, by the cluster's file, or as they failed before."""
     run: Run
     request: PlanRequest
     made_by: Provenance

@@ -124,14 +124,17 @@ class Site(ClusterConfig):
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
         """Return the run with these nodes excluded as well, unless they are asked for by name."""
-        own = SlurmOptions.of(run.cluster_options)
-        asked_for = expand_nodes(own.nodelist or self._extra("nodelist"))
-        avoided = [node for node in nodes if node not in asked_for]
+        own, excluded = SlurmOptions.of(run.cluster_options), self.excluded_nodes(run)
+        kept = (*excluded, *expand_nodes(own.nodelist or self._extra("nodelist")))
+        avoided = [node for node in nodes if node not in kept]
         if not avoided:
             return run
-        excluded = (own.exclude or self._extra("exclude"), fold_nodes(avoided))
-        exclude = ",".join(filter(None, excluded))
+        exclude = fold_nodes((*excluded, *avoided))
         return run.model_copy(update={"cluster_options": {**own.given, "exclude": exclude}})
+
+    def excluded_nodes(self, run: Run) -> tuple[str, ...]:
+        """Return the nodes of the option `exclude`, the run's or else that of `extra_options`."""
+        return expand_nodes(SlurmOptions.of(run.cluster_options).exclude or self._extra("exclude"))
 
     def _extra(self, name: str) -> str:
         """The value of an option of `extra_options`; empty if it is not there."""

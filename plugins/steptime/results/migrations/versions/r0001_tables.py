@@ -26,6 +26,7 @@ def upgrade() -> None:
         sa.Column("earliest", sa.Float(53), nullable=False),
         sa.Column("latest", sa.Float(53), nullable=False),
         sa.Column("evidence", sa.Text(), nullable=False),
+        sa.Column("nodes", sa.JSON(), nullable=False),
         sa.Column("cells", sa.JSON(), nullable=False),
         sa.Column("change", sa.Float(53), nullable=False),
         sa.Column("judged_cells", sa.Integer(), nullable=False),
