@@ -66,7 +66,7 @@ screenshots: setup ## take the pictures of README and docs, from the running dem
 	STEPTIME_PICTURES=$(CURDIR)/docs/images $(BIN)/pytest -q tests/web/test_pictures.py
 	$(BIN)/python docs/take_screenshots.py
 
-site: setup ## build the documentation as a site: build/site/index.html
+site: setup ## build the documentation as a site, build/site/index.html; broken links fail
 	@test -x build/mkdocs/bin/python || $(BIN)/uv venv --quiet --python $(BIN)/python build/mkdocs
 	@$(BIN)/uv pip sync --quiet --python build/mkdocs/bin/python docs/requirements.lock
 	@rm -rf build/docs && mkdir -p build && cp -R docs build/docs
@@ -74,7 +74,7 @@ site: setup ## build the documentation as a site: build/site/index.html
 	@$(BIN)/python docs/make_reference.py build/docs/reference
 	build/mkdocs/bin/mkdocs build --strict
 
-lock: setup ## resolve the packages of the Airflow environment of docker/Dockerfile and of the site
+lock: setup ## resolve the packages of the Airflow environment, of docker/Dockerfile and of the site
 	$(BIN)/uv pip compile --quiet pyproject.toml requirements-bootstrap.txt --universal --python-version 3.11 --extra celery --group dev --generate-hashes -o requirements.lock
 	$(BIN)/uv pip compile --quiet --group docs --universal --python-version 3.11 --generate-hashes -o docs/requirements.lock
 	cp requirements.lock docker/requirements.lock # uv keeps the versions that it finds in its output file

@@ -1,6 +1,6 @@
 """Seeded faults in whole runs: real Airflow, real Slurm over ssh, a stand-in trainer that takes seconds.
 
-`make drills SEEDS=100` drills the first hundred seeds, `make drills SEED=17` one. See docs/drills.md.
+`make drills SEEDS=100` drills the first hundred seeds, `make drills SEED=17` one. See docs/testing.md.
 """
 
 import re
