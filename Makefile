@@ -82,4 +82,4 @@ lock: setup ## resolve the packages of the Airflow environment, of docker/Docker
 
 clean: ## stop Airflow and Slurm, and delete the environment and all state
 	@test ! -x $(BIN)/steptime || { $(BIN)/steptime down && $(BIN)/steptime slurm down; }
-	rm -rf $(VENV) build/bootstrap $(STEPTIME_HOME)
+	rm -rf $(VENV) build $(STEPTIME_HOME)

@@ -49,7 +49,7 @@ class ClusterConfig(ClusterFile, Frozen):
     name: str
     """Equal to the file's name."""
     container: str = "none"
-    """What runs a recipe's image, of `plug_points.CONTAINERS`; `none`: the trainer runs in its own venv."""
+    """What runs a recipe's image: `pyxis`, `apptainer`, `bwrap`; `none` refuses recipes with an image."""
     container_mounts: tuple[str, ...] = ()
     """Folders that containers see besides `work_dir`, at the same path; `/data:ro` for reading only."""
     import_in_job: bool = False
@@ -59,13 +59,13 @@ class ClusterConfig(ClusterFile, Frozen):
     environment: Annotated[dict[str, str], AfterValidator(checked_environment)] = Field(default_factory=dict)
     """Variables of every job here; a run's own win over them, and they over the workload's."""
     permitted_variables: tuple[str, ...] = ()
-    """Which of the variables that lead to code a run may set here. Every such list has patterns."""
+    """Patterns of the variables that make a process load code and that a run may set here."""
     permitted_images: tuple[str, ...] | None = None
-    """The images that jobs may run in, by their whole names; None for all."""
+    """Patterns of the images that jobs may run in, by their whole names; all if left out."""
     permitted_checkpoints: tuple[str, ...] | None = None
-    """Checkpoints outside of `work_dir` that runs may load; None for all. PyTorch runs code in them."""
+    """Patterns of checkpoints outside `work_dir` that runs may load (they can run code); all if left out."""
     permitted_owners: tuple[str, ...] | None = None
-    """The owners of DAGs that may run here; None for all."""
+    """Patterns of the DAG owners that may run here; all if left out."""
     setup: tuple[str, ...] = ()
     """Lines of bash that every job script here runs before all else, such as `module load cuda`.
 
@@ -74,9 +74,9 @@ class ClusterConfig(ClusterFile, Frozen):
     python: str = "python3.11"
     """The interpreter on the cluster that the trainer's venv is made from."""
     poll_interval_s: PositiveFloat = 5
-    """Seconds between two looks at the queue, one for all jobs that are waited for."""
+    """Seconds between two looks at the queue; one look serves all jobs that are waited for."""
     resubmissions: NonNegativeInt = 2
-    """How often a run is resubmitted after the cluster failed its job, as by a dead node or a preemption."""
+    """How often a run is submitted again after its cluster failed the job: a dead node, a preemption."""
     patience_h: PositiveFloat = 12
     """Hours for which the cluster may be out of reach before a task that asks it gives up.
 
@@ -85,9 +85,9 @@ class ClusterConfig(ClusterFile, Frozen):
     queue_patience_h: PositiveFloat = 168
     """Hours that a job may queue, be held or be suspended before it is ended."""
     gpus: PositiveInt | None = None
-    """GPUs that jobs may hold here at a time; further ones wait before they are submitted. None: no limit."""
+    """GPUs that jobs may hold here at a time; further jobs wait in `submit`. No limit if left out."""
     gpu_hours_per_month: PositiveFloat | None = None
-    """The most that jobs may take here in a calendar month (UTC); None: no budget. See `results.budgets`."""
+    """GPU-hours that jobs may take here in a calendar month (UTC); no budget if left out."""
 
     @field_validator("container")
     @classmethod

@@ -57,11 +57,11 @@ class RunaiConfig(ClusterConfig):
     pvcs: tuple[Pvc, ...] = Field(min_length=1)
     """The volumes of every workload; one of them holds `work_dir`."""
     shared_dir: str | None = None
-    """Where this machine sees the volume that holds `work_dir`; None if it is at the same path."""
+    """Where Airflow's machines see the volume that holds `work_dir`; the same path if left out."""
     gpus_per_node: PositiveInt = 8
     """GPUs of one pod; a job of more gets several pods."""
     node_pools: tuple[str, ...] = ()
-    """Run:ai's node pools, the preferred first; empty for those of the project."""
+    """Run:ai's node pools, the preferred first; those of the project if left out."""
     grace_s: NonNegativeFloat = 30
     """Seconds between SIGTERM and SIGKILL when a job is ended."""
     degraded_after_s: NonNegativeFloat = 300

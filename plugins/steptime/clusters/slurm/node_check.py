@@ -24,23 +24,23 @@ class NodeCheck(Frozen):
     """What the nodes of a job must show before it trains."""
 
     time_limit_s: PositiveInt = 600
-    """For the whole check, the start of its container included; one that takes longer judges no node."""
+    """Seconds for the whole check with its container's start; a check that takes longer refuses no node."""
     product: str | None = Field(default=None, min_length=1)
-    """A word that the names of the GPUs have; None for that of the GPU type in config/gpus.yaml."""
+    """A word that the names of the GPUs have; if left out, that of the GPU type in config/gpus.yaml."""
     least_matmul_percent: PositiveFloat = 50
-    """Of the GPU type's peak in bf16, if config/gpus.yaml has one."""
+    """The least rate of a matrix product, in percent of the GPU type's peak in bf16."""
     least_matmul_tflops: PositiveFloat | None = None
-    """The same as a number, for this cluster."""
+    """The same in TFLOPS; the only form on CPU clusters."""
     least_free_memory_percent: PositiveFloat = 10
-    """Of a node's memory."""
+    """Free memory of a node, in percent."""
     least_free_gpu_memory_percent: PositiveFloat = 95
-    """Of each GPU's: what is taken before the training is somebody else's."""
+    """Free memory of each GPU, in percent; before the training, somebody else uses the rest."""
     least_power_limit_percent: PositiveFloat = 100
-    """Of the limit that each GPU comes with."""
+    """Power limit of each GPU, in percent of its default."""
     least_clock_percent: PositiveFloat = 100
-    """Of the application clock that each GPU comes with."""
+    """Application clock of each GPU, in percent of its default."""
     xid_within_h: PositiveFloat = 24
-    """For how long a GPU's hardware error in the kernel's log counts."""
+    """Hours for which a GPU's hardware error in the kernel's log counts."""
 
 
 def check_command(demands: NodeCheck, gpu_type: str, python: str) -> tuple[str, ...]:

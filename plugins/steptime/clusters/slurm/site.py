@@ -34,38 +34,40 @@ class Site(ClusterConfig):
     connection: str
     """The Airflow connection, of type ssh, that leads to a login node."""
     login_nodes: tuple[str, ...] = ()
-    """Hosts that this connection logs in to, `host` or `host:port`, in the order to try; else its own."""
+    """Hosts to log in to, `host` or `host:port`, in the order to try; the connection's own if left out."""
     partition: str | None = None
+    """The partition of jobs, unless a run asks for another; Slurm's default if left out."""
     account: str | None = None
+    """The account of jobs, unless a run asks for another; Slurm's default if left out."""
     import_partition: str | None = None
-    """The partition of jobs that import images; None for that of the training jobs."""
+    """The partition of jobs that import images; that of the training jobs if left out."""
     permitted_accounts: tuple[str, ...] | None = None
-    """Those that a run may name; None for all. What this file itself sets is not held to these lists."""
+    """Patterns of the accounts that a run may name; all if left out. The file's own is not checked."""
     permitted_partitions: tuple[str, ...] | None = None
-    """Likewise."""
+    """Patterns of the partitions that a run may name; all if left out."""
     permitted_qos: tuple[str, ...] | None = None
-    """Likewise."""
+    """Patterns of the QOS that a run may name; all if left out."""
     owner_accounts: dict[str, str] = Field(default_factory=dict)
     """The account of each DAG owner's jobs; if there are any, other owners are refused."""
     account_gpu_hours_per_month: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """What jobs of these accounts may take in a month, beside `gpu_hours_per_month` of all of them."""
+    """GPU-hours that jobs of these accounts may take in a month, beside `gpu_hours_per_month` of all jobs."""
     gpus_per_node: PositiveInt | None = None
-    """GPUs that a job takes of each node; None: as many as in the recipe."""
+    """GPUs that a job takes of each node; as many as in the recipe if left out."""
     gpu_option: Literal["gres", "gpus-per-node", "gpus", "none"] = "gres"
     """The sbatch option that asks for GPUs; `none` if the site gives whole nodes and has no GRES."""
     exclusive: bool = True
     """Whether a job has its nodes for itself."""
     mpi: Literal["pmix", "none"] | None = None
-    """How srun connects the ranks in an image. None is what the documents have, `pmix`, through which NeMo's
-    tensor-parallel overlap may start, unless its container needs another: bwrap, `none`."""
+    """How srun connects the ranks in an image (`--mpi`). If left out: `pmix`, as in the documents, or `none`
+    with bwrap."""
     extra_options: tuple[str, ...] = ()
     """Further sbatch options of every job here, such as `--qos=benchmark`."""
     numa_binding: NumaBinding = "auto"
-    """How many neighbouring ranks are bound to a NUMA node: as many as published, none, or so many."""
+    """Ranks bound to a NUMA node: `auto` as published, `none`, or how many neighbouring ranks share one."""
     vboost: bool = False
-    """Whether jobs may set the GPUs' vboost if the publication did: `sudo nvidia-smi` without a password."""
+    """Whether jobs may set the GPUs' vboost if the publication did, by `sudo nvidia-smi`."""
     node_check: NodeCheck | None = None
-    """What every node of a job must show before it trains; None: nobody looks."""
+    """What every node of a job must show before it trains; no check if left out."""
 
     @property
     def budgets(self) -> dict[str | None, float]:
