@@ -97,6 +97,7 @@ CHECKS = PlugPoint(
         "launched_as_published": "steptime.results.quality:launched_as_published",
         "mfu_possible": "steptime.results.quality:mfu_possible",
         "wall_time_agrees": "steptime.results.quality:wall_time_agrees",
+        "fabric_used": "steptime.results.quality:fabric_used",
         "first_attempt": "steptime.results.quality:first_attempt",
         "checkpoint_saved": "steptime.results.quality:checkpoint_saved",
         "checkpoint_loaded": "steptime.results.quality:checkpoint_loaded",

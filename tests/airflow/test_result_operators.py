@@ -17,7 +17,8 @@ from own_clock import waits_over_at_once
 from steptime.airflow.assets import published_results
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
-from steptime.judging.judgements import publish
+from steptime.judging.judgements import keep_measured, publish
+from steptime.logs.models import Network
 from steptime.recipes.planning import Plan
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -111,6 +112,26 @@ def test_parse_validate_and_report_begin_with_their_sentence(
     assert read_log[0].startswith("tiny·fp32·1: ")
     assert checked[0].startswith("tiny·fp32·1 is valid: ")
     assert reported[0].startswith("all 1 runs have valid results: tiny·fp32·1 ")
+
+
+def test_a_fallback_to_sockets_is_rejected_by_the_fabric_of_its_clusters_file(
+    home: Path, make_context: MakeContext, make_result: Callable[..., Result]
+) -> None:
+    file = home.parent / "config" / "clusters" / "local.yaml"
+    file.write_text(f"{file.read_text()}fabric: InfiniBand\n")
+    plain = make_result()
+    recipe = plain.run.recipe.model_copy(update={"gpu_type": "h100", "gpus_per_node": 1})
+    network = Network(names=("Socket",), nodes=1, socket_nodes=("gb-017",))
+    result = make_result(
+        run=plain.run.model_copy(update={"recipe": recipe}),
+        log=plain.log.model_copy(update={"network": network}),
+    )
+    keep_measured(Store(), result)
+    handle = {"cluster": "local", "job": result.job.name}
+    with pytest.raises(AirflowFailException, match=r"fabric_used: .* fell back to sockets on gb-017\."):
+        task_of("performance.validate", handle=handle).execute(make_context())
+    (row,) = Store().results(include_rejected=True)
+    assert (row["state"], row["network"]) == ("rejected", "Socket")
 
 
 def test_a_run_becomes_a_result_when_it_is_published(

@@ -18,7 +18,7 @@ from steptime.clusters.runai.config import RunaiConfig
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.clusters.slurm.script import Binding, bound
-from steptime.recipes.models import Performance, Run
+from steptime.recipes.models import Mode, Performance, Run
 from trainer import node_check as check_program
 
 BEGINS_WITHOUT = "steptime: vboost could not be set on every node: the training begins without it"
@@ -126,6 +126,28 @@ def test_variables_of_run_cluster_and_workload_win_in_this_order_and_nobody_move
         "NVTE_FLASH_ATTN": "1",
     }
     assert environment["PYTHONPATH"] == str(tmp_path)
+
+
+def test_nccl_is_asked_for_its_network_on_a_cluster_with_a_fabric_unless_somebody_sets_its_log(
+    run: Run, staged: Staged, tmp_path: Path
+) -> None:
+    asks = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+
+    def nccl(run: Run, **fields: Any) -> dict[str, str]:
+        environment = job_environment(run, staged, slurm(tmp_path, **fields))
+        return {name: value for name, value in environment.items() if name.startswith("NCCL_DEBUG")}
+
+    on_gpus = run.model_copy(update={"recipe": run.recipe.model_copy(update={"gpu_type": "h100"})})
+    traced = on_gpus.model_copy(update={"mode": Mode.NCCL_TRACE})
+    published = Performance(environment={"NCCL_DEBUG": "WARN"})
+    assert nccl(on_gpus, fabric="InfiniBand") == asks
+    assert nccl(on_gpus) == {}
+    assert nccl(run, fabric="InfiniBand") == {}
+    assert nccl(traced, fabric="InfiniBand") == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"}
+    of_recipe = on_gpus.model_copy(update={"performance": published})
+    assert nccl(of_recipe, fabric="InfiniBand") == {"NCCL_DEBUG": "WARN"}
+    of_cluster = {"NCCL_DEBUG_SUBSYS": "ALL"}
+    assert nccl(on_gpus, fabric="InfiniBand", environment=of_cluster) == of_cluster
 
 
 def test_a_setup_that_fails_ends_the_job(run: Run, staged: Staged, tmp_path: Path) -> None:

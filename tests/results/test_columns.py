@@ -52,8 +52,14 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
         **{"peak_tflops_per_gpu": 0.06, "days_per_1t_tokens": pytest.approx(1e12 / 4096 / 86400)},
         **{"checkpoint_save_s": None, "checkpoint_blocked_s": None, "checkpoint_load_s": None},
         **{"gpu_hours": pytest.approx(2 * 38.5 / 3600), "submitted_at": 1.79e9, "started_at": 1.79e9 + 1.5},
-        **{"ended_at": 1.79e9 + 40, "queue_wait_s": 1.5, "nodes": "localhost", "dag_id": "llama31"},
-        **{"dag_run_id": "manual__2026-11-21", "task_id": "wait", "map_index": 3, "sweep": None},
+        **{"ended_at": 1.79e9 + 40, "queue_wait_s": 1.5, "nodes": "localhost", "network": None},
+        **{
+            "dag_id": "llama31",
+            "dag_run_id": "manual__2026-11-21",
+            "task_id": "wait",
+            "map_index": 3,
+            "sweep": None,
+        },
         "log_path": result.log.path,
     }
     assert row["mfu_percent"] == pytest.approx(100 * flops * 16 / 0.5 / 2 / 0.06e12)

@@ -13,11 +13,11 @@ from named_runs import SAVED_AT, run_of
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import UserError
-from steptime.logs.models import CheckpointTiming, Problem, Step, TrainingLog
+from steptime.logs.models import CheckpointTiming, Network, Problem, Step, TrainingLog
 from steptime.recipes.models import Mode, Performance, Run, Window
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.quality import FinishedRun, measured_over_window, validate
+from steptime.results.quality import FinishedRun, fabric_used, measured_over_window, validate
 from steptime.results.record import EarlierAttempt, make_record, parse_record
 
 MakeResult = Callable[..., Result]
@@ -518,3 +518,54 @@ def test_a_run_without_the_binding_and_vboost_of_its_publication_counts_with_a_w
     assert only.startswith(f"{unset}: Expected that the GPUs' vboost was set")
     assert [line.partition(":")[0] for line in warned(published, None)] == [bound, unset]
     assert "but 0 of 4 were" in warned(published, None)[0]
+
+
+BY_IB = Network(names=("IB",), nodes=2, rails=8, nvls=True)
+BY_SOCKETS = Network(names=("Socket",), nodes=2, socket_nodes=("gb-016", "gb-017"))
+ONE_BY_SOCKETS = Network(names=("IB", "Socket"), nodes=2, socket_nodes=("gb-017",))
+HOLDS = "NCCL connects the nodes by InfiniBand"
+
+
+def on_nodes(result: Result, network: Network | None, nodes: tuple[str, ...]) -> FinishedRun:
+    """The run on GPUs of a cluster with a fabric."""
+    recipe = result.run.recipe.model_copy(update={"gpu_type": "h100"})
+    run, log = (
+        result.run.model_copy(update={"recipe": recipe}),
+        result.log.model_copy(update={"network": network}),
+    )
+    status = result.status.model_copy(update={"nodes": nodes})
+    return FinishedRun(run, status, log, result.measurement, fabric="InfiniBand")
+
+
+@pytest.mark.parametrize(
+    ("network", "passed", "severity", "message"),
+    [
+        (BY_IB, True, "error", f"{HOLDS} (IB, 8 rails, NVLS)."),
+        (
+            BY_SOCKETS,
+            False,
+            "error",
+            f"Expected that {HOLDS}, but it fell back to sockets on gb-016, gb-017.",
+        ),
+        (ONE_BY_SOCKETS, False, "error", f"Expected that {HOLDS}, but it fell back to sockets on gb-017."),
+        (
+            None,
+            False,
+            "warning",
+            f"Expected that {HOLDS}, but what it used is unknown: the log has no line 'NCCL INFO Using "
+            "network', which NCCL_DEBUG=INFO gives.",
+        ),
+    ],
+)
+def test_a_fallback_to_sockets_is_named_where_the_cluster_has_a_fabric(
+    make_result: MakeResult, network: Network | None, passed: bool, severity: str, message: str
+) -> None:
+    (check,) = fabric_used(on_nodes(make_result(), network, ("gb-016", "gb-017")))
+    assert (check.name, check.passed, check.severity) == ("fabric_used", passed, severity)
+    assert check.message == message
+
+
+def test_no_fabric_is_missed_on_one_node_or_where_none_is_named(make_result: MakeResult) -> None:
+    on_two = on_nodes(make_result(), BY_SOCKETS, ("gb-016", "gb-017"))
+    on_one = on_nodes(make_result(), BY_SOCKETS, ("gb-016",))
+    assert not [*fabric_used(on_two._replace(fabric=None)), *fabric_used(on_one)]

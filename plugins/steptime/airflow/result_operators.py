@@ -197,7 +197,12 @@ class ValidateOperator(MeasuredRunOperator):
             record = parse_record(result.record)
             earlier = () if record is None else record.earlier_attempts
             verdict = validate(
-                result.run, result.status, result.log, result.measurement, earlier_attempts=earlier
+                result.run,
+                result.status,
+                result.log,
+                result.measurement,
+                earlier_attempts=earlier,
+                fabric=load_cluster(result.run.cluster).fabric,
             )
             self.log.info("%s", sentences.of_verdict(result.run, verdict))
             self._log(verdict)

@@ -222,6 +222,7 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
         "window": row["window"],
         **_numbers(row),
         "cluster": f"{row['cluster']}: {', '.join(record['nodes'])}",
+        "network": row["network"],
         "GPUs": f"{row['gpus']} {row['gpu_type']}",
         "parallelism": parallelism,
         "batch": f"global {row['global_batch_size']}, micro {row['micro_batch_size']}",

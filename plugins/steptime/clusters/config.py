@@ -58,6 +58,8 @@ class ClusterConfig(ClusterFile, Frozen):
     """Folder on the cluster for experiments and what is staged; `{STEPTIME_HOME}` is the state folder."""
     environment: Annotated[dict[str, str], AfterValidator(checked_environment)] = Field(default_factory=dict)
     """Variables of every job here; a run's own win over them, and they over the workload's."""
+    fabric: Annotated[str, Field(min_length=1, max_length=40)] | None = None
+    """What connects the nodes, as `InfiniBand`: runs in which NCCL falls back to sockets are rejected."""
     permitted_variables: tuple[str, ...] = ()
     """Patterns of the variables that make a process load code and that a run may set here."""
     permitted_images: tuple[str, ...] | None = None

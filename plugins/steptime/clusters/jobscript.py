@@ -35,6 +35,8 @@ _TRACES = {
     # Every collective call of torch's over gloo, with its shapes.
     True: {"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
 }
+_NETWORK_LINES = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+"""NCCL prints at its start which network it uses, and nothing during the steps."""
 
 
 class Bash(str):
@@ -190,20 +192,27 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
 def job_environment(run: Run, staged: Staged, config: ClusterConfig) -> dict[str, str]:
     """Return the variables that a job script sets.
 
-    These are defaults, the workload's, the hub's cache, the cluster's, the run's and its own.
+    These are defaults, the workload's, the hub's cache, the cluster's, the run's and its own. On a cluster
+    with a fabric, NCCL is asked for its network unless any of these sets NCCL_DEBUG.
 
     Raises UserError for one that a run cannot bring.
     """
     check_environment(run.environment)
     # A rank on the CPU is the same resource at every scale, so that scaling efficiency means something.
     threads = {"OMP_NUM_THREADS": "1"} if run.recipe.gpu_type == "cpu" else {}
-    return {
+    chosen = {
         **threads,
         **run.performance.environment,
         **hub_environment(hub_cache(run, config.environment, config.root)),
         **config.environment,
         **trace_environment(run),
         **run.environment,
+    }
+    asks_nccl = config.fabric is not None and run.recipe.gpu_type != "cpu"
+    if asks_nccl and not any(name.startswith("NCCL_DEBUG") for name in chosen):
+        chosen |= _NETWORK_LINES
+    return {
+        **chosen,
         # The trainer is the staged one: nothing of the user's home or the job's folder comes before it.
         "PYTHONNOUSERSITE": "1",
         # An image may have a PYTHONPATH of its own, before which this folder is put when it is known.

@@ -13,6 +13,7 @@ from steptime.logs.checkpoints import CHECKPOINT_WORDS, CheckpointLine, read_che
 from steptime.logs.completeness import CLOSING_WORDS, Closing, read_closing
 from steptime.logs.formats import SETUP_WORDS, LogFormat, Setup, Values, read_setup
 from steptime.logs.models import Problem, Step
+from steptime.logs.network import NETWORK_WORDS, NetworkLine, read_network
 from steptime.logs.shapes import Shapes, StepsPrinted, label_of, plain
 from steptime.plug_points import LOG_FORMATS
 from steptime.recipes.models import Mode
@@ -83,7 +84,7 @@ def trainers_end(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
         yield Problem(kind="trainer_state", message=message, fatal=True)
 
 
-Event = StepsPrinted | Setup | Closing | CheckpointLine | Record | Mode | Problem
+Event = StepsPrinted | Setup | Closing | CheckpointLine | Record | NetworkLine | Mode | Problem
 _Reader = LogFormat | Callable[..., Iterable[Event]]
 
 
@@ -166,6 +167,7 @@ def _readers() -> list[tuple[Iterable[bytes], _Reader]]:
         (CHECKPOINT_WORDS, read_checkpoints),
         (_PROFILE_WORDS, lambda _: [Mode.PROFILE]),
         (SETUP_WORDS, read_setup),
+        (NETWORK_WORDS, read_network),
         (CLOSING_WORDS, read_closing),
         (RECORD_WORDS, read_records),
         (FAILURE_WORDS, Failures.read),
@@ -174,7 +176,7 @@ def _readers() -> list[tuple[Iterable[bytes], _Reader]]:
 
 @cache
 def line_search() -> LineSearch:
-    """Searches for the words of all readers."""
+    """Searches for the words of all readers, at most 64: the vectorized search takes no more."""
     # In this order those that begin alike share a bucket of the search: twice as fast as in another.
     return LineSearch(sorted({word for words, _ in _readers() for word in words}))
 

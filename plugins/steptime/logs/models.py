@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter
 
 from steptime.frozen import Frozen
 from steptime.recipes.models import Mode
+
+_MOST_NAMED = 6
+"""Nodes in a sentence."""
 
 
 @dataclass(slots=True)
@@ -55,6 +58,42 @@ class CheckpointTiming(Frozen):
     """Whether the save went on in the background."""
 
 
+class Network(Frozen):
+    """What NCCL chose to connect the ranks by, as its lines in the log say."""
+
+    names: tuple[str, ...]
+    """`IB`, `Socket`, `Libfabric (efa)`, or what a plugin calls itself; several if nodes differ."""
+    nodes: PositiveInt
+    """How many of them the lines name."""
+    socket_nodes: tuple[str, ...] = ()
+    """Those that use sockets."""
+    rails: int | None = None
+    """The most network devices that a node uses; None if no line lists them."""
+    nvls: bool | None = None
+    """Whether any communicator has channels with NVLink SHARP; None if no line counts channels."""
+    mnnvl: bool | None = None
+    """Whether NVLink reaches beyond a node; None if no line says so."""
+
+    @property
+    def named_socket_nodes(self) -> str:
+        """The first of them by name, and how many more there are."""
+        more = len(self.socket_nodes) - _MOST_NAMED
+        named = ", ".join(self.socket_nodes[:_MOST_NAMED])
+        return f"{named} and {more} more" if more > 0 else named
+
+    @property
+    def summary(self) -> str:
+        """As in `IB, 8 rails, NVLS`, and `IB and Socket (sockets on gb-017), 8 rails`."""
+        names = " and ".join(self.names)
+        if 0 < len(self.socket_nodes) < self.nodes:
+            names += f" (sockets on {self.named_socket_nodes})"
+        parts = [names]
+        if self.rails is not None:
+            parts.append(f"{self.rails} rail{'' if self.rails == 1 else 's'}")
+        parts += [word for word, used in (("NVLS", self.nvls), ("MNNVL", self.mnnvl)) if used]
+        return ", ".join(parts)
+
+
 class Problem(Frozen):
     """Something in the log a person should know: a failure's cause, a doubled step, a gap."""
 
@@ -89,6 +128,8 @@ class TrainingLog(Frozen):
     """By global step, each once: what ranks or a restart repeated counts once, and is named in problems."""
     checkpoints: tuple[CheckpointTiming, ...] = ()
     problems: tuple[Problem, ...] = ()
+    network: Network | None = None
+    """What NCCL chose to connect the ranks by; None if the log does not say so."""
     node_check: dict[str, Any] | None = None
     """The `steptime.node_check` record: what the nodes reported before the training, and their rates."""
     started: dict[str, Any] | None = None

@@ -32,6 +32,7 @@ from steptime.logs.events import (
 )
 from steptime.logs.formats import Setup
 from steptime.logs.models import Problem, Step, TrainingLog
+from steptime.logs.network import NetworkFacts, NetworkLine
 from steptime.logs.shapes import StepsPrinted, label_of
 from steptime.recipes.models import Mode
 
@@ -67,6 +68,8 @@ class Assembly:
         self._closing: Closing | None = None
         """Of the last attempt."""
         self._setup = Setup()
+        self._network = NetworkFacts()
+        """Of the last log."""
         self._records: dict[str, dict[str, Any]] = {}
         """Of the last attempt."""
         self._checkpoint_lines: list[list[CheckpointLine]] = [[]]
@@ -80,6 +83,7 @@ class Assembly:
         """Take in the run's first log, or its next. The pieces of a broken archive end in an EOFError."""
         if self._path:
             self._attempt_ended()
+            self._network = NetworkFacts()
         self._path = path
         self._read(path, pieces, self._take)
 
@@ -123,6 +127,7 @@ class Assembly:
             steps=steps,
             checkpoints=tuple(each.timing for each in chain.from_iterable(checkpoints)),
             problems=tuple(sorted(problems, key=lambda one: (not one.fatal, one.kind != TRAINER_FAILED))),
+            network=self._network.result(),
             node_check=self._records.get(NODE_CHECK),
             started=self._records.get("start"),
             resumed=self._records.get("resumed"),
@@ -145,6 +150,8 @@ class Assembly:
                 if event.name == "start" and "start" in self._records:
                     self._attempt_ended()
                 self._records[event.name] = event.values
+            case NetworkLine():
+                self._network.take(event)
             case Mode():
                 self._shown_modes.add(event)
             case Problem() if event.kind in OF_THE_LOG:

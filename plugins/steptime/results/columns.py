@@ -389,6 +389,13 @@ COLUMNS = (
     ),
     Column("nodes", "text", "Nodes that it ran on, in the order of its ranks.", _nodes),
     Column(
+        "network",
+        "text",
+        "What NCCL chose to connect the ranks by, as it printed at its start: `IB, 8 rails, NVLS`.",
+        lambda result: result.log.network and result.log.network.summary,
+        searched=True,
+    ),
+    Column(
         "dag_id",
         "text",
         "Airflow DAG that ran it.",

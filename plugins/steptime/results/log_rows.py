@@ -264,7 +264,7 @@ COLUMNS = (
     MEASURED["peak_source"],
     *_of_results("tflops_per_gpu_logged", "tflops_per_gpu_logged_std", "peak_memory_gib"),
     Column("loss", "number", "Loss of the last step."),
-    *_of_results("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s"),
+    *_of_results("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s", "network"),
     Column("log_bytes", "integer", "Bytes read.", unit="bytes"),
 )
 """The same for every log, whatever it holds. What a result has, too, is declared in `results.columns`."""
@@ -348,6 +348,7 @@ def log_row(
         "window_from": window_from,
         "steps": len(log.steps),
         "last_step": log.steps[-1].global_step if log.steps else None,
+        "network": log.network and log.network.summary,
         "loss": loss if loss is not None and math.isfinite(loss) else None,
         **(numbers if what["mode"] == Mode.PERFORMANCE else numbers | _NOT_COMPARED),
         "log_bytes": log.bytes_read,

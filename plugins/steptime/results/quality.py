@@ -37,6 +37,8 @@ class FinishedRun(NamedTuple):
     """Jobs of the same run that had to be given up before."""
     origin: str | None = None
     """What it was imported from, as in `Provenance`."""
+    fabric: str | None = None
+    """What connects the nodes of its cluster, as the cluster's file names it."""
 
 
 def validate(
@@ -47,13 +49,14 @@ def validate(
     *,
     earlier_attempts: Sequence[EarlierAttempt] = (),
     origin: str | None = None,
+    fabric: str | None = None,
 ) -> Verdict:
     """Run all checks on one run (`plug_points.CHECKS`), in their order; a failed one never raises.
 
     Raises SystemFailure if Great Expectations itself fails, UserError for a broken
     `config/expectations/steps.yaml`.
     """
-    finished = FinishedRun(run, status, log, measurement, earlier_attempts, origin)
+    finished = FinishedRun(run, status, log, measurement, earlier_attempts, origin, fabric)
     return Verdict(checks=tuple(check for name in CHECKS.names() for check in CHECKS.load(name)(finished)))
 
 
@@ -220,6 +223,27 @@ def first_attempt(finished: FinishedRun) -> Iterator[Check]:
     )
     found = f"this is attempt {len(earlier) + 1}, after {before}"
     yield judge("first_attempt", False, "the run's first job was its last", found, severity="warning")
+
+
+def fabric_used(finished: FinishedRun) -> Iterator[Check]:
+    """Check that NCCL uses the fabric that the cluster's file names, if the run has several nodes."""
+    recipe, network = finished.run.recipe, finished.log.network
+    several = len(finished.status.nodes) > 1 or recipe.gpus > recipe.gpus_per_node
+    if finished.fabric is None or recipe.gpu_type == "cpu" or not several:
+        return
+    holds = f"NCCL connects the nodes by {finished.fabric}"
+    if network is None:
+        found = (
+            "what it used is unknown: the log has no line 'NCCL INFO Using network', which NCCL_DEBUG=INFO "
+            "gives"
+        )
+        yield judge("fabric_used", False, holds, found, severity="warning")
+        return
+    if not network.socket_nodes:
+        yield judge("fabric_used", True, f"{holds} ({network.summary})", "")
+        return
+    found = f"it fell back to sockets on {network.named_socket_nodes}"
+    yield judge("fabric_used", False, holds, found)
 
 
 def mfu_possible(finished: FinishedRun) -> Iterator[Check]:

@@ -70,6 +70,7 @@ function settings(run, record) {
     "Workload": run.workload,
     "Hardware": `${run.gpus} ${run.gpu_type === "cpu" ? `CPU rank${run.gpus === 1 ? "" : "s"}` : `× ${run.gpu_type}`} on ${run.cluster}`,
     "Nodes": frozen ? record.nodes.join(", ") : element("span", {}, ...record.nodes.flatMap((node, place) => [place ? ", " : "", nodeLink(run.cluster, node)])),
+    "Network": run.network,
     "Parallelism": `tensor ${run.tensor_parallel}, pipeline ${run.pipeline_parallel}, context ${run.context_parallel}, data ${run.data_parallel}${run.expert_parallel > 1 ? `, expert ${run.expert_parallel}` : ""}`,
     "Batch": `global ${run.global_batch_size}, micro ${run.micro_batch_size}, ${run.scaling} scaling${run.proxy ? ", proxy" : ""}`,
     "Submitted": when(run.submitted_at),
