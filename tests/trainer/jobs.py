@@ -151,6 +151,7 @@ class WarmTrainer:
                 env={
                     **os.environ,
                     **_SHOW_STACKS,
+                    "OMP_NUM_THREADS": "1",  # as in a job: threads that exist before a fork may hang it
                     "PYTHONPATH": str(_package(self._folder, [ROOT / "trainer"])),
                 },
                 stdin=subprocess.PIPE,

@@ -34,7 +34,6 @@ def _run(folder: str, program: str | None, arguments: list[str]) -> None:
     log = os.open("log.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ["OMP_NUM_THREADS"] = "1"
     sys.argv = [program or "trainer", *arguments]
     if program is None:
         from trainer.cpu_ranks import main as train
