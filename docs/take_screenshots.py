@@ -1,4 +1,4 @@
-"""Take the picture of docs/reference/airflow.md from the running Airflow of STEPTIME_HOME: the trigger form.
+"""Take the picture of docs/guide/first-run.md from the running Airflow of STEPTIME_HOME: the trigger form.
 
 `make demo` starts one; then `make screenshots`, which takes those of the pages from a made half year, too.
 """
