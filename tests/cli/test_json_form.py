@@ -29,6 +29,7 @@ KEYS = {
     "results": "results",
     "results columns": "columns",
     "results compare": "cells",
+    "results goodput --since 2026-01-01": "goodput",
     "results show last": "result",
     "results trend": "runs",
     "run llama3.1 --dry-run": "runs",

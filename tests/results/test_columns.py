@@ -51,6 +51,8 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
         **{"tflops_per_gpu_logged_std": None, "peak_memory_gib": 890716160 / 2**30},
         **{"peak_tflops_per_gpu": 0.06, "days_per_1t_tokens": pytest.approx(1e12 / 4096 / 86400)},
         **{"checkpoint_save_s": None, "checkpoint_blocked_s": None, "checkpoint_load_s": None},
+        **{"goodput_percent": pytest.approx(100 * 10 / 38.5), "in_steps_s": 10},
+        **{"first_steps_s": 0, "in_checkpoints_s": 0},
         **{"gpu_hours": pytest.approx(2 * 38.5 / 3600), "submitted_at": 1.79e9, "started_at": 1.79e9 + 1.5},
         **{"ended_at": 1.79e9 + 40, "queue_wait_s": 1.5, "nodes": "localhost", "network": None},
         **{

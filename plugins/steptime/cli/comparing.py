@@ -109,7 +109,7 @@ def compare(
         typer.echo("No cell has run since then: --since 30d looks further back.", err=True)
     is_table = output_format is Format.TABLE
     if output_format is not Format.JSON:
-        lines = (f"{found.sentence}.", missing and f"{missing.line}.", found.took, found.cost)
+        lines = (f"{found.sentence}.", missing and f"{missing.line}.", found.took, found.cost, found.goodput)
         for line in filter(None, lines):
             typer.echo(line, err=not is_table)
     if not is_table:
@@ -118,6 +118,7 @@ def compare(
             "completeness": missing and missing.as_json,
             "took": found.took,
             "cost": found.cost,
+            "goodput": found.goodput,
             "remarks": found.remarks,
         }
         show_columns(found.rows, COLUMNS, output_format, called="cells", beside=beside)

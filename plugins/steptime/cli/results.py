@@ -18,6 +18,8 @@ from steptime.cli.comparing import (
     show_trend,
 )
 from steptime.cli.comparing import EXAMPLES as TREND_EXAMPLES
+from steptime.cli.goodput import EXAMPLES as GOODPUT_EXAMPLES
+from steptime.cli.goodput import show_goodput
 from steptime.cli.importing import EXAMPLES as IMPORT_EXAMPLES
 from steptime.cli.importing import import_results
 from steptime.cli.output import (
@@ -191,6 +193,7 @@ group.command(name="compare", epilog=COMPARE_EXAMPLES)(compare)
 group.command(name="trend", epilog=TREND_EXAMPLES)(show_trend)
 group.command(name="accept", epilog=ACCEPT_EXAMPLES)(accept)
 group.command(name="judge", epilog=JUDGE_EXAMPLES)(judge)
+group.command(name="goodput", epilog=GOODPUT_EXAMPLES)(show_goodput)
 group.command(name="import", epilog=IMPORT_EXAMPLES)(import_results)
 
 

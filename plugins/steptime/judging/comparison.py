@@ -30,8 +30,11 @@ from steptime.judging.judgements import (
     newest,
 )
 from steptime.judging.series import JudgedRun, Series, judged_runs
+from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
+from steptime.results.columns import planned_values
+from steptime.results.goodput import goodput_of
 from steptime.results.record import changes, has_changed_to, made_of
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.report import cost_of, totals_of
@@ -47,7 +50,7 @@ def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) ->
     """
     rows = store.results(include_rejected=True, since=since - LOOK_BACK_S)
     ran = [row for row in rows if row["submitted_at"] >= since]
-    lost = store.lost_jobs(since=since)
+    lost = store.lost_jobs(since=since, cancelled=True)
     found = _of_runs(
         store, _compare(store, judged_since(store, since)), ran, rows[len(ran) :], lost=lost, only=only
     )
@@ -73,7 +76,7 @@ def compare_sweep_run(
     store: Store, rows: Sequence[Mapping[str, Any]], only: Mapping[str, Any] = _ALL
 ) -> Comparison:
     """Compare the cells of all runs of one DAG run of a sweep, as each stands today."""
-    lost = store.lost_jobs(dag_id=rows[0]["dag_id"], dag_run_id=rows[0]["dag_run_id"])
+    lost = store.lost_jobs(cancelled=True, dag_id=rows[0]["dag_id"], dag_run_id=rows[0]["dag_run_id"])
     return _of_runs(store, compare_cells(store, rows), rows, _before(store, rows), lost=lost, only=only)
 
 
@@ -82,7 +85,9 @@ def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterabl
     scope: dict[str, Any] = {"dag_id": dag_id, "dag_run_id": dag_run_id}
     rows = store.results(include_rejected=True, **scope)
     found = _compare(store, judged_of(store, scope))
-    return _of_runs(store, found, rows, _before(store, rows), planned, lost=store.lost_jobs(**scope))
+    return _of_runs(
+        store, found, rows, _before(store, rows), planned, lost=store.lost_jobs(cancelled=True, **scope)
+    )
 
 
 def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
@@ -193,8 +198,18 @@ def _of_runs(
 ) -> Comparison:
     """A comparison with what all of its runs took, and what is missing in it."""
     found = found.only(only)
-    missing = completeness(store, found.standings, ran, before, planned=planned, lost=lost, only=only)
-    return replace(found, totals=totals_of(_selected(ran, only)), completeness=missing)
+    failed = [job for job in lost if job["state"] != "cancelled"]
+    missing = completeness(store, found.standings, ran, before, planned=planned, lost=failed, only=only)
+    selected = _selected(ran, only)
+    if only:
+        lost = [job for job in lost if _selected([planned_values(Run.model_validate(job["run"]))], only)]
+    goodput = goodput_of(selected, lost)
+    return replace(
+        found,
+        totals=totals_of(selected),
+        goodput="" if goodput is None else goodput.sentence,
+        completeness=missing,
+    )
 
 
 def _selected(rows: Iterable[Mapping[str, Any]], only: Mapping[str, Any]) -> list[Mapping[str, Any]]:

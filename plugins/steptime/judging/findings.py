@@ -125,6 +125,8 @@ class Comparison:
     """What all runs of the selection took; None if runs are compared that were named."""
     cost: str = ""
     """GPU-hours by cluster, compared with as long a time before; empty if that is not known."""
+    goodput: str = ""
+    """What their jobs' GPU-hours went into; empty if that is not known."""
     completeness: Completeness | None = None
     """Which cells are planned, and why some are not judged; None if runs are compared that were named."""
 

@@ -44,9 +44,9 @@ def columns() -> dict[str, Any]:
 def comparison(store: Store, compared: Comparison) -> dict[str, Any]:
     """Return what got slower or faster among cells, and what all took.
 
-    `{"sentence", "completeness", "took", "cost", "remarks", "columns": […], "rows": [[…], …], "recent"}`;
-    `completeness` says which planned cells are missing and why; what it `took` is of all runs, rejected ones
-    included; `recent` has the recent runs of each row's cell, oldest first, as seconds.
+    `{"sentence", "completeness", "took", "cost", "goodput", "remarks", "columns": […], "rows": [[…], …],
+    "recent"}`; `completeness` says which planned cells are missing and why; what it `took` is of all runs,
+    rejected ones included; `recent` has the recent runs of each row's cell, oldest first, as seconds.
     """
     recent = recent_seconds(store)
     return (
@@ -63,6 +63,7 @@ def said(compared: Comparison) -> dict[str, Any]:
         "completeness": compared.completeness and compared.completeness.as_json,
         "took": compared.took,
         "cost": compared.cost,
+        "goodput": compared.goodput,
         "remarks": compared.remarks,
     }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from steptime.recipes.models import Mode, Run
+from steptime.results.goodput import job_times
 from steptime.results.metrics import PUBLISHED_THROUGHPUT, against_publication, gpu_hours
 from steptime.results.models import Measurement, Result
 
@@ -138,6 +139,23 @@ def _nodes(result: Result) -> str | None:
 
     record = parse_record(result.record)
     return None if record is None else ", ".join(record.nodes) or None
+
+
+def _job_time(part: str) -> Callable[[Result], float | None]:
+    """Where the time of a run's job went."""
+
+    def take(result: Result) -> float | None:
+        times = job_times(result)
+        return None if times is None else getattr(times, part)
+
+    return take
+
+
+def _goodput_percent(result: Result) -> float | None:
+    started_at, ended_at, times = result.status.started_at, result.status.ended_at, job_times(result)
+    if times is None or started_at is None or ended_at is None or ended_at <= started_at:
+        return None
+    return 100 * times.in_steps_s / (ended_at - started_at)
 
 
 def _gpu_hours(result: Result) -> float | None:
@@ -359,6 +377,40 @@ COLUMNS = (
         priority=5,
         significant=3,
         in_events=True,
+    ),
+    Column(
+        "goodput_percent",
+        "number",
+        "Time in training steps, of that from the job's start to its end.",
+        _goodput_percent,
+        heading="goodput",
+        unit="%",
+        significant=3,
+        decimals=1,
+    ),
+    Column(
+        "in_steps_s",
+        "number",
+        "Time in training steps; first ones count as long as a steady step.",
+        _job_time("in_steps_s"),
+        heading="in training steps",
+        unit="s",
+    ),
+    Column(
+        "first_steps_s",
+        "number",
+        "What the steps before the window took longer than steady ones: compilation and warm-up.",
+        _job_time("first_steps_s"),
+        heading="longer first steps",
+        unit="s",
+    ),
+    Column(
+        "in_checkpoints_s",
+        "number",
+        "How long training waited for checkpoints, saved and loaded.",
+        _job_time("in_checkpoints_s"),
+        heading="waited for checkpoints",
+        unit="s",
     ),
     Column(
         "submitted_at",

@@ -181,20 +181,26 @@ class Store:
         rows = self.results(dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True)
         return sorted(rows, key=lambda row: (row["map_index"] is None, row["map_index"], row["submitted_at"]))
 
-    def lost_jobs(self, *, since: float | None = None, **dag_run: str) -> list[dict[str, Any]]:
-        """Return the jobs that failed and left no run in the store, the newest first: run, state, reason.
+    def lost_jobs(
+        self, *, since: float | None = None, cancelled: bool = False, **dag_run: str
+    ) -> list[dict[str, Any]]:
+        """Return the jobs that failed and left no run in the store, the newest first.
+
+        Each with some columns of the ledger, and with `resubmitted`: whether another job took its place after
+        the cluster had failed it.
 
         Args:
             since: only jobs from then on, in Unix time.
+            cancelled: also those that were cancelled.
             dag_run: only those of a DAG run: `dag_id` and `dag_run_id`.
         """
-        from sqlalchemy import select
+        from sqlalchemy import exists, select
 
         from steptime.results.schema import jobs, runs
 
         where = [
             jobs.c.attempt > 0,
-            jobs.c.state.in_(("failed", "timed_out")),
+            jobs.c.state.in_(("failed", "timed_out", *(("cancelled",) if cancelled else ()))),
             jobs.c.name.not_in(select(runs.c.job_name)),
             *(jobs.c[name] == value for name, value in dag_run.items()),
         ]
@@ -202,7 +208,25 @@ class Store:
             where.append(jobs.c.created_at >= since)
         if self.dags is not None:
             where.append(jobs.c.dag_id.in_(sorted(self.dags)))
-        query = select(jobs.c.run, jobs.c.state, jobs.c.reason, jobs.c.created_at).where(*where)
+        other = jobs.alias()
+        of_cell = (other.c[name] == jobs.c[name] for name in ("dag_id", "dag_run_id", "run_after", "cell"))
+        resubmitted = exists().where(
+            *of_cell,
+            other.c.attempt == jobs.c.attempt + 1,
+            other.c.resubmission == jobs.c.resubmission + 1,
+        )
+        names = (
+            "run",
+            "state",
+            "reason",
+            "created_at",
+            "cluster",
+            "gpus",
+            "started_at",
+            "ended_at",
+            "made_by",
+        )
+        query = select(*(jobs.c[name] for name in names), resubmitted.label("resubmitted")).where(*where)
         with read_connection(self.url) as connection:
             return list(dicts(connection.execute(query.order_by(jobs.c.created_at.desc()))))
 

@@ -132,13 +132,13 @@ function summariseShown() {
   const of = answer.matching === answer.all ? runsOf(answer.all) : `${count(answer.matching)} of ${runsOf(answer.all)}`;
   const newest = answer.matching > rows.length ? `; the newest ${count(rows.length)} are shown` : "";
   const shown = `${of}${rejected ? `, ${count(rejected)} rejected` : ""}${newest}`;
-  const { sentence, completeness, took, remarks } = answer.comparison ?? { sentence: "", completeness: null, took: "", remarks: [] };
+  const { sentence, completeness, took, goodput, remarks } = answer.comparison ?? { sentence: "", completeness: null, took: "", goodput: "", remarks: [] };
   const judged = rows.some(({ verdict: found }) => found);
   const asCounted = shown === runsOf(answer.all); // what the line below has, too
   if (judged) summarise(element("strong", {}, `${capitalised(sentence)}.`), ...(asCounted ? [] : [` ${shown}`]));
   else summarise(answer.all ? shown : "");
   drawCompleteness(parts.completeness, completeness);
-  parts.took.textContent = took;
+  parts.took.textContent = [took, goodput].filter(Boolean).join(" · ");
   parts.took.hidden = !took || !answer.all;
   parts.unmatched.hidden = !answer.all || rows.length > 0;
   parts.remarks.replaceChildren(...remarks.map((remark) => element("li", {}, remark)));

@@ -126,7 +126,7 @@ export function redraw() {
   if (!frozen) byId("period").value = days();
   summarise(element("strong", {}, `${capitalised(answer.sentence)}.`));
   drawCompleteness(parts.completeness, answer.completeness);
-  parts.totals.textContent = [answer.took, answer.cost].filter(Boolean).join(" · ");
+  parts.totals.textContent = [answer.took, answer.cost, answer.goodput].filter(Boolean).join(" · ");
   parts.listing.hidden = parts.footnote.hidden = !rows.length;
   parts.folded.hidden = !answer.remarks.length;
   parts.remarks.replaceChildren(...answer.remarks.map((remark) => element("li", {}, remark)));
