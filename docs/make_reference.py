@@ -57,7 +57,9 @@ def _parameters(command: Any) -> Iterator[str]:
         given = (*one.opts, *one.secondary_opts)
         names = ", ".join(f"`{name}`" if name.startswith("-") else f"`{name.upper()}`" for name in given)
         text = _cell(one.help or "")
-        if isinstance(one.default, str | int | float) and not isinstance(one.default, bool):
+        if isinstance(one.show_default, str):
+            text += f" Default: {_cell(one.show_default)}."
+        elif isinstance(one.default, str | int | float) and not isinstance(one.default, bool):
             text += f" Default: `{one.default}`."
         if one.envvar:
             text += f" Variable: `{one.envvar}`."

@@ -45,7 +45,7 @@ _REMOVED = "removed"
 def clean(
     *,
     older_than: Annotated[
-        str, typer.Option(help="How long ago they ended: 1d or more, as 30d or 12w.")
+        str, typer.Option(help="Age of the jobs to remove, since their end: 1d or more, such as 30d or 12w.")
     ] = "30d",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,

@@ -55,10 +55,12 @@ def add(
         typer.Option(help="The Airflow connection, of type SSH, to a login node.", show_default="asked for"),
     ] = None,
     partition: Annotated[
-        str | None, typer.Option(help="Of every job.", show_default="asked for: the first with GPUs")
+        str | None,
+        typer.Option(help="Partition of every job.", show_default="asked for: the first with GPUs"),
     ] = None,
     account: Annotated[
-        str | None, typer.Option(help="Of every job.", show_default="asked for: the only one, or Slurm's")
+        str | None,
+        typer.Option(help="Account of every job.", show_default="asked for: the only one, or Slurm's"),
     ] = None,
     gpu_type: Annotated[
         str | None, typer.Option(help="Key of config/gpus.yaml.", show_default="asked for: what sinfo shows")

@@ -135,7 +135,7 @@ def compare(
 def judge(
     *,
     every: Annotated[
-        bool, typer.Option("--all", help="Every run of the store. It has to be given: nothing else is meant.")
+        bool, typer.Option("--all", help="Judge every run of the store. This option is required.")
     ] = False,
 ) -> None:
     """Judge all runs of the store again, as after a change of the rules.

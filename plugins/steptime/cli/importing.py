@@ -47,7 +47,8 @@ def import_results(
     judged: Annotated[
         bool,
         typer.Option(
-            "--judged/--not-judged", help="Whether later runs are judged by them, or only shown beside."
+            "--judged/--not-judged",
+            help="Whether later runs are judged by the imported ones. Otherwise these are only shown.",
         ),
     ] = True,
     gpu_type: Annotated[

@@ -40,7 +40,7 @@ def list_incidents(
     *,
     since: Annotated[
         str | None,
-        typer.Option(help="Also those that were closed since then: 30m, 12h, 30d, or 2026-11-21."),
+        typer.Option(help="Also incidents that were closed since then: 30m, 12h, 30d, or 2026-11-21."),
     ] = None,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
 ) -> None:

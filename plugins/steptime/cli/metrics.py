@@ -68,7 +68,7 @@ def metrics(
 ) -> None:
     """Compute tokens per second, MFU and days to a trillion tokens of a recipe at one step time.
 
-    The MFU stands with its formula and its peak; the document's own numbers stand beside it.
+    Each MFU is shown with its formula and peak, next to the document's own numbers.
     """
     request = PlanRequest(
         workload=workload, size=size, dtype=dtype, gpu_type=gpu_type, gpus=str(gpus), scaling=scaling

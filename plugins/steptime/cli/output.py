@@ -45,7 +45,7 @@ FORMAT_OPTION = typer.Option(
 _SHORT_CELL = 24
 """Columns of the terminal: a date or a verdict in two lines makes each row of the table two lines high."""
 
-WIDE_OPTION = typer.Option("--wide", help="Every column of the table, however narrow the terminal is.")
+WIDE_OPTION = typer.Option("--wide", help="Show every column of the table, however narrow the terminal is.")
 """Use as `wide: Annotated[bool, WIDE_OPTION] = False`."""
 
 

@@ -78,11 +78,11 @@ def recipes(
     *,
     workload: Annotated[
         str | None,
-        typer.Option(help="Only this one: llama3.1-25.04, or llama3.1 for the newest.", show_default=False),
+        typer.Option(help="Only this one: llama3.1-25.04, or llama3.1 for its default.", show_default=False),
     ] = None,
     published: Annotated[
         bool,
-        typer.Option("--published", help="Only the rows of the recipe documents, and as these print them."),
+        typer.Option("--published", help="Only the rows of the recipe documents, as printed there."),
     ] = False,
     launch: Annotated[
         bool,

@@ -34,7 +34,7 @@ def report(
         Path, typer.Option("--output", "-o", help="The file, made or replaced.", metavar="FILE.html")
     ],
     sweep: Annotated[
-        str | None, typer.Option(help="Of the newest run of this sweep, a file of config/sweeps.")
+        str | None, typer.Option(help="Report on the newest run of this sweep, a file of config/sweeps.")
     ] = None,
     suite: Annotated[
         str | None,
@@ -55,8 +55,8 @@ def report(
     since: Annotated[
         str | None,
         typer.Option(
-            help=f"Of all that ran since then: 30m, 12h, {_SINCE} (the default), or 2026-11-21. The default "
-            "of a suite is when its newest run began."
+            help=f"Report on what ran since then: 30m, 12h, {_SINCE} (the default), or 2026-11-21. The "
+            "default of a suite is when its newest run began."
         ),
     ] = None,
 ) -> None:

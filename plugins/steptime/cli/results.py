@@ -77,7 +77,7 @@ def results(
     *,
     selection: RunFilters,
     everything: Annotated[bool, typer.Option("--all", help="Rejected runs too, with the reason.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many, the latest ones.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many runs, the latest ones.")] = None,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     full_names: Annotated[bool, typer.Option("--full-names", help="Name runs by their job.")] = False,
     wide: Annotated[bool, WIDE_OPTION] = False,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from steptime.results.store import Store
 
 _HELP = {
-    "state": "Only this state; rejected runs are listed then without --all.",
+    "state": "Only runs in this state: valid or rejected.",
     "workload": "Only this one: llama3.1-25.04, or llama3.1 for its default.",
     "size": "Only this model size, as tiny or 405b.",
     "dtype": "Only this number format, as bf16.",
@@ -34,7 +34,7 @@ _HELP = {
     "scaling": "Only this scaling: weak or strong.",
     "cluster": "Only runs of this cluster.",
     "mode": "Only this mode, as performance.",
-    "gpus": "Only this number of GPUs, on CPUs of ranks.",
+    "gpus": "Only this number of GPUs (ranks on CPUs).",
     "sweep": "Only runs of this sweep's cells.",
 }
 _OTHERS = {

@@ -59,15 +59,14 @@ def up(
     plugstack: Annotated[
         Path | None,
         typer.Option(
-            help="A file as Slurm's plugstack.conf: the SPANK plugins that steps are started with, such as "
-            "pyxis. /dev/null for none.",
-            show_default="that of last time, at first none",
+            help="A file used as Slurm's plugstack.conf, for SPANK plugins such as pyxis; or /dev/null.",
+            show_default="that of the last start, at first none",
             exists=True,
             dir_okay=False,
         ),
     ] = None,
 ) -> None:
-    """Start the mini Slurm, or what is missing of it, and wait until every node can be used.
+    """Start the mini Slurm, or those of its daemons that do not run, and wait until every node can be used.
 
     It runs as you, from Debian's packages; the command names those that are missing. All its state is
     below STEPTIME_HOME; its sshd listens on 127.0.0.1. It goes on when the terminal closes.
@@ -98,7 +97,7 @@ def down(
         bool, typer.Option("--purge", help="Also delete its folder: accounting, logs and keys.")
     ] = False,
 ) -> None:
-    """Cancel the mini Slurm's jobs, stop it, and see that no process of it is left.
+    """Cancel the mini Slurm's jobs, stop it, and verify that none of its processes is left.
 
     The accounting is kept: the next 'steptime slurm up' knows the earlier jobs.
     """
@@ -115,7 +114,7 @@ def down(
 
 @group.command(epilog=STATUS_EXAMPLES)
 def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
-    """Show how the mini Slurm's daemons, nodes and jobs are, and how to log in.
+    """Show the state of the mini Slurm's daemons, nodes and jobs, and how to log in.
 
     The exit code is 0 if it is healthy, else 2.
     """

@@ -66,7 +66,7 @@ steptime sweep again scheduled__2026-11-23T06:00:00+00:00 llama3.1·8b·fp8·64
 steptime sweep again scheduled__2026-11-23T06:00:00+00:00 llama3.1·8b·fp8·64 --dry-run
 """
 
-RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="Of the sweep, as 'sweep run' prints it.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="The sweep's run id, as 'sweep run' prints it.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A file of config/sweeps, without .yaml.")]
 
 
@@ -81,7 +81,7 @@ def _list(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """Every sweep there is."""
+    """List all sweeps."""
     columns = (
         "name",
         "description",
@@ -170,7 +170,9 @@ def cancel(
 @group.command(epilog=AGAIN_EXAMPLES)
 def again(
     run_id: RunId,
-    cell: Annotated[str, typer.Argument(metavar="CELL", help="As the report and the grid name it.")],
+    cell: Annotated[
+        str, typer.Argument(metavar="CELL", help="The cell, as the report and the grid name it.")
+    ],
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show which tasks would run again.")] = False,
     url: Url = None,

@@ -166,7 +166,7 @@ COLUMNS = (
     Column(
         "job_name",
         "text",
-        "Name of the job, another one for each attempt: the key of a result.",
+        "Name of the job, a new one for each attempt: the key of a result.",
         lambda result: result.job.name,
         heading="job",
         required=True,
@@ -177,7 +177,7 @@ COLUMNS = (
     _planned(
         "label",
         "text",
-        "The planned run, short: the same for each attempt.",
+        "Short name of the planned run, the same for each attempt.",
         lambda run: run.label,
         heading="run",
         priority=0,
@@ -187,7 +187,7 @@ COLUMNS = (
     Column(
         "state",
         "text",
-        "`valid`, or `rejected` if a check failed. `measured` until it is checked, which no reader sees.",
+        "`valid`, or `rejected` if a check failed.",
         lambda _: "measured",
         required=True,
         choice=True,
@@ -196,11 +196,11 @@ COLUMNS = (
         searched=True,
         in_events=True,
     ),
-    Column("reason", "text", "Why it is rejected.", lambda _: None, searched=True),
+    Column("reason", "text", "Why the run was rejected.", lambda _: None, searched=True),
     Column(
         "warnings",
         "text",
-        "What a reader of a valid result should know.",
+        "Warnings of checks about a valid run.",
         lambda _: None,
         searched=True,
     ),
@@ -228,7 +228,7 @@ COLUMNS = (
     _planned(
         "proxy",
         "boolean",
-        "Whether the model is a shortened one that stands for a larger.",
+        "Whether the model is a proxy: a larger model with fewer layers.",
         lambda run: run.recipe.proxy,
         priority=6,
         shared=True,
@@ -237,7 +237,7 @@ COLUMNS = (
     _planned(
         "tuning",
         "text",
-        "How it was tuned by hand, as `tp4 mbs2`: not the document's run, and never judged with it.",
+        "Options that replace the document's, such as `tp4 mbs2`. Such runs are judged apart.",
         lambda run: run.tuning,
         priority=5,
         shared=True,
@@ -275,22 +275,29 @@ COLUMNS = (
     _planned(
         "repeat",
         "integer",
-        "Which of several equal runs of one plan it is, from 1.",
+        "Number of the run among equal runs of one plan, from 1.",
         lambda run: run.repeat,
     ),
-    _identity("gpus", "GPUs, on CPUs ranks.", heading="GPUs", priority=0, series="scale", in_events=True),
+    _identity(
+        "gpus",
+        "Number of GPUs; on CPUs, of ranks.",
+        heading="GPUs",
+        priority=0,
+        series="scale",
+        in_events=True,
+    ),
     *map(_parallel, ("tensor", "pipeline", "context", "data")),
     _planned(
         "expert_parallel",
         "integer",
-        "Ranks that the experts of a mixture are dealt to, of those that there are; 1 if it has none.",
+        "Ranks of expert parallelism; 1 for models without experts.",
         lambda run: run.recipe.parallelism.expert or 1,
         series="spread",
     ),
     _planned(
         "global_batch_size",
         "integer",
-        "Samples of a step, of all GPUs together.",
+        "Samples of a step on all GPUs.",
         lambda run: run.recipe.global_batch_size,
         heading="GBS",
         priority=7,
@@ -298,7 +305,7 @@ COLUMNS = (
     _planned(
         "micro_batch_size",
         "integer",
-        "Samples that a GPU takes at once.",
+        "Samples that a GPU processes at once.",
         lambda run: run.recipe.micro_batch_size,
         heading="MBS",
         priority=7,
@@ -338,7 +345,7 @@ COLUMNS = (
         Column(
             f"scaling_efficiency_{end}_percent",
             "number",
-            f"{words} end of a 95 % interval of the mean of its scale's jobs; none below 3 of both scales.",
+            f"{words} end of a 95 % interval of the efficiency; empty below 3 jobs of either scale.",
             heading=f"scale mean {preposition}",
             unit="%",
             priority=8,
@@ -350,13 +357,13 @@ COLUMNS = (
     Column(
         "scaling_base_gpus",
         "integer",
-        "That smallest scale, in GPUs.",
+        "GPUs of the scale that the efficiency is relative to.",
         heading="efficiency relative to",
         unit="GPU",
         priority=8,
         shared=True,
     ),
-    Column("scaling_base_jobs", "text", "The jobs of that scale, whose mean it is relative to."),
+    Column("scaling_base_jobs", "text", "Jobs of that scale; the efficiency is relative to their mean."),
     MEASURED["mfu_percent"],
     _planned(
         "flops_formula",
@@ -432,7 +439,7 @@ COLUMNS = (
     Column(
         "queue_wait_s",
         "number",
-        "From submitted to started.",
+        "Time from submission to start.",
         _queue_wait_s,
         heading="queued",
         unit="s",
@@ -472,13 +479,13 @@ COLUMNS = (
     Column(
         "map_index",
         "integer",
-        "Which of the DAG's mapped runs it is.",
+        "Index of the mapped tasks that ran it.",
         lambda result: result.submitted.made_by.map_index,
     ),
     Column(
         "sweep",
         "text",
-        "Sweep that it is a cell of.",
+        "Sweep that ran it.",
         lambda result: result.submitted.made_by.sweep,
         choice=True,
         in_events=True,
@@ -493,7 +500,7 @@ COLUMNS = (
         lambda result: result.submitted.made_by.origin,
         searched=True,
     ),
-    Column("published_at", "time", "When it was published, or rejected.", lambda _: None),
+    Column("published_at", "time", "When the run was published or rejected.", lambda _: None),
 )
 """All columns in the order of CSV, JSON and documentation."""
 

@@ -32,7 +32,7 @@ class Measurement(Frozen):
     step_time_std_s: Annotated[
         float | None,
         _column(
-            "Sample standard deviation of the step times (n - 1); none of a single step.",
+            "Sample standard deviation of the step times (n - 1); empty for a single step.",
             heading="± std",
             unit="s",
             priority=3,
@@ -74,7 +74,7 @@ class Measurement(Frozen):
     published_step_time_s: Annotated[
         float | None,
         _column(
-            "Step time that the recipe's document prints for the same row, scale and batch, if it does.",
+            "Step time that the document prints for the same row, scale and batch; empty if none.",
             heading="published",
             unit="s",
             priority=4,
@@ -93,11 +93,13 @@ class Measurement(Frozen):
     ] = None
     tokens_per_s: Annotated[
         float | None,
-        _column("Tokens of a step over its mean time.", heading="tokens/s", priority=2, decimals=2),
+        _column("Tokens of a step / mean step time.", heading="tokens/s", priority=2, decimals=2),
     ] = None
     tokens_per_s_per_gpu: Annotated[
         float | None,
-        _column("The same for each GPU.", heading="tokens/s/GPU", priority=2, decimals=2, in_events=True),
+        _column(
+            "Tokens per second of each GPU.", heading="tokens/s/GPU", priority=2, decimals=2, in_events=True
+        ),
     ] = None
     mfu_percent: Annotated[
         float | None,
@@ -129,7 +131,7 @@ class Measurement(Frozen):
     tflops_per_gpu_logged_std: Annotated[
         float | None,
         _column(
-            "Their sample standard deviation (n - 1); none of a single step.",
+            "Sample standard deviation of the logged TFLOPS (n - 1); empty for a single step.",
             heading="± std of TFLOPS/GPU",
             priority=8,
             significant=2,
@@ -155,12 +157,13 @@ class Measurement(Frozen):
         ),
     ] = None
     days_per_1t_tokens: Annotated[
-        float | None, _column("Time that 10¹² tokens would take.", heading="1T tokens take", unit="days")
+        float | None,
+        _column("Days that training on 10¹² tokens would take.", heading="1T tokens take", unit="days"),
     ] = None
     checkpoint_save_s: Annotated[
         float | None,
         _column(
-            "The last save, from its start until it was whole on disk.",
+            "Duration of the last save, from its start until it was whole on disk.",
             heading="save",
             unit="s",
             priority=3,
@@ -171,7 +174,7 @@ class Measurement(Frozen):
     checkpoint_blocked_s: Annotated[
         float | None,
         _column(
-            "How long training waited for that save: less, if it was asynchronous.",
+            "How long training waited for that save; shorter if it was asynchronous.",
             heading="save blocked",
             unit="s",
             priority=3,
@@ -182,7 +185,7 @@ class Measurement(Frozen):
     checkpoint_load_s: Annotated[
         float | None,
         _column(
-            "The last load of a checkpoint.",
+            "Duration of the last load of a checkpoint.",
             heading="load",
             unit="s",
             priority=3,
