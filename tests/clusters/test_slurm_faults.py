@@ -482,3 +482,39 @@ async def test_values_are_data_wherever_they_stand(
 async def test_ending_a_job_that_slurm_has_forgotten_is_no_failure(behind: SlurmCluster) -> None:
     commands = SlurmCommands(behind.run, cluster="mini", root="/nowhere")
     await commands.scancel("gone", ["999999"])
+
+
+async def test_a_job_whose_release_the_controller_lost_is_released_again(
+    behind: SlurmCluster, node: LoginNode, make_spec: MakeSpec, end_of: EndOf, tmp_path: Path
+) -> None:
+    lost = tmp_path / "lost"
+    node.command(
+        "scontrol", f'[ "$1" != release ] || [ -e {lost} ] || {{ touch {lost}; exit 0; }}; exec $real "$@"'
+    )
+    await behind.submit(make_spec("held-again", "true"))
+    assert lost.exists()
+    assert (await end_of(behind, "held-again")).state is JobState.SUCCEEDED
+
+
+async def test_a_job_that_a_person_holds_stays_held(
+    behind: SlurmCluster,
+    make_spec: MakeSpec,
+    slurm_of_session: MiniSlurm,
+    eventually: Eventually,
+) -> None:
+    full = slurm_of_session.command("sbatch", "--parsable", "--nodes=8", "--exclusive", "--wrap=sleep 600")
+    job = await behind.submit(make_spec("held-by-person", "true"))
+
+    def accrues() -> bool:
+        shown = slurm_of_session.command("squeue", "-h", "-j", job.job_id, "-O", "AccrueTime")
+        return shown.strip() != "N/A"
+
+    await eventually(accrues)
+    slurm_of_session.command("scontrol", "uhold", job.job_id)
+    slurm_of_session.command("scancel", full.strip())
+    for _ in range(2):
+        status = (await behind.poll(["held-by-person"]))["held-by-person"]
+        assert (status.state, status.reason) == (
+            JobState.QUEUED,
+            "JobHeldUser: 'scontrol release' lets it go",
+        )

@@ -22,6 +22,7 @@ from steptime.clusters.slurm.commands import Silent, SlurmCommands
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.clusters.slurm.states import (
+    HELD_BY_USER,
     PREEMPTED,
     REVOKED,
     JobRecord,
@@ -117,6 +118,7 @@ class SlurmCluster:
         asked = [name for name in dict.fromkeys(names) if name not in self._ended]
         queue = await self._slurm.squeue(asked)
         await self._end_doubles(queue)
+        await self._release_again(queue)
         self._seen_at |= dict.fromkeys(queue, time.monotonic())
         statuses = {name: status_of(records[0]) for name, records in queue.items()}
         statuses |= await self._left_the_queue([name for name in asked if name not in queue])
@@ -319,6 +321,19 @@ class SlurmCluster:
             await self._slurm.scancel(
                 name, [one.job_id for one in later if one.in_queue and one.state != "COMPLETING"]
             )
+
+    async def _release_again(self, queue: dict[str, list[JobRecord]]) -> None:
+        """Release jobs whose release the controller lost, as when it is killed before it saves its state.
+
+        What a person holds stays held.
+        """
+        held = [
+            records[0].job_id
+            for name, records in queue.items()
+            if (records[0].state, records[0].reason) == ("PENDING", HELD_BY_USER) and await self._noted(name)
+        ]
+        if held:
+            await self._slurm.release_those_never_free(held)
 
     async def _failed_nodes(self, status: JobStatus) -> tuple[str, ...]:
         """Which of a job's nodes are out of order now; if none is and it had only one node, that one."""

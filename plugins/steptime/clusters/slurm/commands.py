@@ -115,6 +115,16 @@ class SlurmCommands:
         if ids:
             await self._slurm(["scancel", f"--name={name}", *ids], harmless=_HAS_ENDED)
 
+    async def release_those_never_free(self, ids: Sequence[str]) -> None:
+        """Release the held jobs among `ids` that were never free to start. Raises SystemFailure.
+
+        Slurm sets a job's AccrueTime once the job is free, and keeps it if somebody holds the job later.
+        """
+        shown_by = ["squeue", "--noheader", f"--jobs={','.join(ids)}", "--Format=JobID:|,AccrueTime:|"]
+        rows = [line.split("|") for line in (await self._slurm(shown_by)).stdout.splitlines()]
+        if never_free := [id for id, accrues_since, *_ in rows if not accrues_since.isdecimal()]:
+            await self._slurm(["scontrol", "release", *never_free])
+
     async def out_of_order(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """Return which of these nodes cannot be used now; none if Slurm does not answer."""
         wanted = ["--states=down,drain,fail,no_respond", f"--nodes={','.join(nodes)}"]

@@ -42,6 +42,8 @@ _RUNNING = {
     *("POWER_UP_NODE", "EXPEDITING", "REVOKED"),
 }
 REVOKED = "REVOKED"
+HELD_BY_USER = "JobHeldUser"
+"""The reason of a job that its owner holds, as each job is until steptime has submitted it."""
 """Of a job that another cluster of the federation has taken: how it ends, only the accounting knows."""
 PREEMPTED = "preempted by another job"
 _CLUSTER_FAULTS = {
@@ -65,7 +67,7 @@ _EXPLAINED = {
     "REQUEUE_HOLD": "held after it was requeued: 'scontrol release' lets it go",
     "SPECIAL_EXIT": "held after it was requeued: 'scontrol release' lets it go",
     "RESV_DEL_HOLD": "held because its reservation was deleted: 'scontrol release' lets it go",
-    "JobHeldUser": "'scontrol release' lets it go",
+    HELD_BY_USER: "'scontrol release' lets it go",
     "JobHeldAdmin": "an administrator can release it",
     "DependencyNeverSatisfied": "it can never start",
     "PartitionNodeLimit": "it asks for more nodes than its partition gives",
