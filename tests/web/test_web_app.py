@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -62,6 +63,7 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
         "/api/differences",
         "/api/incidents",
         "/api/incidents/{incident_id}",
+        "/api/metrics",
         "/api/node",
         "/api/report.html",
         "/api/results",
@@ -122,6 +124,17 @@ async def test_runs_of_dags_that_a_user_may_not_read_are_left_out(
     assert hidden.text.replace("of-another-dag", "no-such-run") == missing.text
     auth_manager.readable = {"secret"}
     assert {row["job_name"] for row in await rows(pages)} == {"of-another-dag", "of-no-dag"}
+
+
+async def test_prometheus_gets_the_cells_of_dags_that_its_user_may_read(
+    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
+) -> None:
+    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
+    publish("ours", gpus=2, submitted_at=time.time() - 9)
+    publish("hidden", gpus=4, submitted_at=time.time() - 9, made_by=secret)
+    response = await get(pages, "/api/metrics")
+    assert response.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert set(re.findall(r'cell="(.*?)"', response.text)) == {"tiny·fp32·2"}
 
 
 async def test_efficiency_is_relative_to_the_runs_that_a_user_sees(

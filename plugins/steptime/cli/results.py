@@ -22,6 +22,8 @@ from steptime.cli.goodput import EXAMPLES as GOODPUT_EXAMPLES
 from steptime.cli.goodput import show_goodput
 from steptime.cli.importing import EXAMPLES as IMPORT_EXAMPLES
 from steptime.cli.importing import import_results
+from steptime.cli.metrics_export import EXAMPLES as METRICS_EXAMPLES
+from steptime.cli.metrics_export import export_metrics
 from steptime.cli.output import (
     FORMAT_OPTION,
     RUN_ARGUMENT,
@@ -194,6 +196,7 @@ group.command(name="trend", epilog=TREND_EXAMPLES)(show_trend)
 group.command(name="accept", epilog=ACCEPT_EXAMPLES)(accept)
 group.command(name="judge", epilog=JUDGE_EXAMPLES)(judge)
 group.command(name="goodput", epilog=GOODPUT_EXAMPLES)(show_goodput)
+group.command(name="metrics", epilog=METRICS_EXAMPLES)(export_metrics)
 group.command(name="import", epilog=IMPORT_EXAMPLES)(import_results)
 
 

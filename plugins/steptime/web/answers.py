@@ -20,6 +20,7 @@ from steptime.judging.node import node_of
 from steptime.judging.series import Series
 from steptime.judging.trend import OWN_VERDICT, with_verdicts
 from steptime.reporting import answers as shown_data
+from steptime.reporting.openmetrics import CONTENT_TYPE, openmetrics
 from steptime.reporting.page import html, report_since
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.record import record_differences
@@ -149,6 +150,12 @@ def report(store: Readable, since: Annotated[float, Query()]) -> Response:
     text = html(report_since(store, since), time.time())
     headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-report.html"'}
     return Response(text, media_type="text/html", headers=headers)
+
+
+def metrics(store: Readable) -> Response:
+    """Answer Prometheus with `reporting.openmetrics` of what the user may read."""
+    text = openmetrics(store, time.time())
+    return Response(text, headers=HEADERS | {"Content-Type": CONTENT_TYPE})
 
 
 def node(

@@ -45,6 +45,7 @@ def create_app() -> FastAPI:
     app.get("/api/incidents")(answers.all_incidents)
     app.get("/api/results")(answers.results)
     app.get("/api/results.csv")(answers.results_csv)
+    app.get("/api/metrics")(answers.metrics)
     app.get("/api/scaling")(answers.scaling)
     app.get("/api/node")(answers.node)
     app.get("/api/report.html")(answers.report)

@@ -1,0 +1,89 @@
+"""The newest numbers of each cell as OpenMetrics text, for Prometheus.
+
+All are gauges, and labels name cells, clusters and verdicts alone: no jobs and no DAG runs, of which there
+are ever more. A cell without a run in the last 31 days has no numbers.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from steptime.judging.comparison import compare_cells
+from steptime.judging.incidents import incidents
+from steptime.results.budgets import month_bounds, month_of
+from steptime.results.goodput import TRAINING, goodput_of
+from steptime.results.store import Store
+
+CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_RECENT_S = 31 * 86_400
+_VERDICTS = ("slower", "faster", "unchanged", "insufficient history")
+_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class _Metric(NamedTuple):
+    name: str
+    help: str
+
+
+_NUMBERS = {
+    "step_time_mean_s": _Metric("steptime_step_time_seconds", "Mean step time of the newest run's window."),
+    "tokens_per_s": _Metric("steptime_tokens_per_second", "Tokens per second of all GPUs of the newest run."),
+    "model_tflops_per_gpu": _Metric(
+        "steptime_model_tflops_per_gpu", "Model TFLOP/s of each GPU, newest run."
+    ),
+    "mfu_percent": _Metric("steptime_mfu_percent", "Model flops utilization of the newest run."),
+    "goodput_percent": _Metric("steptime_goodput_percent", "Part of the newest run's job in training steps."),
+    "submitted_at": _Metric("steptime_run_submitted_timestamp_seconds", "When the newest run was submitted."),
+}
+_CHANGE = _Metric("steptime_change_percent", "Change against the baseline of the cell: above 0 is slower.")
+_VERDICT = _Metric("steptime_verdict", "1 for the verdict of the cell, 0 for the others.")
+_INCIDENTS = _Metric("steptime_incidents", "Incidents that are open or confirmed.")
+_GPU_HOURS = _Metric("steptime_month_gpu_hours", "GPU-hours of jobs in this calendar month (UTC).")
+_GOODPUT = _Metric("steptime_month_goodput_percent", "Part of these GPU-hours in training steps.")
+METRICS = (*_NUMBERS.values(), _CHANGE, _VERDICT, _INCIDENTS, _GPU_HOURS, _GOODPUT)
+
+_Sample = tuple[_Metric, Mapping[str, str], float]
+
+
+def openmetrics(store: Store, now: float) -> str:
+    """Return the text for what the reader of `store` may see, at `now` (Unix time)."""
+    month = month_bounds(month_of(now))[0]
+    rows = store.results(include_rejected=True, since=min(month, now - _RECENT_S))
+    found: dict[_Metric, list[str]] = {metric: [] for metric in METRICS}
+    for metric, labels, value in (*_of_cells(store, rows), *_of_clusters(store, rows, month)):
+        pairs = ",".join(f'{name}="{text.translate(_ESCAPED)}"' for name, text in labels.items())
+        found[metric].append(f"{metric.name}{{{pairs}}} {value}")
+    lines = []
+    for metric, samples in found.items():
+        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} gauge", *samples]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _of_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[_Sample]:
+    compared = compare_cells(store, [row for row in rows if row["state"] == "valid"])
+    for name, one in zip(compared.names, compared.findings, strict=True):
+        series = one.series
+        labels = {"cell": name, "gpus": str(series["gpus"])}
+        labels |= {column: series[column] for column in ("cluster", "workload", "mode")}
+        for column, metric in _NUMBERS.items():
+            if (value := one.run.row[column]) is not None:
+                yield metric, labels, value
+        if one.change_percent is not None:
+            yield _CHANGE, labels, one.change_percent
+        for verdict in _VERDICTS:
+            yield _VERDICT, labels | {"verdict": verdict}, int(one.verdict == verdict)
+
+
+def _of_clusters(store: Store, rows: Sequence[Mapping[str, Any]], month: float) -> Iterator[_Sample]:
+    active = Counter(one.cluster for one in incidents(store))
+    lost = store.lost_jobs(since=month, cancelled=True)
+    for cluster in sorted({*active, *(row["cluster"] for row in (*rows, *lost))}):
+        labels = {"cluster": cluster}
+        yield _INCIDENTS, labels, active[cluster]
+        goodput = goodput_of(
+            (row for row in rows if row["cluster"] == cluster and row["submitted_at"] >= month),
+            (job for job in lost if job["cluster"] == cluster),
+        )
+        yield _GPU_HOURS, labels, goodput.allocated if goodput else 0.0
+        if goodput:
+            yield _GOODPUT, labels, goodput.percent[TRAINING]
