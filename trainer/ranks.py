@@ -1,10 +1,14 @@
 """What the ranks find out together, in collective calls: how Megatron set them up, what they have in all."""
 
+from typing import Any, TypeVar
+
 import torch
 from megatron.core import parallel_state
 
 from trainer.records import bound_to_numa_node, own_node_name
 from trainer.spec import Parallelism
+
+Value = TypeVar("Value")
 
 
 def parallelism() -> Parallelism:
@@ -35,16 +39,26 @@ def count_parameters(model: torch.nn.Module) -> int:
 
 def node_names() -> list[str]:
     """Return the names of the nodes, in the order of their first rank."""
-    names: list[str | None] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(names, own_node_name())
-    return list(dict.fromkeys(name for name in names if name is not None))
+    return list(dict.fromkeys(gathered(own_node_name())))
 
 
 def numa_bound() -> int:
     """Return how many ranks are bound to a NUMA node."""
-    bound: list[bool] = [False] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(bound, bound_to_numa_node())
-    return sum(bound)
+    return sum(gathered(bound_to_numa_node()))
+
+
+def gathered(own: Value) -> list[Value]:
+    """Return a value of each rank, by rank."""
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, own)
+    return values
+
+
+def with_same_work() -> int:
+    """Return a number that the ranks share which have the same layers and experts: their times compare."""
+    experts = parallel_state.get_expert_model_parallel_world_size()
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    return int(stage * experts + parallel_state.get_expert_model_parallel_rank())
 
 
 def highest(value: float) -> float:

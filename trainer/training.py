@@ -34,6 +34,7 @@ from trainer.data import SyntheticData
 from trainer.ending import Ending
 from trainer.launch import Launch
 from trainer.profiling import ProfileSteps
+from trainer.rank_times import RankTimes
 from trainer.spec import PlannedRun
 from trainer.versions import accepted
 
@@ -137,6 +138,7 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
         if folders.history:
             callbacks.append(History(folders.history, timing, ending.progress))
         callbacks.append(FiniteLoss())
+    callbacks.append(RankTimes(run, device))
     if device == "cpu":
         callbacks.append(ExpertSpread(run))
     if device == "cpu" and run.checkpoint_path is None:

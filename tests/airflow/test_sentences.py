@@ -10,7 +10,9 @@ from steptime.recipes.models import Run
 
 
 def test_of_a_sweep_what_it_found_comes_before_what_is_missing(a_run: Callable[..., Run]) -> None:
-    new = Finding(Series.of_run(a_run()), JudgedRun({}, 0.1, "step_time_mean_s"), Standing())
+    new = Finding(
+        Series.of_run(a_run()), JudgedRun({"stragglers": None}, 0.1, "step_time_mean_s"), Standing()
+    )
     found = Comparison((new,))
     one = "1 cell: 0 slower, 0 faster, 0 unchanged, 1 with insufficient history"
 

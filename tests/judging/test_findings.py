@@ -15,7 +15,7 @@ def cell(gpus: int, standing: Standing) -> Finding:
     series = Series.of_row(
         dict.fromkeys(of_series(), "x") | {"proxy": False, "tuning": "", "gpus": gpus, "mode": "performance"}
     )
-    return Finding(series, JudgedRun({}, 1.0, ""), standing)
+    return Finding(series, JudgedRun({"stragglers": None}, 1.0, ""), standing)
 
 
 def test_what_got_slower_most_comes_first_and_is_the_worst() -> None:

@@ -26,7 +26,7 @@ NOISY_STEPS = [(0.1, 0.08), (0.2, 0.42), (0.3, 0.82)]
 """Steps of a cell with 8 % noise, and how often each is confirmed within ten weeks."""
 ALTERNATING = 0.02
 """How often a cell that alternates between two levels, 4 % apart, is confirmed as slower in half a year."""
-RUN = JudgedRun({}, 1.0, "")
+RUN = JudgedRun({"stragglers": None}, 1.0, "")
 
 Cells = Mapping[Series, Standing]
 

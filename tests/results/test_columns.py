@@ -54,7 +54,13 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
         **{"goodput_percent": pytest.approx(100 * 10 / 38.5), "in_steps_s": 10},
         **{"first_steps_s": 0, "in_checkpoints_s": 0},
         **{"gpu_hours": pytest.approx(2 * 38.5 / 3600), "submitted_at": 1.79e9, "started_at": 1.79e9 + 1.5},
-        **{"ended_at": 1.79e9 + 40, "queue_wait_s": 1.5, "nodes": "localhost", "network": None},
+        **{
+            "ended_at": 1.79e9 + 40,
+            "queue_wait_s": 1.5,
+            "nodes": "localhost",
+            "network": None,
+            "stragglers": None,
+        },
         **{
             "dag_id": "llama31",
             "dag_run_id": "manual__2026-11-21",

@@ -170,6 +170,8 @@ def show_run(
     cause = cause_of(store, row)
     judged = {"failed": cause} if cause else {}
     judged |= {"verdict": verdict.sentence, "changed": verdict.changed} if verdict else {}
+    times = store.rank_times([job_name]).get(job_name)
+    judged |= {"stragglers": row["stragglers"], "forward pass": times.summary if times else ""}
     facts = judged | _facts(row, record) | {"record, sha256": kept["sha256"]}
     headings = {"what": f"{row['label']} · {row['workload']}", "value": job_name}
     listed = [{"what": name, "value": value} for name, value in facts.items() if value]

@@ -240,6 +240,8 @@ def _remarks(finding: Finding) -> list[str]:
     sentence = f"{' '.join(words)}, {standing.state}{where}; "
     changed = changed_words(finding.changes, finding.onset)
     sentence += f"changed then: {changed}" if changed else "nothing is recorded that changed then"
+    if slow := finding.run.row["stragglers"]:
+        sentence += f"; {slow}"
     if standing.state == "suspected":
         sentence += f"; {FRESH_RUNS} fresh runs decide" + (
             f": {finding.fresh_runs}" if finding.fresh_runs else ""

@@ -17,7 +17,8 @@ def node_of(store: Store, cluster: str, node: str, now: float | None = None) -> 
     """Return what is known of a node from the runs of the last four weeks, as JSON.
 
     `runs`: the runs that had it, latest first, each with its change from what is usual for its cell and the
-    median change of the cell's runs on other nodes (`elsewhere_percent`), None if there are none;
+    median change of the cell's runs on other nodes (`elsewhere_percent`), None if there are none, and how its
+    ranks compare with the others of the run (`ranks_percent`), None if they were not timed;
     `incident`: the title of an active incident that names the node; `since`: when that began, in Unix time;
     `difference_percent`: the median difference of both over the cells, above 0 is slower, by the runs since
     the incident began if there is one; `cells`: their number; `excluded`: whether the newest job of the
@@ -42,13 +43,22 @@ def node_of(store: Store, cluster: str, node: str, now: float | None = None) -> 
         statistics.median(changes) - usual[series] for series, changes in here.items() if series in usual
     ]
     names = ("job_name", "label", "submitted_at", "state", "change_percent", "verdict", "suspicion")
+    own = [row for row in rows if _had(row, node)]
+    ranks = {
+        job: 100 * (times.node_ratios[node] - 1)
+        for job, times in store.rank_times([row["job_name"] for row in own]).items()
+        if node in times.node_ratios
+    }
     return {
         "node": node,
         "cluster": cluster,
         "runs": [
-            {name: row[name] for name in names} | {"elsewhere_percent": usual.get(Series.of_row(row))}
-            for row in rows
-            if _had(row, node)
+            {name: row[name] for name in names}
+            | {
+                "elsewhere_percent": usual.get(Series.of_row(row)),
+                "ranks_percent": ranks.get(row["job_name"]),
+            }
+            for row in own
         ],
         "difference_percent": statistics.median(differences) if differences else None,
         "cells": len(differences),

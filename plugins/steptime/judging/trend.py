@@ -133,14 +133,15 @@ def verdict_sentence(rows: Sequence[Mapping[str, Any]], missing: MissingCell | N
 def run_sentence(judged: Judged) -> str:
     """Say how a run compares with what is usual for its series, and how certain that is."""
     against, seconds = judged.standing.against, judged.run.seconds
+    slow = f"; {judged.run.row['stragglers']}" if judged.run.row["stragglers"] else ""
     if not against.suffices:
-        return f"{seconds:.4g} s, insufficient history: {len(against.runs)} earlier runs"
+        return f"{seconds:.4g} s, insufficient history: {len(against.runs)} earlier runs{slow}"
     change = 100 * against.change([seconds])
     stands = {"unchanged": "within the usual spread", "dismissed": "not confirmed by fresh runs"}
     return (
         f"{seconds:.4g} s, {abs(change):.1f} % {'slower' if change > 0 else 'faster'} than usual "
         f"({against.mean:.4g} s over {len(against.runs)} runs), "
-        f"{stands.get(judged.standing.state, judged.standing.state)}"
+        f"{stands.get(judged.standing.state, judged.standing.state)}{slow}"
     )
 
 

@@ -136,5 +136,7 @@ class TrainingLog(Frozen):
     """The trainer's `steptime.start` record: real parallelism, versions, measured peak."""
     resumed: dict[str, Any] | None = None
     """The trainer's `steptime.resumed` record: iteration and consumed samples restored from a checkpoint."""
+    rank_times: dict[str, Any] | None = None
+    """The trainer's `steptime.rank_times` record: how long each rank computes by itself."""
     ended: dict[str, Any] | None = None
     """The trainer's `steptime.result` record: state, error, steps, peak memory, versions, nodes."""

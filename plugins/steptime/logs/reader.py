@@ -131,6 +131,7 @@ class Assembly:
             node_check=self._records.get(NODE_CHECK),
             started=self._records.get("start"),
             resumed=self._records.get("resumed"),
+            rank_times=self._records.get("rank_times"),
             ended=self._records.get("result"),
         )
 

@@ -173,6 +173,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
     `verdict`: how it compares with what is usual for its cell, a sentence, and `changed`: what changed with
     its level; None for a run that is not judged;
     `cause`: why it is rejected, in one line; `repeat`: from `results.repeating.repeat_of`;
+    `forward_pass`: how far its ranks are apart, a sentence; None if they were not timed;
     `may_accept`: whether there is a level of its series to accept from it on, and the user may do so;
     `may_run_again`: whether it is a cell of a DAG run, and the user may edit that.
     """
@@ -180,7 +181,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
     is_judged = row["state"] == "valid" and Series.of_row(row).is_judged
     verdict = verdict_of(store, row)
     is_mapped = row["task_id"] is not None and (row["map_index"] or 0) >= 0
-    record = store.record(job_name)
+    record, times = store.record(job_name), store.rank_times([job_name]).get(job_name)
     return {
         "run": row,
         "peak_source": peak_source(row),
@@ -191,6 +192,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
         "steps": store.steps(job_name),
         "checkpoints": store.checkpoints(job_name),
         "checks": store.checks(job_name),
+        "forward_pass": times and times.summary,
         **store.parsed_log(job_name),
         # As text: through numbers of a browser, 1.0 would become 1, and the checksum wrong.
         "record": record["content"],

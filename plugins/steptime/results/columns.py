@@ -12,6 +12,7 @@ from steptime.recipes.models import Mode, Run
 from steptime.results.goodput import job_times
 from steptime.results.metrics import PUBLISHED_THROUGHPUT, against_publication, gpu_hours
 from steptime.results.models import Measurement, Result
+from steptime.results.stragglers import rank_times
 
 Row = Mapping[str, Any]
 """A run of the store, by the names of its columns."""
@@ -156,6 +157,11 @@ def _goodput_percent(result: Result) -> float | None:
     if times is None or started_at is None or ended_at is None or ended_at <= started_at:
         return None
     return 100 * times.in_steps_s / (ended_at - started_at)
+
+
+def _stragglers(result: Result) -> str | None:
+    times = rank_times(result.log.rank_times)
+    return None if times is None else "; ".join(one.words for one in times.stragglers) or None
 
 
 def _gpu_hours(result: Result) -> float | None:
@@ -453,6 +459,13 @@ COLUMNS = (
         "What NCCL chose to connect the ranks by, as it printed at its start: `IB, 8 rails, NVLS`.",
         lambda result: result.log.network and result.log.network.summary,
         searched=True,
+    ),
+    Column(
+        "stragglers",
+        "text",
+        "Nodes and ranks whose forward pass is slower than the spread of the others, with a 95 % interval.",
+        _stragglers,
+        in_events=True,
     ),
     Column(
         "dag_id",

@@ -14,6 +14,7 @@ from steptime.results.columns import CHOICES, COLUMNS, of_series
 from steptime.results.database import NAMES_AT_ONCE, dicts, exists, read_connection, shown_address
 from steptime.results.models import Result
 from steptime.results.record import measured_result
+from steptime.results.stragglers import RankTimes, rank_times
 from steptime.settings import store_url
 
 if TYPE_CHECKING:
@@ -321,6 +322,16 @@ class Store:
             for first in range(0, len(job_names), NAMES_AT_ONCE):
                 some = runs.c.job_name.in_(job_names[first : first + NAMES_AT_ONCE])
                 yield from connection.execute(self.readable(query.where(some)))
+
+    def rank_times(self, job_names: Sequence[str]) -> dict[str, RankTimes]:
+        """Return the times of the ranks of each run by job name; runs without them are left out."""
+        from sqlalchemy import select
+
+        from steptime.results.schema import readings, runs
+
+        query = select(runs.c.job_name, readings.c.log["rank_times"]).select_from(runs).join(readings)
+        found = ((name, rank_times(record)) for name, record in self.of_each(job_names, query))
+        return {name: times for name, times in found if times is not None}
 
     def checkpoints(self, job_name: str) -> list[dict[str, Any]]:
         """Return the checkpoint timings of one run. Raises UserError for an unknown job name."""

@@ -62,7 +62,7 @@ function nodeRates(found) {
   return [...nodes, together].filter(Boolean).join(", ");
 }
 
-function settings(run, record) {
+function settings(run, record, forwardPass) {
   const when = timestamps();
   const { staged, environment, ...madeBy } = record.provenance;
   const commit = madeBy.git_commit?.slice(0, 12);
@@ -71,6 +71,8 @@ function settings(run, record) {
     "Hardware": `${run.gpus} ${run.gpu_type === "cpu" ? `CPU rank${run.gpus === 1 ? "" : "s"}` : `× ${run.gpu_type}`} on ${run.cluster}`,
     "Nodes": frozen ? record.nodes.join(", ") : element("span", {}, ...record.nodes.flatMap((node, place) => [place ? ", " : "", nodeLink(run.cluster, node)])),
     "Network": run.network,
+    "Stragglers": run.stragglers,
+    "Forward pass": forwardPass,
     "Parallelism": `tensor ${run.tensor_parallel}, pipeline ${run.pipeline_parallel}, context ${run.context_parallel}, data ${run.data_parallel}${run.expert_parallel > 1 ? `, expert ${run.expert_parallel}` : ""}`,
     "Batch": `global ${run.global_batch_size}, micro ${run.micro_batch_size}, ${run.scaling} scaling${run.proxy ? ", proxy" : ""}`,
     "Submitted": when(run.submitted_at),
@@ -203,7 +205,7 @@ function fill(whole) {
     element("div", { id: "beside" }),
     ...(steps.length ? [section("Steps", chart)] : []),
     section("Data-quality checks", checkList(checks)),
-    section("What ran", settings(run, record)),
+    section("What ran", settings(run, record, whole.forward_pass)),
     section("To repeat it", ...repeating(whole.repeat)),
     folded("Job script", record.provenance.script),
     folded("Record (JSON)", whole.record, `never changed; sha256 ${whole.record_sha256}`),

@@ -143,6 +143,7 @@ def upgrade() -> None:
         sa.Column("queue_wait_s", sa.Float(53), nullable=True),
         sa.Column("nodes", sa.Text(), nullable=True),
         sa.Column("network", sa.Text(), nullable=True),
+        sa.Column("stragglers", sa.Text(), nullable=True),
         sa.Column("dag_id", sa.Text(), nullable=True),
         sa.Column("dag_run_id", sa.Text(), nullable=True),
         sa.Column("task_id", sa.Text(), nullable=True),

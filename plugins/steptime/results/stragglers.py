@@ -1,0 +1,157 @@
+"""Stragglers: the nodes and ranks of a run whose forward pass takes longer than the spread of the others.
+
+The trainer records the time of each rank (`trainer/rank_times.py`). Ranks with the same layers and experts
+are compared, each by its ratio to their median.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import Field, NonNegativeInt, ValidationError, model_validator
+
+from steptime.frozen import Frozen
+
+ALPHA = 0.002
+"""How often a run in which all are alike has a straggler among its nodes, or among its ranks."""
+LEAST = 0.03
+"""Below this nobody is called slow."""
+USUAL_SPREAD, COUNTS_AS = 0.01, 4
+"""Few ranks tell little about their spread: a usual one is added, with the weight of so many of them."""
+FEWEST_OTHERS = 3
+AT_MOST = 16
+"""So many can be stragglers, or a quarter of all, or one."""
+
+
+class Straggler(NamedTuple):
+    """A node or a rank that is slower than the others."""
+
+    name: str
+    """`node gb-017: ranks`, `rank 13 on gb-017`."""
+    ratio: float
+    """To the mean of the others: 1.06 is 6 % slower."""
+    margin: float
+    """Half of its 95 % interval."""
+
+    @property
+    def words(self) -> str:
+        """Say who is slower, by how much, with the interval."""
+        low, high = (100 * (self.ratio + sign * self.margin - 1) for sign in (-1, 1))
+        return (
+            f"{self.name} {100 * (self.ratio - 1):.1f} % slower than the others ({low:.1f} to {high:.1f} %)"
+        )
+
+
+class RankTimes(Frozen):
+    """The trainer's record `steptime.rank_times`: lists are by rank."""
+
+    clock: Literal["cuda_events", "cpu_time"]
+    steps: tuple[int, ...]
+    """The global steps that were timed."""
+    nodes: tuple[str, ...]
+    node: tuple[NonNegativeInt, ...]
+    """Index of its node."""
+    group: tuple[int, ...]
+    """Ranks with the same number have the same layers and experts."""
+    seconds: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...]
+    """Median of its forward passes of a step."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not len(self.node) == len(self.group) == len(self.seconds) or max(self.node) >= len(self.nodes):
+            raise ValueError("its lists do not fit together")
+        return self
+
+    @property
+    def ratios(self) -> dict[int, float]:
+        """Return the ratio of each rank to the median of its group, without ranks that have no peers."""
+        groups = defaultdict[int, list[float]](list)
+        for group, seconds in zip(self.group, self.seconds, strict=True):
+            groups[group].append(seconds)
+        medians = {one: statistics.median(some) for one, some in groups.items() if len(some) > FEWEST_OTHERS}
+        return {
+            rank: seconds / medians[group]
+            for rank, (group, seconds) in enumerate(zip(self.group, self.seconds, strict=True))
+            if group in medians
+        }
+
+    @property
+    def node_ratios(self) -> dict[str, float]:
+        """Return how the ranks of each node compare with those elsewhere; empty if there is one node."""
+        ratios = self.ratios
+        total, by_node = math.fsum(ratios.values()), self._by_node(ratios)
+        return {
+            node: statistics.median_low(own) * (len(ratios) - len(own)) / (total - math.fsum(own))
+            for node, own in by_node.items()
+            if len(own) < len(ratios)
+        }
+
+    @property
+    def summary(self) -> str:
+        """Say how far the ranks are apart, and which is the slowest; empty if they have no peers."""
+        if not (ratios := self.ratios):
+            return ""
+        slowest = max(ratios, key=ratios.__getitem__)
+        low, high = (100 * (end - 1) for end in (min(ratios.values()), ratios[slowest]))
+        return (
+            f"{low:+.1f} to {high:+.1f} % from the median of {len(ratios)} ranks in {len(self.steps)} steps, "
+            f"slowest rank {slowest} on {self.nodes[self.node[slowest]]}"
+        )
+
+    @property
+    def stragglers(self) -> tuple[Straggler, ...]:
+        """Return the slow nodes, then the slow ranks of the other nodes, the slowest first."""
+        ratios = self.ratios
+        slow = _outside(self._by_node(ratios))
+        left = {rank: ratio for rank, ratio in ratios.items() if self.nodes[self.node[rank]] not in slow}
+        ranks = _outside({str(rank): (ratio,) for rank, ratio in left.items()})
+        return (
+            *(Straggler(f"node {node}: ranks", *found) for node, found in slow.items()),
+            *(
+                Straggler(f"rank {rank} on {self.nodes[self.node[int(rank)]]}", *found)
+                for rank, found in ranks.items()
+            ),
+        )
+
+    def _by_node(self, ratios: Mapping[int, float]) -> dict[str, Sequence[float]]:
+        found = defaultdict[str, list[float]](list)
+        for rank, ratio in ratios.items():
+            found[self.nodes[self.node[rank]]].append(ratio)
+        return dict(found)
+
+
+def rank_times(record: Mapping[str, Any] | None) -> RankTimes | None:
+    """Read the record of a log; None if there is none, or if it is broken."""
+    try:
+        return None if record is None else RankTimes.model_validate(record)
+    except ValidationError:
+        return None
+
+
+def _outside(units: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
+    """Return the units above the spread of the others, with ratio and margin, the slowest first.
+
+    The value of a unit is the lower median of its ranks' ratios: one slow rank makes no slow node. Several
+    slow units hide each other, so as many as possible are tested against the rest (Grubbs' test, repeated).
+    """
+    from scipy import stats
+
+    values = {name: statistics.median_low(some) for name, some in units.items()}
+    order = sorted(values, key=lambda name: -values[name])
+    for count in range(min(max(1, len(order) // 4), AT_MOST), 0, -1):
+        slow, others = order[:count], [ratio for name in order[count:] for ratio in units[name]]
+        if len(others) < FEWEST_OTHERS:
+            continue
+        mean, degrees = statistics.fmean(others), len(others) - 1
+        variance = (statistics.variance(others, mean) * degrees + USUAL_SPREAD**2 * COUNTS_AS) / (
+            degrees + COUNTS_AS
+        )
+        reach = math.sqrt(variance * (1 + 1 / len(others))) / mean
+        least, interval = (
+            float(stats.t.isf(tail, degrees + COUNTS_AS)) for tail in (ALPHA / len(units), 0.025)
+        )
+        if values[slow[-1]] / mean - 1 > max(LEAST, least * reach):
+            return {name: (values[name] / mean, interval * reach) for name in slow}
+    return {}

@@ -1,0 +1,43 @@
+"""Train as the CPU's launcher does, but the transformer layers of the last rank take twice as long."""
+
+import sys
+import time
+from typing import Any
+
+from trainer import cpu_ranks
+from trainer.ending import Ending
+from trainer.launch import Launch
+
+_ready = cpu_ranks.ready
+
+
+def _slow_down() -> None:
+    from megatron.core.transformer.transformer_layer import TransformerLayer
+
+    forward = TransformerLayer.forward
+
+    def twice_as_long(self: Any, *args: Any, **kwargs: Any) -> Any:
+        begin = time.thread_time()
+        result = forward(self, *args, **kwargs)
+        end = time.thread_time()
+        while time.thread_time() - end < end - begin:
+            pass
+        return result
+
+    TransformerLayer.forward = twice_as_long
+
+
+def _ready_with_slow_rank(*arguments: Any) -> cpu_ranks.Train:
+    train = _ready(*arguments)
+
+    def train_rank(launch: Launch, ending: Ending) -> None:
+        if launch.rank == launch.world_size - 1:
+            _slow_down()
+        train(launch, ending)
+
+    return train_rank
+
+
+if __name__ == "__main__":
+    cpu_ranks.ready = _ready_with_slow_rank
+    sys.exit(cpu_ranks.main())

@@ -1,0 +1,95 @@
+"""How long each rank computes by itself on some steps: it shows which rank or node is slow.
+
+What is timed is the forward pass of each micro batch, as Megatron's straggler detection does: in the backward
+pass all ranks wait for the slowest one. On GPUs it is the time between two CUDA events. On the CPU it is the
+CPU time of the thread, as several ranks share a core there, and waiting takes none. Ranks of one tensor- or
+context-parallel group wait for each other within the forward pass: they are slow together.
+"""
+
+import math
+import statistics
+import time
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback
+
+from trainer import ranks, records
+from trainer.spec import PlannedRun
+
+SAMPLED_STEPS = 20
+
+
+class RankTimes(Callback):
+    """Times the forward pass on steps of the second half of a run; rank 0 writes the record of all ranks."""
+
+    def __init__(self, run: PlannedRun, device: str):
+        self.steps = sampled_steps(run)
+        self.device = device
+        self.marks: dict[int, list[Any]] = {}
+        """Of each step: begin and end of each micro batch."""
+        self.step: int | None = None
+        """The step that is timed."""
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Look whether this step is timed."""
+        self.step = trainer.global_step if trainer.global_step in self.steps else None
+
+    def on_megatron_microbatch_start(self, **_: Any) -> None:
+        """Mark the begin of a forward pass."""
+        self._mark()
+
+    def on_megatron_microbatch_end(self, **_: Any) -> None:
+        """Mark its end."""
+        self._mark()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Gather the times of all ranks."""
+        times = ranks.gathered((self._seconds(), ranks.with_same_work(), records.own_node_name()))
+        seconds, groups, names = zip(*times, strict=True)
+        if trainer.is_global_zero and len(times) > 1 and None not in seconds:
+            nodes = list(dict.fromkeys(names))
+            fields = {
+                "clock": "cpu_time" if self.device == "cpu" else "cuda_events",
+                "steps": list(self.marks),
+                "nodes": nodes,
+                "node": [nodes.index(name) for name in names],
+                "group": groups,
+                "seconds": seconds,
+            }
+            records.emit("rank_times", fields)
+
+    def _mark(self) -> None:
+        if self.step is None:
+            return
+        if self.device == "cpu":
+            mark: Any = time.thread_time()
+        elif torch.cuda.is_current_stream_capturing():
+            return
+        else:
+            mark = torch.cuda.Event(enable_timing=True)
+            mark.record()
+        self.marks.setdefault(self.step, []).append(mark)
+
+    def _seconds(self) -> float | None:
+        """Return the median over the steps; None if nothing was timed."""
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+        try:
+            steps = [self._of_step(marks) for marks in self.marks.values()]
+        except RuntimeError:  # an event that the GPU has not recorded: no reason to fail a training
+            return None
+        return float(f"{statistics.median(steps):.6g}") if steps else None
+
+    def _of_step(self, marks: list[Any]) -> float:
+        """Add up the micro batches, without the first if there are more: it may wait for parameters."""
+        pairs = list(zip(marks[::2], marks[1::2], strict=False))
+        if self.device == "cpu":
+            return math.fsum(end - begin for begin, end in pairs[1:] or pairs)
+        return math.fsum(begin.elapsed_time(end) for begin, end in pairs[1:] or pairs) / 1e3
+
+
+def sampled_steps(run: PlannedRun) -> range:
+    """Return up to `SAMPLED_STEPS` global steps, evenly spaced over the second half of a run."""
+    first = (run.first_step + run.max_steps) // 2
+    return range(first, run.max_steps, math.ceil((run.max_steps - first) / SAMPLED_STEPS))
