@@ -1,4 +1,4 @@
-"""`python -m trainer run.json`: alone for one rank, under torchrun or Slurm's srun for more."""
+"""`python -m trainer run.json`: train one planned run; torchrun or Slurm's srun starts several ranks."""
 
 import argparse
 import sys
@@ -29,7 +29,7 @@ exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train one planned run; return the exit code, which shows whose fault an error is."""
+    """Train one planned run; return its exit code: 1 for an impossible request, 2 for a failed training."""
     arguments = parser().parse_args(argv)
 
     def train(launch: Launch, ending: Ending) -> None:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def ready(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Callable[[Launch, Ending], None]:
-    """Check the plan and import what trains it; return what is then left to do, by each rank.
+    """Check the plan, import the libraries it needs, and return the function that trains it on this rank.
 
     Raises:
         TrainerError: it cannot be trained so, or not here.

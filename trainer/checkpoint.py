@@ -37,7 +37,7 @@ def find_weights(path: Path) -> Path:
 
 
 def save_at_end(max_steps: int) -> Any:
-    """NeMo's checkpoint callback, saving weights and optimizer state once, after step `max_steps - 1`."""
+    """Return NeMo's callback that saves weights and optimizer state once, after step `max_steps - 1`."""
     from nemo.lightning.pytorch.callbacks import ModelCheckpoint
 
     return ModelCheckpoint(

@@ -29,7 +29,7 @@ class MeasuredCheckpointIO(AsyncFinalizableCheckpointIO):
         """Of each asynchronous save its path, when it began, and how long training waited for it."""
 
     def save_checkpoint(self, checkpoint: Any, path: Any, *arguments: Any, **options: Any) -> None:
-        """Save, or begin to if saves are asynchronous."""
+        """Save a checkpoint and record it; only begin the save if saves are asynchronous."""
         began_at = time.perf_counter()
         if self.asynchronous:
             super().save_checkpoint(checkpoint, path, *arguments, **options)
@@ -39,21 +39,21 @@ class MeasuredCheckpointIO(AsyncFinalizableCheckpointIO):
             self._record("save", path, began_at)
 
     def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> Any:
-        """Load, and record it."""
+        """Load a checkpoint and record the transfer."""
         began_at = time.perf_counter()
         loaded = super().load_checkpoint(path, *arguments, **options)
         self._record("load", path, began_at)
         return loaded
 
     def maybe_finalize_save_checkpoint(self, blocking: bool = False) -> bool:
-        """Record the saves that are whole now; saves end in the order in which they began."""
+        """Record the asynchronous saves that have finished; they finish in the order in which they began."""
         finalized = bool(super().maybe_finalize_save_checkpoint(blocking))
         while len(self.under_way) > self.async_calls_queue.get_num_unfinalized_calls():
             self._record("save", *self.under_way.pop(0))
         return finalized
 
     def _record(self, kind: str, path: Any, began_at: float, blocked_s: float | None = None) -> None:
-        """Record a transfer that ends now; training waited for all of it if `blocked_s` is None."""
+        """Record a save or load that ends now; training was blocked for all of it if `blocked_s` is None."""
         if self.progress is None:
             return
         duration_s = time.perf_counter() - began_at

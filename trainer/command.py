@@ -1,6 +1,6 @@
-"""`python -m trainer.command PROGRAM ARGUMENT…`: become a program that is not steptime's, on one rank.
+"""`python -m trainer.command PROGRAM ARGUMENT…`: replace this process by another program, on one rank.
 
-The rank's place is given under the names that torch reads; torchrun has given it already.
+The rank is passed in the environment variables that torch reads; under torchrun they are already set.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The synthetic token stream as NeMo's data module: Megatron's sampler deals it, checkpoints continue it."""
+"""The synthetic token stream as a NeMo data module, with its position saved in checkpoints."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ WORKERS = 8
 
 
 class SyntheticData(MockDataModule):
-    """NeMo's module for synthetic data, over `SyntheticTokens`, consumed samples in the checkpoint."""
+    """NeMo's data module over `SyntheticTokens`; checkpoints hold the number of consumed samples."""
 
     def __init__(self, run: PlannedRun, *, attention_mask: bool):
         recipe = run.recipe
@@ -38,7 +38,7 @@ class SyntheticData(MockDataModule):
         )
 
     def setup(self, stage: str = "") -> None:
-        """Take the synthetic stream, in place of NeMo's random tokens."""
+        """Use the synthetic stream instead of NeMo's random tokens."""
         self._train_ds = self._validation_ds = self._test_ds = self.samples
 
     def train_dataloader(self) -> Any:

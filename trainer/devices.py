@@ -1,4 +1,4 @@
-"""Where the training runs by its plan, and the memory that it holds there."""
+"""The device that the plan trains on, and the memory used there."""
 
 import torch
 
@@ -7,7 +7,7 @@ from trainer.progress import peak_resident_bytes
 
 
 def training_device(gpu_type: str) -> str:
-    """`cpu` or `cuda`, as planned.
+    """Return `cpu` or `cuda`, as planned.
 
     Raises:
         TrainerError: a GPU is planned and this machine offers none.
@@ -20,5 +20,5 @@ def training_device(gpu_type: str) -> str:
 
 
 def peak_memory_bytes(device: str) -> int:
-    """Return the most memory this rank has held: of its GPU, or on the CPU of its process (resident)."""
+    """Return this rank's peak memory: allocated on its GPU, or resident in its process on the CPU."""
     return int(torch.cuda.max_memory_allocated()) if device == "cuda" else peak_resident_bytes()

@@ -13,7 +13,7 @@ Draw = Callable[[Tensor], object]
 def drawn(
     shape: Sequence[int], draw: Draw, *, seed: int, name: str, layer: Sequence[int], device: str = "cpu"
 ) -> Tensor:
-    """Draw the whole weight of this name, in fp32; of one layer if layers share the name.
+    """Draw the whole weight `name` in fp32, of one layer if several layers share the name.
 
     Another device draws other values from the same distribution.
     """

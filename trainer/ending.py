@@ -34,7 +34,7 @@ _NOT_ON_GPU = re.compile(r"(?:CUDA|HIP)\b.*?out of memory(?:\. Tried to allocate
 
 @dataclass(frozen=True)
 class RankFailure:
-    """What ended a rank."""
+    """Why a rank ended."""
 
     rank: int
     error: str
@@ -43,7 +43,7 @@ class RankFailure:
 
 
 class Ending:
-    """The end of this run, as this rank sees it; written once, by whichever thread comes first."""
+    """How this run ended, as this rank sees it; written once, by the first thread that reports an end."""
 
     def __init__(self, output: Path, launch: Launch, progress: Progress):
         start = this_start(os.environ)
@@ -57,7 +57,7 @@ class Ending:
                 file.unlink(missing_ok=True)
 
     def __deepcopy__(self, _: dict[int, Any]) -> "Ending":
-        """NeMo's Trainer copies its callbacks to record them; there is one end."""
+        """Return this object itself: NeMo's Trainer copies its callbacks, but a run ends only once."""
         return self
 
     @property
@@ -70,15 +70,15 @@ class Ending:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether a process of this start of the job has written how it ended."""
+        """Whether a process of this start of the job has recorded how it ended."""
         return self._result_file.exists()
 
     def completed(self) -> None:
-        """Note that all planned steps are done, and saved if that was planned."""
+        """Record that all planned steps have ended and a planned checkpoint has been saved."""
         self._write_once("completed", None)
 
     def failed(self, error: BaseException) -> int:
-        """Leave the reason to the other ranks, and write it as rank 0; return the exit code.
+        """Record the error for the other ranks, and on rank 0 as the run's end; return the exit code.
 
         Called again, or by another thread, it does nothing: the first reason counts.
         """
@@ -95,14 +95,14 @@ class Ending:
         return self.failed_by(self.left_by_another() or own)
 
     def failed_by(self, failure: RankFailure) -> int:
-        """End as failed for a reason that is known; return the exit code."""
+        """Record a failure whose reason is known; return the exit code."""
         if failure.rank == self.launch.rank:
             self._leave(failure)
         self._write_once("failed", failure)
         return failure.exit_code
 
     def terminated(self, signal_name: str) -> None:
-        """End because the launcher demands it: another rank has failed, or for reasons of its own."""
+        """Record that the launcher ended the run, because another rank failed or for its own reasons."""
         failure = self.left_by_another()
         if failure is not None:
             self._write_once("failed", failure)
@@ -113,7 +113,7 @@ class Ending:
             )
 
     def left_by_another(self) -> RankFailure | None:
-        """Return why another rank has ended, if one has failed."""
+        """Return why another rank failed; None if none has."""
         try:
             failure = RankFailure(**json.loads(self._failure_file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -121,7 +121,7 @@ class Ending:
         return failure if failure.rank != self.launch.rank else None
 
     def _leave(self, failure: RankFailure) -> None:
-        """Write the reason, whole, unless another rank has been first."""
+        """Write the failure for the other ranks, unless another rank has already done so."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self.folder, encoding="utf-8") as file:
@@ -175,7 +175,7 @@ class Ending:
 
 
 def this_start(environment: Mapping[str, str]) -> str | None:
-    """Return a name that the ranks of this start of the job share and no other start has; None if unknown."""
+    """Return an identifier that all ranks of this start of the job share; None if there is none."""
     run_id = environment.get("TORCHELASTIC_RUN_ID", "none")
     if run_id != "none":
         parts = [run_id, environment.get("TORCHELASTIC_RESTART_COUNT", "0")]
@@ -188,12 +188,12 @@ def this_start(environment: Mapping[str, str]) -> str | None:
 
 
 def exit_code(error: BaseException) -> int:
-    """1 if what was asked cannot be, 2 if the training could not go on."""
+    """Return 1 if the request is impossible, 2 if the training failed."""
     return error.exit_code if isinstance(error, TrainerError) else TrainingFailure.exit_code
 
 
 def sentence(error: BaseException, rank: int, peak_memory_bytes: int) -> str:
-    """Return in one line why the training ended."""
+    """Describe in one line why the training ended."""
     if isinstance(error, TrainerError):
         return str(error)
     message = " ".join(str(error).split())
@@ -217,7 +217,7 @@ def _out_of_memory(whose: str, size: str | None, peak_memory_bytes: int) -> str:
 
 
 def memory_report(error: BaseException) -> str | None:
-    """torch's summary of the GPU's memory, if that is what ran out."""
+    """Return torch's summary of GPU memory after an out-of-memory error; None after any other error."""
     torch = sys.modules.get("torch")  # without it nothing has been allocated
     if torch is None or _NOT_ON_GPU.search(str(error)) is None or not torch.cuda.is_initialized():
         return None

@@ -1,4 +1,4 @@
-"""The process's surroundings: offline, threads as planned, whole lines, and a log that can be read."""
+"""Prepare the process: offline mode, thread counts, line buffering and a shorter log."""
 
 import contextlib
 import gc
@@ -64,7 +64,7 @@ def heavy_imports() -> Iterator[None]:
 
 
 def thin_out_log(rank: int = 0) -> None:
-    """Leave out NeMo's lists of process groups, buckets, layers and configs; call it after its import.
+    """Filter NeMo's lists of process groups, buckets, layers and configs out; call after importing NeMo.
 
     NeMo's own lines are those of rank 0, which it takes itself for if it was imported before the fork.
     """

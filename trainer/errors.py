@@ -1,4 +1,4 @@
-"""Errors that end a training with one sentence; the exit codes are the pipeline's."""
+"""Errors that end a training with one sentence and the exit code that the pipeline expects."""
 
 import math
 
@@ -10,7 +10,7 @@ class TrainerError(Exception):
 
 
 class TrainingFailure(TrainerError):
-    """The training began as planned and could not go on. Exit code 2."""
+    """The training started as planned but failed. Exit code 2."""
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""What a node reports of its GPUs: the table of nvidia-smi, and the errors in the kernel's log."""
+"""GPU health of a node: the table of nvidia-smi and the GPU errors in the kernel log."""
 
 import re
 import subprocess
@@ -50,7 +50,7 @@ UPTIME = Path("/proc/uptime")
 
 
 class CannotTell(Exception):
-    """The answer is not known here, which is no fault of the node."""
+    """The state cannot be determined on this machine, which is not a fault of the node."""
 
 
 class NodeFault(Exception):
@@ -59,7 +59,7 @@ class NodeFault(Exception):
 
 @dataclass(frozen=True)
 class Gpu:
-    """A line of nvidia-smi's table; None if the GPU or its driver does not report it."""
+    """One GPU in nvidia-smi's table; a field is None if the GPU or its driver does not report it."""
 
     index: str
     name: str
@@ -78,7 +78,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Demands:
-    """What every GPU of a node must show, in percent of what it has or comes with."""
+    """Thresholds that every GPU of a node must meet, in percent of its nominal values."""
 
     product: str
     """A word that its name has, such as H100."""
@@ -100,7 +100,7 @@ def gpus_here() -> list[Gpu]:
 
 
 def faults_of(gpus: Sequence[Gpu], demands: Demands) -> Iterator[str]:
-    """Yield what is wrong with the GPUs, a clause each, with values; what none reports is not judged."""
+    """Yield a clause for each GPU that misses a threshold; values that no GPU reports are not judged."""
     if len(gpus) < demands.count:
         yield f"nvidia-smi shows {len(gpus)} GPUs, and {demands.count} are needed"
     for gpu in gpus:
@@ -128,7 +128,7 @@ _UNITS = {"free memory": "MiB", "power limit": "W", "application clock": "MHz"}
 
 
 def hardware_errors(within_h: float) -> list[str]:
-    """Return the kernel's recent reports of broken GPUs: a clause and a number for each GPU and kind.
+    """Return the kernel's recent reports of GPU errors: a clause with a count for each GPU and kind.
 
     Raises:
         CannotTell: the kernel's log cannot be read, which needs a privilege on most machines.
@@ -144,7 +144,7 @@ def hardware_errors(within_h: float) -> list[str]:
 
 
 def free_memory_percent() -> float:
-    """Return the share of this node's memory that can be had without swapping."""
+    """Return the share of this node's memory that is available without swapping."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
     return 100 * kib["MemAvailable"] / kib["MemTotal"]
@@ -185,5 +185,5 @@ def _gpu(row: list[str]) -> Gpu:
 
 
 def _number(text: str) -> float | None:
-    """`[N/A]`, `[Not Supported]` and the like are None."""
+    """Parse a number; None for `[N/A]`, `[Not Supported]` and the like."""
     return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None

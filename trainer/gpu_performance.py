@@ -20,7 +20,7 @@ from trainer.versions import accepted, has_option
 
 
 def precision(run: PlannedRun) -> list[MegatronMixedPrecision]:
-    """Lightning plugins for the number format; fp32 needs none.
+    """Return Lightning's plugins for the number format; fp32 needs none.
 
     FP8 is in the matrix products of Transformer Engine's layers; everything else is as with bf16.
     """
@@ -80,7 +80,7 @@ def model_options(run: PlannedRun) -> dict[str, Any]:
 
 
 def callbacks(run: PlannedRun, *, bootstrap: str | None = None) -> list[Callback]:
-    """NeMo's callbacks for what overlaps with what, and for garbage collection on all ranks at once.
+    """Return NeMo's callbacks for communication overlap and for simultaneous garbage collection.
 
     Args:
         run: what is trained.
@@ -112,7 +112,7 @@ def callbacks(run: PlannedRun, *, bootstrap: str | None = None) -> list[Callback
 
 
 def _tuned_buffers(name: str | None) -> Any | None:
-    """How NeMo splits each layer's communication; None for Transformer Engine's own defaults."""
+    """Return NeMo's overlap settings for each layer; None for Transformer Engine's defaults."""
     if name is None:
         return None
     if not hasattr(userbuffers, name):

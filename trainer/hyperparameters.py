@@ -1,7 +1,7 @@
-"""Options of the optimizer: Adam as in NeMo's pre-training recipes.
+"""Optimizer options: Adam as in NeMo's pre-training recipes.
 
-The learning rate rises linearly and is constant afterwards. It does not depend on the run's length, so that a
-shorter run, or one that loads a checkpoint, takes the same steps.
+The learning rate rises linearly during the warm-up and is constant afterwards. It does not depend on the
+run's length, so that a shorter run, or one that loads a checkpoint, takes the same steps.
 """
 
 from trainer.spec import PlannedRun
@@ -24,10 +24,10 @@ def highest_rate(run: PlannedRun) -> float:
 
 
 def warmup_steps(run: PlannedRun) -> int:
-    """Return over how many steps the rate rises."""
+    """Return the number of warm-up steps, in which the learning rate rises."""
     return run.settings.warmup_steps or (WARMUP_STEPS_CPU if run.recipe.gpu_type == "cpu" else WARMUP_STEPS)
 
 
 def learning_rate(run: PlannedRun, step: int) -> float:
-    """Return the learning rate of a global step."""
+    """Return the learning rate at a global step."""
     return highest_rate(run) * min(1.0, (step + 1) / (warmup_steps(run) + 1))

@@ -1,4 +1,4 @@
-"""One job, from its launch to its exit code."""
+"""Run a training under the watchdog and record how it ended."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from trainer.watchdog import HangLimits, watched
 
 
 def to_its_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
-    """Call `train`, watched, and write down how it ended in the folder `output`; return the exit code."""
+    """Call `train` under the watchdog, record in `output` how it ended, and return the exit code."""
 
     def to_completion(launch: Launch, ending: Ending) -> None:
         train(launch, ending)
@@ -24,7 +24,7 @@ def to_its_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
 
 
 def watched_part(output: Path, work: Callable[[Launch, Ending], None]) -> int:
-    """Do a part of the job, watched; if the job ends in it, write down how, and return that exit code."""
+    """Run a part of the job under the watchdog; record an end of the job and return its exit code."""
     try:
         launch = read_launch()
         limits = HangLimits.read(os.environ)

@@ -1,4 +1,4 @@
-"""How this process was started: which rank it is of how many, by torchrun, by Slurm's srun, or alone."""
+"""How this process was launched: its rank and the number of ranks, under torchrun, Slurm's srun, or alone."""
 
 import ipaddress
 import os
@@ -16,7 +16,7 @@ PORTS = 12_000
 
 @dataclass(frozen=True)
 class Launch:
-    """This process among the ranks of the job."""
+    """This process's rank, and the number of ranks and nodes."""
 
     rank: int
     world_size: int
@@ -33,12 +33,12 @@ class Launch:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes; every node has equally many ranks."""
+        """The number of nodes; each has the same number of ranks."""
         return self.world_size // self.local_world_size
 
 
 def read_launch() -> Launch:
-    """Read what torchrun or srun set in the environment; without them this is the only rank.
+    """Read the variables that torchrun or srun set; without them this process is the only rank.
 
     srun's variables get torchrun's names, for Lightning and torch to find.
 
@@ -76,7 +76,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def check_world_size(run: PlannedRun, launch: Launch) -> None:
-    """Refuse a launch with another number of ranks than planned.
+    """Raise TrainerError if the number of launched ranks differs from the plan.
 
     Raises:
         TrainerError: with both numbers.
@@ -92,7 +92,7 @@ def check_world_size(run: PlannedRun, launch: Launch) -> None:
 
 
 def ranks_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what torchrun would set, from what srun sets for its tasks; empty outside of srun.
+    """Translate srun's variables into those that torchrun would set; empty outside of srun.
 
     Slurm sets SLURM_PROCID in a batch script, too: only a step has SLURM_STEP_ID. Only torchrun sets
     LOCAL_WORLD_SIZE: in an image of PyTorch, pyxis sets RANK and LOCAL_RANK (`pytorch_setup` of 0.24.0), and
@@ -117,7 +117,7 @@ def ranks_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _tasks_per_node(text: str) -> str:
-    """`8(x2)` is 8 on each of two nodes; `8(x2),4` is not the same everywhere."""
+    """Parse Slurm's task counts: `8(x2)` is 8 on each of two nodes; raise TrainerError for unequal ones."""
     same = re.fullmatch(r"(\d+)(?:\(x\d+\))?", text)
     if same is None:
         raise TrainerError(

@@ -52,7 +52,7 @@ def train(run: PlannedRun, launch: Launch, output: Path, ending: Ending) -> None
 
 
 def overrides(run: PlannedRun, launch: Launch, output: Path) -> Iterator[str]:
-    """Yield what the plan decides: `++key=value`, which replaces what the config file has or adds it.
+    """Yield Hydra overrides `++key=value` for what the plan decides, which set keys of the config file.
 
     Raises:
         TrainerError: NeMo 1 is not set up for this architecture or mode here.
@@ -136,7 +136,7 @@ def _profile(run: PlannedRun) -> dict[str, Any]:
 
 
 def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values."""
+    """Yield nested values with dotted keys."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{above}{key}.")
@@ -145,7 +145,7 @@ def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 def _as_hydra(value: Any) -> str:
-    """A value in the grammar of Hydra's overrides; text is always quoted, whatever is in it."""
+    """Quote a value in the grammar of Hydra's overrides."""
     if value is None:
         return "null"
     if isinstance(value, str):

@@ -1,9 +1,9 @@
-"""`python -m trainer.node_check`: looks at every node of a job before it trains, as many ranks as will train.
+"""`python -m trainer.node_check`: test every node of a job before training, on all of its ranks.
 
-First each node reports its memory and its GPUs, then each rank multiplies matrices, then all of them reduce a
-tensor. A faulty node is named in `node_check.json`, and every rank ends with REFUSED. If the check itself
-fails (no torch, ranks that do not meet, an all-reduce that fails), no node is judged: it ends with another
-code, and the training may begin.
+Each node reports its memory and GPUs, then each rank multiplies matrices, then all ranks do an all-reduce.
+Faulty nodes are named in `node_check.json`, and every rank ends with the exit code REFUSED. If the check
+itself fails (no torch, ranks that cannot connect, an all-reduce that fails), no node is judged, another exit
+code is returned, and the training may start.
 """
 
 import argparse
@@ -42,14 +42,14 @@ _HARDWARE_ERRORS = ("uncorrectable ECC error", "uncorrectable NVLink error", "ha
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of the check, which exchange what they found."""
+    """The ranks of the check, which exchange their results."""
 
     launch: Launch
     store: Any
     """torch's TCPStore."""
 
     def exchange(self, what: str, own: Any, judge: Callable[[list[Any]], Any]) -> Any:
-        """Let rank 0 judge all ranks' JSON values, in the order of the ranks, and return that to each."""
+        """Call `judge` on rank 0 with all ranks' JSON values, in order; return its result on every rank."""
         self.store.set(f"{what}/{self.launch.rank}", json.dumps(own))
         if self.launch.rank == 0:
             reports = [json.loads(self.store.get(f"{what}/{rank}")) for rank in range(self.launch.world_size)]
@@ -57,7 +57,7 @@ class Ranks:
         return json.loads(self.store.get(what))
 
     def part(self) -> None:
-        """Return once nobody needs the store any more, which is rank 0's own."""
+        """Wait until no rank needs rank 0's store any more."""
         if self.launch.rank:
             self.store.set(f"parted/{self.launch.rank}", "")
         else:
@@ -65,7 +65,7 @@ class Ranks:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check; the exit code is whether the nodes are to be used."""
+    """Check the nodes; the exit code says whether to use them."""
     arguments = _parser().parse_args(argv)
     node = records.own_node_name()
     try:
@@ -120,7 +120,7 @@ def _check(arguments: argparse.Namespace, launch: Launch, node: str) -> int:
 
 
 def _store(launch: Launch, timeout_s: float) -> Any:
-    """Where the ranks meet, as torchrun's do."""
+    """Return the store through which the ranks connect, as under torchrun."""
     from torch.distributed import TCPStore
 
     return TCPStore(
@@ -137,7 +137,7 @@ def _refused(nodes: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _look(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
-    """What this node reports of itself, and what is wrong with that."""
+    """Return what this node reports about itself, with its faults."""
     free = gpu_health.free_memory_percent()
     found: dict[str, Any] = {"faults": [], "unknown": [], "free_memory_percent": round(free, 1)}
     found["matmul_tflops"] = None  # not known yet
@@ -168,7 +168,7 @@ def _look(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
 
 
 def _least_of(gpus: Sequence[gpu_health.Gpu]) -> dict[str, Any]:
-    """The node's GPUs in a few numbers: of each the lowest, None if no GPU reports it."""
+    """Return the lowest value of each metric over the node's GPUs; None if no GPU reports it."""
 
     def least(values: Sequence[float | None]) -> float | None:
         return min((value for value in values if value is not None), default=None)
@@ -182,7 +182,7 @@ def _least_of(gpus: Sequence[gpu_health.Gpu]) -> dict[str, Any]:
 
 
 def _multiply(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
-    """This rank's rate of multiplying matrices, beside all others, and what is wrong with that.
+    """Measure this rank's matrix multiplication rate while all ranks multiply; return it with its faults.
 
     Raises RuntimeError if torch cannot, for a reason that need not be the GPU's.
     """
@@ -201,7 +201,7 @@ def _multiply(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
 
 
 def _matmul_tflops(device: str, local_rank: int) -> float:
-    """10¹² floating-point operations per second: on the CPU of the best product, on a GPU over many."""
+    """Return 10¹² floating-point operations per second: of the best product on the CPU, averaged on a GPU."""
     import torch
 
     if device == "cpu":
@@ -226,7 +226,7 @@ def _matmul_tflops(device: str, local_rank: int) -> float:
 
 
 def _with_rates(nodes: dict[str, dict[str, Any]], reports: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The nodes with their slowest rank's rate, and what is wrong with any of their ranks."""
+    """Return the nodes with their slowest rank's rate and the faults of all their ranks."""
     for name, found in nodes.items():
         own = [one for one in reports if one["node"] == name]
         rates = [one["matmul_tflops"] for one in own if "matmul_tflops" in one]
@@ -236,7 +236,7 @@ def _with_rates(nodes: dict[str, dict[str, Any]], reports: list[dict[str, Any]])
 
 
 def _all_reduce(arguments: argparse.Namespace, ranks: Ranks) -> dict[str, Any]:
-    """The bandwidth of an all-reduce over all ranks; it does not show which node is slow, so none is judged.
+    """Measure the bandwidth of an all-reduce over all ranks; it judges no node, as it cannot tell them apart.
 
     Raises RuntimeError if it fails.
     """

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class ZeroCenteredLayerNorm(nn.Module):
-    """LayerNorm whose weight is stored as its difference from 1 ("layernorm1p"), which torch's cannot."""
+    """LayerNorm whose weight is stored as its difference from 1 (`layernorm1p`), which torch lacks."""
 
     def __init__(self, hidden_size: int, eps: float = 1e-5, dtype: torch.dtype = torch.float32):
         super().__init__()

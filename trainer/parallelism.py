@@ -1,4 +1,4 @@
-"""Megatron's strategy for the planned parallelism, and the options of the model that depend on the device."""
+"""Megatron's strategy for the planned parallelism, and model options that depend on the device."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from trainer.versions import accepted
 
 
 def check_device_trains(recipe: Recipe, device: str) -> None:
-    """Refuse a number format or a parallelism that this trainer cannot train in on the device.
+    """Refuse a number format or parallelism that the trainer does not support on the device.
 
     Raises:
         TrainerError: with what it can.
@@ -30,7 +30,7 @@ def check_device_trains(recipe: Recipe, device: str) -> None:
 
 
 def model_options(device: str) -> dict[str, Any]:
-    """Return the fields of Megatron's TransformerConfig for this device; on GPUs NeMo's defaults hold.
+    """Return the TransformerConfig fields that depend on the device; GPUs keep NeMo's defaults.
 
     Which layers a CPU model is made of, without Transformer Engine, is its family's matter.
     """
@@ -53,7 +53,7 @@ def model_options(device: str) -> dict[str, Any]:
 
 
 def _uneven_stages(parallelism: Parallelism) -> dict[str, Any]:
-    """Arguments of MegatronStrategy, of which NeMo 2.2 has neither."""
+    """Return MegatronStrategy's arguments for uneven pipeline stages; NeMo 2.2 has neither."""
     options: dict[str, Any] = {}
     if parallelism.first_stage_layers is not None:
         first = parallelism.first_stage_layers
@@ -72,7 +72,7 @@ def strategy(
     *,
     records_graphs: bool = False,
 ) -> MegatronStrategy:
-    """NeMo's MegatronStrategy in the planned parallelism; CUDA graphs need random states of their own."""
+    """Return NeMo's MegatronStrategy for the planned parallelism; CUDA graphs need their own random state."""
     cuda = device == "cuda"
     counts_embedding = parallelism.counts_embedding(num_layers)
     return MegatronStrategy(

@@ -1,4 +1,4 @@
-"""A profile of some steps on some ranks: by Nsight Systems if that started the process, else by torch.
+"""Profile selected steps and ranks: with Nsight Systems if it started the process, else with torch.
 
 Nsight Systems (`nsys profile --capture-range=cudaProfilerApi`) writes its report itself; a variable of the
 job script shows that it started the process. torch's profiler writes `torch_profile/rank<N>.json.gz`, for
@@ -19,7 +19,7 @@ NSIGHT_VARIABLE = "STEPTIME_NSIGHT"
 
 
 class ProfileSteps(Callback):
-    """Profiles the planned steps on the planned ranks."""
+    """Starts and stops the profiler at the planned steps, on the planned ranks."""
 
     def __init__(self, window: ProfileWindow, output: Path):
         self.window = window
@@ -27,7 +27,7 @@ class ProfileSteps(Callback):
         self.profiler: Any = None
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Start before the first step of the window."""
+        """Start the profiler before the first step of the window."""
         if trainer.global_step == self.window.first_step and trainer.global_rank in self.window.ranks:
             self.profiler = _Capture() if NSIGHT_VARIABLE in os.environ else torch.profiler.profile()
             self.profiler.start()
@@ -35,12 +35,12 @@ class ProfileSteps(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Stop after its last step."""
+        """Stop the profiler after the last step of the window."""
         if trainer.global_step - 1 == self.window.last_step:
             self._stop(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Stop if the run ends before the window does."""
+        """Stop the profiler if the run ends within the window."""
         self._stop(trainer)
 
     def _stop(self, trainer: Any) -> None:
@@ -56,7 +56,7 @@ class ProfileSteps(Callback):
 
 
 class _Capture:
-    """What Nsight Systems records: from start to stop, with the names of torch's operations."""
+    """The Nsight Systems capture range, with the names of torch's operations."""
 
     def __init__(self) -> None:
         self.names = torch.autograd.profiler.emit_nvtx()
@@ -67,6 +67,6 @@ class _Capture:
         self.names.__enter__()
 
     def stop(self) -> None:
-        """End it."""
+        """End the capture range."""
         self.names.__exit__(None, None, None)
         torch.cuda.profiler.stop()

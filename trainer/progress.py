@@ -1,4 +1,4 @@
-"""How far the training has come: for its end, its watchdog and its log lines."""
+"""The progress of the training, read by the record of its end, its watchdog and its log lines."""
 
 import resource
 import statistics
@@ -15,7 +15,7 @@ REMEMBERED_STEPS = 50
 
 
 def peak_resident_bytes(*_: Any) -> int:
-    """Return the most memory that this process has had resident."""
+    """Return the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
@@ -32,14 +32,14 @@ class CheckpointTransfer:
     """Of them, how long training waited; less than all in an asynchronous save."""
 
     def as_record(self) -> dict[str, Any]:
-        """With its rate, in 10⁹ bytes per second."""
+        """Return the transfer as a JSON record, with its rate in 10⁹ bytes per second."""
         rate = self.size_bytes / self.duration_s / 1e9 if self.duration_s else None
         return {**asdict(self), "gb_per_s": rate}
 
 
 @dataclass
 class Progress:
-    """What has happened until now; filled by whoever knows, read from any thread."""
+    """The training's progress so far; callbacks write it, any thread may read it."""
 
     run: PlannedRun | None = None
     """None until the plan has been read."""
@@ -65,7 +65,7 @@ class Progress:
     checkpoints: list[CheckpointTransfer] = field(default_factory=list)
 
     def step_ended(self, step: int) -> None:
-        """Note a step."""
+        """Record that a step has ended."""
         now = time.perf_counter()
         if self.steps_trained:
             self.wall_time_s = now - self.moved_at
@@ -76,7 +76,7 @@ class Progress:
 
     @property
     def last_step_ended(self) -> bool:
-        """Whether what is left is to save and to end."""
+        """Whether all steps have ended, so that only saving and ending are left."""
         return self.run is not None and self.step == self.run.max_steps - 1
 
     @property
@@ -89,6 +89,6 @@ class Progress:
 
     @property
     def usual_step_s(self) -> float | None:
-        """The median step; None before there are two."""
+        """The median step time; None before there are two steps."""
         times = list(self.wall_times_s)  # at once: another thread may append
         return statistics.median(times) if times else None

@@ -1,4 +1,4 @@
-"""What the ranks find out together, in collective calls: how Megatron set them up, what they have in all."""
+"""Collective calls that report what Megatron set up and combine values of all ranks."""
 
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ def parallelism() -> Parallelism:
 
 
 def count_parameters(model: torch.nn.Module) -> int:
-    """Parameters of the whole model, over its tensor-, expert- and pipeline-parallel ranks."""
+    """Count the parameters of the whole model, over its tensor-, expert- and pipeline-parallel ranks."""
     tensor_ranks = parallel_state.get_tensor_model_parallel_world_size()
     expert_ranks = parallel_state.get_expert_model_parallel_world_size()
     expert_tensor_ranks = parallel_state.get_expert_tensor_parallel_world_size()
@@ -62,7 +62,7 @@ def with_same_work() -> int:
 
 
 def highest(value: float) -> float:
-    """Return the highest of all ranks' values."""
+    """Return the maximum of all ranks' values."""
     result = torch.tensor(value, dtype=torch.float64, device=torch.cuda.current_device())
     torch.distributed.all_reduce(result, op=torch.distributed.ReduceOp.MAX)
     return float(result)

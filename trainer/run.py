@@ -1,4 +1,4 @@
-"""The planned run, read from the pipeline's JSON into frozen records, checked before anything heavy loads."""
+"""Read the planned run (`run.json`) into frozen records and check it before anything heavy is imported."""
 
 import json
 import types
@@ -101,7 +101,7 @@ def _check(run: PlannedRun) -> None:
 
 
 def _check_mode(run: PlannedRun) -> None:
-    """Refuse what does not go with the mode, and what no mode has yet."""
+    """Refuse fields that do not fit the mode, and modes that are not supported."""
     if (run.mode == "checkpoint_load") != (run.checkpoint_path is not None):
         raise TrainerError(
             f"mode '{run.mode}' with checkpoint_path {run.checkpoint_path!r}: a checkpoint_load needs one, "

@@ -1,4 +1,4 @@
-"""What the trainer is asked to do: the one definition of a planned run, for the planner and for the trainer.
+"""The definition of a planned run, shared by the planner and the trainer.
 
 The pipeline stages this file with the trainer. Its planner extends these records by checks and by fields that
 only the pipeline needs, in `steptime.recipes.models`. No dependency but the standard library is allowed here.
@@ -43,7 +43,7 @@ PositiveFloat = Annotated[float, Limit()]
 
 @dataclass(frozen=True)
 class HybridShape:
-    """The Mamba side of a hybrid model (Nemotron-H)."""
+    """The sizes of the Mamba layers of a hybrid model (Nemotron-H)."""
 
     attention_head_dim: Positive
     mamba_num_heads: Positive
@@ -95,7 +95,7 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class NemoConfig:
-    """NeMo's config that the trainer builds a model of the family `gpt` from."""
+    """The NeMo config class from which the family `gpt` builds its model."""
 
     config: str
     """Name of the class in nemo.collections.llm: `MixtralConfig`."""
@@ -105,7 +105,7 @@ class NemoConfig:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a transformer that decide its cost, named as in NeMo's model configs."""
+    """The sizes of a transformer that determine its cost, named as in NeMo's model configs."""
 
     architecture: str
     """Name of the model family."""
@@ -133,7 +133,7 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class Parallelism:
-    """How one model is spread over ranks; `world_size = tensor × pipeline × context × data`."""
+    """How a model is spread over ranks; `world_size = tensor × pipeline × context × data`."""
 
     data: Positive
     tensor: Positive = 1
@@ -155,22 +155,22 @@ class Parallelism:
 
     @property
     def expert_replica(self) -> int:
-        """Ranks that hold every expert once."""
+        """The number of ranks that hold each expert once."""
         return (self.expert or 1) * (self.expert_tensor or self.tensor) * self.pipeline
 
     @property
     def stages(self) -> int:
-        """Parts that the layers are divided into."""
+        """The number of stages that the layers are divided into, virtual ones included."""
         return self.pipeline * (self.virtual_pipeline or 1)
 
     @property
     def own_layers(self) -> tuple[int, ...]:
-        """Layers of the first and of the last stage, as far as they are given."""
+        """The numbers of layers of the first and the last stage that are set explicitly."""
         given = (self.first_stage_layers, self.last_stage_layers)
         return tuple(layers for layers in given if layers is not None)
 
     def counts_embedding(self, num_layers: int) -> bool:
-        """Return whether embedding and output count as a layer each when layers are divided into stages.
+        """Return whether the embedding and the output count as one layer each in the division into stages.
 
         Llama 3.1 405b (126 layers on 64 stages) and its proxies of 30 and 62 layers divide only so.
         """
@@ -179,7 +179,7 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained: a model, its number format, and how it is spread and batched."""
+    """What to train: a model, its number format, its parallelism and its batch sizes."""
 
     dtype: str
     gpu_type: str
@@ -195,13 +195,13 @@ class Recipe:
 
     @property
     def has_nemo_1(self) -> bool:
-        """Whether the image has NeMo 1."""
+        """Whether the image has NeMo 1 instead of NeMo 2."""
         return self.image is not None and self.image.rpartition("/")[2] in NEMO_1_IMAGES
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the trainer sets in NeMo beyond a recipe, under NeMo's and Megatron's own names if they have one.
+    """NeMo settings beyond a recipe, under the names that NeMo and Megatron use, if they have one.
 
     A setting that is not given is off, as in a plain run of NeMo.
     """
@@ -256,7 +256,7 @@ class Performance:
 
 @dataclass(frozen=True)
 class ProfileWindow:
-    """What a profile run looks at."""
+    """Which steps and ranks a profile run records."""
 
     first_step: NotNegative
     last_step: Positive
@@ -289,11 +289,11 @@ class PlannedRun:
 
     @property
     def settings(self) -> Settings:
-        """Settings of NeMo."""
+        """The run's NeMo settings."""
         return self.performance.trainer
 
     def tflops_per_gpu(self, step_time_s: float) -> float | None:
-        """Return 10¹² operations per second of one rank; None if the plan has no flops of a step."""
+        """Return 10¹² operations per second and rank; None if the plan has no FLOPs per step."""
         if self.model_flops is None:
             return None
         operations = self.model_flops * self.recipe.global_batch_size
@@ -301,7 +301,7 @@ class PlannedRun:
 
 
 def check_trainable(run: PlannedRun) -> None:
-    """Raise ValueError for a plan that NeMo would only refuse after its imports, and in its own words."""
+    """Raise ValueError for a plan that NeMo would refuse only after its imports, less clearly."""
     recipe, parallelism, shape = run.recipe, run.recipe.parallelism, run.recipe.model
     if shape.hybrid is not None:
         _check_hybrid(shape, shape.hybrid, parallelism)
@@ -330,7 +330,7 @@ def check_trainable(run: PlannedRun) -> None:
 
 
 def _check_stages(parallelism: Parallelism, num_layers: int) -> None:
-    """Refuse layers that cannot be spread evenly over the stages without a number of their own."""
+    """Refuse layers that do not divide evenly over the stages, unless their numbers are given."""
     if not parallelism.own_layers:
         if not parallelism.counts_embedding(num_layers):
             _divides("num_layers", num_layers, parallelism.stages)
@@ -345,7 +345,7 @@ def _check_stages(parallelism: Parallelism, num_layers: int) -> None:
 
 
 def _check_settings(run: PlannedRun) -> None:
-    """Refuse what only GPUs do on the CPU, and an FP8 recipe that does not go with the number format."""
+    """Refuse GPU-only options on the CPU, and options that do not fit the dtype or the parallelism."""
     recipe = run.recipe
     for name, wanted in (
         ("cuda_graphs", run.settings.cuda_graphs),
@@ -364,7 +364,7 @@ def _check_settings(run: PlannedRun) -> None:
 
 
 def _check_hybrid(shape: ModelShape, hybrid: HybridShape, parallelism: Parallelism) -> None:
-    """Refuse what Megatron's Mamba layers cannot be."""
+    """Refuse sizes that Megatron's Mamba layers do not support."""
     if shape.architecture != HYBRID:
         raise ValueError(f"a model of the architecture '{shape.architecture}' cannot have hybrid sizes.")
     pattern = hybrid.pattern or ""

@@ -17,7 +17,7 @@ ENDLESS = 2**40
 
 
 class SyntheticTokens(Dataset):
-    """Tokens to train on: uniform as in NeMo's mock data, or a sequence that can be learned.
+    """Tokens to train on: uniformly random as in NeMo's mock data, or a sequence that a model can learn.
 
     Uniform tokens keep the loss at ln(vocabulary). In the other sequence each token is the previous one plus
     one (modulo the vocabulary), or, with `RESTART_PROBABILITY`, a new one with probability ∝ 1/rank. A model
@@ -46,7 +46,7 @@ class SyntheticTokens(Dataset):
         return {"tokens": tokens[:-1], "labels": tokens[1:], **self.fixed}
 
     def tokens(self, index: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
-        """Return the `seq_length + 1` tokens of one sample."""
+        """Return the `seq_length + 1` tokens of a sample."""
         random = np.random.default_rng((self.seed, index))
         length = self.seq_length + 1
         if self.uniform:

@@ -1,4 +1,4 @@
-"""The versions of what trains, from the installed packages: NeMo need not be imported for them."""
+"""Versions of the training software, read from package metadata without importing NeMo."""
 
 import contextlib
 import platform
@@ -26,7 +26,7 @@ run 2.7.3 only."""
 
 
 def versions() -> dict[str, str | None]:
-    """Return each version, None for a package that is not installed; on GPUs also CUDA, NCCL and driver."""
+    """Return package versions, None for those not installed; on GPUs also CUDA, NCCL and the driver."""
     return {
         **{name: _version(package) for name, package in PACKAGES.items()},
         "python": platform.python_version(),
@@ -35,7 +35,7 @@ def versions() -> dict[str, str | None]:
 
 
 def check_versions() -> str | None:
-    """Refuse releases of NeMo that this trainer is not written for; return a remark on those not tried.
+    """Refuse NeMo releases that the trainer does not support; return a remark if the release is untested.
 
     Raises:
         TrainerError: with the version that is installed, and those that can be.
@@ -55,12 +55,12 @@ def check_versions() -> str | None:
 
 
 def has_option(of: Callable[..., Any], name: str) -> bool:
-    """Return whether the installed release has that argument of a class of NeMo's or Megatron's."""
+    """Return whether a class of the installed NeMo or Megatron takes an argument."""
     return name in signature(of).parameters
 
 
 def accepted(of: Callable[..., Any], **options: Any) -> dict[str, Any]:
-    """Return the options, as arguments of a class of NeMo's or Megatron's in the installed release.
+    """Return options as keyword arguments for a class of the installed NeMo or Megatron.
 
     Raises:
         TrainerError: it has not one of them: what a plan asks for is never left out in silence.
@@ -77,7 +77,7 @@ def accepted(of: Callable[..., Any], **options: Any) -> dict[str, Any]:
 
 
 def untried() -> str | None:
-    """Return which versions are installed and which were tried; None if they are the same."""
+    """Return a sentence that names the installed and the tested versions; None if they are equal."""
     installed = versions()
     if all(installed[name] == tried for name, tried in TRIED.items()):
         return None
@@ -100,7 +100,7 @@ def driver_version(driver: Path = DRIVER) -> str | None:
 
 
 def _of_gpus() -> dict[str, str]:
-    """What is known of GPUs by now: torch has its own versions once it has been imported."""
+    """Return the versions of the GPU software; torch's only if it has been imported."""
     found = {"nvidia_driver": driver_version()}
     torch = sys.modules.get("torch")
     # Asked for while a run fails, too, perhaps in the middle of torch's own import.

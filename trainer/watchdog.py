@@ -1,4 +1,4 @@
-"""A thread that ends the rank when the training itself cannot: when it hangs, or is asked to end.
+"""A thread that ends a rank that hangs, that is asked to end, or whose job has failed on another rank.
 
 The training waits in collective calls, in C, where Python sees no signals. This thread checks every second
 whether a step has ended in time, whether SIGTERM arrived, and on rank 0 whether another rank has failed.
@@ -28,7 +28,7 @@ _STOP = b"\0"
 
 @dataclass(frozen=True)
 class HangLimits:
-    """How long training may show no step."""
+    """How long the training may go without finishing a step."""
 
     usual_steps: float = 30.0
     """As many times the median step …"""
@@ -41,7 +41,7 @@ class HangLimits:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> "HangLimits":
-        """With the floor that the environment asks for.
+        """Return the limits, with the minimum that the environment sets.
 
         Raises:
             TrainerError: it is not a positive number.
@@ -60,7 +60,7 @@ class HangLimits:
         return cls(floor_s=floor_s)
 
     def of(self, progress: Progress) -> float:
-        """Return for how many seconds there may be no step.
+        """Return the number of seconds that may pass without a step at this point of the training.
 
         While a checkpoint is loaded or saved there is no limit but the job's: how long that takes depends on
         the model and the file system.
@@ -75,7 +75,7 @@ class HangLimits:
 
 @contextlib.contextmanager
 def watched(ending: Ending, limits: HangLimits) -> Iterator[None]:
-    """While this lasts, a hang, another rank's failure or SIGTERM ends this process."""
+    """Watch the training within this context: a hang, another rank's failure or SIGTERM ends the process."""
     wake, signals = socket.socketpair()
     signals.setblocking(False)
     former_handler = signal.signal(signal.SIGTERM, lambda *_: None)  # the thread acts, by the descriptor
@@ -141,7 +141,7 @@ def _watch(ending: Ending, limits: HangLimits, wake: socket.socket) -> None:
 
 
 def _end_hang(ending: Ending, waited_s: float, stacks_within_s: float) -> None:
-    """Show where every rank stands, and end."""
+    """Log the stacks of all ranks, and end the process."""
     rank, ranks = ending.launch.rank, ending.launch.world_size
     text = stacks(rank)
     os.write(2, text.encode())  # in one piece: the ranks share the log
@@ -161,7 +161,7 @@ def stacks(rank: int) -> str:
 
 
 def _exchange(folder: Path, text: str, rank: int, ranks: int, within_s: float) -> list[int]:
-    """Leave this rank's stacks and wait for those of the others; return the ranks that left none.
+    """Share this rank's stacks and wait for those of the others; return the ranks that shared none.
 
     Only rank 0 needs to wait for all, as it ends the job; the others wait for rank 0.
     """

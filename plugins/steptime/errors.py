@@ -1,4 +1,4 @@
-"""What can go wrong, by whose turn it is: the user (exit code 1) or the system (exit code 2)."""
+"""Errors by who has to act: the user (exit code 1) or the system's operator (exit code 2)."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,13 @@ _MOST_SENTENCES = 50
 
 
 class UserError(ValueError):
-    """Something the user wrote cannot be: one sentence that names the value and what to do. Exit code 1."""
+    """The request is impossible: one sentence that names the value and the remedy. Exit code 1."""
 
     exit_code = 1
 
 
 class BrokenFiles(UserError):
-    """What is wrong with one file or with several: a sentence a problem, each in a line of its own."""
+    """The problems in one or several files, one sentence and line for each."""
 
     def __init__(self, sentences: Sequence[str]) -> None:
         self.sentences = tuple(sentences)
@@ -23,7 +23,7 @@ class BrokenFiles(UserError):
 
     @classmethod
     def of_file(cls, sentences: Sequence[str]) -> Self:
-        """Return the first problems of one file, and how many there are beyond them."""
+        """Return the error for one file: its first problems, and the number of others."""
         if len(sentences) <= _MOST_SENTENCES:
             return cls(sentences)
         more = f"… and {len(sentences) - _MOST_SENTENCES} problems more in this file."
@@ -31,21 +31,21 @@ class BrokenFiles(UserError):
 
 
 class SystemFailure(RuntimeError):
-    """A machine, service or job failed although what was asked is fine. Exit code 2."""
+    """A machine, service or job failed, although the request was valid. Exit code 2."""
 
     exit_code = 2
 
 
 class OutOfReach(SystemFailure):
-    """A cluster cannot be asked now: no way to it, or no answer of its scheduler. What runs there runs on."""
+    """A cluster or its scheduler does not answer. Its jobs may still be running."""
 
 
 class StoreUnavailable(SystemFailure):
-    """The metrics store does not answer now, or takes no writes."""
+    """The metrics store does not answer, or accepts no writes at the moment."""
 
 
 class LoginRefused(OutOfReach):
-    """A host refuses our login, we refuse its key, or no command can run there.
+    """A host refuses the login, shows an untrusted key, or can run no command.
 
     It may pass, as when the directory service or the home directories are away. On a cluster that was
     never reached before, it is the user's error.
@@ -57,11 +57,11 @@ class SubmitLimit(SystemFailure):
 
 
 class Overdue(SystemFailure):
-    """A job has taken longer than somebody allowed: to be submitted, in the queue, or running."""
+    """A job exceeded a limit on its time to be submitted, in the queue, or running."""
 
 
 def shown(value: object, *, at_most: int | None = 80) -> str:
-    """Prepare `value` for a sentence: in one line, without control characters, cut if it is long.
+    """Format `value` for a sentence: in one line, without control characters, shortened if it is long.
 
     >>> shown("8b" + chr(10) + "16b")
     '8b\\\\n16b'
@@ -75,7 +75,7 @@ def shown(value: object, *, at_most: int | None = 80) -> str:
 
 
 def unknown_value(kind: str, value: object, valid: Iterable[object], *, of: str = "") -> UserError:
-    """Return the error for a value outside its choices, with the value, the nearest match and all choices.
+    """Return the error for an invalid choice, with the value, the nearest match and all choices.
 
     `of` names what the choices belong to.
 
@@ -94,7 +94,7 @@ def unknown_value(kind: str, value: object, valid: Iterable[object], *, of: str 
 
 
 def _nearest(value: str, choices: Sequence[str]) -> str | None:
-    """The choice most like `value`: numbers by their distance, words by their letters."""
+    """Return the choice most similar to `value`: numbers by difference, words by their letters."""
     if value.isdecimal() and choices and all(choice.isdecimal() for choice in choices):
         return min(choices, key=lambda choice: abs(int(choice) - int(value)))
     matches = difflib.get_close_matches(value, choices, n=1, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""Writing files that others read at the same time."""
+"""Write files atomically, for readers at the same time."""
 
 import os
 import tempfile
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
-    """Write a file by temporary name, fsync and rename: readers see the old content or the new, whole.
+    """Write a file atomically (temporary name, fsync, rename): readers see the old content or the new.
 
     The folder is created. The file never has more permissions than `mode`, not even for a moment.
     """

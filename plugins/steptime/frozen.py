@@ -1,10 +1,10 @@
-"""The base of every model that moves through the pipe: frozen, strict about its fields, JSON in and out."""
+"""The base class of all data models: immutable, no unknown fields, JSON in and out."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class Frozen(BaseModel):
-    """An immutable record; an unknown field is an error and never ignored.
+    """An immutable record; unknown fields are errors.
 
     In JSON a number that is none (a loss that became NaN) is the string "NaN", and comes back as it was.
     """

@@ -32,7 +32,7 @@ def is_free(port: int) -> bool:
 
 @contextmanager
 def one_at_a_time(lock_file: Path, service: str, announce: Announce, timeout_s: float) -> Iterator[None]:
-    """Hold the lock of the commands that start or stop a service; `announce` is called before waiting.
+    """Hold the lock of commands that start or stop a service; call `announce` before waiting for it.
 
     Raises SystemFailure if another command holds it for longer than `timeout_s`.
     """
@@ -66,7 +66,7 @@ def read_state(model: type[_State], path: Path, *, if_damaged: str) -> _State | 
 
 
 def failed_start(service: str, what: str, log: Path, *, lines: int) -> SystemFailure:
-    """Return the error of a start, with the last lines of the log if it has any."""
+    """Return the error for a failed start, with the last lines of its log if there are any."""
     if not (log.is_file() and log.stat().st_size):
         return SystemFailure(f"{service} did not start: {what}")
     with log.open(errors="replace") as stream:

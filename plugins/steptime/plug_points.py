@@ -1,6 +1,6 @@
-"""Where steptime takes additions, each place with what steptime itself brings: docs/reference/plug-points.md.
+"""Plug points for other packages, with the built-in entries: docs/reference/plug-points.md.
 
-An addition is an entry point of any installed package, in the group of its plug point. Nothing of steptime
+An extension is an entry point of any installed package, in the group of its plug point. Nothing of steptime
 changes for it.
 """
 
@@ -15,7 +15,7 @@ from steptime.errors import UserError, unknown_value
 
 @dataclass(frozen=True, eq=False)
 class PlugPoint:
-    """One kind of thing that can be added, by name."""
+    """A kind of thing that can be added, looked up by name."""
 
     group: str
     """Of entry points."""
@@ -25,7 +25,7 @@ class PlugPoint:
     """What steptime brings: name and object, written as in entry points, `module` or `module:attribute`."""
 
     def names(self) -> tuple[str, ...]:
-        """Return all names: steptime's own in their order, then the added ones, sorted.
+        """Return all names: the built-in ones in their order, then the added ones, sorted.
 
         Raises UserError if two have one name.
         """

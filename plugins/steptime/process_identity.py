@@ -1,4 +1,4 @@
-"""Identify a process across reused process ids, reboots and changes of the clock.
+"""Identify a process reliably despite reused process ids, reboots and clock changes.
 
 Only the standard library is imported here, to keep the runners of local jobs small.
 """

@@ -1,4 +1,4 @@
-"""What a model refuses, in words of ours: what a value has to be."""
+"""Rephrase pydantic's validation errors as what a value has to be."""
 
 import re
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _HAS_TO = {
 
 
 def in_words(problem: Mapping[str, Any]) -> str:
-    """Return what is wrong with a value, of one of pydantic's `errors()`, without value and full stop."""
+    """Describe the problem with a value, from one of pydantic's `errors()`, without value and full stop."""
     kind = problem["type"]
     if kind not in _HAS_TO:
         return str(problem["msg"]).removeprefix("Value error, ").removesuffix(".")
@@ -39,7 +39,7 @@ def in_words(problem: Mapping[str, Any]) -> str:
 
 
 def written(pattern: str, words: str) -> AfterValidator:
-    """Return a validator that holds a text to a pattern; its refusal puts into words what is wanted."""
+    """Return a validator that a text matches a pattern; its error message says `words`."""
 
     def check(text: str) -> str:
         if re.fullmatch(pattern, text, re.ASCII) is None:

@@ -1,4 +1,4 @@
-"""Where things are: the one folder that holds all state, and the shipped config, DAGs and trainer."""
+"""Paths: the folder of all state, and the shipped configuration, DAGs and trainer."""
 
 import functools
 import os
@@ -45,7 +45,7 @@ def config_dir() -> Path:
 
 
 def _folder(variable: str, text: str) -> Path:
-    """The path that a variable names. Raises UserError if something else than a folder is there."""
+    """Return the path that a variable gives. Raises UserError if it exists and is not a folder."""
     try:
         path = Path(text).expanduser().resolve()
         if not path.exists() or path.is_dir():
@@ -78,7 +78,7 @@ def imported_dir() -> Path:
 
 
 def default_cluster() -> str:
-    """Return the cluster of work that names none: `STEPTIME_DEFAULT_CLUSTER`, else this machine."""
+    """Return the cluster of a run that names none: `STEPTIME_DEFAULT_CLUSTER`, else this machine."""
     return os.environ.get("STEPTIME_DEFAULT_CLUSTER") or "local"
 
 

@@ -1,4 +1,4 @@
-"""Waiting: poll until something is true, and repeat what fails after growing pauses."""
+"""Wait: poll until a condition is met, and retry after growing pauses."""
 
 import asyncio
 import math
@@ -15,7 +15,7 @@ Work = TypeVar("Work", bound=Callable[..., Any])
 
 
 def poll_until(look: Callable[[], Found], *, every_s: float, timeout_s: float = math.inf) -> Found:
-    """Call `look` until it returns something true or the time is over; return its last value."""
+    """Call `look` until it returns something true or the timeout has passed; return its last value."""
     deadline = time.monotonic() + timeout_s
     while not (found := look()) and time.monotonic() < deadline:
         time.sleep(every_s)
@@ -35,7 +35,7 @@ async def poll_until_async(
 
 
 def backoff_s(failures: int, *, longest_s: float, first_s: float = 1.0) -> float:
-    """Return the pause after that many failures in a row: `first_s`, doubled each time, up to `longest_s`."""
+    """Return the pause after consecutive failures: `first_s`, doubled each time, up to `longest_s`."""
     return min(longest_s, first_s * 2.0 ** min(failures - 1, 100))
 
 
@@ -46,7 +46,7 @@ def retrying(
     timeout_s: float = math.inf,
     before_sleep: "Callable[[RetryCallState], None] | None" = None,
 ) -> Callable[[Work], Work]:
-    """Decorate a function, or a coroutine function, that is called again while it raises one of `errors`.
+    """Decorate a function or coroutine function so that it is retried while it raises one of `errors`.
 
     It must be idempotent. The pauses are those of `backoff_s` and up to a quarter more, so that callers
     spread; an error may ask for a longer one with an attribute `retry_after_s`.
@@ -78,7 +78,7 @@ def retrying(
 
 
 def duration(seconds: float) -> str:
-    """Format a time for people: `40 s`, `12 min`, `3.5 h`, `7.0 days`."""
+    """Format a duration for people: `40 s`, `12 min`, `3.5 h`, `7.0 days`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 6000:

@@ -1,1 +1,1 @@
-"""What a CPU needs for training: CUDA's names, layers without kernels, whole initial weights, its peak."""
+"""Training on the CPU: a stand-in for CUDA, layers without GPU kernels, initial weights, measured peak."""

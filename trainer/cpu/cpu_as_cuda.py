@@ -25,7 +25,7 @@ from trainer.progress import peak_resident_bytes
 
 @contextlib.contextmanager
 def cpu_as_cuda() -> Iterator[None]:
-    """Let code that asks torch for CUDA get the CPU, within this context."""
+    """Make torch calls that ask for CUDA use the CPU, within this context."""
     with contextlib.ExitStack() as bends:
         for owner, name, answer in _BENDS:
             bends.enter_context(_replaced(owner, name, answer))
@@ -50,7 +50,7 @@ def _replaced(owner: Any, name: str, answer: Any) -> Iterator[None]:
 
 
 class _CudaMeansCpu(TorchFunctionMode):
-    """Calls into torch that name CUDA, answered by the CPU."""
+    """Redirects torch calls that name CUDA to the CPU."""
 
     def __torch_function__(
         self,
@@ -75,7 +75,7 @@ class _CudaMeansCpu(TorchFunctionMode):
 
 
 def _on_cpu(value: Any) -> Any:
-    """A CUDA device as the CPU, in every form torch takes; anything else unchanged."""
+    """Return the CPU for a CUDA device, in every form that torch takes; anything else unchanged."""
     if isinstance(value, torch.device):
         return torch.device("cpu") if value.type == "cuda" else value
     if isinstance(value, str) and value.startswith("cuda"):
@@ -84,7 +84,7 @@ def _on_cpu(value: Any) -> Any:
 
 
 class _InOrder:
-    """A stream or an event: on the CPU an operation is done when its call returns, nothing to await."""
+    """Stands in for a CUDA stream or event: on the CPU an operation has finished when its call returns."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -94,11 +94,11 @@ class _InOrder:
     record = wait = wait_stream = wait_event = synchronize = nothing
 
     def record_event(self, *_: Any) -> "_InOrder":
-        """Return an event that has happened already."""
+        """Return an event that has already happened."""
         return _InOrder()
 
     def query(self) -> bool:
-        """Return True: all work is always done."""
+        """Return True: all work has always finished."""
         return True
 
 

@@ -29,14 +29,14 @@ from trainer.norms import ZeroCenteredLayerNorm
 
 
 class MegatronLayerNorm(ZeroCenteredLayerNorm):
-    """`ZeroCenteredLayerNorm`, made as Megatron makes its norms."""
+    """`ZeroCenteredLayerNorm` with the constructor arguments that Megatron passes to its norms."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5):
         super().__init__(hidden_size, eps, config.params_dtype)
 
 
 def zero_centered_layers(config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
-    """Megatron's local layers with `MegatronLayerNorm`, as many as this pipeline stage has."""
+    """Return the specs of Megatron's local layers of this pipeline stage, with `MegatronLayerNorm`."""
     layer = local_layer_spec(config)
     layer.submodules.input_layernorm = MegatronLayerNorm
     layer.submodules.pre_mlp_layernorm = MegatronLayerNorm
@@ -58,13 +58,13 @@ WITHOUT_KERNELS = {
 
 
 def without_kernels(config_class: Any) -> dict[str, Any]:
-    """Return which of `WITHOUT_KERNELS` a config has."""
+    """Return those options of `WITHOUT_KERNELS` for which the config has a field."""
     there = {field.name for field in fields(config_class)}
     return {name: value for name, value in WITHOUT_KERNELS.items() if name in there}
 
 
 class LatentDotProductAttention(DotProductAttention):
-    """Megatron's attention with values of another width than its keys, as latent attention has them."""
+    """Megatron's attention for values whose width differs from that of the keys, as in latent attention."""
 
     def __init__(
         self, *args: Any, k_channels: int | None = None, v_channels: int | None = None, **options: Any
@@ -75,7 +75,7 @@ class LatentDotProductAttention(DotProductAttention):
 
 
 def mixture_layers(config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
-    """Megatron's local layers with and without experts, those of this pipeline stage."""
+    """Return the specs of Megatron's local layers of this pipeline stage, with and without experts."""
     block = get_gpt_decoder_block_spec(
         config, use_transformer_engine=False, normalization=config.normalization, vp_stage=vp_stage
     )
@@ -85,7 +85,7 @@ def mixture_layers(config: Any, vp_stage: int | None = None) -> TransformerBlock
 
 
 class LocalMambaStack(MambaStack):
-    """Megatron's stack of Mamba, attention and MLP layers, its last norm not Transformer Engine's."""
+    """Megatron's stack of Mamba, attention and MLP layers, without Transformer Engine's last norm."""
 
     def __init__(self, config: Any, submodules: MambaStackSubmodules, **options: Any):
         super().__init__(config, submodules, post_layer_norm=False, **options)

@@ -1,4 +1,4 @@
-"""Initial weights that do not depend on how the model is spread over ranks; for the CPU.
+"""Initial weights for the CPU that do not depend on how the model is spread over ranks.
 
 Megatron draws on each rank what that rank has: with tensor parallelism it takes its half of the SwiGLU matrix
 for a gate and an up projection of its own, and every pipeline stage has a random state of its own. Here
@@ -41,13 +41,13 @@ TIME_STEP = (0.001, 0.1)
 
 
 class InitialWeights(Callback):
-    """Draws the weights anew before the first step."""
+    """Replaces the random initial weights before the first step."""
 
     def __init__(self, seed: int):
         self.seed = seed
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Fill this rank's part of every weight that begins at random."""
+        """Fill this rank's part of every weight that starts with random values."""
         with torch.no_grad():
             described = trainer.strategy.megatron_parallel.sharded_state_dict()
             apply_factories(described)  # takes matrices apart if a rank has several pieces of one

@@ -1,4 +1,4 @@
-"""The Mamba2 mixer in plain torch, as the kernels of mamba_ssm and causal_conv1d are for CUDA only.
+"""The Mamba2 mixer in plain torch; the kernels of mamba_ssm and causal_conv1d need CUDA.
 
 The mixer itself, with its projections, its tensor parallelism and its checkpoint format, is Megatron-Core's.
 Here are the three pieces that it takes from the kernels: the causal convolution, the state-space scan, and

@@ -1,4 +1,4 @@
-"""The peak of a CPU rank, measured: a matrix product on all ranks at once, with training's threads."""
+"""Measure the peak FLOP rate of a CPU rank by matrix products on all ranks at once."""
 
 import time
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class MeasuredPeak:
 
 
 def measure_peak() -> MeasuredPeak:
-    """Multiply two fp32 matrices on every rank at the same time (a collective call, some 0.2 s).
+    """Multiply two fp32 matrices on all ranks at the same time (a collective call of about 0.2 s).
 
     A repeat starts behind a barrier and counts with its slowest rank, as a training step does; the best
     repeat is the peak. Ranks that share cores share the peak, too.

@@ -1,7 +1,7 @@
-"""The model families: one module each, which turns a planned shape into NeMo's own config and model.
+"""The model families: each module turns a planned shape into NeMo's config and model.
 
-A new family is one module with `build_model` and one line in `FAMILIES`; from elsewhere, an entry point of
-the group `steptime.trainer_families` in the environment or image that trains, which names such a module.
+A new family is a module with `build_model` and a line in `FAMILIES`. Another package provides one by an entry
+point of the group `steptime.trainer_families`, installed in the environment or image that trains.
 """
 
 from collections.abc import Callable
@@ -26,13 +26,13 @@ BuildModel = Callable[[ModelShape, str, dict[str, Any]], Any]
 
 
 def families() -> dict[str, str]:
-    """Return the trainer's own families and those installed beside it; of one name, the trainer's own."""
+    """Return the built-in families and those of other packages; a built-in one wins a name conflict."""
     added = {one.name: one.value for one in entry_points(group="steptime.trainer_families")}
     return {**added, **FAMILIES}
 
 
 def check_family(architecture: str) -> None:
-    """Refuse an architecture that has no family here.
+    """Raise TrainerError if the trainer has no such model family.
 
     Raises:
         TrainerError: with the architectures there are.
@@ -50,7 +50,7 @@ def builder(architecture: str) -> BuildModel:
 
 
 def vocabulary(config: type, size: int) -> tuple[dict[str, int], Any]:
-    """Return the config's field for the vocabulary, or before NeMo 2.3 a tokenizer of that size.
+    """Return the config fields for the vocabulary size, and before NeMo 2.3 a tokenizer of that size.
 
     NeMo 2.2 then rounds the vocabulary up to a multiple of 128 × tensor parallelism.
     """

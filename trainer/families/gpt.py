@@ -1,4 +1,4 @@
-"""Any GPT-like model that NeMo has a config of, mixtures of experts too: the plan names the class."""
+"""The family `gpt`: any GPT-like model with a config class in NeMo, which the plan names."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, fields
@@ -27,7 +27,7 @@ PLAIN = (bool, int, float, str, list)
 
 
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> GPTModel:
-    """NeMo's model of the planned config in the planned shape, not yet allocated.
+    """Return NeMo's model of the planned config and shape; its weights are not allocated yet.
 
     Raises:
         TrainerError: this NeMo has no such config, or that has no such field, or layers for GPUs alone.
@@ -53,7 +53,7 @@ def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) 
 
 
 def _config_class(name: str) -> Any:
-    """The class of nemo.collections.llm: of all that Python could import, only a GPT's config is taken."""
+    """Return the class of that name from nemo.collections.llm; only a GPT config is accepted."""
     found = getattr(llm, name, None)
     if isclass(found) and issubclass(found, GPTConfig):
         return found
@@ -70,7 +70,7 @@ def _near(name: str, there: Sequence[str]) -> str:
 
 
 def _model_class(config_class: Any) -> Any:
-    """NeMo's model of such a config: the one of the config's own module, if that has one."""
+    """Return NeMo's model class for a config: the one in the config's own module, if there is one."""
     module = import_module(config_class.__module__)
     own = [
         value
@@ -81,7 +81,7 @@ def _model_class(config_class: Any) -> Any:
 
 
 def _sizes(shape: ModelShape) -> dict[str, Any]:
-    """The plan's sizes as fields of the config."""
+    """Return the plan's sizes as fields of the config."""
     sizes = {name: getattr(shape, name) for name in SIZES}
     sizes["share_embeddings_and_output_weights"] = bool(shape.share_embeddings_and_output_weights)
     sizes |= {"kv_channels": shape.kv_channels} if shape.mla is None else asdict(shape.mla)
@@ -102,7 +102,7 @@ def _layers(config_class: Any, shape: ModelShape) -> dict[str, Any]:
 
 
 def _further_tokens(shape: ModelShape) -> dict[str, Any]:
-    """The last pipeline stage needs the tokens, too, to predict further ones; NeMo has them for DeepSeek."""
+    """Return the options that pass the tokens to the last pipeline stage, for multi-token prediction."""
     if shape.mtp_num_layers is None:
         return {}
     return {"data_step_fn": partial(gpt_data_step, use_mtp=True)}
@@ -124,14 +124,14 @@ def _layers_of(config_class: Any) -> Any:
 
 
 def _defaults(config_class: Any) -> dict[str, Any]:
-    """What the class has for each field that may be left out."""
+    """Return the defaults of the class's optional fields."""
     defaults = {one.name: one.default for one in fields(config_class) if one.default is not MISSING}
     made = {one.name: one.default_factory for one in fields(config_class)}
     return defaults | {name: make() for name, make in made.items() if make is not MISSING}
 
 
 def _check_fields(config_class: Any, nemo: NemoConfig, taken: set[str]) -> None:
-    """Refuse what the class does not have, what it has otherwise, and what the plan or the trainer sets."""
+    """Refuse unknown fields, values of another type, and fields that the plan or trainer sets."""
     defaults = _defaults(config_class)
     for name, value in nemo.fields.items():
         if name not in defaults:

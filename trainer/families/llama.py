@@ -13,7 +13,7 @@ ROTARY_BASE = 500_000
 
 
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> LlamaModel:
-    """NeMo's Llama model in the planned shape, not yet allocated."""
+    """Return NeMo's Llama model in the planned shape; its weights are not allocated yet."""
     if device == "cpu":
         device_options = {**device_options, "transformer_layer_spec": local_layer_spec}
     vocabulary_size, tokenizer = vocabulary(Llama31Config, shape.vocab_size)

@@ -18,7 +18,7 @@ SIZES = (Nemotron4Config15B, Nemotron4Config340B)
 
 
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> NemotronModel:
-    """NeMo's Nemotron model in the planned shape, not yet allocated."""
+    """Return NeMo's Nemotron model in the planned shape; its weights are not allocated yet."""
     if device == "cpu":
         from trainer.cpu.cpu_layers import zero_centered_layers
 

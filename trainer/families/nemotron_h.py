@@ -14,7 +14,7 @@ EXPANSION = 2
 
 
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> MambaModel:
-    """NeMo's hybrid model in the planned shape, not yet allocated."""
+    """Return NeMo's hybrid model in the planned shape; its weights are not allocated yet."""
     hybrid = shape.hybrid
     if hybrid is None:  # read_run refuses such a plan
         raise ValueError("a hybrid model without hybrid sizes")

@@ -1,4 +1,4 @@
-"""What steptime makes, as Airflow's assets: other DAGs run on them, and read what came of it from the event.
+"""steptime's Airflow assets: they start other DAGs, and their events carry the results.
 
 from airflow.sdk import DAG, task
 from steptime.airflow.assets import published_results
@@ -22,7 +22,7 @@ _JUDGED = ("verdict", "suspicion", "change_percent", "minimum_detectable_change_
 
 
 def published_results(workload: str) -> Asset:
-    """Return the asset that is updated when a valid run of a workload, or of its family, is published.
+    """Return the asset that is updated when a valid run of a workload or its family is published.
 
     Raises UserError for an unknown workload.
     """
@@ -31,12 +31,12 @@ def published_results(workload: str) -> Asset:
 
 
 def finished_sweep(sweep: str) -> Asset:
-    """Return the asset that is updated when a sweep has finished with valid results of all its cells."""
+    """Return the asset that is updated when all cells of a sweep have valid results."""
     return Asset(name=f"steptime_sweep_{sweep}", uri=f"x-steptime://sweeps/{sweep}", group=_GROUP)
 
 
 def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str, Any]:
-    """Return the extra of a published run's event, from its row: its numbers, and how its cell stands.
+    """Return the extra of the event for a published run: its numbers, and the finding about its cell.
 
     `verdict`, `suspicion`, `change_percent` and `minimum_detectable_change_percent` are those of *This week*,
     None of a run that is not judged; `against_publication` is None if the document prints no step time.
@@ -50,7 +50,7 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
 
 
 def extra_of_sweep(sweep: str, sentence: str, cells: Iterable["Finding"]) -> dict[str, Any]:
-    """Return the extra of a finished sweep's event: one sentence, and each cell's extra by its newest run.
+    """Return the extra of a finished sweep's event: a sentence, and the extra of each cell's newest run.
 
     Saving and loading a checkpoint are cells of their own, as in *This week*.
     """

@@ -1,4 +1,4 @@
-"""What operators and triggers share: the run they are about, errors in Airflow's terms, cancelling a job."""
+"""Base classes of operators and triggers: access to the run, errors in Airflow's terms, cancelling a job."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ _TAKEN_AWAY = (DELETED, "success", "failed", "skipped", "removed", "upstream_fai
 
 
 def as_json(model: BaseModel) -> dict[str, Any]:
-    """Dump a whole model for XCom and triggers, as JSON in which NaN is a string.
+    """Dump a model with all its fields for XCom and triggers, as JSON in which NaN is a string.
 
     Defaults are included: a release that changes one must not change a run in flight.
     """
@@ -54,14 +54,14 @@ def as_json(model: BaseModel) -> dict[str, Any]:
 
 
 class WaitingTrigger(BaseTrigger):
-    """Fires once, with its `event`. `arguments` are those of its class, from which it is made again."""
+    """A trigger that fires once, with its `event`. `arguments` are the arguments of its constructor."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._arguments = arguments
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and arguments from which any triggerer makes this trigger again."""
+        """Return the class path and arguments from which a triggerer can recreate this trigger."""
         return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -77,7 +77,7 @@ class WaitingTrigger(BaseTrigger):
 
 
 class RoomTrigger(WaitingTrigger):
-    """Fires once the ledger has room for a job, or the job is not to be submitted any more.
+    """Fires once GPU limits admit a job of the ledger, or the job needs no submission any more.
 
     :param job: the job's name.
     """
@@ -87,13 +87,13 @@ class RoomTrigger(WaitingTrigger):
         self.job = job
 
     async def event(self) -> TriggerEvent:
-        """Wait for room."""
+        """Wait until the job may have its GPUs."""
         await launch.wait_for_room(self.job, self.log.info, self.log.warning)
         return TriggerEvent({"job": self.job})  # type: ignore[no-untyped-call]
 
 
 class Refused(SystemExit):
-    """Refuses what somebody asked for, with a sentence that the task has logged as an error.
+    """Ends a task because of an impossible request; its sentence has been logged as an error.
 
     Airflow prints every exception of a task with its traceback, which leads into steptime and helps nobody to
     ask for something else; for a task that exits it prints one line.
@@ -108,14 +108,14 @@ class Refused(SystemExit):
 
 
 class RefusingOperator(BaseOperator):
-    """The first task of a DAG, which refuses the impossible with one sentence in its log, and no retry."""
+    """The first task of a DAG: it refuses an impossible request with one sentence, without a retry."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{**never_retry(Refused), **kwargs})
 
     @contextmanager
     def refusals(self, context: Context) -> Iterator[None]:
-        """Turn the user's errors into `Refused`, which is notified, and others as `airflow_errors` does."""
+        """Convert UserError into `Refused` and notify of it; convert other errors by `airflow_errors`."""
         with airflow_errors():
             try:
                 yield
@@ -127,7 +127,7 @@ class RefusingOperator(BaseOperator):
 
 @contextmanager
 def airflow_errors() -> Iterator[None]:
-    """Turn the user's errors into failures that Airflow does not retry, and the system's into ones it does.
+    """Convert UserError into failures that Airflow does not retry, and SystemFailure into retried ones.
 
     A cluster that was out of reach or refused a job was asked again for as long as its file allows, so that
     is not retried either.
@@ -143,14 +143,14 @@ def airflow_errors() -> Iterator[None]:
 
 
 class RunOperator(BaseOperator):
-    """An operator about one planned run, whose name its mapped task has."""
+    """Base class of operators about one planned run, whose name is the mapped task's name."""
 
     def __init__(self, *, map_index_template: str | None = "{{ task.cell }}", **kwargs: Any) -> None:
         super().__init__(map_index_template=map_index_template, **kwargs)
 
     @property
     def cell(self) -> str:
-        """The run's name, `tiny·fp32·2`; for templates, once the fields are rendered."""
+        """The run's name, `tiny·fp32·2`; for templates, available once the fields are rendered."""
         run = self.planned_run()
         return "" if run is None else run.name
 
@@ -160,7 +160,7 @@ class RunOperator(BaseOperator):
 
 
 class HoldsJob(BaseOperator):
-    """An operator that holds a job while it executes: `on_kill` cancels it if the task was taken away.
+    """Base class of operators whose job is cancelled by `on_kill` if the task was failed, cleared or deleted.
 
     Airflow calls `on_kill` both when somebody fails or clears a running task and when the worker is only
     shut down or cut off. That must not end a training that a retry will find again, so Airflow is asked which
@@ -175,20 +175,20 @@ class HoldsJob(BaseOperator):
     was_taken_away = False
 
     def hold(self, job: LedgerJob, context: Context) -> None:
-        """Make this the job that `on_kill` is about. Raises AirflowFailException if that has been called."""
+        """Set the job that `on_kill` cancels. Raises AirflowFailException if `on_kill` was already called."""
         self._held = (job.cluster, job.name)
         self._task_instance = context["ti"]
         if self.was_taken_away:
             raise AirflowFailException(f"the task was taken away while it submitted job '{job.name}'")
 
     def reporter(self, context: Context) -> Reporter:
-        """Return what a launch reports to: this task's log and `hold`."""
+        """Return the reporter of a launch: this task's log and `hold`."""
         return Reporter(info=self.log.info, warn=self.log.warning, hold=lambda job: self.hold(job, context))
 
     async def submit_patiently(
         self, config: ClusterConfig, submit: Callable[[Cluster], Awaitable[Done]]
     ) -> Done:
-        """Call `submit` with the cluster, as `patiently` does; note in the ledger if that gives up."""
+        """Call `submit` with the cluster by `patiently`; if that gives up, record it in the ledger."""
         try:
             return await patiently(config, submit, self.log.warning)
         except Overdue as refusal:
@@ -197,7 +197,7 @@ class HoldsJob(BaseOperator):
             raise
 
     def wait_for_room(self, full: NoRoom, context: Context) -> Any:
-        """Wait until a job may have its GPUs, holding no worker slot, and execute this task again."""
+        """Defer until a job may have its GPUs, then execute this task again."""
         self.log.info("%s", full)
         if self.deferrable:
             raise TaskDeferred(trigger=RoomTrigger(job=full.job_name), method_name="go_on")
@@ -205,12 +205,12 @@ class HoldsJob(BaseOperator):
         return self.execute(context)
 
     def go_on(self, context: Context, event: dict[str, Any]) -> Any:
-        """Execute this task again, as its job has room."""
+        """Execute this task again, now that its job may have its GPUs."""
         self.log.info("job %s has room", event["job"])
         return self.execute(context)
 
     def on_kill(self) -> None:
-        """Cancel the job if the task was failed, cleared or deleted; not if only the worker goes away."""
+        """Cancel the job if the task was failed, cleared or deleted, not if only its worker stops."""
         if self._held is None or self._task_instance is None:
             return
         # A thread of its own: this is a signal handler, and the main thread may be inside an event loop.
@@ -229,14 +229,14 @@ class HoldsJob(BaseOperator):
 
 
 def is_last_try(ti: RuntimeTaskInstanceProtocol) -> bool:
-    """Return whether Airflow fails the task instance, rather than retry it, if this try is lost."""
+    """Return whether losing this try would fail the task instance instead of retrying it."""
     return ti.try_number > ti.max_tries
 
 
 def is_taken_away(
     ti: RuntimeTaskInstanceProtocol, job_name: str, info: Callable[[str], None], *, may_be_lost: bool = False
 ) -> bool:
-    """Return whether nobody will go on with this task instance: it was failed, cleared or deleted.
+    """Return whether the task instance was failed, cleared or deleted, so that nothing will resume it.
 
     Airflow is asked, and asked again after a moment: it also calls `on_kill` if a task has only moved to
     another triggerer or worker, or waits for its retry. If it cannot be asked the answer is no, and only the
@@ -283,13 +283,13 @@ def _state_of(ti: RuntimeTaskInstanceProtocol) -> str | None:
 
 
 async def cancel(cluster_name: str, job_name: str) -> None:
-    """End a job of a cluster that is opened for it, and note that in the ledger."""
+    """Connect to a cluster, cancel a job, and record that in the ledger."""
     async with open_cluster(cluster_name) as cluster:
         await launch.end_job(cluster, job_name, _log.warning)
 
 
 def place_of(context: Context, task_group: str | None = None) -> Place:
-    """Return the owner of the jobs of a task: its own task group, or another one, in its mapped instance."""
+    """Return the place of a task, which owns its jobs: its own task group or another, at its map index."""
     ti = context["ti"]
     return Place(
         installations=tuple(own_ids()),

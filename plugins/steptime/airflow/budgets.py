@@ -1,7 +1,7 @@
-"""Budgets as tasks keep them: reserve before anything is submitted, and give back what has ended since.
+"""Budgets in tasks: reserve GPU-hours before submission, and release those of ended DAG runs.
 
-Before a budget refuses, Airflow and the cluster are asked whether everything that counts still is: a DAG run
-that was deleted takes nothing back itself.
+Before a budget refuses a request, Airflow and the cluster are asked whether all reservations are still
+needed: a deleted DAG run does not release its own.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ _LIVE = ["queued", "running"]
 
 
 def owner_of(context: Context) -> Owner:
-    """Return the DAG run of a task, as it reserves a budget."""
+    """Return the DAG run of a task, in whose name it reserves a budget."""
     ti = context["ti"]
     return Owner(this_installation().id, ti.dag_id, ti.run_id)
 
 
 def reserve(task: BaseOperator, context: Context, runs: Sequence[Run]) -> None:
-    """Call `results.budgets.reserve`, and again after giving back what is over; log how the budgets stand."""
+    """Reserve the budget of runs, releasing ended reservations if needed; log the state of the budgets."""
     owner, warn = owner_of(context), task.log.warning
     try:
         balances = wait_for_store(lambda: budgets.reserve(owner, runs), warn)

@@ -1,4 +1,4 @@
-"""The DAG that checks a cluster, for people without a shell: `steptime cluster check` in a task."""
+"""The DAG that checks a cluster from the UI: `steptime cluster check` as a task."""
 
 import asyncio
 from typing import Any
@@ -22,12 +22,12 @@ the task fails if one fails. `steptime cluster check` does the same in a shell.
 
 
 class CheckClusterOperator(RefusingOperator):
-    """Checks the cluster that the DAG run's params name, and fails if a check fails."""
+    """Checks the cluster that the DAG run's params name; fails if a check fails."""
 
     ui_color: str = "#eef3e2"
 
     def execute(self, context: Context) -> None:
-        """Check, and log a line for each check."""
+        """Run the checks, and log a line for each."""
         from steptime.staging.cluster_check import check_cluster, runs_to_check
 
         params: dict[str, Any] = {**context["params"]}
@@ -48,7 +48,7 @@ class CheckClusterOperator(RefusingOperator):
 
 
 def cluster_check_dag(dag_id: str) -> DAG:
-    """Build the DAG that checks one cluster when somebody starts it."""
+    """Build the manually started DAG that checks one cluster."""
     with DAG(
         dag_id=dag_id,
         dag_display_name="Check a cluster",

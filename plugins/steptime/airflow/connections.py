@@ -1,4 +1,4 @@
-"""Clusters as tasks and triggers open them: with the logins that Airflow keeps as connections."""
+"""Open clusters in tasks and triggers, with the logins in Airflow's connections."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -29,7 +29,7 @@ async def patiently(
     warn: Callable[[str], None],
     was_reached: Callable[[], bool] = lambda: True,
 ) -> Done:
-    """Call `runs.patience.patiently` with the logins that Airflow keeps."""
+    """Call `runs.patience.patiently` with the logins in Airflow's connections."""
     return await patience.patiently(config, airflow_connection, work, warn, was_reached)
 
 
@@ -48,7 +48,7 @@ async def airflow_connection(name: str) -> Connection:
 
 
 def as_connection(name: str, kept: AirflowConnection) -> Connection:
-    """Convert a connection of Airflow's to steptime's terms."""
+    """Convert an Airflow connection to a `Connection` of steptime."""
     return Connection(
         name=name,
         kind=kept.conn_type or "",

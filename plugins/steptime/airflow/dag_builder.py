@@ -50,7 +50,7 @@ _RUNS_AT_ONCE = 200
 
 
 class SelectOperator(BaseOperator):
-    """Returns one field of what another task returned.
+    """Returns one field of another task's return value.
 
     Airflow maps over a task's whole return value only. `@task` would do the same, but importing its
     decorator takes a third of the time that a DAG file may take.
@@ -85,7 +85,7 @@ def training_dag(
     queue_patience_h: float | None = None,
     **dag_arguments: Any,
 ) -> DAG:
-    """Build the DAG that benchmarks a workload with the options of its trigger form.
+    """Build the DAG that benchmarks a workload, with its trigger form.
 
     In a DAG file of one's own it is three lines:
 
@@ -156,7 +156,7 @@ def training_dag(
 
 
 def _callbacks(given: Any) -> list[Any]:
-    """Return callbacks as a list: Airflow takes one, several or None."""
+    """Return callbacks as a list; Airflow accepts one, several or None."""
     if given is None:
         return []
     return [*given] if isinstance(given, (list, tuple)) else [given]
@@ -171,7 +171,7 @@ def train(
     saving: TrainingSensor | None = None,
     sweep_cell: Any = None,
 ) -> TrainingSensor:
-    """Make the tasks of one run in the current task group; return the one that waits for its job.
+    """Create the tasks of one run in the current task group; return the sensor that waits for its job.
 
     Args:
         run: the run, as XCom.
@@ -205,13 +205,13 @@ def train(
 
 
 def display_name(document: Workload) -> str:
-    """Return the name for people, `Llama 3.1 · 25.04`."""
+    """Return a workload's name for people, `Llama 3.1 · 25.04`."""
     title = document.title.removesuffix(f"({document.release})").rstrip()
     return f"{title} · {document.release}"
 
 
 def documentation(document: Workload) -> str:
-    """Describe in Markdown what the DAG benchmarks, at which scales, and where its results are."""
+    """Describe in Markdown what the DAG benchmarks, at which scales, and where results appear."""
     page = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/plugin/step-times"
     return (
         f"Benchmarks the pre-training of **{document.title}** as `{document.document}` describes it.\n\n"
@@ -230,7 +230,7 @@ def _table(document: Workload) -> str:
 
 
 def _rows(size: str, rules: Iterable[Configuration]) -> Iterable[tuple[str, ...]]:
-    """The table's rows for a size; rules that differ only in what is not shown are one row."""
+    """Yield a size's table rows; rules that differ only in values not shown are one row."""
     return dict.fromkeys(
         (
             size,

@@ -1,4 +1,4 @@
-"""The connection type `runai` in Airflow's UI and its test; clusters themselves need no hook."""
+"""Airflow's connection type `runai`, with its connection test; clusters themselves need no hook."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ _TEST_PATIENCE_S = 10.0
 
 
 class RunaiHook(BaseHook):
-    """A Run:ai control plane: its address, and the application that steptime is there.
+    """A Run:ai control plane: its address and the application's credentials.
 
     :param runai_conn_id: the Airflow connection of type runai.
     """
@@ -29,11 +29,11 @@ class RunaiHook(BaseHook):
         self.runai_conn_id = runai_conn_id
 
     def get_conn(self) -> RunaiClient:
-        """Return the client of Run:ai's API, for `async with`. Raises UserError for an impossible address."""
+        """Return a client of Run:ai's API, for `async with`. Raises UserError for an invalid address."""
         return RunaiClient(self._connection(), patience_s=_TEST_PATIENCE_S)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Log in, and look for the project if the connection names one."""
+        """Log in, and look up the project if the connection names one."""
         try:
             return True, asyncio.run(self._test(str(self._connection().extra.get("project") or "")))
         except (UserError, SystemFailure) as error:

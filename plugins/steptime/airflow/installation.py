@@ -1,4 +1,4 @@
-"""Which Airflow this is: its id is in the names of its jobs, and it ends no job of another installation.
+"""Identify this Airflow installation, so that it never ends another installation's jobs.
 
 A production and a staging Airflow may share a cluster's folder and account, and have DAG runs of the same id.
 The id is in the key of an Airflow Variable, and so in Airflow's database: scheduler, triggerers and workers
@@ -30,7 +30,7 @@ _DESCRIPTION = (
 
 
 def this_installation() -> Installation:
-    """Return the installation that this task is of, with a new id if it has none yet."""
+    """Return the Airflow installation of this task; create its id if it has none yet."""
     address = base_address() or "an Airflow without base_url"
     if not own_ids():
         Variable.set(f"{KEY_PREFIX}{uuid.uuid4().hex}", address, description=_DESCRIPTION)
@@ -38,17 +38,17 @@ def this_installation() -> Installation:
 
 
 def is_this(installation: Installation) -> bool:
-    """Return whether this is the installation that this task or trigger is of."""
+    """Return whether `installation` is the one of this task or trigger."""
     return installation.id in own_ids()
 
 
 def is_own(job: Job) -> bool:
-    """Return whether a job is of this installation; one whose record names none counts as its own."""
+    """Return whether a job belongs to this installation; a job without an installation counts as its own."""
     return job.installation is None or is_this(job.installation)
 
 
 def require_own(job: Job) -> None:
-    """Raise UserError for a job of another installation."""
+    """Raise UserError if a job belongs to another installation."""
     if not is_own(job):
         raise UserError(
             f"job '{job.name}' (id {job.job_id}) on cluster '{job.cluster}' is of another installation of "
@@ -58,7 +58,7 @@ def require_own(job: Job) -> None:
 
 
 def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any]]:
-    """Return what a store has of a DAG run of this Airflow; others may share it and have the same run id."""
+    """Return a store's rows of a DAG run of this Airflow; others may share the store and the run id."""
     from steptime.results.record import parse_record
 
     rows = store.runs_of(dag_id, dag_run_id)
@@ -68,7 +68,7 @@ def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any
 
 
 def own_ids() -> list[str]:
-    """Return the ids of this Airflow, asking its database each time. Raises SystemFailure if that fails."""
+    """Return the ids of this Airflow, from its database. Raises SystemFailure if that fails."""
     try:
         return [key.removeprefix(KEY_PREFIX) for key in Variable.keys(prefix=KEY_PREFIX)]
     except AirflowRuntimeError as error:

@@ -1,4 +1,4 @@
-"""The buttons that steptime's tasks have in the Airflow UI."""
+"""Links in the Airflow UI from steptime's tasks."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ResultsLink(BaseOperatorLink):
-    """To the step times of the task's DAG run: the tab that the plugin adds to it."""
+    """A link to the tab with the step times of the task's DAG run."""
 
     name = "Step times"
 
@@ -22,10 +22,10 @@ class ResultsLink(BaseOperatorLink):
 
 
 def base_address() -> str:
-    """Return the address of this Airflow without a last slash; empty if its configuration lacks it."""
+    """Return this Airflow's base address without a trailing slash; empty if it is not configured."""
     return str(conf.get("api", "base_url", fallback="")).rstrip("/")
 
 
 def dag_run_address(dag_id: str, run_id: str) -> str:
-    """Return the address at which people see a DAG run."""
+    """Return the address of a DAG run's page."""
     return f"{base_address()}{dag_run_path(dag_id, run_id)}"

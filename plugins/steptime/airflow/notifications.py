@@ -1,4 +1,4 @@
-"""Who is notified of what: the notifiers of `config/notifications.yaml`, called by the tasks that know.
+"""Notifications: the notifiers of `config/notifications.yaml`, called by tasks when an event occurs.
 
 A notifier that fails is an error in the task's log, and changes nothing for the run.
 """
@@ -23,7 +23,7 @@ from steptime.settings import config_dir
 
 
 class Event(StrEnum):
-    """What somebody can be notified of."""
+    """The events that notifiers can be called with."""
 
     SWEEP_FINISHED = "sweep finished"
     INCIDENT_OPENED = "incident opened"
@@ -35,7 +35,7 @@ class Event(StrEnum):
 
 
 class Notification(Frozen):
-    """One notifier, and the events that it is called with."""
+    """One notifier, with the events that it is called with."""
 
     events: tuple[Event, ...] = Field(min_length=1)
     notifier: Annotated[
@@ -57,7 +57,7 @@ class Notification(Frozen):
 
 
 class Notifications(Frozen):
-    """The file."""
+    """The content of `config/notifications.yaml`."""
 
     notifications: tuple[Notification, ...] = ()
 
@@ -69,7 +69,7 @@ def load_notifications() -> tuple[Notification, ...]:
 
 
 def notify(event: Event, sentence: str, context: Context, error: Callable[..., None]) -> None:
-    """Call every notifier of an event, in a task; failures go to `error`, a log's method."""
+    """Call every notifier of an event, from a task; failures are passed to `error`, a log's method."""
     try:
         asked = [one for one in load_notifications() if event in one.events]
     except UserError as problem:
@@ -89,7 +89,7 @@ def notify(event: Event, sentence: str, context: Context, error: Callable[..., N
 
 
 def notify_of_incidents(task: BaseOperator, context: Context) -> None:
-    """Bring the incidents up to date, and notify of each that opened or changed its state, once.
+    """Update the incidents, and notify once of each that opened or changed its state.
 
     If a try dies before everybody is notified, the next task that calls this does the rest.
     """

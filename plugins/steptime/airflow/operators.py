@@ -1,4 +1,4 @@
-"""The operators up to a training job's end: check params and plan, stage, submit, end.
+"""The operators that check params, plan, stage, submit, and end a training job.
 
 They are thin: each calls functions of steptime. They decide only what concerns Airflow: what may be retried,
 and what must be cancelled.
@@ -40,12 +40,12 @@ from steptime.runs.ledger import LedgerJob, jobs_at, latest_submitted
 
 
 def options_of(context: Context) -> dict[str, Any]:
-    """Return what the DAG run was asked for: its params, and the rest of its conf."""
+    """Return the options of the DAG run: its params and the rest of its conf."""
     return {**context["params"], **(context["dag_run"].conf or {})}
 
 
 class CheckParamsOperator(RefusingOperator):
-    """Checks the DAG run's params together, and returns the `Plan` they come to.
+    """Checks the DAG run's params together, and returns the resulting `Plan`.
 
     Airflow checks each param's type; unknown names and values that do not go together are refused here,
     before anything is staged or submitted. So is a plan that a budget of its cluster does not allow.
@@ -60,7 +60,7 @@ class CheckParamsOperator(RefusingOperator):
         self.workload = workload
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Check and plan. Returns the `Plan` as JSON."""
+        """Check the params and plan. Returns the `Plan` as JSON."""
         from steptime.judging.expected_cost import expected_cost
 
         with self.refusals(context):
@@ -94,7 +94,7 @@ class CheckParamsOperator(RefusingOperator):
 
 
 class StageTrainingOperator(BaseOperator):
-    """Prepares on the cluster what the runs of a plan need: the trainer's code, its environment or image.
+    """Stages what the runs of a plan need on the cluster: trainer code, and environment or image.
 
     :param plan: what `CheckParamsOperator` returned. (templated)
     """
@@ -107,12 +107,12 @@ class StageTrainingOperator(BaseOperator):
         self.plan = plan
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
-        """Stage. Returns `Staged` as JSON."""
+        """Stage for the plan. Returns `Staged` as JSON."""
         return as_json(stage_for(Plan.model_validate(self.plan).runs[0], self))
 
 
 def stage_for(run: Run, task: BaseOperator) -> Staged:
-    """Stage what a run needs on its cluster, and log what that is."""
+    """Stage what a run needs on its cluster, and log it."""
     from steptime.runs.ledger import was_reached
     from steptime.staging.stage import stage
 
@@ -139,7 +139,7 @@ def stage_for(run: Run, task: BaseOperator) -> Staged:
 
 @contextmanager
 def _folded(info: Callable[..., None]) -> Iterator[Callable[[str], None]]:
-    """Log lines in a group that people can unfold: pip's, hundreds the first time."""
+    """Log lines in a collapsible group, such as pip's hundreds of lines at first staging."""
     begun = False
 
     def report(line: str) -> None:
@@ -195,7 +195,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         return Run.model_validate(self.run)
 
     def execute(self, context: Context) -> Any:
-        """Submit. Returns the job's handle."""
+        """Submit the job. Returns its handle."""
         from steptime.clusters.jobscript import find_saved_checkpoint
         from steptime.results.record import redacted_text
 
@@ -265,7 +265,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
 
 
 class EndTrainingOperator(RunOperator):
-    """Ends the jobs of a run that nobody waits for any more; as a teardown, it runs whatever happened.
+    """Ends jobs of a run that no task waits for any more; a teardown, which runs in any case.
 
     `on_kill` cancels at once if Airflow calls it. It does not when a deferred task times out, when no
     triggerer is up, or between two tasks.
@@ -277,11 +277,11 @@ class EndTrainingOperator(RunOperator):
     _run: Run | None = None
 
     def planned_run(self) -> Run | None:
-        """Return the run whose jobs are ended, once the task has begun."""
+        """Return the run whose jobs are to end, once the task has begun."""
         return self._run
 
     def execute(self, context: Context) -> None:
-        """End what lives of the run's jobs."""
+        """Cancel the live jobs of the run."""
         with airflow_errors():
             place = place_of(context)
             jobs = wait_for_store(lambda: jobs_at(place), self.log.warning)

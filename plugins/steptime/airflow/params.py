@@ -1,4 +1,4 @@
-"""The params of the DAGs, made from the options of a run, and the plan made from the params."""
+"""Make DAG params from the options of a run, and a plan from the params."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -38,7 +38,7 @@ _OPEN = ("Where", "Model", "Scale")
 
 
 def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Param]:
-    """Return a typed param for each option; the DAG itself names the workload.
+    """Return a typed param for each option except the workload, which the DAG sets.
 
     `defaults` replaces defaults of the options. Combinations are checked by `plan_from_params`, in a task.
     """
@@ -67,7 +67,7 @@ def _placed(section: str) -> dict[str, Any]:
 
 @cache
 def _properties() -> Mapping[str, Any]:
-    """The JSON schema of each option; it is the same in each reading of a DAG's file."""
+    """Return the JSON schema of each option; it is the same in each reading of a DAG's file."""
     models: list[type[BaseModel]] = [PlanRequest, *options_of_kinds().values()]
     models.reverse()  # of two kinds of cluster that share an option, the first describes it
     return MappingProxyType(
@@ -98,14 +98,14 @@ def plan_from_params(workload: str, params: Mapping[str, Any], *, owner: str = "
 
 
 def _first_cluster(workload: Workload) -> str:
-    """The default cluster, or the first with GPUs of the workload if the default has none."""
+    """Return the default cluster, or the first with GPUs of the workload if the default has none."""
     default, clusters = default_cluster(), readable_clusters()
     fitting = [name for name, cluster in clusters.items() if cluster.gpu_type in workload.gpu_types]
     return fitting[0] if fitting and default in clusters and default not in fitting else default
 
 
 def _choices(workload: Workload) -> dict[str, tuple[str, ...]]:
-    """The values that a workload's file has for the params that are choices."""
+    """Return the values that a workload's file has for the params that are choices."""
     rules = [rule for size in workload.sizes.values() for rule in (*size.configurations, *size.proxies)]
     return {
         "size": workload.size_names(),
@@ -120,7 +120,7 @@ def _unique(values: Any) -> tuple[str, ...]:
 
 
 class _Hints:
-    """What the form of a workload shows beside its fields: defaults, scales, examples that can be run."""
+    """Hints of a workload's form: defaults, scales, and examples that can be run."""
 
     def __init__(self, workload: Workload, begins_with: Mapping[str, Any]) -> None:
         """`begins_with` are the values of the form's fields before anybody has typed."""
@@ -133,22 +133,22 @@ class _Hints:
         self._planned = {**_planned_examples(workload, begins_with), "cluster": fitting}
 
     def default(self, name: str) -> str | None:
-        """Return what an empty field comes to, and for what if it depends; None if its description has it."""
+        """Return the value of an empty field, by what it depends on; None if the description names it."""
         return self._defaults.get(name)
 
     def examples(self, name: str, field: Mapping[str, Any]) -> list[Any]:
-        """Return what can be typed into a field."""
+        """Return example values of a field."""
         of_request = list(field.get("examples", ()))
         if not of_request and any(variant["type"] == "boolean" for variant in field.get("anyOf", ())):
             of_request = ["on", "off"]
         return self._planned.get(name, of_request)
 
     def suggested(self, name: str, field: Mapping[str, Any]) -> list[Any]:
-        """Return a field's examples, if they can be run with everything else as the form begins."""
+        """Return a field's examples if they work with the other fields' initial values."""
         return [] if declaration(option_fields()[name]).needs else self.examples(name, field)
 
     def description(self, name: str, field: Mapping[str, Any], *, lists_choices: bool) -> str:
-        """Return the form's text below a field."""
+        """Return the text below a field of the form."""
         sentences = [str(field["description"])]
         if name == "gpus":
             sentences.append(f"Scales are: {_scales(self._workload)}.")
@@ -167,7 +167,7 @@ class _Hints:
 def _shown(
     name: str, field: dict[str, Any], choices: tuple[str, ...] | None, hints: _Hints
 ) -> dict[str, Any]:
-    """The form's field, what it takes, and its text."""
+    """Return the form's field with its choices and its text."""
     # Pydantic writes an optional field as anyOf [schema, null].
     variants = field.get("anyOf", [field])
     [typed] = [variant for variant in variants if variant["type"] != "null"]
@@ -182,7 +182,7 @@ def _shown(
 def _kind(
     of_type: str, choices: tuple[str, ...] | None, default: str | None, *, optional: bool
 ) -> dict[str, Any]:
-    """Schema keys that decide which field the form has; what may be empty has the type null, too."""
+    """Return the schema keys that select the form's input; an optional field also has the type null."""
     if choices is not None and optional:
         return {
             "type": [of_type, "null"],
@@ -203,7 +203,7 @@ def _title(name: str) -> str:
 
 
 def _defaults(workload: Workload) -> dict[str, str]:
-    """The defaults of an empty form, by option."""
+    """Return the defaults of an empty form, by option."""
     by_size: dict[str, Callable[[str], object]] = {
         "dtype": lambda size: _dtype(workload, size),
         "max_steps": lambda size: workload.steps_of(size).max_steps,
@@ -224,7 +224,7 @@ def _defaults(workload: Workload) -> dict[str, str]:
 
 
 def _planned_examples(workload: Workload, begins_with: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Examples of fields that depend on the workload: what the form as it begins comes to.
+    """Return examples of fields that depend on the workload: the plan of the untouched form.
 
     If its cluster has no GPU that the workload runs on, they are for the workload's first type of GPU.
     """
@@ -244,7 +244,7 @@ def _planned_examples(workload: Workload, begins_with: Mapping[str, Any]) -> dic
 
 
 def _first_plan(asked: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Plan:
-    """The plan of the first of two requests that has one. Raises UserError."""
+    """Return the plan of the first of two requests that can be planned. Raises UserError."""
     try:
         return plan(PlanRequest(**asked))
     except UserError:
@@ -252,7 +252,7 @@ def _first_plan(asked: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Plan:
 
 
 def _scales(workload: Workload) -> str:
-    """The GPU counts of each size, with those that are run if none is named."""
+    """Describe the GPU counts of each size, with those that run by default."""
     return "; ".join(
         f"{size} on {', '.join(gpu_types)}: {_listed(counts)} (by default {_listed(preferred)})"
         for size in workload.size_names()
@@ -273,7 +273,7 @@ def _dtype(workload: Workload, size: str) -> str:
 
 
 def _scales_of(workload: Workload, size: str) -> Iterable[tuple[list[str], tuple[int, ...], tuple[int, ...]]]:
-    """Of a size: GPU types that have the same counts, these counts, and those that are the default."""
+    """Yield groups of a size's GPU types with equal counts: the types, the counts, and the default counts."""
     counts: dict[tuple[int, ...], list[str]] = {}
     rules = workload.rules_of(size)
     for gpu_type in dict.fromkeys(kind for rule in rules for kind in rule.gpu_types):
@@ -289,7 +289,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 def _grouped(values: Iterable[tuple[str, object]]) -> str:
-    """`20 for tiny; 50 for 8b, 70b`; one value alone if it holds for all."""
+    """Group owners by value: `20 for tiny; 50 for 8b, 70b`, or the value alone if there is only one."""
     groups: dict[str, list[str]] = {}
     for owner, value in values:
         if value is not None:

@@ -1,4 +1,4 @@
-"""What steptime adds to Airflow: a page in the navigation and a tab on every DAG run."""
+"""steptime's additions to Airflow's UI: a page in the navigation and a tab on every DAG run."""
 
 import functools
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -29,7 +29,7 @@ async def _serve(
     receive: Callable[[], Awaitable[_Message]],
     send: Callable[[_Message], Awaitable[None]],
 ) -> None:
-    """The pages as an ASGI application that is made at its first request.
+    """Serve the pages as an ASGI application, which is created at its first request.
 
     Airflow imports plugins in every task's process too, and there FastAPI would cost a second.
     """
@@ -37,7 +37,7 @@ async def _serve(
 
 
 class SteptimePlugin(AirflowPlugin):
-    """Found by Airflow through the entry point `airflow.plugins`."""
+    """steptime's plugin, found through the entry point `airflow.plugins`."""
 
     name = "steptime"
     fastapi_apps: list[dict[str, Any]] = [  # noqa: RUF012 (Airflow declares it so)

@@ -1,4 +1,4 @@
-"""What steptime is to Airflow's provider manager; found by the entry point `apache_airflow_provider`."""
+"""steptime's metadata for Airflow's provider manager; entry point `apache_airflow_provider`."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ _RUNAI_NAME = "Run:ai"
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Return the provider's name, what it brings, and where that is documented."""
+    """Return the provider's name, components and documentation."""
     return {
         "package-name": "steptime",
         "name": "steptime",

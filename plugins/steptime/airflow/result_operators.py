@@ -1,4 +1,4 @@
-"""The operators from a job's log to the metrics store: read, validate, publish, report."""
+"""The operators between a job's log and the metrics store: read, validate, publish, report."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -40,7 +40,7 @@ Done = TypeVar("Done")
 
 
 def record_failure(context: Context) -> None:
-    """Push the message of a task's exception as XCom; an `on_failure_callback`.
+    """Push the message of a task's exception to XCom; an `on_failure_callback`.
 
     Airflow also calls it in the DAG processor for a task that was lost with its worker: there is no exception
     then, and nothing is pushed.
@@ -51,12 +51,12 @@ def record_failure(context: Context) -> None:
 
 
 def with_store(task: BaseOperator, cluster: str, work: Callable[[], Done]) -> Done:
-    """Do `work`, which must be idempotent, with the store; wait for the store as long as for this cluster."""
+    """Call `work`, which must be idempotent, with the store; wait for it for the cluster's patience."""
     return wait_for_store(work, task.log.warning, load_cluster(cluster).patience_h * 3600)
 
 
 class ReadLogOperator(RunOperator):
-    """Reads the training log of a job that has ended, well or not, and stores the measured run.
+    """Reads the training log of an ended job, successful or not, and stores the measured run.
 
     Skipped if the ledger has no submitted job of this mapped instance, or if `wait` abandoned it.
     """
@@ -70,7 +70,7 @@ class ReadLogOperator(RunOperator):
         return self._run
 
     def execute(self, context: Context) -> dict[str, str]:
-        """Read, measure and store. Returns the handle of the run: its `cluster` and the name of its `job`."""
+        """Read the log, measure and store. Returns the run's handle: its `cluster` and `job`."""
         from steptime.judging.judgements import keep_measured
         from steptime.results.metrics import measure
         from steptime.results.store import Store
@@ -142,7 +142,7 @@ class ReadLogOperator(RunOperator):
         return status, log, make_record(await with_script(cluster, submitted), status, log, attempts)
 
     def _stored_status(self, job: Job, otherwise: JobStatus) -> JobStatus:
-        """Return how a job ended according to the store, if its log was read before."""
+        """Return the status of a job from the store if its log was read before."""
         from steptime.results.store import Store
 
         stored = with_store(self, job.cluster, lambda: Store().find(job.name))
@@ -150,13 +150,13 @@ class ReadLogOperator(RunOperator):
 
 
 def _numbers(measurement: Measurement) -> list[dict[str, Any]]:
-    """What was measured, a row for each number."""
+    """Return a table row for each measured number."""
     values = measurement.model_dump(mode="json", exclude={"window"}, exclude_none=True)
     return [{"what": name, "value": value} for name, value in values.items()]
 
 
 class MeasuredRunOperator(RunOperator):
-    """An operator about a run that `parse` has stored.
+    """Base class of operators about a run that `parse` has stored.
 
     :param handle: what `parse` returned. (templated)
     """
@@ -174,17 +174,17 @@ class MeasuredRunOperator(RunOperator):
         return self._run
 
     def with_store(self, work: Callable[[], Done]) -> Done:
-        """Do `work` with the store. As the function `with_store`."""
+        """Call `work` with the store; see the function `with_store`."""
         return with_store(self, self.handle["cluster"], work)
 
 
 class ValidateOperator(MeasuredRunOperator):
-    """Checks a measured run in the store, and makes it valid or rejected."""
+    """Checks a measured run in the store, and marks it as valid or rejected."""
 
     ui_color: str = "#f3ece2"
 
     def execute(self, context: Context) -> dict[str, str]:  # noqa: ARG002
-        """Check. Returns the handle; fails if the run is rejected."""
+        """Check the run. Returns its handle; fails if the run is rejected."""
         from steptime.judging.judgements import keep_verdict
         from steptime.results.quality import validate
         from steptime.results.record import parse_record
@@ -223,7 +223,7 @@ class ValidateOperator(MeasuredRunOperator):
 
 
 class PublishOperator(MeasuredRunOperator):
-    """Makes a valid run a result and judges its series; publishing it again changes nothing."""
+    """Publishes a valid run and judges its series; idempotent."""
 
     ui_color: str = "#e2f3e4"
 
@@ -251,7 +251,7 @@ class PublishOperator(MeasuredRunOperator):
 
 
 class ReportOperator(BaseOperator):
-    """Prints the results of the whole DAG run, and fails if a planned run has no valid one.
+    """Prints the results of the whole DAG run; fails if a planned run has no valid result.
 
     The one task that decides the DAG run's state: as a teardown it runs even if somebody fails the DAG run,
     when Airflow skips what has not begun and would otherwise call the rest a success.
@@ -317,7 +317,7 @@ def _first_cause(ti: Any, planned: Plan, label: str) -> str | None:
 
 
 def _summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The columns of stored rows that a report shows, without those that none has a value for."""
+    """Return the columns of stored rows that a report shows, without empty ones."""
     names = (
         *("label", "state", "step_time_mean_s", "step_time_over_published", "tokens_per_s", "mfu_percent"),
         *("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s", "queue_wait_s", "gpu_hours"),

@@ -67,7 +67,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         self.patience = {"patience_h": patience_h, "queue_patience_h": queue_patience_h}
 
     def planned_run(self) -> Run | None:
-        """Return the run whose job is waited for; None if the task has no handle, or no answer for it."""
+        """Return the run whose job is waited for; None without a handle, or if the store does not answer."""
         try:
             job = ledger.find(self.submitted["job"]) if self.submitted else None
         except SystemFailure:  # only the task's label needs it here
@@ -89,12 +89,12 @@ class TrainingSensor(RunOperator, HoldsJob):
         return self._wait_for(job, context)
 
     def hold(self, job: LedgerJob, context: Context) -> None:
-        """Hold the job; in the last try, only deleting the task ends it from a worker."""
+        """Hold the job; in the last try, only deleting the task cancels it from a worker."""
         super().hold(job, context)
         self.may_be_lost = is_last_try(context["ti"])
 
     def _wait_for(self, job: LedgerJob, context: Context) -> Any:
-        """Wait for a job, which is submitted first if its cluster does not have it yet."""
+        """Wait for a job, and submit it first if its cluster does not have it yet."""
         with airflow_errors():
             try:
                 job, status = asyncio.run(self._attach(job, context))
@@ -116,7 +116,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         return self.execute_complete(context, asyncio.run(trigger.news()))
 
     async def _attach(self, job: LedgerJob, context: Context) -> tuple[LedgerJob, JobStatus | None]:
-        """Return the job as its cluster has it, and its status if it has ended."""
+        """Return the job as its cluster reports it, and its status if it has ended."""
         config = load_cluster(job.cluster)
 
         async def attach(cluster: Cluster) -> tuple[LedgerJob, JobStatus | None]:
@@ -134,7 +134,7 @@ class TrainingSensor(RunOperator, HoldsJob):
             raise UserError(f"the run cannot be resubmitted{without}: {refused}") from None
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Take over from the trigger: return the job's handle, or fail with a sentence that names the cause.
+        """Handle the trigger's event: return the job's handle, or fail with the cause.
 
         An event about another job than the latest is passed over: on SQLite Airflow gives the id of a trigger
         away again while the old one still runs.
@@ -152,7 +152,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         return self._ended(job, JobStatus.model_validate(event["status"]), context)
 
     def _ended(self, job: LedgerJob, status: JobStatus, context: Context) -> Any:
-        """Note how a job ended, and conclude: a run whose job the cluster failed is resubmitted."""
+        """Record how a job ended; resubmit it if the cluster caused the failure."""
         failure = None
         if status.state is JobState.FAILED and not status.failed_nodes:  # the log may name them
             failure = self._find_causes(job)
@@ -190,7 +190,7 @@ class TrainingSensor(RunOperator, HoldsJob):
             return asyncio.run(find_causes(_on_cluster(job), airflow_connection))
 
     def _abandon(self, job: LedgerJob, why: OutOfReach | str) -> NoReturn:
-        """Give up waiting, and leave the job as it is."""
+        """Stop waiting, and leave the job running."""
         self._note_abandoned(job, abandoned=True)
         raise AirflowFailException(
             f"{why}. Nothing was ended: job '{job.name}' runs on if it ran. Clear this task when the cluster "
@@ -198,7 +198,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         )
 
     def _not_lost(self, job: LedgerJob, context: Context) -> None:
-        """This try was not lost: it decides itself what becomes of the job."""
+        """Record that this try was not lost with its worker: the try itself decides about the job."""
         if is_last_try(context["ti"]):
             self._note_abandoned(job, abandoned=False)
 
@@ -207,7 +207,7 @@ class TrainingSensor(RunOperator, HoldsJob):
 
 
 def _on_cluster(job: LedgerJob) -> Job:
-    """Return a job that its cluster is known to have."""
+    """Return a job that is known to be on its cluster."""
     if job.job is None:
         raise SystemFailure(f"the ledger does not know whether job '{job.name}' was submitted")
     return job.job

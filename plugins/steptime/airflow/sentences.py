@@ -1,4 +1,4 @@
-"""One sentence of each task: the first line of its log, the note of a DAG run, and what is sent."""
+"""Summaries in one sentence: the first line of a task's log, a DAG run's note, a notification."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _RUNS_NAMED = 4
 
 
 def of_log(run: "Run", log: "TrainingLog", measurement: "Measurement | None") -> str:
-    """Sum up a run's log: `tiny·fp32·2: 0.1213 s a step in steps 10:19, of 20 steps in its log`."""
+    """Summarize a run's log: `tiny·fp32·2: 0.1213 s a step in steps 10:19, of 20 steps in its log`."""
     steps = f"{len(log.steps)} steps in its log"
     if measurement is None:
         return f"{run.label}: nothing can be measured, {steps}"
@@ -24,7 +24,7 @@ def of_log(run: "Run", log: "TrainingLog", measurement: "Measurement | None") ->
 
 
 def of_verdict(run: "Run", verdict: "Verdict") -> str:
-    """Sum up whether a run counts: `tiny·fp32·2 is valid: 12 checks passed, 1 warns (first)`."""
+    """Summarize a run's checks: `tiny·fp32·2 is valid: 12 checks passed, 1 warns (first)`."""
     passed = sum(check.passed for check in verdict.checks)
     warning = [check.name for check in verdict.checks if not check.passed and check.severity == "warning"]
     warns = f", {len(warning)} warned ({', '.join(warning)})" if warning else ""
@@ -37,7 +37,7 @@ def of_verdict(run: "Run", verdict: "Verdict") -> str:
 
 
 def of_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Sum up how many planned runs are valid, and how fast the first ones are.
+    """Sum up how many planned runs are valid, the step times of the first few, and which are missing.
 
     Args:
         planned: labels.
@@ -57,7 +57,7 @@ def of_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]]) -> st
 
 
 def of_sweep(compared: "Comparison", runs: Sequence[str], missing: Sequence[str]) -> str:
-    """Sum up what a sweep has found, then which of its runs have no valid result, both by their labels."""
+    """Summarize a sweep's findings, and name its runs without a valid result."""
     parts = [compared.sentence] if compared.cells else []
     if missing:
         parts.append(f"{len(missing)} of {len(runs)} runs without a valid result: {_first(missing)}")
@@ -70,7 +70,7 @@ def _first(some: Sequence[str]) -> str:
 
 
 def as_text(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> str:
-    """Format rows as a table for people, with the first row's columns, and floats with four digits."""
+    """Format rows as a text table, with the first row's columns, and floats with four digits."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

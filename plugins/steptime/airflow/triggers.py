@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TrainingTrigger(WaitingTrigger):
-    """Fires once, when the job has ended or a limit has; the task's log shows its progress.
+    """Fires when the job has ended or a limit is exceeded; the task's log shows its progress.
 
     The event's payload is `{"job": …, "status": …}`, the job's name and its `JobStatus` as JSON, or one
     sentence in place of the status: `overdue` if the job took too long, `out_of_reach` if the cluster was.
@@ -51,7 +51,7 @@ class TrainingTrigger(WaitingTrigger):
         return TriggerEvent(await self.news())  # type: ignore[no-untyped-call]
 
     async def news(self) -> dict[str, Any]:
-        """Return the payload of the event, once there is one."""
+        """Wait for news of the job and return it as the event's payload."""
         # DAG files import this module, and never follow a job.
         from steptime.runs.following import follow, limits_of
 
@@ -76,7 +76,7 @@ class TrainingTrigger(WaitingTrigger):
         return {"job": self.job, "status": as_json(ended)}
 
     async def on_kill(self) -> None:
-        """End the job if a person failed or deleted the task: nobody waits for it any more.
+        """Cancel the job if a person failed or deleted the task.
 
         Airflow also calls this if another triggerer has taken the trigger over, and it cancels the call
         every second until it has returned, so that a task of its own has to do the work.

@@ -1,4 +1,4 @@
-"""What Airflow 3.1, 3.2 and 3.3 have in different places, or not at all; the rest is in `airflow.sdk`."""
+"""Compatibility of Airflow 3.1 to 3.3: names that moved or are missing; others are in `airflow.sdk`."""
 
 from datetime import timedelta
 from inspect import signature
@@ -46,19 +46,19 @@ __all__ = [
 
 
 class ListedVariable(_Variable):
-    """A Variable before Airflow 3.3, whose tasks cannot list them: the keys are kept in one more Variable."""
+    """An Airflow Variable whose keys can be listed: before Airflow 3.3 another Variable stores them."""
 
     INDEX = "steptime_variables"
 
     @classmethod
     def keys(cls, prefix: str | None = None) -> list[str]:
-        """Return the keys that begin with `prefix`, of the Variables that this class has set."""
+        """Return the keys that begin with `prefix`, of Variables set by this class."""
         known = str(cls.get(cls.INDEX, default="")).split()
         return [key for key in known if key.startswith(prefix or "")]
 
     @classmethod
     def set(cls, key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
-        """Set the Variable and note its key, again if a task that did the same has overwritten that."""
+        """Set the Variable and store its key, again if a concurrent task has overwritten the list."""
         super().set(key, value, description=description, serialize_json=serialize_json)
 
         def is_noted() -> bool:
@@ -76,7 +76,7 @@ Variable: type[_Variable] = _Variable if hasattr(_Variable, "keys") else ListedV
 
 
 async def get_connection(name: str) -> Connection:
-    """Return a connection of Airflow's, in a task or a trigger. Raises AirflowNotFoundException.
+    """Return an Airflow connection, in a task or a trigger. Raises AirflowNotFoundException.
 
     In tasks of Airflow 3.1 the asynchronous way finds no connection that is kept in Airflow's database.
     """
@@ -89,7 +89,7 @@ async def get_connection(name: str) -> Connection:
 
 
 def never_retry(exception: type[BaseException]) -> dict[str, Any]:
-    """Return the arguments of an operator whose task is not retried after `exception`.
+    """Return operator arguments that prevent a retry after `exception`.
 
     Before Airflow 3.3, which has no retry policies, such a task is not retried at all.
     """
@@ -102,7 +102,7 @@ def never_retry(exception: type[BaseException]) -> dict[str, Any]:
 
 
 def response_limit(operator: type[Any], limit: timedelta) -> dict[str, Any]:
-    """Return the arguments of an operator that asks a person and ends unanswered after `limit`.
+    """Return operator arguments that end an unanswered request for approval after `limit`.
 
     The standard provider that Airflow 3.1 pins has another name for it.
     """
@@ -111,7 +111,7 @@ def response_limit(operator: type[Any], limit: timedelta) -> dict[str, Any]:
 
 
 def cron_timetable(cron: str) -> Any:
-    """Return the schedule of a cron expression in UTC, which begins with the next of its times."""
+    """Return a cron schedule in UTC whose first run is the next matching time."""
     try:
         from airflow.sdk import CronTriggerTimetable
     except ImportError:  # 3.1

@@ -1,4 +1,4 @@
-"""A notifier that posts what happened as JSON; Airflow's own providers bring others, for mail among them."""
+"""A notifier that posts events as JSON; Airflow's own providers have others, such as mail."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class WebhookNotifier(BaseNotifier):
         self.connection = connection
 
     def notify(self, context: Context) -> None:
-        """Post the event. Errors (SystemFailure) leave out the address, which may be a secret."""
+        """Post the event. Errors (SystemFailure) omit the address, which may be secret."""
         import httpx
 
         found = BaseHook.get_connection(self.connection)

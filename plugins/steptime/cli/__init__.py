@@ -128,7 +128,7 @@ def _run() -> int:
 
 
 def _is_read() -> bool:
-    """Whether what is printed can still be read by somebody."""
+    """Return whether the output still has a reader."""
     outputs = select.poll()
     for stream in (sys.stdout, sys.stderr):
         outputs.register(stream.fileno(), 0)

@@ -67,7 +67,7 @@ def archive(
 
 
 def check_name(file: Path, option: str) -> None:
-    """Raise UserError for a file that cannot be an archive's."""
+    """Raise UserError for a file name that an archive cannot have."""
     if not file.name.endswith(SUFFIX) or not file.parent.is_dir():
         raise UserError(
             f"name the file with {option}, as results{SUFFIX} in a folder that is there, not '{shown(file)}'."
@@ -75,7 +75,7 @@ def check_name(file: Path, option: str) -> None:
 
 
 class Archived(NamedTuple):
-    """What went into an archive."""
+    """What an archive contains."""
 
     runs: int
     logs: int
@@ -83,7 +83,7 @@ class Archived(NamedTuple):
 
 
 def write_llmb_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> Archived:
-    """Put the logs of runs into a new file as NVIDIA's `llmb-run archive` does, each with its configuration.
+    """Archive the logs of runs as NVIDIA's `llmb-run archive` does, each with its configuration.
 
     Runs whose log this machine lacks are left out. Raises UserError if the file is there already.
     """
@@ -107,7 +107,7 @@ def write_llmb_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Pa
 
 
 def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> Archived:
-    """Put runs of a store into a new file. Raises UserError if the file is there already."""
+    """Write runs of a store to a new archive. Raises UserError if the file exists."""
     from steptime.results.importing import LOGS, MANIFEST, RUNS, ArchivedRun
     from steptime.results.judgement_rows import accepted_level
 
@@ -131,7 +131,7 @@ def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -
 
 @contextmanager
 def _new_archive(file: Path) -> Iterator[tarfile.TarFile]:
-    """A new archive; what cannot be finished is removed. Raises UserError if the file is there already."""
+    """Open a new archive, and remove it if it is not completed. Raises UserError if the file exists."""
     packer = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
     try:
         stream = file.open("xb")
@@ -157,7 +157,7 @@ def _add(archive: tarfile.TarFile, name: str, content: str) -> None:
 
 
 def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """A file without the accounts of this machine."""
+    """Return a file's entry without this machine's user accounts."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member

@@ -83,7 +83,7 @@ def _day(old: "Old") -> str:
 
 
 class Old(NamedTuple):
-    """Something that can go."""
+    """Something that can be removed."""
 
     what: str
     name: str
@@ -95,7 +95,7 @@ class Old(NamedTuple):
 
 
 def prune(*, before: float, dry_run: bool) -> list[Old]:
-    """Remove what was last used before a Unix time, or with `dry_run` only list it; return what it was.
+    """Remove what was last used before a Unix time (only list it with `dry_run`); return the list.
 
     Jobs of a cluster whose file is broken stay.
     """
@@ -124,7 +124,7 @@ def _old_jobs(state: Path, before: float, *, dry_run: bool) -> Iterator[Old]:
 
 
 def _take_away(state: Path, job: JobFolder) -> bool:
-    """Remove a job's folder unless its runner lives: renamed first, as others may look at it."""
+    """Remove a job's folder, renaming it first as others may read it, unless its runner is alive."""
     with locked(state / "submit.lock"):
         lock = open_lock(job.runner_lock)
         try:
@@ -161,7 +161,7 @@ def _size(folder: Path) -> int:
 
 
 def _stats(paths: Iterable[Path]) -> Iterator[os.stat_result]:
-    """Of the files among them that are still there: a copy under way gets its name at its end."""
+    """Yield the stat results of the paths that still exist; a copy in progress is renamed at its end."""
     for path in paths:
         with suppress(FileNotFoundError):
             stat = path.stat()

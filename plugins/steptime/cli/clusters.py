@@ -146,7 +146,7 @@ def add(
 
 
 def _describe(seen: "Survey") -> None:
-    """Say on stderr what the login node shows."""
+    """Print on stderr what the login node shows."""
     listed = ", ".join(
         f"{one.name} ({one.nodes} {one.state}, {one.gres if one.gres != '(null)' else 'no GPUs'})"
         for one in seen.partitions
@@ -162,7 +162,7 @@ def _describe(seen: "Survey") -> None:
 
 
 def _chosen(option: str, given: str | None, suggested: str | None, what: str, choices: Any = ()) -> str:
-    """The value of an option: what was given, else what is typed in a terminal, else what is suggested.
+    """Return an option's value: the given one, else one typed in a terminal, else the suggested one.
 
     Raises UserError for a value outside of `choices`, if there are any, and if there is nothing to suggest.
     """
@@ -181,7 +181,7 @@ def _chosen(option: str, given: str | None, suggested: str | None, what: str, ch
 
 
 def _account(given: str | None, seen: "Survey") -> str | None:
-    """The account of jobs; None for the one that Slurm chooses."""
+    """Return the account for jobs; None if Slurm should choose it."""
     if (given is None and not sys.stdin.isatty()) or not seen.accounts:
         return given or (seen.accounts[0] if len(seen.accounts) == 1 else None)
     return _chosen("account", given, seen.accounts[0], "account", seen.accounts)
@@ -194,7 +194,7 @@ def _most_gpus(lines: Sequence[Any]) -> int | None:
 
 
 def _yaml(value: str) -> str:
-    """Text as a scalar of YAML, quoted if it would be read as something else."""
+    """Format text as a YAML scalar, quoted if YAML would read it as something else."""
     is_plain = _PLAIN.fullmatch(value) and value.lower() not in _READ_AS_OTHERS
     return value if is_plain or value == "none" else json.dumps(value)
 

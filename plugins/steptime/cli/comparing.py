@@ -190,7 +190,7 @@ def accept(
 def _compare(
     store: "Store", runs: list[str], since: str | None, sweep: str | None, selection: RunFilters
 ) -> "Comparison":
-    """The comparison that was asked for. Raises UserError if none was, or several."""
+    """Return the requested comparison. Raises UserError unless exactly one was requested."""
     from steptime.judging.comparison import compare_runs, compare_since, compare_sweep
 
     asked = [name for name, value in (("two runs", runs), ("--since", since), ("--sweep", sweep)) if value]
@@ -247,7 +247,7 @@ def show_trend(
 
 
 def _series(store: "Store", run: str | None, selection: RunFilters) -> "Series":
-    """The series that is asked for. Raises UserError if there is none."""
+    """Return the requested series. Raises UserError if there is none."""
     from steptime.judging.series import Series
 
     if run is not None:
@@ -273,7 +273,7 @@ def _series(store: "Store", run: str | None, selection: RunFilters) -> "Series":
 
 
 def _line(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The times of the runs as heights in one line, the latest at its end, with the least and the most."""
+    """Draw step times as a line of bars, the latest at its end, with minimum and maximum."""
     seconds = [row["judged_s"] for row in rows]
     low, high = min(seconds), max(seconds)
     ends = f"{low:.4g} s", f"{high:.4g} s"
@@ -284,7 +284,7 @@ def _line(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], *, full_names: bool, wide: bool) -> None:
-    """Latest last, as beside the line; what all runs of a series share stands in the sentence above."""
+    """Print the table, latest run last; columns that all runs share are left out."""
     from steptime.judging.trend import COLUMNS
     from steptime.results.report import compared
 

@@ -1,4 +1,4 @@
-"""`steptime demo`: from nothing to results that were measured on this machine."""
+"""`steptime demo`: from an empty machine to the first measured results."""
 
 import asyncio
 import threading
@@ -83,7 +83,7 @@ def demo(
 
 
 def _begin_to_stage(run: "Run") -> "Future[Staged]":
-    """Stage what the run needs while Airflow starts: the DAG run's own `stage` then finds it there.
+    """Stage for the run while Airflow starts, so that the DAG run's own `stage` has nothing left to do.
 
     It runs in a daemon thread: interrupting the demo does not wait for pip.
     """

@@ -1,4 +1,4 @@
-"""Watching a DAG run from the terminal: how many planned runs are done, in one line, or what each is at."""
+"""Follow a DAG run from the terminal: how many planned runs are done, or the state of each."""
 
 import itertools
 import os
@@ -44,7 +44,7 @@ DAG_PATIENCE_S = 30.0
 
 
 class RunLine(Frozen):
-    """What is shown of a planned run (the tasks of one mapped instance), or of a task that is not mapped."""
+    """The state of a planned run (the tasks of one mapped instance), or of an unmapped task."""
 
     label: str
     state: str
@@ -56,7 +56,7 @@ class RunLine(Frozen):
 
     @property
     def doing(self) -> str:
-        """The task that the run is at, with its state in Airflow unless that is `running`."""
+        """The run's current task, with its Airflow state unless that is `running`."""
         if self.state == "success":
             return "done"
         state = (self.task.state or "waiting").replace("_", " ")
@@ -67,7 +67,7 @@ class RunLine(Frozen):
 
 
 def run_lines(tasks: Iterable[TaskInstance]) -> list[RunLine]:
-    """Return the `run_lines` of a DAG run, single tasks first; tasks that never run have none."""
+    """Return the lines of a DAG run, unmapped tasks first; tasks that never run have none."""
     rows: dict[tuple[str, int], list[TaskInstance]] = {}
     for task in tasks:
         if task.state not in _NEVER_RUN:
@@ -104,7 +104,7 @@ LastWord = Callable[[RunLine], str]
 
 
 def follow(client: AirflowClient, run: DagRun, *, of: int, terse: bool = False) -> DagRun:
-    """Show on stderr how far the planned runs of a DAG run are, `of` so many, until it has ended.
+    """Show on stderr the progress of the `of` planned runs of a DAG run, until it has ended.
 
     In a terminal that is one line, which is redrawn; else a line for each change of a run, or, if `terse`,
     whenever another one is done. An Airflow that does not answer for two minutes is SystemFailure.
@@ -129,7 +129,7 @@ def follow(client: AirflowClient, run: DagRun, *, of: int, terse: bool = False) 
 
 
 def progress(found: Sequence[RunLine], of: int, now: float, last_word: LastWord = lambda _line: "") -> str:
-    """`2 of 4 done · about 40 s left`: how far so many planned runs are at a Unix time.
+    """Describe the progress at a Unix time: `2 of 4 done · about 40 s left`.
 
     Before one is done it names the task or the run that is at work, with its last word; it goes by the time
     of those that are.
@@ -149,12 +149,12 @@ def progress(found: Sequence[RunLine], of: int, now: float, last_word: LastWord 
 
 
 def _about(seconds: float) -> str:
-    """A rough time: in tens of seconds, and from two minutes on in minutes."""
+    """Format a rough duration: in tens of seconds, and from two minutes on in minutes."""
     return f"{max(10, round(seconds, -1)):.0f} s" if seconds < 115 else f"{seconds / 60:.0f} min"
 
 
 def _last_word(client: AirflowClient, run: DagRun, line: RunLine) -> str:
-    """A state of the job, or a training step; empty for what is not at work."""
+    """Return the last job state or training step in the task's log; empty if the run is not active."""
     if line.task.state not in ("running", "deferred"):
         return ""
     entries = [entry.event for entry in client.log(run.dag_id, run.dag_run_id, line.task) if entry.is_ours]
@@ -166,7 +166,7 @@ def _with(*parts: str) -> str:
 
 
 class _View(Spinning):
-    """What stands on stderr; see `follow`."""
+    """The progress display on stderr; see `follow`."""
 
     def __init__(self, of: int, *, terse: bool) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class _View(Spinning):
         self._started = time.monotonic()
 
     def update(self, found: Sequence[RunLine], last_word: LastWord) -> None:
-        """Draw what is known now, or print what has changed since the last time."""
+        """Redraw the current state, or print what has changed since the last call."""
         if self._spinner is not None:
             said = progress(found, self._of, time.time(), last_word)
             self._spinner.update(Text(said, no_wrap=True, overflow="ellipsis"))
@@ -202,7 +202,7 @@ class _View(Spinning):
 
 
 def airflow_client(url: str | None, user: str | None) -> AirflowClient:
-    """Return a client of the named Airflow, or of that of `steptime up`.
+    """Return a client of the named Airflow, or of the one that `steptime up` started.
 
     A password is never taken from the command line.
     """

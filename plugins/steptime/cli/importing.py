@@ -114,7 +114,7 @@ def import_results(
 
 
 def _checked(one: "Import") -> "tuple[Result, Verdict, Mapping[str, Any] | None]":
-    """A run with its verdict, and its files in its own folder."""
+    """Return a run with its verdict, and its copied files."""
     from steptime.results.quality import validate
     from steptime.settings import imported_dir
 

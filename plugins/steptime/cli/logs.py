@@ -89,7 +89,7 @@ def parse(
 
 
 def _rows(runs: Sequence[RunLogs], window: Window | None) -> list[dict[str, Any]]:
-    """A row for each run, by as many processes as there are cores if that is worth it."""
+    """Return a row for each run, read in parallel if that is worth it."""
     sizes = [sum(log.stat().st_size for log in (*run.attempts, *run.other_nodes)) for run in runs]
     processes = min(len(runs), len(os.sched_getaffinity(0)))
     if processes < 2 or sum(sizes) < _PROCESSES_FROM_BYTES:
@@ -133,7 +133,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wid
 
 
 def _in_words(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many runs the logs are of, and what became of them."""
+    """Describe how many runs the logs contain, and how they ended."""
     states = Counter(row["state"] for row in rows)
     ended = ", ".join(
         f"{states[state]} {state}"
@@ -145,7 +145,7 @@ def _in_words(rows: Sequence[Mapping[str, Any]]) -> str:
 
 @contextmanager
 def _progress(total_bytes: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar on stderr if reading takes long enough to wonder, and somebody watches."""
+    """Show a progress bar on a terminal's stderr if reading takes long."""
     if total_bytes < _SHOW_PROGRESS_FROM_BYTES or not sys.stderr.isatty():
         yield None
         return
@@ -159,7 +159,7 @@ def _progress(total_bytes: int) -> Iterator[Callable[[int], None] | None]:
 
 
 def short_names(logs: Sequence[Path]) -> list[str]:
-    """Return a readable name for each log: the experiment's, with as much of the path as makes it unique.
+    """Return a unique readable name for each log: its experiment, with as much of its path as needed.
 
     Logs are named `log-<experiment>.out`, with an account before and a job's id behind if Slurm wrote
     them: `log-<account>.<experiment>_<jobid>_<restarts>.out`.

@@ -88,7 +88,7 @@ def metrics(
 
 
 def _with_batch(recipe: Recipe, gbs: int | None) -> Recipe:
-    """The recipe at another global batch size. Raises UserError if it does not divide."""
+    """Return the recipe at another global batch size. Raises UserError if it does not divide."""
     if gbs is None:
         return recipe
     if gbs > _MAX_GBS:
@@ -108,7 +108,7 @@ def _given_peak(tflops: float | None) -> Peak | None:
 
 
 def _record(recipe: Recipe, rates: Measurement, published: PerformanceRow | None) -> dict[str, Any]:
-    """Everything for programs, unrounded; percent is written out."""
+    """Return all values for programs, unrounded."""
     return {
         **recipe.identity,
         "seq_length": recipe.model.seq_length,
@@ -123,7 +123,7 @@ def _record(recipe: Recipe, rates: Measurement, published: PerformanceRow | None
 def _lines(
     recipe: Recipe, rates: Measurement, published: PerformanceRow | None
 ) -> list[dict[str, str | None]]:
-    """The same for people: one line a number, with the document's number and with what it rests on."""
+    """Return the values for people: one line each, with the document's value and the formula."""
     batch, seq_length = recipe.global_batch_size, recipe.model.seq_length
     tflops = rates.peak_tflops_per_gpu
     peak = rates.peak_source if tflops is None else f"{tflops:g} TFLOPS ({rates.peak_source})"

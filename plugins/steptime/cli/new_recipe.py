@@ -57,7 +57,7 @@ def new_recipe(
 
 
 def _require_configuration() -> None:
-    """Raise UserError for a folder without what each workload is read with."""
+    """Raise UserError if the config folder lacks files that every workload needs."""
     folder = config_dir()
     read = ("clusters", "flops.yaml", "gpus.yaml", "megatron_bridge.yaml")
     if missing := [name for name in read if not (folder / name).exists()]:
@@ -68,7 +68,7 @@ def _require_configuration() -> None:
 
 
 def _require_new(name: str, dag_id: str, path: Path) -> None:
-    """Raise UserError if the file exists, or the DAG is another workload's."""
+    """Raise UserError if the file exists, or another workload has the same DAG id."""
     if path.exists() or path.is_symlink():
         raise UserError(f"'{path}' is there already: choose another name, or remove it.")
     there = load_workloads()[0] if names_in(config_dir() / "workloads") else ()
@@ -81,7 +81,7 @@ def _require_new(name: str, dag_id: str, path: Path) -> None:
 
 
 def filled(template: str, values: Mapping[str, Any], **filters: Callable[..., str]) -> str:
-    """Return a template of this folder with values, and perhaps filters of its own."""
+    """Fill in a template of this folder, optionally with additional filters."""
     import jinja2
 
     templates = jinja2.Environment(

@@ -1,4 +1,4 @@
-"""The flags that describe planned work: made once, from the fields of `PlanRequest`, for `plan` and `run`.
+"""The flags of `plan` and `run`, generated from the fields of `PlanRequest`.
 
     @app.command()
     @takes_plan_request
@@ -44,13 +44,13 @@ def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _argument(name: str, field: FieldInfo) -> inspect.Parameter:
-    """The Typer parameter of a field without a default."""
+    """Return the Typer parameter for a field without a default."""
     marker = typer.Argument(metavar=name.upper(), help=field.description, show_default=False)
     return _keyword(name, Annotated[str, marker])
 
 
 def _flag(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
-    """The Typer parameter of any other: NAME=VALUE flags for a dictionary."""
+    """Return the Typer parameter for a field with a default: repeated NAME=VALUE flags for a dictionary."""
     of_all: dict[str, Any] = {"help": field.description, "rich_help_panel": panel}
     if name in DICTIONARIES:
         marker = typer.Option(DICTIONARIES[name], metavar="NAME=VALUE", **of_all)

@@ -1,4 +1,4 @@
-"""How commands print: the same rows as a table for people, or as CSV or JSON for programs."""
+"""Print rows as a table for people, or as CSV or JSON for programs."""
 
 import json
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """Output formats that every listing command offers."""
+    """Output formats of all listing commands."""
 
     TABLE = "table"
     CSV = "csv"
@@ -56,12 +56,12 @@ RUN_ARGUMENT = typer.Argument(
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that stdout is; None if it is redirected."""
+    """Return the columns of the terminal on stdout; None if stdout is redirected."""
     return Console().width if sys.stdout.isatty() else None
 
 
 def complain(sentence: str) -> None:
-    """Print on stderr what went wrong: one sentence, and after it perhaps lines of a log."""
+    """Print an error on stderr: one sentence, possibly followed by lines of a log."""
     lines = (shown(line, at_most=None) for line in sentence.splitlines())
     colour = None if os.environ.get("NO_COLOR") else typer.colors.RED
     typer.secho("steptime: " + "\n".join(lines), err=True, fg=colour)
@@ -101,7 +101,7 @@ def show(
 
 
 def show_json(content: Mapping[str, Any]) -> None:
-    """Print one JSON document for programs, which names its schema's version first."""
+    """Print a JSON document for programs; its first field is the schema version."""
     from steptime.results.columns import SCHEMA_VERSION
 
     typer.echo(json.dumps({"schema_version": SCHEMA_VERSION, **content}, indent=2))
@@ -115,7 +115,7 @@ def show_columns(
     called: str,
     beside: Mapping[str, Any] | None = None,
 ) -> None:
-    """Print rows of declared columns for programs, whole: as CSV, or as JSON that names its schema's version.
+    """Print rows of declared columns for programs in full: as CSV, or as JSON with the schema version.
 
     `called` is the key of the rows in the JSON, and `beside` is what stands before them there.
     """
@@ -142,7 +142,7 @@ def show_table(
     title: str | None = None,
     wide: bool = False,
 ) -> None:
-    """Print rows of declared columns for people; a narrow terminal goes without some, by their priority."""
+    """Print rows of declared columns for people; a narrow terminal omits the least important columns."""
     from steptime.results.report import written
 
     shown_ones = [
@@ -159,7 +159,7 @@ def show_table(
 
 
 class _Shown(NamedTuple):
-    """A column as it is printed."""
+    """A column to print."""
 
     title: str
     name: str
@@ -171,7 +171,7 @@ class _Shown(NamedTuple):
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Those of its longest word, which is never broken, of its longest short cell, and of its longest."""
+        """The widths of its longest word (never broken), its longest short cell, and its longest cell."""
         texts = [self.title, *self.cells]
         word = max((cell_len(word) for text in texts for word in text.split()), default=0)
         short = (width for width in map(cell_len, self.cells) if width <= _SHORT_CELL)
@@ -185,7 +185,7 @@ def _print_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
 
 
 def _plain(rows: Sequence[Mapping[str, Any]], name: str, heading: str, priority: int) -> _Shown:
-    """A column that is declared nowhere."""
+    """Return a column that is not declared in `results.columns`."""
     from steptime.results.columns import Column
     from steptime.results.report import written
 
@@ -199,17 +199,17 @@ def _plain(rows: Sequence[Mapping[str, Any]], name: str, heading: str, priority:
 
 
 def _frame(columns: Sequence[_Shown]) -> int:
-    """What the lines and margins between the columns take."""
+    """Return the width of the lines and margins between the columns."""
     return 3 * len(columns) + 1
 
 
 def _least_width(columns: Sequence[_Shown], *, cells: bool) -> int:
-    """The least that a table of these takes without breaking a word, or a short cell."""
+    """Return the smallest width of a table of these columns that breaks no word and no short cell."""
     return sum(column.widths[cells] for column in columns) + _frame(columns)
 
 
 def _print_fitting(columns: Sequence[_Shown], title: str | None, *, wide: bool) -> None:
-    """Print a table, no number cropped: columns that the terminal has no room for are left out and named.
+    """Print a table without cropping numbers; columns that do not fit are left out and named.
 
     Redirected and `wide` output has all, the former as plain columns.
     """
@@ -230,7 +230,7 @@ def _print_fitting(columns: Sequence[_Shown], title: str | None, *, wide: bool) 
 
 
 def _print_plain(columns: Sequence[_Shown], title: str | None) -> None:
-    """Print aligned columns without lines between them, each row in one line."""
+    """Print aligned columns without lines between them, one row per line."""
     if title:
         sys.stdout.write(f"{title}\n")
     for line in zip(*([column.title, *column.cells] for column in columns), strict=True):
@@ -244,7 +244,7 @@ def _aligned(cell: str, column: _Shown) -> str:
 
 
 def _print_table(columns: Sequence[_Shown], title: str | None, width: int | None) -> None:
-    """Print a table in so many columns of the terminal, or more if a word would break; None wraps nothing.
+    """Print a table at this width, wider if a word would break; None wraps nothing.
 
     Lines that a narrow terminal wraps can be read, and be made wider; words broken into letters cannot.
     """

@@ -1,4 +1,4 @@
-"""How commands that take a while show what they are at."""
+"""Show the progress of commands that take a while."""
 
 import time
 from typing import Self
@@ -7,7 +7,7 @@ from rich.console import Console
 
 
 class Spinning:
-    """Has a spinner on stderr as long as it is entered, if that is a terminal."""
+    """Shows a spinner on a terminal's stderr while entered."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -24,14 +24,14 @@ class Spinning:
 
 
 class Phases(Spinning):
-    """Shows on stderr what is being done: a spinner with the seconds in a terminal, else a line a phase."""
+    """Shows the current phase on stderr: a spinner with seconds in a terminal, else a line for each."""
 
     def __init__(self) -> None:
         super().__init__()
         self._started = time.monotonic()
 
     def report(self, phase: str) -> None:
-        """Show that `phase` has begun."""
+        """Show that `phase` has started."""
         line = f"{time.monotonic() - self._started:4.0f} s  {phase}"
         if self._spinner is not None:
             self._console.print(line, style="dim", highlight=False)

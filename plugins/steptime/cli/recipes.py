@@ -121,13 +121,13 @@ def recipes(
 
 
 def _with_params(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with its parameters as people write them, or without if nobody knows them."""
+    """Format a row's parameter counts for people; leave out unknown ones."""
     total, active = row["parameters"], row["active_parameters"]
     return {**row, "params": None if total is None else str(Parameters(total, active))}
 
 
 def _with_experts(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The columns, but for those of experts if no row has any."""
+    """Return the columns, without those for experts if no row has experts."""
     of_experts = () if any(row["ep"] is not None for row in rows) else ("ep", "etp")
     return [column for column in columns if column not in of_experts]
 
@@ -200,7 +200,7 @@ def show_plan(
 
 
 def _from_the_hub(planned: Plan) -> list[str]:
-    """What the runs need from the Hugging Face hub on their cluster, and how to get it; a line each."""
+    """Describe what the runs need from the Hugging Face hub and how to fetch it, one line each."""
     from steptime.clusters.config import load_cluster
     from steptime.clusters.hub import fetch_command, hub_cache
 
@@ -219,7 +219,7 @@ def _from_the_hub(planned: Plan) -> list[str]:
 
 
 def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
-    """Print the balance of each budget that runs draw on. Raises UserError if one does not allow them."""
+    """Print the balance of each budget that the runs use. Raises UserError if one is too small."""
     from steptime.results.budgets import budget_balances
 
     balances = budget_balances({run.cluster for run in runs}, runs)
@@ -247,7 +247,7 @@ def _row(run: Run, expected: "Expected") -> dict[str, Any]:
 
 
 def _scripts(planned: Plan) -> list[str]:
-    """The job script of each run, with words in capitals for what only staging and submission decide."""
+    """Return each run's job script, with capitalized placeholders for values from staging and submission."""
     from steptime.clusters.base import Staged
     from steptime.clusters.config import load_cluster
     from steptime.clusters.jobscript import job_spec

@@ -1,4 +1,4 @@
-"""`steptime report`: one file to send."""
+"""`steptime report`: the pages as one file to send."""
 
 import time
 from pathlib import Path

@@ -110,7 +110,7 @@ def results(
 def show_results(
     rows: Sequence[Mapping[str, Any]], output_format: Format, *, full_names: bool = False, wide: bool = False
 ) -> None:
-    """Print rows of the metrics store, and below a table what its readers must know."""
+    """Print rows of the metrics store, and notes on them below a table."""
     from steptime.judging.trend import OWN_VERDICT
     from steptime.results.columns import COLUMNS
     from steptime.results.report import compared, notes, totals_of
@@ -217,7 +217,7 @@ def show_declarations(
 
 
 def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reader looks for first; nested values in one line each."""
+    """Return the most important facts about a run, nested values in one line each."""
     made_by, versions = record["provenance"], record["versions"]
     staged, clean, launch = made_by["staged"], made_by["git_clean"], record.get("launch", {})
     tree = {True: "", False: " with uncommitted changes", None: ""}[clean]
@@ -257,7 +257,7 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, str]:
-    """Every number that was measured, by its heading and with its unit."""
+    """Return every measured number by its heading, with its unit."""
     from steptime.results.columns import COLUMNS
 
     known = (column for column in COLUMNS if column.kind == "number" and row[column.name] is not None)
@@ -265,7 +265,7 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _node_check(found: Mapping[str, Any] | None) -> str | None:
-    """What is wrong with each node, else its rate, by its slowest rank; and the rate of all together."""
+    """Describe the node check: each node's faults, or its slowest rank's rate, and the rate of all."""
     if found is None:
         return None
     by_node = [
@@ -283,7 +283,7 @@ def _rate(value: float | None, unit: str) -> str:
 
 
 def _attempt(attempt: Mapping[str, Any]) -> str:
-    """An earlier job of the run: its id, how it ended and why."""
+    """Describe an earlier job of the run: its id, how it ended and why."""
     status = attempt["status"]
     reason = f" ({status['reason']})" if status["reason"] else ""
     return f"{attempt['job']['job_id']} {status['state']}{reason}"

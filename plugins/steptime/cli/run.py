@@ -1,4 +1,4 @@
-"""`steptime run`: trigger a workload's DAG, follow it, and show what came out."""
+"""`steptime run`: trigger a workload's DAG, follow it, and show the results."""
 
 import math
 from typing import Annotated, Any
@@ -67,13 +67,13 @@ def run(
 
 
 def check(planned: Plan) -> None:
-    """Raise UserError for what fits no cluster or budget."""
+    """Raise UserError for runs that the cluster or a budget does not allow."""
     check_plan(planned)
     check_budgets(planned.all_runs, err=True)
 
 
 def trigger(client: AirflowClient, planned: Plan) -> DagRun:
-    """Start the planned runs."""
+    """Start a DAG run for the plan."""
     # With every default filled in: what was checked here is what runs there.
     conf = planned.request.model_dump(mode="json", exclude={"workload"})
     return client.trigger(dag_id(planned.request.workload), conf, patience_s=DAG_PATIENCE_S)
@@ -88,7 +88,7 @@ def wait_for_results(
     wide: bool = False,
     terse: bool = False,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Follow a DAG run and print its results, and why it failed if it did; `of` and `terse` as in `follow`.
+    """Follow a DAG run and print its results, and the reason if it failed; `of`, `terse` as in `follow`.
 
     Returns the results, and whether all went well: nothing failed, and each of them is valid.
     """
@@ -107,7 +107,7 @@ def wait_for_results(
 
 
 def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> list[dict[str, Any]]:
-    """Print what the DAG run put into the store."""
+    """Print the results of the DAG run from the store."""
     from steptime.cli.results import show_results
     from steptime.results.store import Store
 
@@ -122,7 +122,7 @@ def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> list
 
 
 def _explain(client: AirflowClient, dag_run: DagRun) -> None:
-    """Print each failed task, its error and where its log is, in the order in which they failed."""
+    """Print each failed task with its error and its log's address, in order of failure."""
     tasks = client.task_instances(dag_run.dag_id, dag_run.dag_run_id)
     failed = [task for task in tasks if task.state == "failed"]
     for task in sorted(failed, key=lambda task: task.end_date.timestamp() if task.end_date else math.inf):

@@ -50,7 +50,7 @@ _UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 @dataclass(frozen=True)
 class RunFilters:
-    """What was asked for with the flags."""
+    """The filters given by flags."""
 
     values: Mapping[str, Any]
     """As they were written, by the names of the flags; None selects nothing."""
@@ -59,7 +59,7 @@ class RunFilters:
 
     @property
     def flags(self) -> list[str]:
-        """Those that were given."""
+        """The flags that were given."""
         return [_flag(name) for name, value in self.values.items() if value is not None]
 
     def rows(
@@ -77,13 +77,13 @@ class RunFilters:
         return store.results(**self._filters(store, False))
 
     def of_cells(self, store: "Store") -> dict[str, Any]:
-        """Return the given values of columns that make a series. Raises as `rows`."""
+        """Return the given filters on columns that make a series. Raises as `rows`."""
         given = [name for name in CELL_FLAGS if self.values[name] is not None]
         stored = store.choices() if given else {}
         return {name: _stored(name, self.values[name], stored[name]) for name in given}
 
     def _filters(self, store: "Store", include_rejected: bool) -> dict[str, Any]:
-        """What was asked for, as keywords of the store's methods."""
+        """Return the filters as keyword arguments of the store's methods."""
         values, stored = self.values, store.choices()
         equal = {name: _stored(name, values[name], stored[name]) for name in CHOICES}
         scope = {"dag_id": values["dag"], "dag_run_id": values["dag_run"]}
@@ -105,7 +105,7 @@ def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def takes_cells(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace the parameter `selection` of `command` by one flag for each column that cells differ in."""
+    """Replace the parameter `selection` of `command` by a flag for each column that distinguishes cells."""
     return _with_flags(command, CELL_FLAGS)
 
 
@@ -131,7 +131,7 @@ def _with_flags(command: Callable[..., Any], names: Sequence[str]) -> Callable[.
 
 
 def require_results(store: "Store", to: str) -> None:
-    """Raise UserError if there is no store with results `to` do something with."""
+    """Raise UserError if the store has no results `to` process."""
     if not store.exists():
         raise UserError(
             f"there are no results to {to}, as there is no metrics store at {store.shown_address}: "
@@ -152,7 +152,7 @@ def _parameter(name: str, text: str) -> inspect.Parameter:
 
 
 def _stored(name: str, asked: Any, stored: Sequence[Any]) -> Any:
-    """The value of the store that is meant; None if none was asked for."""
+    """Return the stored value that a filter means; None for no filter."""
     if asked is None:
         return None
     found = [value for value in stored if str(asked).lower() == str(value).lower()]
@@ -164,7 +164,7 @@ def _stored(name: str, asked: Any, stored: Sequence[Any]) -> Any:
 
 
 def age_s(text: str) -> int | None:
-    """Return the age in seconds, or None if there is none."""
+    """Parse an age such as `7d` as seconds; None if it is not an age."""
     match = re.fullmatch(r"(\d{1,6})([mhdw])", text, re.ASCII)
     return int(match[1]) * _UNITS_S[match[2]] if match else None
 

@@ -162,7 +162,7 @@ def open_page() -> None:
 
 
 def _budgets() -> list[dict[str, Any]]:
-    """How the budget of each cluster and account stands; what cannot be read is reported and left out."""
+    """Return the balance of each budget; unreadable ones are reported and left out."""
     from steptime.recipes.cluster_files import list_clusters
     from steptime.results.budgets import budget_balances
 
@@ -179,7 +179,7 @@ def _budgets() -> list[dict[str, Any]]:
 
 
 async def _live_jobs(report: Callable[[str], None], *, cancel: bool) -> "list[Job]":
-    """The jobs that run or wait on this machine's clusters; with `cancel` they have ended on return."""
+    """Return the running and waiting jobs of this machine's clusters; with `cancel`, end them first."""
     from steptime.clusters.config import load_clusters, open_cluster
     from steptime.clusters.local.cluster import LocalCluster
 

@@ -1,4 +1,4 @@
-"""`steptime sweep`: which sweeps there are, what one would run and cost, and starting it."""
+"""`steptime sweep`: list sweeps, plan one with its cost, start, cancel and repeat."""
 
 import re
 from collections.abc import Sequence
@@ -198,7 +198,7 @@ def again(
 
 
 def _tasks_of_cell(tasks: Sequence[TaskInstance], cell: str) -> list[TaskInstance]:
-    """The tasks of each mapped group that has the cell's label; not all of a group need have begun."""
+    """Return the tasks with the cell's label in all mapped groups; some may not have begun."""
     names = {cell, *(f"{cell}·{mode.replace('_', ' ')}" for mode in Mode)}
     mapped = [task for task in tasks if task.map_index >= 0]
     groups = {(_group_of(task), task.map_index) for task in mapped if task.rendered_map_index in names}
@@ -208,12 +208,12 @@ def _tasks_of_cell(tasks: Sequence[TaskInstance], cell: str) -> list[TaskInstanc
 
 
 def _group_of(task: TaskInstance) -> str:
-    """The mapped task group: a checkpoint's has one for saving and one for loading in it."""
+    """Return the name of a task's mapped group; a checkpoint's group contains two inner groups."""
     return re.sub(r"(\.(save|load))?\.[^.]+$", "", task.task_id)
 
 
 def _sweep(client: AirflowClient, run_id: str) -> DagRun:
-    """The DAG run of a sweep. Raises UserError if there is none."""
+    """Return the DAG run of a sweep. Raises UserError if there is none."""
     sweep = client.find_dag_run(run_id, tag=_SWEEP_TAG)
     if sweep is None:
         raise UserError(

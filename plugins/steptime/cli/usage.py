@@ -1,4 +1,4 @@
-"""What the command line itself refuses: unknown commands and options, values of no fitting type."""
+"""Errors of command line usage: unknown commands and options, values of the wrong type."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Commands(TyperGroup):
-    """A group that answers an unknown command with the nearest one and with all there are."""
+    """A command group whose error for an unknown command lists the nearest one and all others."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find the command that `args` begins with.
+        """Return the command that `args` begins with.
 
         Raises UserError if there is none, and for options that stand before it: they are the group's own,
         which does nothing then.
@@ -45,7 +45,7 @@ def _is_written(ctx: Any, param: Any) -> bool:
 
 
 def usage_sentence(error: TyperException) -> str:
-    """Return what is wrong, with the offending value; empty if Typer has printed all of it (the help)."""
+    """Describe a usage error with the offending value; empty if Typer has already printed the help."""
     from pydantic import ValidationError
 
     details: Any = error  # the kinds of error are not public, only what they have in common

@@ -1,4 +1,4 @@
-"""What every kind of cluster offers: submit by unique name, look up by name, poll many, cancel, read files.
+"""The interface of every cluster kind: submit by unique name, find by name, poll, cancel, read files.
 
 Backends are asynchronous because triggers wait for hundreds of jobs on one event loop; a backend never blocks
 it. A job's identity is its unique name: after a lost reply or a killed worker the name is looked up.
@@ -46,12 +46,12 @@ class JobState(StrEnum):
 
     @property
     def is_live(self) -> bool:
-        """Whether the job holds, or may yet take, resources."""
+        """Whether the job holds resources or may still get some."""
         return self in (JobState.QUEUED, JobState.RUNNING)
 
 
 def described_exit(exit_code: int) -> str:
-    """Describe an exit code as a shell reports it: above 128 it is a death by signal.
+    """Describe an exit code as a shell reports it: above 128 it stands for a signal.
 
     >>> described_exit(137)
     'exit code 137 (SIGKILL)'
@@ -63,7 +63,7 @@ def described_exit(exit_code: int) -> str:
 
 
 class Installation(Frozen):
-    """The Airflow that has a job; several may share a cluster's folder and account."""
+    """The Airflow that owns a job; several may share a cluster's folder and account."""
 
     id: str
     """Random; it lasts as long as Airflow's database."""
@@ -75,7 +75,7 @@ class Installation(Frozen):
 
 
 class JobSpec(Frozen):
-    """What to run: written whole by `clusters.jobscript`, submitted as it is."""
+    """What to run: `clusters.jobscript` writes it in full, and a cluster submits it unchanged."""
 
     name: str
     """Unique per attempt; submitting a name twice gives the first job back."""
@@ -97,7 +97,7 @@ class JobSpec(Frozen):
 
     @property
     def all_files(self) -> dict[str, str]:
-        """`files` and the script. Raises UserError for one outside the folder or with the script's name."""
+        """`files` and the script. Raises UserError for a file with no plain name or the script's."""
         for name in self.files:
             if "/" in name or name in ("", ".", "..", SCRIPT_FILE):
                 raise UserError(
@@ -137,12 +137,12 @@ class JobStatus(Frozen):
 
     @classmethod
     def of_no_job(cls, cluster: str, name: str) -> Self:
-        """Return the status of a name that the cluster does not know."""
+        """Return the status for a job name that the cluster does not know."""
         return cls(state=JobState.UNKNOWN, reason=f"{cluster} has no job of the name {name}")
 
 
 class Staged(Frozen):
-    """What is prepared on the cluster for a run, by content: enough to build the same environment again."""
+    """What staging has prepared on the cluster for a run, by content, so that it can be built again."""
 
     python: str | None
     """Interpreter of the trainer's venv on the cluster; None in a container, which has its own."""
@@ -164,7 +164,7 @@ class Staged(Frozen):
 
 
 class Completed(Frozen):
-    """The end of a command run on the login node."""
+    """The result of a command run on the login node."""
 
     exit_code: int
     stdout: str
@@ -172,7 +172,7 @@ class Completed(Frozen):
 
 
 class Cluster(Protocol):
-    """One cluster, reached through one kept connection; use it as an async context manager."""
+    """One cluster, used through one open connection; use it as an async context manager."""
 
     name: str
 
@@ -181,7 +181,7 @@ class Cluster(Protocol):
     async def __aexit__(self, *exception: object) -> None: ...
 
     async def submit(self, spec: JobSpec) -> Job:
-        """Start `spec`, or return the job that already bears its name.
+        """Start the job of `spec`, or return the existing job of that name.
 
         Raises UserError for what the cluster can never run, SystemFailure if it fails to take it.
         """
@@ -229,7 +229,7 @@ class Cluster(Protocol):
         ...
 
     def checks(self) -> Sequence[Check]:
-        """Return what `steptime cluster check` looks at on this kind of cluster, in order.
+        """Return the checks of `steptime cluster check` for this kind of cluster, in order.
 
         What is the same everywhere (`work_dir`, Python, containers, images) is in `staging.cluster_check`.
         """

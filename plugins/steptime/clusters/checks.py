@@ -1,4 +1,4 @@
-"""What `steptime cluster check` looks at: checks that a cluster kind contributes, and what they find."""
+"""Checks for `steptime cluster check` that a cluster kind contributes, and their results."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
@@ -8,7 +8,7 @@ from steptime.frozen import Frozen
 
 
 class Outcome(StrEnum):
-    """How a check ended."""
+    """The result of a check."""
 
     OK = "ok"
     FAILED = "failed"
@@ -16,12 +16,12 @@ class Outcome(StrEnum):
 
     @property
     def mark(self) -> str:
-        """As people see it."""
+        """The symbol printed for it."""
         return {Outcome.OK: "✓", Outcome.FAILED: "✗", Outcome.NOT_APPLICABLE: "–"}[self]
 
 
 class Finding(Frozen):
-    """What one check found."""
+    """The result of one check, with its sentence."""
 
     check: str
     """The check's name, such as `login`."""
@@ -36,7 +36,7 @@ class Finding(Frozen):
 
 
 class CheckFailedError(Exception):
-    """A check found something wrong: what, and what to do about it."""
+    """A check failed: what is wrong and how to fix it."""
 
     def __init__(self, found: str, remedy: str) -> None:
         super().__init__(found)
@@ -44,7 +44,7 @@ class CheckFailedError(Exception):
 
 
 class NotApplicableError(Exception):
-    """A check has nothing to look at on this cluster: why."""
+    """A check does not apply to this cluster, and why."""
 
 
 class Check(NamedTuple):
@@ -58,7 +58,7 @@ class Check(NamedTuple):
 
 
 def not_applicable(names: Sequence[str], why: str) -> tuple[Check, ...]:
-    """Return checks that never apply to a cluster kind."""
+    """Return checks that never apply to this kind of cluster."""
 
     async def look() -> str:
         raise NotApplicableError(why)
@@ -67,7 +67,7 @@ def not_applicable(names: Sequence[str], why: str) -> tuple[Check, ...]:
 
 
 def clock_difference(there: float, here: float, *, at_most_s: float) -> str:
-    """Return how far two clocks (Unix times) are apart. Raises CheckFailedError if that is too much."""
+    """Describe how far two clocks (Unix times) differ. Raises CheckFailedError if it is too much."""
     apart_s = there - here
     way = "ahead of" if apart_s > 0 else "behind"
     if abs(apart_s) > at_most_s:

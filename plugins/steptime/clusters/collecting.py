@@ -1,4 +1,4 @@
-"""Logs of jobs as files of this machine, even if it cannot open the cluster's files.
+"""Make the logs of jobs available as local files, by copying them if the cluster's files cannot be opened.
 
 A copy is fetched in pieces through `Cluster.read` under a temporary name, and gets its own when it is whole.
 Each piece is asked for together with the last bytes before it, and the copy is whole when nothing comes after
@@ -25,7 +25,7 @@ _ORIGIN_FILE = "collected.json"
 
 
 class Origin(Frozen):
-    """Where the files of a folder were copied from; written beside them."""
+    """Where the files of a folder were copied from; stored beside them."""
 
     cluster: str
     job_name: str
@@ -34,7 +34,7 @@ class Origin(Frozen):
 
 
 async def collect_log(cluster: Cluster, job: Job) -> Path:
-    """Collect the job's log, with its planned run beside it, as files of this machine.
+    """Return the path of the job's log as a local file, with the planned run beside it.
 
     If this machine can open the cluster's files it is the log itself. Otherwise it is a copy below
     `<STEPTIME_HOME>/logs-collected/<cluster>/<job>/`, brought up to date now. Raises UserError if the job
@@ -61,7 +61,7 @@ async def collect_log(cluster: Cluster, job: Job) -> Path:
 
 
 def cluster_path(path: Path) -> str:
-    """Return where a log is on its cluster if `collect_log` made this copy, else `path` itself."""
+    """Return the original path of a log that `collect_log` copied; any other path unchanged."""
     try:
         origin = Origin.model_validate_json(path.with_name(_ORIGIN_FILE).read_bytes())
     except (OSError, ValidationError):
@@ -70,7 +70,7 @@ def cluster_path(path: Path) -> str:
 
 
 class _Copy:
-    """A file under its temporary name while it is written, and under its own when it is whole."""
+    """A file that has a temporary name while it is copied, and gets its own name when complete."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -139,7 +139,7 @@ async def _bring_up_to_date(cluster: Cluster, path: str, copy: _Copy) -> None:
 
 
 async def _copy_planned_run(cluster: Cluster, job: Job, folder: Path) -> None:
-    """The plan, which `steptime parse` looks for beside a log, and a note of where both come from."""
+    """Copy the plan, which `steptime parse` looks for beside a log, and note where both come from."""
     origin = Origin(cluster=job.cluster, job_name=job.name, directory=str(PurePosixPath(job.log_path).parent))
     planned = await cluster.read(str(PurePosixPath(job.directory) / RUN_FILE))
     if planned:

@@ -1,4 +1,4 @@
-"""Takes in what a command writes while it runs, here or on a cluster: all of it, and line by line."""
+"""Collect the output of a running command, and pass it on line by line."""
 
 import codecs
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ LONGEST_OUTPUT = 64 << 20
 
 
 class Lines:
-    """Bytes of a text that grows: `on_line` gets each line as soon as it is whole."""
+    """Splits text that arrives in pieces: `on_line` gets each line as soon as it is complete."""
 
     def __init__(self, on_line: Callable[[str], None] | None) -> None:
         self._on_line = on_line
@@ -18,7 +18,7 @@ class Lines:
         self._begun = ""
 
     def take(self, chunk: bytes) -> str:
-        """Hand on the lines that `chunk` ends; return its text."""
+        """Pass on the lines that `chunk` completes; return its text."""
         text = self._decoder.decode(chunk)
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
@@ -26,7 +26,7 @@ class Lines:
         return text
 
     def end(self) -> None:
-        """Hand on the last line if the text does not end in a line end."""
+        """Pass on the last line if it has no line end."""
         if self._begun:
             self._hand_on(self._begun)
         self._begun = ""
@@ -39,7 +39,7 @@ class Lines:
 async def collect(
     read: Callable[[int], Awaitable[bytes]], on_output: Callable[[str], None] | None, *, of: str
 ) -> str:
-    """Collect all text that `read` gives until its end; each whole line is handed on as it comes.
+    """Read text until its end and return all of it; pass each complete line to `on_output`.
 
     Raises SystemFailure if the command, called `of`, writes more than `LONGEST_OUTPUT`.
     """

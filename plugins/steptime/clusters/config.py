@@ -1,4 +1,4 @@
-"""What a cluster's file has, and the backend for each `kind`."""
+"""The fields that all clusters' files share, and the loading of a file by its `kind`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -41,7 +41,7 @@ _NO_CONTAINER = "none"
 
 
 class ClusterConfig(ClusterFile, Frozen):
-    """What every kind of cluster has in its file; each kind adds its own fields."""
+    """The fields that a cluster's file has for every kind; each kind adds its own."""
 
     profiles_ranks: ClassVar[bool] = False
     """Whether ranks are started under Nsight Systems."""
@@ -120,12 +120,12 @@ class ClusterConfig(ClusterFile, Frozen):
 
     @classmethod
     def starts(cls, launcher: Launcher) -> bool:
-        """Return whether jobs on this kind of cluster can be started with that launcher."""
+        """Return whether this kind of cluster can start jobs with that launcher."""
         return launcher.launch is not None
 
     @property
     def image_form(self) -> ImageForm | None:
-        """In what form images must be here; None if none is run."""
+        """The form that images must have on this cluster; None if it runs no images."""
         if self.container == _NO_CONTAINER:
             return None
         form: ImageForm = CONTAINERS.load(self.container).image
@@ -138,7 +138,7 @@ class ClusterConfig(ClusterFile, Frozen):
 
     @property
     def budgets(self) -> dict[str | None, float]:
-        """GPU-hours a month: of the whole cluster (None) and of accounts, as far as they have a budget."""
+        """The monthly budgets in GPU-hours: of the whole cluster (key None) and of accounts."""
         return {} if self.gpu_hours_per_month is None else {None: self.gpu_hours_per_month}
 
     @property
@@ -148,11 +148,11 @@ class ClusterConfig(ClusterFile, Frozen):
 
     @property
     def seconds_before_training(self) -> int:
-        """What a job may need in addition to the time limit of its run."""
+        """Time that a job needs before training, added to the run's time limit."""
         return 0
 
     def check(self, run: Run) -> None:
-        """Raise UserError for a run that this cluster can never run; called before anything is staged."""
+        """Raise UserError for a run that this cluster can never execute; called before staging."""
         self.check_permitted(run)
         if run.profile is None or self.profiles_ranks:
             return
@@ -168,7 +168,7 @@ class ClusterConfig(ClusterFile, Frozen):
             )
 
     def check_permitted(self, run: Run) -> None:
-        """Raise UserError for a run that asks for what this cluster's file does not permit."""
+        """Raise UserError for a run with options that this cluster's file does not permit."""
         if self.gpus is not None and run.recipe.gpus > self.gpus:
             raise UserError(
                 f"{run.label} asks for {run.recipe.gpus} GPUs, and cluster {self.name} gives jobs "
@@ -184,7 +184,7 @@ class ClusterConfig(ClusterFile, Frozen):
             self._require_mounted_cache(run)
 
     def _require_mounted_cache(self, run: Run) -> None:
-        """Raise UserError if the run's variables have a folder mounted that this file does not."""
+        """Raise UserError if the run's variables name a cache that the cluster's file does not mount."""
         cache = hub_cache(run, self.environment, self.root)
         files_own = hub_cache(run.model_copy(update={"environment": {}}), self.environment, self.root)
         if cache is None or cache == files_own:
@@ -198,7 +198,7 @@ class ClusterConfig(ClusterFile, Frozen):
             )
 
     def require_container(self, run: Run) -> None:
-        """Raise UserError for a run that needs an image if this cluster runs none."""
+        """Raise UserError for a run that needs an image if this cluster cannot run images."""
         if run.recipe.image is not None and self.image_form is None:
             raise UserError(
                 f"{run.label} runs in the image {run.recipe.image}, and cluster {self.name} runs no images "
@@ -207,15 +207,15 @@ class ClusterConfig(ClusterFile, Frozen):
             )
 
     def options_of_owner(self, owner: str) -> dict[str, str]:
-        """Return the options that runs of a DAG's owner have here unless they ask for them."""
+        """Return the default options of a DAG owner's runs on this cluster."""
         return {}
 
     def check_owner(self, run: Run, owner: str) -> None:
-        """Raise UserError for a run of a DAG whose owner may not start it here."""
+        """Raise UserError if the owner of the run's DAG may not start it here."""
         self.require_permitted("DAG owner", owner, "permitted_owners")
 
     def require_permitted(self, what: str, value: str, field: str) -> None:
-        """Raise UserError if a list of this file, `field`, has no pattern for the value."""
+        """Raise UserError if the list `field` is set and no pattern in it matches the value."""
         patterns: tuple[str, ...] | None = getattr(self, field)
         if patterns is None or any(fnmatchcase(value, pattern) for pattern in patterns):
             return
@@ -226,19 +226,19 @@ class ClusterConfig(ClusterFile, Frozen):
         )
 
     def ending_by_hand(self, job_name: str) -> str:
-        """Return how a person ends a job here, as part of a sentence."""
+        """Return how a person cancels a job here, as part of a sentence."""
         return f"end {job_name} on cluster {self.name}"
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
-        """Return the run for a resubmission without `nodes`; unchanged if nodes cannot be chosen here."""
+        """Return the run with `nodes` excluded; unchanged if this kind cannot choose nodes."""
         return run
 
     def excluded_nodes(self, run: Run) -> tuple[str, ...]:
-        """Return the nodes that a job of the run must not have, by its request or by this file."""
+        """Return the nodes that the run or this file excludes."""
         return ()
 
     def placement_test(self, run: Run) -> tuple[str, ...] | None:
-        """Return a command for the login node that fails if no nodes here could ever take the run.
+        """Return a login node command that fails if no nodes could ever take the run.
 
         None if nodes cannot be chosen here: then `avoiding` changes nothing either.
         """
@@ -252,14 +252,14 @@ class ClusterConfig(ClusterFile, Frozen):
         directory: PurePosixPath,
         environment: Mapping[str, str],
     ) -> dict[str, Any]:
-        """Return what this kind's `job.sh.j2` needs besides folder, environment, interpreter and ranks.
+        """Return the values that this kind's `job.sh.j2` needs beyond the common ones.
 
         Raises UserError for a run that cannot be started so.
         """
         return {}
 
     def mounts(self, run: Run) -> tuple[Mount, ...]:
-        """Return what containers of the run see besides the job's own folder. Raises UserError."""
+        """Return the mounts of the run's containers besides the job's own folder. Raises UserError."""
         return mounts(
             self.root,
             self.container_mounts,
@@ -275,7 +275,7 @@ class ClusterConfig(ClusterFile, Frozen):
         directory: PurePosixPath,
         environment: Iterable[str],
     ) -> LaunchCommand:
-        """Return how a command of the run is started in the staged image, so that it finds the trainer.
+        """Return how to start a command of the run in the staged image, with the trainer importable.
 
         Raises UserError if none is, or this cluster's kind of container cannot be started so.
         """
@@ -293,7 +293,7 @@ class ClusterConfig(ClusterFile, Frozen):
         return in_container(self.container, (*FINDS_TRAINER, *command), inside)
 
     def staging_job_options(self, run: Run) -> tuple[str, ...]:
-        """Return the options, in its script, of a job that stages for a run. Raises UserError."""
+        """Return the script options of a staging job for a run. Raises UserError."""
         return ()
 
 
@@ -312,7 +312,7 @@ def load_cluster(name: str) -> ClusterConfig:
 
 
 def _of_its_kind(document: Document) -> tuple[ClusterConfig | None, list[Mistake]]:
-    """The file as the model of its kind has it; None if it does not fit, and what is wrong with it."""
+    """Return a file as the model of its kind, None if it is invalid, and its mistakes."""
     kind = document.value("kind")
     if not isinstance(kind, str):
         return None, document.fit(ClusterFile)[1]
@@ -324,31 +324,31 @@ def _of_its_kind(document: Document) -> tuple[ClusterConfig | None, list[Mistake
 
 
 def load_clusters() -> tuple[tuple[ClusterConfig, ...], BrokenFiles | None]:
-    """Load every cluster whose file is whole, by name; also return what is wrong with the others."""
+    """Load all valid cluster files, sorted by name; also return what is wrong with the others."""
     return load_each(list_clusters(), load_cluster)
 
 
 def check_runs(runs: Iterable[Run]) -> None:
-    """Raise UserError for the first of the runs that its cluster can never run."""
+    """Raise UserError for the first run that its cluster can never execute."""
     for config, run in _with_clusters(runs):
         config.require_container(run)
         config.check(run)
 
 
 def check_permitted(runs: Iterable[Run]) -> None:
-    """Raise UserError for the first of the runs that asks for what its cluster's file does not permit."""
+    """Raise UserError for the first run with options that its cluster's file does not permit."""
     for config, run in _with_clusters(runs):
         config.check_permitted(run)
 
 
 def check_owner(runs: Iterable[Run], owner: str) -> None:
-    """Raise UserError for the first of the runs that a DAG of this owner may not start on its cluster."""
+    """Raise UserError for the first run that a DAG of this owner may not start on its cluster."""
     for config, run in _with_clusters(runs):
         config.check_owner(run, owner)
 
 
 def _with_clusters(runs: Iterable[Run]) -> Iterator[tuple[ClusterConfig, Run]]:
-    """Each run with its cluster, whose file is read once."""
+    """Yield each run with its cluster; each cluster's file is read once."""
     configs: dict[str, ClusterConfig] = {}
     for run in runs:
         if run.cluster not in configs:
@@ -357,7 +357,7 @@ def _with_clusters(runs: Iterable[Run]) -> Iterator[tuple[ClusterConfig, Run]]:
 
 
 def open_cluster(config: ClusterConfig, connections: Connections = no_connections) -> Cluster:
-    """Return the cluster, ready for `async with`; nothing is connected before.
+    """Return the cluster, to be used with `async with`; it connects on entry or later.
 
     `connections` gives its login.
     """

@@ -1,4 +1,4 @@
-"""What a backend needs to log in to a cluster. Its keeper (Airflow, a test) is passed in."""
+"""The login data of a cluster; where it is kept (Airflow, a test) is up to the caller."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,7 +15,7 @@ _ADDRESS = re.compile(
 
 @dataclass(frozen=True)
 class Connection:
-    """A login, in the fields that Airflow's connections have. What is secret does not show in its repr."""
+    """Login data with the fields of Airflow's connections. Secrets are not shown in its repr."""
 
     name: str
     kind: str
@@ -33,7 +33,7 @@ Connections = Callable[[str], Awaitable[Connection]]
 
 
 async def no_connections(name: str) -> Connection:
-    """Refuse any login: for those who open only clusters that need none."""
+    """Refuse every login: for callers that open only clusters that need none."""
     raise UserError(f"the connection '{name}' is kept by Airflow: let a DAG do this.")
 
 

@@ -1,4 +1,4 @@
-"""How a command is started inside a recipe's image: srun's options, and what stands before the command.
+"""How to start a command in a recipe's image: srun's options and the command's prefix.
 
 Folders appear inside at the paths that they have outside. A job writes into its own folder; what it shares
 with others is read-only.
@@ -43,26 +43,26 @@ _FOR_READING = ":ro"
 
 
 class Mount(NamedTuple):
-    """A folder that a container sees."""
+    """A host folder mounted in a container."""
 
     folder: str
     writable: bool
 
     @property
     def argument(self) -> str:
-        """As pyxis and apptainer take it."""
+        """The mount in the notation of pyxis and apptainer."""
         return f"{self.folder}:{self.folder}" + ("" if self.writable else _FOR_READING)
 
 
 class LaunchCommand(NamedTuple):
-    """A command in its container."""
+    """A command to start in a container, with srun's options."""
 
     srun_options: tuple[str, ...]
     command: tuple[str, ...]
 
 
 class ImageForm(StrEnum):
-    """In what form a cluster has a recipe's image."""
+    """The form in which a cluster stores a recipe's image."""
 
     SQUASHFS = "squashfs"
     """A file, as enroot imports it."""
@@ -75,7 +75,7 @@ class ImageForm(StrEnum):
 
 
 class Inside(NamedTuple):
-    """What a container gets besides its command."""
+    """The settings of a container besides its command."""
 
     image: str
     """Path on the cluster."""
@@ -92,7 +92,7 @@ class Inside(NamedTuple):
 
 @dataclass(frozen=True)
 class Launcher:
-    """A program that starts a job's ranks in an image: what `container` in a cluster's file names."""
+    """A program that starts a job's ranks in an image: the field `container` of a cluster's file."""
 
     image: ImageForm
     launch: Callable[[Sequence[str], Inside], LaunchCommand] | None = None
@@ -108,7 +108,7 @@ class Launcher:
 
 
 def in_container(kind: str, command: Sequence[str], inside: Inside) -> LaunchCommand:
-    """Return how `command` is started in a container of a kind of `plug_points.CONTAINERS`.
+    """Return how to start `command` in a container of a kind named in `plug_points.CONTAINERS`.
 
     Raises UserError for another kind, or a folder that cannot be mounted.
     """
@@ -176,7 +176,7 @@ KUBERNETES = Launcher(ImageForm.NAME)
 
 
 def mounts(work_dir: str, of_site: Sequence[str], to_read: Sequence[str | None] = ()) -> tuple[Mount, ...]:
-    """Return what the containers of a cluster's trainings see besides the job's folder, outer folders first.
+    """Return the mounts of a cluster's training containers besides the job's folder, outer folders first.
 
     Args:
         work_dir: the cluster's, with the staged trainer, images and the folders of all jobs: to be read.
@@ -202,14 +202,14 @@ def mounts(work_dir: str, of_site: Sequence[str], to_read: Sequence[str | None] 
 
 
 def mount_points(mounted: Iterable[Mount]) -> tuple[str, ...]:
-    """Return the paths that an unpacked image must have so that bwrap can mount there."""
+    """Return the paths that an unpacked image must contain so that bwrap can mount there."""
     mounted = tuple(mounted)
     _check_mountable(mounted)
     return ("/dev", "/proc", "/sys", _TEMPORARY, *_HOST_FILES, *(mount.folder for mount in mounted))
 
 
 def _check_mountable(mounted: Iterable[Mount]) -> None:
-    """Raise UserError for a folder that the programs would read as something else."""
+    """Raise UserError for a folder name that a container program would misread."""
     for folder, _ in mounted:
         if not _PATH.fullmatch(folder):
             raise UserError(

@@ -1,4 +1,4 @@
-"""The cache of the Hugging Face hub on a cluster, which ranks of recipes by name read.
+"""The Hugging Face hub cache on a cluster, which recipes by name read.
 
 Jobs run offline: hundreds of ranks that ask the hub at once hit its rate limits, and many clusters cannot
 reach it. steptime never handles a token.
@@ -18,7 +18,7 @@ _PATTERNS = ("*.json", "*.txt", "*.model", "*.py")
 
 
 def hub_cache(run: Run, environment: Mapping[str, str], root: str) -> str | None:
-    """Return the folder of the cache that the ranks of a run read.
+    """Return the hub cache folder that the ranks of a run read.
 
     Args:
         run: what to train.
@@ -46,14 +46,14 @@ def hub_cache(run: Run, environment: Mapping[str, str], root: str) -> str | None
 
 
 def hub_environment(cache: str | None) -> dict[str, str]:
-    """Return the variables of a job that reads the cache, and asks the hub for nothing."""
+    """Return the variables of a job that reads the cache and never contacts the hub."""
     if cache is None:
         return {}
     return {"HF_HUB_CACHE": cache, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 def fetch_command(repository: str, cache: str) -> str:
-    """Return the command that fetches a repository without its weights, for people to run."""
+    """Return the command by which a person fetches a repository without its weights."""
     wanted, folder = json.dumps(_PATTERNS), json.dumps(cache)
     arguments = f"{json.dumps(repository)}, allow_patterns={wanted}, cache_dir={folder}"
     code = f"import huggingface_hub as hub; hub.snapshot_download({arguments})"

@@ -1,4 +1,4 @@
-"""From a planned run to a job: unique name, folder as in the recipe documents, script and files.
+"""Make a job from a planned run: unique name, folder as in the recipe documents, script and files.
 
 In a script's template every value is quoted for the shell as it is inserted, whatever the template's author
 does: values of users are data and are never read by a shell. The lines of a cluster's file (`setup`) are the
@@ -40,13 +40,13 @@ _NETWORK_LINES = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
 
 class Bash(str):
-    """Text that a script has unquoted: lines of a cluster's file, and never anything of a run."""
+    """Text that a script contains unquoted: lines of a cluster's file, never values of a run."""
 
     __slots__ = ()
 
 
 def _template_of_kind(name: str) -> str | None:
-    """The text of `<kind>/job.sh.j2`, which lies beside the module of a kind from elsewhere."""
+    """Return the text of `<kind>/job.sh.j2`, which lies beside the module of a cluster kind."""
     kind, _, file = name.rpartition("/")
     module = CLUSTER_KINDS.load(kind) if kind in CLUSTER_KINDS.names() else None
     return None if module is None else Path(module.__file__).with_name(file).read_text(encoding="utf-8")
@@ -144,7 +144,7 @@ def job_spec(
 def staging_job_spec(
     name: str, argv: Sequence[str], config: ClusterConfig, *, options: Sequence[str], time_limit_s: int
 ) -> JobSpec:
-    """Make the job that runs one command of the staging, `argv`, on one node of the cluster."""
+    """Make the job that runs one staging command, `argv`, on one node of the cluster."""
     directory = PurePosixPath(config.root, "staging", "jobs", name)
     return JobSpec(
         name=name,
@@ -157,7 +157,7 @@ def staging_job_spec(
 
 
 def saved_checkpoint_dir(job: Job) -> str:
-    """Return the folder in which a checkpoint-save job leaves its checkpoint, as in the recipe documents."""
+    """Return the folder where a checkpoint-save job saves its checkpoint, as in the recipe documents."""
     return str(PurePosixPath(job.directory) / CHECKPOINTS)
 
 
@@ -190,7 +190,7 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
 
 
 def job_environment(run: Run, staged: Staged, config: ClusterConfig) -> dict[str, str]:
-    """Return the variables that a job script sets.
+    """Return the environment variables that a job script sets.
 
     These are defaults, the workload's, the hub's cache, the cluster's, the run's and its own. On a cluster
     with a fabric, NCCL is asked for its network unless any of these sets NCCL_DEBUG.
@@ -222,12 +222,12 @@ def job_environment(run: Run, staged: Staged, config: ClusterConfig) -> dict[str
 
 
 def trace_environment(run: Run) -> dict[str, str]:
-    """Return the variables of a run that logs its collective calls; none for any other run."""
+    """Return the variables that log collective calls, if the run asks for that."""
     return dict(_TRACES[run.recipe.gpu_type == "cpu"]) if run.mode is Mode.NCCL_TRACE else {}
 
 
 def brought_files(run: Run) -> dict[str, str]:
-    """Return the texts that the run's recipe brings, by the path that its variables have.
+    """Return the texts of the recipe's files, by the path that the recipe's variables give.
 
     They lie in the job's folder, and the variables have that path instead.
     """
@@ -238,7 +238,7 @@ def brought_files(run: Run) -> dict[str, str]:
 
 
 def bridge_checkout(run: Run, root: str) -> PurePosixPath | None:
-    """Return the folder of Megatron-Bridge on a cluster whose scripts a run is started by; None for none.
+    """Return the Megatron-Bridge checkout on a cluster whose scripts start a run; None if not needed.
 
     Args:
         run: what to train.
@@ -249,7 +249,7 @@ def bridge_checkout(run: Run, root: str) -> PurePosixPath | None:
 
 
 def program_of(run: Run, root: str) -> tuple[str, ...]:
-    """Return the arguments of Python, or of torch's launcher, for a rank of the run. Raises UserError."""
+    """Return the arguments of Python, or of torch's launcher, for one rank. Raises UserError."""
     if run.recipe.launcher is not None:
         return ("-m", "trainer.command", *run.recipe.command(run.max_steps))
     if not isinstance(run.recipe.model, NamedRecipe):
@@ -259,7 +259,7 @@ def program_of(run: Run, root: str) -> tuple[str, ...]:
 
 
 def on_one_machine(run: Run, root: str) -> tuple[str, ...]:
-    """Return the arguments of Python that start all ranks of the run on one machine. Raises UserError.
+    """Return the arguments of Python that start all ranks on one machine. Raises UserError.
 
     The trainer forks its own ranks on the CPU; torchrun starts all others.
     """
@@ -271,7 +271,7 @@ def on_one_machine(run: Run, root: str) -> tuple[str, ...]:
 
 
 def modules_path(run: Run, staged: Staged, root: str) -> str:
-    """Return where ranks find modules besides their environment: the trainer, and what the script has."""
+    """Return the PYTHONPATH of the ranks: the trainer, and what the script has."""
     if not isinstance(run.recipe.model, NamedRecipe):
         return staged.trainer_path
     return f"{staged.trainer_path}:{program_of(run, root)[0].rpartition('/')[0]}"

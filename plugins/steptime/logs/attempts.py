@@ -1,4 +1,4 @@
-"""Which printed steps are new, which are printed again, and where a restart trained them again."""
+"""Tell new steps from repeated lines, and find where a restart trained steps again."""
 
 import math
 from collections import defaultdict
@@ -13,7 +13,7 @@ _UNLABELLED_RANKS_APART = 2
 
 
 class Rank:
-    """What one writer printed in this attempt."""
+    """What one writer of the log has printed in this attempt."""
 
     def __init__(self) -> None:
         self.steps: set[int] = set()
@@ -21,7 +21,7 @@ class Rank:
 
 
 class Attempts:
-    """The steps of a run, each once: the first line of an attempt counts, and the last attempt."""
+    """The steps of a run, each once: within an attempt its first line counts, and the last attempt wins."""
 
     def __init__(self) -> None:
         self.steps: dict[int, Step] = {}
@@ -44,7 +44,7 @@ class Attempts:
         self.ranks.clear()
 
     def forget_old(self, most: int = 20_000, kept_steps: int = 1000) -> None:
-        """Forget all but the newest steps, and the ranks, if more than `most` of either are kept.
+        """Keep only the newest steps, and no ranks, once more than `most` steps are stored.
 
         For a reader that keeps pace with a log and must not grow with it.
         """
@@ -60,7 +60,7 @@ class Attempts:
         self.ranks.clear()
 
     def add(self, event: StepsPrinted) -> list[Step | Problem]:
-        """Take in printed steps. Only new ones are read and yielded, each after its restart."""
+        """Add printed steps; yield the new ones, each after the restart that it follows."""
         news: list[Step | Problem] = []
         new: list[int] = []
         counts_repeats = not event.log_format.redraws
@@ -100,7 +100,7 @@ class Attempts:
         return news
 
     def _is_repeat(self, number: int, label: bytes | None, text: bytes, before: bytes) -> bool:
-        """Whether a writer that printed a step before only prints it again, or lags behind."""
+        """Return whether a known writer repeats a step or lags behind, so that this is no restart."""
         if plain(text) == plain(before):
             return True
         highest = self.ranks[label].highest

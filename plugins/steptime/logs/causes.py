@@ -1,4 +1,4 @@
-"""Why runs end: what the libraries below a training print when it fails, as `causes.yaml` lists it."""
+"""Causes of failure: the error messages of training libraries, as listed in `causes.yaml`."""
 
 import re
 import signal
@@ -27,7 +27,7 @@ _HINTS = {
 
 
 class Cause(Frozen):
-    """A cause of failure: the words that mark its lines, and the forms these take."""
+    """A cause of failure: the words that mark its lines, and the patterns of these lines."""
 
     kind: str
     words: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Cause(Frozen):
     """Kinds that only follow from this one, and are not reported beside it."""
 
     def find(self, line: bytes, at: int) -> Problem | None:
-        """Return the problem of the line that has a word at `at`, or None if it has that only by chance."""
+        """Return the problem in a line with a marker word at `at`; None if the line fits no pattern."""
         text = line[max(0, at - _REACH_BEFORE) : at + _REACH_BEHIND]
         for place, (form, sentence) in enumerate(self.forms.items()):
             if match := re.search(form.encode(), text):
@@ -56,7 +56,7 @@ class Cause(Frozen):
         return None
 
     def problem(self, message: str, place: int, nodes: str = "") -> Problem:
-        """Return a problem of this kind; `place` is that of its form among the forms."""
+        """Return a problem of this kind; `place` is the index of the matching pattern."""
         rank = 100 * _PLACES[self.kind] + place
         return Problem(kind=self.kind, message=message, fatal=self.spoils, nodes=nodes, rank=rank)
 
@@ -92,19 +92,19 @@ _FOLLOWS = re.compile(
 
 
 def hidden_by(kinds: Iterable[str]) -> set[str]:
-    """Return the kinds of problems that only follow from these."""
+    """Return the kinds of problems that are only consequences of these."""
     present = set(kinds)
     return {kind for cause in _CAUSES if cause.kind in present for kind in cause.hides}
 
 
 def advice(kind: str, gpu_type: str | None) -> str:
-    """Return what may help against a problem on GPUs of a type, in brackets; empty if nothing is known."""
+    """Return advice in brackets about a problem on a type of GPU; empty if there is none."""
     text = _CAUSES[_PLACES[kind]].advice.get(gpu_type or "") if kind in _PLACES else None
     return f" ({text})" if text else ""
 
 
 class _Trace:
-    """What one writer has printed of a traceback, or of several that are chained."""
+    """What one writer has printed of a traceback, or of several chained ones."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -118,7 +118,7 @@ class _Trace:
 
 
 class Failures:
-    """Reads the signs of a failure in the lines of a log.
+    """Finds signs of failure in the lines of a log.
 
     Of chained exceptions the last is reported, once it is known to be the last.
     """
@@ -136,7 +136,7 @@ class Failures:
 
     @property
     def awaits(self) -> bool:
-        """Whether a line that has no words of its own is to be given to `follow_up`."""
+        """Whether the next line belongs to a sign of failure and must be passed to `follow_up`."""
         return self._awaited_lines > 0
 
     def read(self, line: bytes) -> list[Problem]:
@@ -176,7 +176,7 @@ class Failures:
             trace.last = _traceback(quote(exception["name"] + text), place)
 
     def follow_up(self, line: bytes) -> list[Problem]:
-        """Return what a line behind `Last error:` says."""
+        """Return the problem in a line that follows `Last error:`."""
         label = label_of(line)
         text = line.strip() if label is None else line.partition(b": ")[2].strip()
         self._awaited_lines -= 1
@@ -186,11 +186,11 @@ class Failures:
         return [_LAST_ERROR_CAUSE.problem(f"NCCL: {quote(text)}", 0)]
 
     def flush(self) -> list[Problem]:
-        """Return the exceptions that were the last of their writers."""
+        """Return the last exception of each writer."""
         return [problem for label in [*self._traces] for problem in self._flush(label)]
 
     def finish(self) -> list[Problem]:
-        """Return what is left, also a traceback whose exception never came, or is called unlike one."""
+        """Return what is left, including tracebacks whose exception never came or has an unusual name."""
         problems = []
         for label in [*self._traces]:
             if self._traces[label].is_open:
@@ -211,7 +211,7 @@ def _traceback(what: str, place: int) -> Problem:
 
 
 def _exit_code(code: int) -> str:
-    """An exit code with the signal that it stands for: negative in Python, 128 and more in a shell."""
+    """Describe an exit code and its signal: negative in Python, above 128 in a shell."""
     with suppress(ValueError):
         ended_by = signal.Signals(-code if code < 0 else code - 128)
         return f"{code} ({ended_by.name}{_HINTS.get(ended_by, '')})"
@@ -219,6 +219,6 @@ def _exit_code(code: int) -> str:
 
 
 def quote(text: bytes) -> str:
-    """Text of a log for people: valid, printable, and not endless."""
+    """Prepare text of a log for people: valid, printable, and of limited length."""
     decoded = text[:_LONGEST_QUOTE].decode(errors="replace").strip()
     return "".join(character if character.isprintable() else " " for character in decoded)

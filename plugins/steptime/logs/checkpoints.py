@@ -43,7 +43,7 @@ _DATE_REACH = 500
 
 
 class CheckpointLine(NamedTuple):
-    """What one line has about one checkpoint."""
+    """What one line says about one checkpoint."""
 
     form: _Form
     text: bytes
@@ -52,14 +52,14 @@ class CheckpointLine(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint, and whether it was left in the middle."""
+    """A checkpoint, and whether it was left unfinished."""
 
     timing: CheckpointTiming
     unfinished: bool
 
 
 def read_checkpoints(line: bytes) -> list[CheckpointLine]:
-    """Read what a line has about checkpoints."""
+    """Parse what a line says about checkpoints."""
     found = []
     for pattern, form in _PATTERNS:
         for match in pattern.finditer(line):
@@ -73,7 +73,7 @@ def read_checkpoints(line: bytes) -> list[CheckpointLine]:
 
 
 def checkpoints_of(lines: Sequence[CheckpointLine], record: object = None) -> list[Checkpoint]:
-    """Return the checkpoints of one attempt, in order of their beginning, asynchronous saves included.
+    """Assemble the checkpoints of one attempt, in order of their start, asynchronous saves included.
 
     If every rank prints a line the lowest rank's counts, and what is printed twice counts once. The trainer's
     own `record` has how long asynchronous saves took, if it has one a save.
@@ -134,7 +134,7 @@ def _checkpoint(phases: dict[Phase, CheckpointLine], recorded_s: Iterator[object
 
 
 def _elapsed_s(first: CheckpointLine, last: CheckpointLine, blocked_s: float) -> float | None:
-    """Seconds from one line to the other by their clocks; None if these do not show it."""
+    """Return the seconds between two lines by their timestamps; None if these do not show it."""
     for clock in ("unix", "date"):
         if clock in first.numbers and clock in last.numbers:
             seconds, digits = last.numbers[clock] - first.numbers[clock], 3

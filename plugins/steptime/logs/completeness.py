@@ -26,14 +26,14 @@ _CLOSING = re.compile(
 
 
 class Closing(NamedTuple):
-    """The words with which a framework says that its training is over."""
+    """The closing message with which a framework says that its training is over."""
 
     max_steps: int | None = None
     """The number of steps that it says it has reached."""
 
 
 def read_closing(line: bytes) -> list[Closing]:
-    """Read the closing words of Lightning (NeMo), Megatron and torchtitan."""
+    """Parse the closing messages of Lightning (NeMo), Megatron and torchtitan."""
     return [
         Closing(None if match["max_steps"] is None else int(match["max_steps"]))
         for match in _CLOSING.finditer(line)
@@ -41,7 +41,7 @@ def read_closing(line: bytes) -> list[Closing]:
 
 
 class End(NamedTuple):
-    """What a log shows about the end of its training."""
+    """What a log shows about how its training ended."""
 
     last_step: int | None
     """The last step that it should have: of the plan, or else as its step lines print it."""
@@ -52,7 +52,7 @@ class End(NamedTuple):
     """How many iterations its last line says are done, and of how many, if these are no global steps."""
 
     def is_complete(self, numbers: Sequence[int]) -> bool:
-        """Return whether training ended as it should after these steps."""
+        """Return whether the training with these steps ran to its planned end."""
         if numbers and self.last_step is not None and numbers[-1] >= self.last_step:
             return True
         if not numbers or self.closing is None:
@@ -66,12 +66,12 @@ class End(NamedTuple):
         return self.last_step - numbers[-1] < numbers[-1] - before
 
     def is_known(self) -> bool:
-        """Return whether the log shows if training ended."""
+        """Return whether the log shows how the training ended."""
         return self.last_step is not None or self.closing is not None
 
 
 def named_steps(steps: Iterable[int]) -> str:
-    """Sorted global steps with their gaps folded, for a sentence.
+    """Format sorted global steps for a sentence, with consecutive ones as ranges.
 
     >>> named_steps([3, 7, 8, 9])
     'global steps 3, 7 to 9'
@@ -92,7 +92,7 @@ def _named_spans(spans: Sequence[range]) -> str:
 
 
 def ended_early(numbers: Sequence[int], end: End) -> Iterator[Problem]:
-    """Report that training ended before its last step, or that the log does not show whether it did."""
+    """Report a training that ended before its last step, or whose end the log does not show."""
     if end.is_complete(numbers):
         return
     if not end.is_known():
@@ -125,7 +125,7 @@ def without_steps(bytes_read: int, closing: Closing | None) -> Problem:
 
 
 def missing(numbers: Sequence[int], *, begin: int | None, first: int, last: int | None) -> Iterator[Problem]:
-    """Report steps that are missing before others, or are not of the plan from `first` to `last`.
+    """Report gaps in the steps, and steps outside the planned range `first` to `last`.
 
     `begin` is the step with which the log should begin, if that is known. A log with a line every tenth step
     has no gaps; its interval is named instead.
@@ -149,7 +149,7 @@ def missing(numbers: Sequence[int], *, begin: int | None, first: int, last: int 
 
 
 def restarted(after: int, at: int, retrained: Sequence[int], *, from_scratch: bool) -> Problem:
-    """Report that training went back or began anew: what was trained from there before does not count."""
+    """Report that training went back to an earlier step or began again; steps trained twice count once."""
     message = f"training was restarted: after step {after} it went on at step {at}"
     if from_scratch or not retrained:
         message += ", and only the new attempt counts" if from_scratch else ""
@@ -178,7 +178,7 @@ def untimed(steps: Sequence[Step]) -> Iterator[Problem]:
 
 
 def repeated(repeats: Mapping[int, int]) -> Iterator[Problem]:
-    """Report steps that several ranks printed, and how often."""
+    """Report that several ranks printed the same steps, and how often."""
     if repeats:
         steps = tuple(sorted(repeats))
         printed = "are printed up to" if len(steps) > 1 else "is printed"
@@ -188,7 +188,7 @@ def repeated(repeats: Mapping[int, int]) -> Iterator[Problem]:
 
 
 def unfinished_saves(attempts: Sequence[Sequence[Checkpoint]]) -> Iterator[Problem]:
-    """Asynchronous saves that never ended; those of an earlier attempt were given up with it."""
+    """Report asynchronous saves that did not finish; they are fatal only in the last attempt."""
     for attempt in attempts:
         begun = sum(checkpoint.timing.asynchronous for checkpoint in attempt)
         if missing := sum(checkpoint.unfinished for checkpoint in attempt):

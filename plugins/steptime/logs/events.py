@@ -1,4 +1,4 @@
-"""Read a log, whole or growing, as events: steps, checkpoints, records, closing words, signs of failure."""
+"""Read a log, complete or growing, as events: steps, checkpoints, records, closing messages, failures."""
 
 import json
 import re
@@ -49,14 +49,14 @@ OF_THE_LOG = (
 
 
 class Record(NamedTuple):
-    """One of the trainer's own records: JSON behind `steptime.start` and others."""
+    """One of the trainer's own records: JSON after `steptime.start` and similar words."""
 
     name: str
     values: dict[str, Any]
 
 
 def read_records(line: bytes) -> list[Record | Problem]:
-    """Read the records of a line; text glued behind one does not matter, but broken JSON is a problem."""
+    """Parse the trainer's records in a line; text after the JSON is ignored, broken JSON is a problem."""
     found: list[Record | Problem] = []
     for match in _RECORD.finditer(line):
         name, text = match[1].decode(), line[match.end() :].decode(errors="replace")
@@ -69,7 +69,7 @@ def read_records(line: bytes) -> list[Record | Problem]:
 
 
 def trainers_end(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
-    """Report how the training ended by the trainer's records, unless it completed or writes none."""
+    """Report how the training ended by the trainer's records; nothing if it completed or has none."""
     end = records.get("result", {})
     state, error = end.get("state"), end.get("error")
     if "result" not in records:
@@ -89,7 +89,7 @@ _Reader = LogFormat | Callable[..., Iterable[Event]]
 
 
 class MarkedLine(NamedTuple):
-    """A line in which words were found."""
+    """A line that contains marker words."""
 
     text: bytes
     """Without its end (`\\n`, or the `\\r` that progress bars write instead)."""
@@ -102,14 +102,14 @@ class MarkedLine(NamedTuple):
 
 
 class WholeLines:
-    """Cuts bytes that come in pieces of any size into blocks of whole lines; keeps one piece and one line."""
+    """Cuts bytes that arrive in pieces of any size into blocks of complete lines."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
         self.waiting_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Return the lines that end within `data`; the rest waits for its end, unless it is too long."""
+        """Return the lines completed by `data`; the rest is kept until its line ends or becomes too long."""
         end = data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1
         if not end:
             self._rest.append(data)
@@ -121,7 +121,7 @@ class WholeLines:
         return block
 
     def finish(self) -> bytes:
-        """Return the last line, which has no end."""
+        """Return the last line if it has no line end."""
         block = b"".join(self._rest)
         self._rest.clear()
         self.waiting_bytes = 0
@@ -129,7 +129,7 @@ class WholeLines:
 
 
 class LineSearch:
-    """Finds the lines that contain any of `words`, at the speed of memory: nothing else of a log is decoded.
+    """Finds lines that contain any of `words`, at memory speed, without decoding the rest of the log.
 
     A stream is read and no memory map: a file that shrinks under a map ends the process with SIGBUS.
     """
@@ -160,7 +160,7 @@ class LineSearch:
 
 @cache
 def _readers() -> list[tuple[Iterable[bytes], _Reader]]:
-    """The readers of lines with certain words, in the order in which they read a line."""
+    """Return the line readers with their marker words, in the order in which they read a line."""
     formats = [LOG_FORMATS.load(name) for name in LOG_FORMATS.names()]
     return [
         *((log_format.words, log_format) for log_format in formats),
@@ -176,26 +176,26 @@ def _readers() -> list[tuple[Iterable[bytes], _Reader]]:
 
 @cache
 def line_search() -> LineSearch:
-    """Searches for the words of all readers, at most 64: the vectorized search takes no more."""
+    """Return a search for the words of all readers: at most 64, the limit of the vectorized search."""
     # In this order those that begin alike share a bucket of the search: twice as fast as in another.
     return LineSearch(sorted({word for words, _ in _readers() for word in words}))
 
 
 @cache
 def _numbers_are_no_words() -> bool:
-    """Whether a line has the same words whatever its numbers are."""
+    """Return whether no marker word contains a digit or ends in a sign."""
     return not any(re.search(rb"[0-9]|[-+]$", word) for word in line_search().words)
 
 
 @lru_cache(maxsize=1024)
 def _readers_of(indexes: tuple[int, ...]) -> list[_Reader]:
-    """Who reads a line in which these of the words were found."""
+    """Return the readers of a line in which these marker words were found."""
     found = {line_search().words[index] for index in indexes}
     return [reader for words, reader in _readers() if not found.isdisjoint(words)]
 
 
 class LogEvents:
-    """Reads one log from its start; fed pieces of any size."""
+    """Parses one log from its start, in pieces of any size."""
 
     def __init__(self) -> None:
         self.lines = WholeLines()
@@ -209,11 +209,11 @@ class LogEvents:
         self.failures = Failures()
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """Return the events of all lines that end in `data`, in their order."""
+        """Return the events of all lines completed by `data`, in order."""
         return self._read(self.lines.feed(data))
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events of the last line if it has no end, and of a traceback without an explanation."""
+        """Yield the events of an unterminated last line, and of a traceback without an exception."""
         yield from self._read(self.lines.finish())
         yield from self._unnumbered_steps()
         yield from self.failures.finish()
@@ -236,7 +236,7 @@ class LogEvents:
                 yield from self._follow_up(block, line.end + 1)
 
     def _follow_up(self, block: bytes, begin: int) -> Iterator[Problem]:
-        """Read the lines from `begin` on as long as a sign of failure is still to be explained by them."""
+        """Read the lines from `begin` on while a sign of failure needs them."""
         while self.failures.awaits and begin < len(block):
             end = block.find(b"\n", begin)
             end = len(block) if end < 0 else end
@@ -244,7 +244,7 @@ class LogEvents:
             begin = end + 1
 
     def _dense(self, block: bytes) -> Iterator[Event]:
-        """Reads a block by the shapes of its lines, and what has none with care."""
+        """Parse a block of lines by known line shapes, and the others one by one."""
         begin = others = 0
         while begin < len(block):
             run, lines, ahead = None, list[re.Match[bytes]](), dict[int, Values]()
@@ -287,7 +287,7 @@ class LogEvents:
             self._unnumbered.append((log_format, values))
 
     def _unnumbered_steps(self) -> Iterator[Event]:
-        """The steps of a log in which no step has a number."""
+        """Return the steps of a log whose steps have no numbers."""
         unnumbered, self._unnumbered = self._unnumbered or (), None
         for number, (log_format, values) in enumerate(unnumbered):
             step, not_finite = log_format.step(number, values)

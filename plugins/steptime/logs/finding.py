@@ -23,7 +23,7 @@ class RunLogs(NamedTuple):
 
 
 def find_logs(path: str | Path) -> list[Path]:
-    """Return the log at `path`, or all below the folder `path`, sorted.
+    """Return the log at `path`, or all logs below the folder `path`, sorted.
 
     They are named `log-*.out` by Slurm and `log_*.out` by Run:ai. Without any such the folder's `*.out` are
     taken, and without those the `*.log` and `*.txt` that have a training step. Raises UserError if there is
@@ -48,7 +48,7 @@ def find_logs(path: str | Path) -> list[Path]:
 
 
 def _below(folder: Path, *patterns: str) -> list[Path]:
-    """The files below a folder with these names, also packed."""
+    """Return the files below a folder with these names, compressed ones included."""
     names = [pattern + packed for pattern in patterns for packed in ("", ".gz", ".zst")]
     return sorted({log for name in names for log in folder.rglob(name) if log.is_file()})
 
@@ -79,7 +79,7 @@ def _of_nodes(logs: tuple[Path, ...]) -> RunLogs:
 
 
 def _are_of_nodes(logs: Sequence[Path]) -> bool:
-    """Whether logs were written side by side: by other ranks, at the same time, or after a whole training."""
+    """Return whether different nodes wrote logs: other ranks, overlapping times, or a complete first log."""
     for earlier, later in pairwise(logs):
         before, after = glance(earlier), glance(later)
         if before.ranks and after.ranks and before.ranks.isdisjoint(after.ranks):

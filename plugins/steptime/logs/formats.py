@@ -1,4 +1,4 @@
-"""How training frameworks print a step: one `LogFormat` each, named in `plug_points.LOG_FORMATS`."""
+"""The formats in which training frameworks print steps, listed in `plug_points.LOG_FORMATS`."""
 
 import math
 import re
@@ -37,7 +37,7 @@ NotFinite = dict[str, float]
 
 @dataclass(frozen=True, eq=False)
 class LogFormat:
-    """A framework's step lines, each read for itself."""
+    """The step lines of one framework; each line is parsed on its own."""
 
     name: str
     words: tuple[bytes, ...]
@@ -71,7 +71,7 @@ class LogFormat:
             yield text, self.values(text) | groups
 
     def values(self, text: bytes) -> Values:
-        """Return what follows each name in `name: 1 | name: 2` or `name=1, name=2`, the first if repeated."""
+        """Parse the fields of `name: 1 | name: 2` or `name=1, name=2`; the first of a name counts."""
         values = {}
         for pair in reversed(text.split(self.separator)):
             name, _, value = pair.partition(self.assignment)
@@ -85,14 +85,14 @@ class LogFormat:
         return values
 
     def number(self, values: Values) -> int | None:
-        """Return the global step, or None if the values are of the step that follows."""
+        """Return the global step; None if the values belong to the step that follows."""
         for name in self.counters:
             if (count := whole(values.get(name))) is not None:
                 return count - self.first
         return None
 
     def last_step(self, number: int, values: Values) -> int | None:
-        """Return the step at which the training ends, by how many iterations the line says are left.
+        """Return the last step of the training, derived from the iterations that the line says are left.
 
         They are counted from where this epoch or this job began, which the global step may not be.
         """
@@ -101,11 +101,11 @@ class LogFormat:
         return number + int(values["iterations"]) - int(values["iteration"])
 
     def done(self, values: Values) -> int | None:
-        """Return how many iterations the line says are done."""
+        """Return how many iterations the line counts as done."""
         return int(values["iteration"]) - self.first + 1 if "iterations" in values else None
 
     def step(self, number: int, values: Values) -> tuple[Step, NotFinite]:
-        """Return a step in numbers, and which of its values are none."""
+        """Return a step's numbers, and which of its values are not finite."""
         if whole(values.get("nan_iterations")):
             values = values | {"loss": b"nan"}  # Megatron leaves a loss that is no number out of its line
         (step,) = steps([number], {name: [value] for name, value in values.items()})
@@ -114,7 +114,7 @@ class LogFormat:
 
 
 def real(text: bytes | None) -> float | None:
-    """Parse the number that `text` begins with, NaN and infinity included; None if there is none."""
+    """Parse the number at the start of `text`, including NaN and infinity; None if there is none."""
     try:
         return float(text or b"")
     except ValueError:
@@ -123,7 +123,7 @@ def real(text: bytes | None) -> float | None:
 
 
 def whole(text: bytes | None) -> int | None:
-    """Parse a printed whole number, also `99.00` or `2e+3`; None for NaN and for what no counter reaches."""
+    """Parse a printed integer, also `99.00` or `2e+3`; None for NaN and for impossibly large numbers."""
     if text is not None and text.isdigit() and len(text) < _TOO_LONG:
         return int(text)
     number = real(text)
@@ -131,7 +131,7 @@ def whole(text: bytes | None) -> int | None:
 
 
 def milliseconds(text: bytes | None) -> float | None:
-    """Convert to seconds in exactly the printed digits: 20289.1 ms are 20.2891 s; a division would differ."""
+    """Convert milliseconds to seconds in exactly the printed digits: 20289.1 ms are 20.2891 s."""
     try:
         return None if text is None else float(text.strip() + b"e-3")
     except ValueError:
@@ -140,12 +140,12 @@ def milliseconds(text: bytes | None) -> float | None:
 
 
 def grouped(text: bytes | None) -> float | None:
-    """Parse a number whose thousands may be separated by commas: `7,282` is 7282."""
+    """Parse a number with optional thousands separators: `7,282` is 7282."""
     return None if text is None else real(text.replace(b",", b""))
 
 
 def gibibytes(text: bytes | None) -> int | None:
-    """Bytes of a printed number of GiB; None for NaN and for what no memory has."""
+    """Convert a printed number of GiB to bytes; None for NaN and for impossible sizes."""
     number = real(text)
     return round(number * 2**30) if number is not None and abs(number) * 2**30 <= _LARGEST_COUNT else None
 
@@ -166,7 +166,7 @@ READERS: dict[str, tuple[str, Callable[[bytes | None], Any]]] = {
 
 
 def steps(numbers: Iterable[int], columns: Mapping[str, Sequence[bytes | None]]) -> list[Step]:
-    """Convert printed steps, one quantity after the other, which is fast."""
+    """Convert printed steps column by column, which is fast."""
     of_fields: dict[str, Iterable[Any]] = {}
     for quantity, (field, read) in READERS.items():
         if quantity in columns:
@@ -275,7 +275,7 @@ _TORCHTITAN_FIELD = re.compile(
 
 class _TorchTitan(LogFormat):
     def values(self, text: bytes) -> Values:
-        """Return the fields, with only blanks between them; the first of a name counts."""
+        """Parse the blank-separated fields; the first of a repeated name counts."""
         return {
             self.fields[name or rate or b"memory"]: value or size or memory
             for name, value, rate, size, memory in reversed(_TORCHTITAN_FIELD.findall(text))
@@ -310,7 +310,7 @@ _WAY = re.compile(rb"(?:pp|dp_replicate|dp_shard|cp|tp)=(\d{1,9})")
 
 
 class Setup(NamedTuple):
-    """What torchtitan prints about a run before its first step; None if this line does not have it."""
+    """What torchtitan prints about a run before its first step; None for a value that the line lacks."""
 
     last_step: int | None = None
     """The last global step."""
@@ -320,7 +320,7 @@ class Setup(NamedTuple):
 
 
 def read_setup(line: bytes) -> list[Setup]:
-    """Read the line of torchtitan's trainer about its steps and tokens, or about its device mesh."""
+    """Parse torchtitan's line about its steps and tokens, or about its device mesh."""
     if mesh := _MESH.search(line):
         sizes = _WAY.findall(mesh["ways"]) if mesh["ways"] else re.findall(rb"\d{1,9}", mesh["sizes"])
         return [Setup(gpus=math.prod(map(int, sizes)) or None)]
@@ -354,7 +354,7 @@ class _Tqdm(LogFormat):
 
 
 def _rounding(printed: bytes) -> float:
-    """How far the true number may be from what was printed: 500 for `2e+3`, nothing for `99.00`."""
+    """Return the largest rounding error of a printed number: 500 for `2e+3`, 0 for `99.00`."""
     match = _ROUNDED.fullmatch(printed)
     return 0.0 if match is None else 0.5 * 10.0 ** (int(match[2]) - len(match[1] or b""))
 

@@ -1,4 +1,4 @@
-"""The product of `logs`: what one training log has, and nothing else."""
+"""The content of one training log: the result of the package `logs`."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ _MOST_NAMED = 6
 
 @dataclass(slots=True)
 class Step:
-    """One training step as logged; None if the format has no such value.
+    """One training step as logged; None for values that the format lacks.
 
     Not a pydantic model: there may be a million of them, and making one takes a tenth of the time.
     """
@@ -39,7 +39,7 @@ STEP = TypeAdapter(Step)
 
 
 class CheckpointTiming(Frozen):
-    """One checkpoint that was saved or loaded, as far as the log has it."""
+    """One saved or loaded checkpoint, as far as the log describes it."""
 
     kind: str
     """`save` or `load`."""
@@ -59,7 +59,7 @@ class CheckpointTiming(Frozen):
 
 
 class Network(Frozen):
-    """What NCCL chose to connect the ranks by, as its lines in the log say."""
+    """The network that NCCL chose to connect the ranks, as its log lines say."""
 
     names: tuple[str, ...]
     """`IB`, `Socket`, `Libfabric (efa)`, or what a plugin calls itself; several if nodes differ."""
@@ -76,14 +76,14 @@ class Network(Frozen):
 
     @property
     def named_socket_nodes(self) -> str:
-        """The first of them by name, and how many more there are."""
+        """The first nodes that use sockets, by name, and the number of others."""
         more = len(self.socket_nodes) - _MOST_NAMED
         named = ", ".join(self.socket_nodes[:_MOST_NAMED])
         return f"{named} and {more} more" if more > 0 else named
 
     @property
     def summary(self) -> str:
-        """As in `IB, 8 rails, NVLS`, and `IB and Socket (sockets on gb-017), 8 rails`."""
+        """A summary such as `IB, 8 rails, NVLS` or `IB and Socket (sockets on gb-017), 8 rails`."""
         names = " and ".join(self.names)
         if 0 < len(self.socket_nodes) < self.nodes:
             names += f" (sockets on {self.named_socket_nodes})"
@@ -95,7 +95,7 @@ class Network(Frozen):
 
 
 class Problem(Frozen):
-    """Something in the log a person should know: a failure's cause, a doubled step, a gap."""
+    """A problem in the log that a person should know: a cause of failure, a repeated step, a gap."""
 
     kind: str
     """Short name: `cuda_out_of_memory`, `nccl_timeout`, `nan_loss`, `short`, `missing_steps`, …
@@ -116,7 +116,7 @@ class Problem(Frozen):
 
 
 class TrainingLog(Frozen):
-    """Everything read from the log (or logs, if a job was requeued) of one run."""
+    """Everything read from the log of one run, or from its logs if the job was requeued."""
 
     path: str
     format: str

@@ -1,4 +1,4 @@
-"""What NCCL chose to connect the ranks by, as it prints with `NCCL_DEBUG=INFO`.
+"""Parse the network that NCCL chose, as printed with `NCCL_DEBUG=INFO`.
 
 The lines are those of NCCL 2.18 to 2.30, and of the plugin for libfabric, aws-ofi-nccl 1.7 to 1.17.
 """
@@ -33,7 +33,7 @@ _SOCKETS = re.compile(r"Socket$|.*\((?:tcp|udp|sockets|net)\b")
 
 
 class NetworkLine(NamedTuple):
-    """What a node says in a line of NCCL's."""
+    """What one NCCL line says about a node's network."""
 
     node: str
     said: dict[str, str]
@@ -41,7 +41,7 @@ class NetworkLine(NamedTuple):
 
 
 def read_network(line: bytes) -> list[NetworkLine]:
-    """Read what NCCL says in a line about the network that it chose."""
+    """Parse what an NCCL line says about the network that it chose."""
     prefix = _PREFIX.search(line)
     if prefix is None:
         return []
@@ -53,7 +53,7 @@ def read_network(line: bytes) -> list[NetworkLine]:
 
 
 class NetworkFacts:
-    """Gathers what the lines of a log say."""
+    """Collects what a log's NCCL lines say."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -63,7 +63,7 @@ class NetworkFacts:
         """The largest of each number."""
 
     def take(self, line: NetworkLine) -> None:
-        """Take in a line."""
+        """Add a line."""
         for name, value in line.said.items():
             if name == "network":
                 self._names[line.node] = value
@@ -73,7 +73,7 @@ class NetworkFacts:
                 self._most[name] = max(int(value), self._most.get(name, 0))
 
     def result(self) -> Network | None:
-        """Return what was chosen; None if no line names a network."""
+        """Return the chosen network; None if no line names one."""
         if not self._names:
             return None
         chosen = {node: self._with_provider(node, name) for node, name in self._names.items()}

@@ -1,4 +1,4 @@
-"""Reading the training log of a run, whole, in one pass and in constant memory."""
+"""Read the training log of a run in one pass and with constant memory."""
 
 import codecs
 import io
@@ -53,7 +53,7 @@ _UNPACKERS: dict[str, Callable[[], Any]] = {
 
 
 class Assembly:
-    """Takes in the logs of one run, and returns what they have."""
+    """Collects the events of a run's logs and makes a `TrainingLog` of them."""
 
     def __init__(self) -> None:
         self._path = ""
@@ -80,7 +80,7 @@ class Assembly:
         """What is wrong with the log itself, by kind."""
 
     def read(self, path: str, pieces: Iterable[bytes]) -> None:
-        """Take in the run's first log, or its next. The pieces of a broken archive end in an EOFError."""
+        """Read the run's first or next log. The pieces of a damaged archive end in an EOFError."""
         if self._path:
             self._attempt_ended()
             self._network = NetworkFacts()
@@ -88,7 +88,7 @@ class Assembly:
         self._read(path, pieces, self._take)
 
     def read_failures(self, path: str, pieces: Iterable[bytes]) -> None:
-        """Take in what failed in the log of another node of the last attempt."""
+        """Read only the failures in a log that another node wrote in the last attempt."""
         self._read(path, pieces, self._take_failure)
 
     def _read(self, path: str, pieces: Iterable[bytes], take: Callable[[Event], None]) -> None:
@@ -109,7 +109,7 @@ class Assembly:
         self._bytes += log_bytes
 
     def result(self, *, max_steps: int | None, first_step: int, gpu_type: str | None = None) -> TrainingLog:
-        """Return the run as its log has it, with what is wrong, fatal problems first."""
+        """Return the content of the run's logs, with its problems, fatal ones first."""
         steps = tuple(self._attempts.steps[number] for number in sorted(self._attempts.steps))
         self._time_by_rate(steps)
         *earlier, last = self._checkpoint_lines
@@ -182,12 +182,12 @@ class Assembly:
                 self._closing = None
 
     def _is_before_closing(self, step: int) -> bool:
-        """Whether a step that is printed behind the closing words was trained before them."""
+        """Return whether a step printed after the closing message was trained before it."""
         reached = self._closing.max_steps if self._closing else None
         return step == self._last_step if reached is None else step < reached
 
     def _time_by_rate(self, steps: Iterable[Step]) -> None:
-        """Fill in step times that follow from tokens per second and the size of a step."""
+        """Fill in step times derived from tokens per second and the tokens of a step."""
         tokens, gpus = self._setup.tokens_per_step, self._setup.gpus
         if tokens and gpus:
             for step in steps:
@@ -195,7 +195,7 @@ class Assembly:
                     step.step_time_s = tokens / gpus / step.tokens_per_s_per_gpu
 
     def _attempt_ended(self) -> None:
-        """Another attempt follows: what failed until now did not end the run."""
+        """Begin the next attempt: failures until now did not end the run."""
         self._attempts.begin()
         # Nodes are checked before the start that they are checked for.
         self._records = {name: self._records[name] for name in self._records if name == NODE_CHECK}
@@ -207,7 +207,7 @@ class Assembly:
         self._failures.append(Counter())
 
     def _mode(self, *, trained: bool) -> Mode | None:
-        """What kind of run the log shows; a restart loads and is none, nor is a timer without a load."""
+        """Return the run's mode by the log; a load after a restart does not count."""
         for mode in (Mode.PROFILE, Mode.NCCL_TRACE):
             if mode in self._shown_modes:
                 return mode
@@ -247,7 +247,7 @@ class Assembly:
         yield from self._remarks.values()
 
     def _expected_first(self, planned: int, checkpoints: _OfAttempts) -> int | None:
-        """The first step that should be there; None after a load whose step is not known."""
+        """Return the first step that the log should have; None after a load whose step is unknown."""
         if planned:
             return planned
         resumed = self._records.get("resumed", {}).get("global_step")
@@ -268,7 +268,7 @@ class Assembly:
 
 
 def _by_kind(attempts: Iterable[Counter[Problem]]) -> Iterator[Problem]:
-    """Yield the failure of each kind that explains most, with how many lines are alike, the best first."""
+    """Yield the most informative failure of each kind, with the number of similar lines, best first."""
     kinds: dict[str, tuple[Problem, int]] = {}
     for failures in attempts:
         for failure, lines in failures.items():
@@ -311,7 +311,7 @@ def read_log(
 
 
 def has_steps(file: Path) -> bool:
-    """Return whether a file has a training step, as far as it can be read."""
+    """Return whether the readable part of a file contains a training step."""
     events = LogEvents()
     try:
         return any(
@@ -322,7 +322,7 @@ def has_steps(file: Path) -> bool:
 
 
 class Glance(NamedTuple):
-    """Who wrote a log, and when."""
+    """Which ranks wrote a log, and when."""
 
     ranks: set[bytes]
     """Labels of ranks before its lines."""
@@ -331,7 +331,7 @@ class Glance(NamedTuple):
 
 
 def glance(file: Path) -> Glance:
-    """Look for ranks and dates at the beginning and at the end of a log. Raises UserError."""
+    """Find ranks and dates at the beginning and the end of a log. Raises UserError."""
     first, last = b"", b""
     with suppress(EOFError):
         for piece in _pieces(file, None):
@@ -356,7 +356,7 @@ def _pieces(file: Path, on_bytes: Callable[[int], None] | None) -> Iterator[byte
 
 
 def _decoder(first: bytes) -> Callable[[bytes], bytes] | None:
-    """How to make UTF-8 of a log that begins with these bytes; None if it is no UTF-16 or UTF-32.
+    """Return a decoder to UTF-8 for a log that begins with these bytes; None unless it is UTF-16 or UTF-32.
 
     Windows' PowerShell writes UTF-16, with a byte order mark or without.
     """
@@ -375,7 +375,7 @@ def _decoder(first: bytes) -> Callable[[bytes], bytes] | None:
 
 
 def unpacked(file: Path) -> Iterator[bytes]:
-    """The bytes of a log, unpacked; of an archive those before a cut or damage, and then an EOFError."""
+    """Yield the decompressed bytes of a log; a damaged archive's readable part, and then an EOFError."""
     new_unpacker = _UNPACKERS.get(file.suffix)
     with io.FileIO(file) as stream:
         if new_unpacker is None:

@@ -1,9 +1,9 @@
-"""Reading a line by what one like it was.
+"""Parse step lines quickly by the shapes of earlier lines.
 
-Most step lines of a log differ from others in their numbers alone. Once a format has read one with care, its
-`Shape` reads further ones by one match of one regular expression. What does not look the same, a NaN or a
-glued line among them, does not match and is read with care. Which number is what is found by trial: the
-format reads the line once more, with another number in each place.
+Most step lines of a log differ from others only in their numbers. Once a format has parsed one field by
+field, its `Shape` parses similar lines by one match of a regular expression. A line that differs otherwise,
+such as one with a NaN or two lines glued together, does not match and is parsed field by field. Which number
+is which value is found by trial: the format parses the line again with another number in each place.
 """
 
 import re
@@ -36,7 +36,7 @@ _GROUPED = rb"(?:[0-9]{1,3}+(?:,[0-9]{3}){1,9}+(?![0-9,])(?:\.[0-9]{1,20}+)?+|" 
 
 
 class StepsPrinted(NamedTuple):
-    """Steps that were printed one after the other in one format; a list has an entry for each."""
+    """Consecutive steps in one format, as columns: each list has an entry per step."""
 
     log_format: LogFormat
     last_step: int | None
@@ -55,12 +55,12 @@ class StepsPrinted(NamedTuple):
 
 
 def plain(line: bytes) -> bytes:
-    """Return the line without codes for a terminal."""
+    """Return the line without terminal control codes."""
     return _TERMINAL_CODE.sub(b"", line) if b"\x1b" in line else line
 
 
 def label_of(line: bytes) -> bytes | None:
-    """Return the writer's name among those of one log (`3` of srun's `3: `), if the line begins with one."""
+    """Return the label of a line's writer (`3` of srun's `3: `); None if the line has none."""
     label = _LABEL.match(line)
     return None if label is None else label[1] or label[2] or label[3]
 
@@ -71,7 +71,7 @@ def _label_of_head(head: bytes) -> bytes | None:
 
 
 class Shape(NamedTuple):
-    """How a line looks, and which of its numbers is what."""
+    """A step line's fixed text, and the meaning of each of its numbers."""
 
     log_format: LogFormat
     is_ahead: bool
@@ -84,7 +84,7 @@ class Shape(NamedTuple):
     """Likewise."""
 
     def printed(self, lines: list[re.Match[bytes]], ahead: dict[int, Values]) -> StepsPrinted:
-        """Return the steps of lines of this shape, with what was printed ahead of some of them."""
+        """Return the steps of lines with this shape, and what was printed before some of them."""
         head, count, text = self.groups["head"], self.groups["number"], self.groups["text"]
         numbers = [int(match[count]) - self.log_format.first for match in lines]
 
@@ -103,7 +103,7 @@ class Shape(NamedTuple):
 
 
 class Shapes:
-    """The shapes of one log's lines."""
+    """The step-line patterns learned so far from one log, joined into one regular expression."""
 
     def __init__(self) -> None:
         self._shapes: list[Shape] = []
@@ -117,7 +117,7 @@ class Shapes:
         self.by_group: dict[int | None, Shape] = {shape.groups["end"]: shape for shape in self._shapes}
 
     def learn(self, line: bytes, log_format: LogFormat) -> bool:
-        """Learn the shape of a line; return whether a further shape is known now."""
+        """Learn the shape of a line unless limits are reached; return whether a shape was added."""
         self._lines += 1
         full = self._trials >= _MOST_TRIALS or len(self._shapes) >= _MOST_SHAPES
         if self._lines < _FROM_LINE or full or log_format.redraws or len(line) > _LONGEST_LINE:
@@ -131,7 +131,7 @@ class Shapes:
 
 
 def _shape(line: bytes, log_format: LogFormat, suffix: str, groups_before: int) -> Shape | None:
-    """The shape of a line; None if it has not one step, or other values than plain numbers."""
+    """Return the shape of a line; None unless it has exactly one step with plain numbers."""
     found = list(log_format.find(plain(line)))
     text, values = found[0] if len(found) == 1 else (b"", {})
     begin = next((at for at in range(len(line), -1, -1) if plain(line[at:]) == text), len(line))
@@ -158,7 +158,7 @@ def _shape(line: bytes, log_format: LogFormat, suffix: str, groups_before: int) 
 
 
 def _body_pattern(log_format: LogFormat, values: Values, head: bytes, parts: Sequence[bytes]) -> bytes | None:
-    """A pattern for texts that differ in their numbers alone; None if these may mean different things.
+    """Return a pattern for texts that differ only in numbers; None if the numbers may differ in meaning.
 
     The format reads the text with another number in each place: where a value comes out, there it stands.
     """
@@ -189,7 +189,7 @@ def _body_pattern(log_format: LogFormat, values: Values, head: bytes, parts: Seq
 
 
 def _head_pattern(head: bytes) -> bytes:
-    """What may stand before a step; its group is as much of it as shows the label."""
+    """Return a pattern for the text before a step; its group is the part that shows the label."""
     end = next(at for at in range(len(head) + 1) if _label_of_head(head[:at]) == _label_of_head(head))
     return b"(?P<head>%b)%b" % (_any_digits(head[:end]), _any_digits(head[end:]))
 

@@ -1,4 +1,4 @@
-"""Writes the daemons' configuration and the keys of munge and ssh, all below the cluster's root."""
+"""Write the daemons' configuration, and the keys of munge and ssh, below the cluster's root."""
 
 import secrets
 import shlex
@@ -79,7 +79,7 @@ def _address() -> str:
 
 
 def write_plugstack(layout: SlurmLayout, text: str) -> bool:
-    """Write which SPANK plugins steps are started with; return whether that is a change."""
+    """Write the list of SPANK plugins for job steps; return whether it has changed."""
     path = _plugstack(layout)
     if path.exists() and path.read_text() == text:
         return False
@@ -92,7 +92,7 @@ def _plugstack(layout: SlurmLayout) -> Path:
 
 
 def _login_environment(layout: SlurmLayout) -> dict[str, str]:
-    """What a login on the cluster finds, and with it every job that it submits."""
+    """Return the environment of a login on the cluster, which its jobs inherit."""
     given = {
         "SLURM_CONF": str(layout.slurm_conf),
         MARKER: str(layout.root),

@@ -1,4 +1,4 @@
-"""Starts the cluster's daemons one by one, and waits until each answers."""
+"""Start the cluster's daemons one by one, and wait until each answers."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ _READY_TIMEOUT_S = 120
 
 
 def start(layout: SlurmLayout, daemon: str) -> None:
-    """Start a daemon that does not run. It leaves this session, and goes on when its caller ends.
+    """Start a daemon unless it runs, in a session of its own, so that it outlives its caller.
 
     Raises SystemFailure, with the end of its log, if it refuses to start.
     """
@@ -38,7 +38,7 @@ def start(layout: SlurmLayout, daemon: str) -> None:
 
 
 def start_nodes(layout: SlurmLayout, nodes: Iterable[str]) -> None:
-    """Start the daemons of nodes.
+    """Start the node daemons of `nodes`.
 
     One that has lost its jobs, too, registers as rebooted: Slurm then looks for them no longer.
     """
@@ -68,7 +68,7 @@ def _start(layout: SlurmLayout, daemon: str, command: list[str]) -> None:
 
 
 def wait_until_ready(layout: SlurmLayout, daemon: str) -> None:
-    """Wait until a daemon that was started does its work; SystemFailure if it does not."""
+    """Wait until a started daemon is ready. Raises SystemFailure if it fails."""
     if daemon.startswith("slurmd-"):
         wait_for_nodes(layout, [daemon.removeprefix("slurmd-")])
     else:
@@ -76,7 +76,7 @@ def wait_until_ready(layout: SlurmLayout, daemon: str) -> None:
 
 
 def wait_for_nodes(layout: SlurmLayout, nodes: Sequence[str]) -> None:
-    """Wait until jobs can run on all of `nodes`; SystemFailure if they cannot."""
+    """Wait until jobs can run on all of `nodes`. Raises SystemFailure if they cannot."""
 
     def usable() -> bool:
         states = node_states(layout)
@@ -87,7 +87,7 @@ def wait_for_nodes(layout: SlurmLayout, nodes: Sequence[str]) -> None:
 
 
 def _wait_for(layout: SlurmLayout, names: Sequence[str], condition: Callable[[], bool]) -> None:
-    """Wait for something that daemons have to do; SystemFailure when one ends before, or takes too long."""
+    """Wait for a condition. Raises SystemFailure if one of the named daemons ends or it takes too long."""
     seen = time.monotonic()
 
     def is_ready() -> bool:
@@ -110,7 +110,7 @@ def _failed_start(layout: SlurmLayout, daemon: str, what: str) -> SystemFailure:
 
 
 def install_database(layout: SlurmLayout, announce: Announce) -> None:
-    """Make MariaDB's own tables, once. Its accounts are known by their Unix user: there is no password."""
+    """Create MariaDB's system tables once. Its accounts log in by their Unix user, without passwords."""
     made = layout.root / "mysql"
     if made.is_dir():
         return
@@ -141,7 +141,7 @@ def install_database(layout: SlurmLayout, announce: Announce) -> None:
 
 
 def add_cluster(layout: SlurmLayout) -> None:
-    """Make the cluster known to the accounting, once."""
+    """Register the cluster in the accounting, once."""
     if command(layout, "sacctmgr", "-nP", "show", "cluster", CLUSTER, "format=cluster").strip() != CLUSTER:
         command(layout, "sacctmgr", "-iQ", "add", "cluster", CLUSTER)
 
@@ -158,7 +158,7 @@ def command(layout: SlurmLayout, name: str, *arguments: str) -> str:
 
 
 def node_states(layout: SlurmLayout) -> dict[str, str]:
-    """Return every node's state as sinfo writes it (`idle`, `down`, …); empty if nobody answers."""
+    """Return every node's state as sinfo writes it (`idle`, `down`, …); empty if Slurm does not answer."""
     try:
         words = command(layout, "sinfo", "-hN", "-p", "batch", "-o", "%N %T").split()
     except SystemFailure:

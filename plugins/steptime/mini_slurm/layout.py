@@ -1,4 +1,4 @@
-"""Where a mini Slurm keeps what it has, its ports and its login, and which Debian packages it needs."""
+"""Paths, ports and login of a mini Slurm, and the Debian packages that it needs."""
 
 import hashlib
 import os
@@ -51,23 +51,23 @@ PACKAGES = {
 
 
 class Ports(Frozen):
-    """What the daemons listen on."""
+    """The daemons' ports."""
 
     first: int
 
     @property
     def slurmctld(self) -> int:
-        """The controller's."""
+        """The controller's port."""
         return self.first
 
     @property
     def slurmdbd(self) -> int:
-        """The accounting daemon's."""
+        """The accounting daemon's port."""
         return self.first + 1
 
     @property
     def sshd(self) -> int:
-        """Where to log in."""
+        """The port for logins."""
         return self.first + 2
 
     def slurmd(self, node: str) -> int:
@@ -76,11 +76,11 @@ class Ports(Frozen):
 
     @property
     def first_job_id(self) -> int:
-        """The id of its first job: on one host the ports of two clusters' jobs follow from different ids."""
+        """The first job's id: clusters on one host need different ids, as jobs' ports follow from them."""
         return 1 + (self.first - _FIRST_PORT) // _PORTS_EACH * _JOBS_EACH % (_BLOCKS * _JOBS_EACH)
 
     def by_daemon(self) -> dict[str, int]:
-        """Return every port by the daemon that listens on it."""
+        """Return each daemon's port by the daemon's name."""
         return {
             "slurmctld": self.slurmctld,
             "slurmdbd": self.slurmdbd,
@@ -100,7 +100,7 @@ class SlurmLayout(Frozen):
 
     @property
     def slurm_conf(self) -> Path:
-        """What SLURM_CONF names."""
+        """The path of slurm.conf, as in SLURM_CONF."""
         return self.root / "etc/slurm.conf"
 
     def log(self, daemon: str) -> Path:
@@ -109,7 +109,7 @@ class SlurmLayout(Frozen):
 
     @cached_property
     def environment(self) -> dict[str, str]:
-        """What daemons and Slurm's commands are run with; nothing of the caller's that could be secret."""
+        """The environment of daemons and Slurm commands, without the caller's secrets."""
         return {
             "PATH": search_path(),
             "HOME": str(Path.home()),
@@ -127,19 +127,19 @@ def folder(home: Path) -> Path:
 
 
 def recorded(home: Path) -> SlurmLayout | None:
-    """Read `cluster.json`; None if no cluster was ever made here. Raises SystemFailure if it is damaged."""
+    """Read `cluster.json`; None if there is none. Raises SystemFailure if it is damaged."""
     path = folder(home) / "cluster.json"
     remedy = f"end the cluster's daemons by hand, then delete {path.parent}"
     return read_state(SlurmLayout, path, if_damaged=remedy)
 
 
 def record(home: Path, layout: SlurmLayout) -> None:
-    """Keep the layout for the next time."""
+    """Write the layout to `cluster.json`."""
     write_whole(folder(home) / "cluster.json", layout.model_dump_json(indent=2))
 
 
 def choose(home: Path, ssh_host: str = LOOPBACK) -> SlurmLayout:
-    """Choose a root and a block of free ports, the same for the same `home` unless somebody has them."""
+    """Choose a root and a block of free ports, the same for the same `home` if they are free."""
     digest = int.from_bytes(hashlib.sha256(str(home).encode()).digest()[:4])
     for attempt in range(_BLOCKS):
         ports = Ports(first=_FIRST_PORT + (digest + attempt) % _BLOCKS * _PORTS_EACH)
@@ -149,7 +149,7 @@ def choose(home: Path, ssh_host: str = LOOPBACK) -> SlurmLayout:
 
 
 def check_ssh_host(host: str) -> None:
-    """Raise UserError if `host` is no name or IPv4 address of this machine."""
+    """Raise UserError unless `host` is a name or IPv4 address of this machine."""
     try:
         if not _HOST.fullmatch(host):
             raise OSError("write a name or an IPv4 address")
@@ -162,7 +162,7 @@ def check_ssh_host(host: str) -> None:
 
 
 def prepare(home: Path) -> None:
-    """Make the cluster's folders and the stand-in GPUs."""
+    """Create the cluster's folders and the stand-in GPUs."""
     of_nodes = (f"{name}/{node}" for name in ("spool", "tmp") for node in NODES)
     for name in ("etc", "log", "run", "state", "ssh", "dev", *of_nodes):
         (folder(home) / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def prepare(home: Path) -> None:
 
 
 def leads_home(home: Path, layout: SlurmLayout) -> bool:
-    """Return whether the root is still the folder in `home`: `down` or a tidied /tmp removes a short link.
+    """Return whether the root still leads to `home`: `down` or a cleaned /tmp removes its short link.
 
     A link is believed only in a folder of this user's: others could turn it elsewhere.
     """
@@ -184,7 +184,7 @@ def leads_home(home: Path, layout: SlurmLayout) -> bool:
 
 
 def remove_link(home: Path, layout: SlurmLayout) -> None:
-    """Take away the short link to the folder, if there is one."""
+    """Remove the short link to the folder, if there is one."""
     if layout.root != folder(home) and leads_home(home, layout):
         layout.root.unlink()
         layout.root.parent.rmdir()
@@ -201,7 +201,7 @@ def user() -> str:
 
 
 def _root(home: Path) -> Path:
-    """The folder itself, or a link to it in a new folder that belongs to this user alone."""
+    """Return the folder itself, or a short link to it in a new folder that only this user can change."""
     real = folder(home)
     if len(str(real)) <= _LONGEST_ROOT and _PLAIN.fullmatch(str(real)):
         return real
@@ -213,7 +213,7 @@ def _root(home: Path) -> Path:
 
 
 def program(name: str) -> str:
-    """Return the path of a program of `PACKAGES`: the PATH of ordinary users lacks the daemons' folders."""
+    """Return the path of a program of `PACKAGES`; ordinary users' PATH lacks the daemons' folders."""
     found = _find_program(name)
     if found is None:
         raise _missing_packages([name])
@@ -246,17 +246,17 @@ def _missing_packages(programs: list[str]) -> SystemFailure:
 
 
 def login_command(layout: SlurmLayout) -> tuple[str, ...]:
-    """Return the ssh command that logs in; what is to run there is appended to it."""
+    """Return the ssh command that logs in; append a command to run it there."""
     return ("ssh", "-F", f"{layout.root}/etc/ssh_config", HOST_ALIAS)
 
 
 def host_key(layout: SlurmLayout) -> str:
-    """Return the public key that the cluster's sshd proves itself with: `ssh-ed25519 AAAA…`."""
+    """Return the public host key of the cluster's sshd: `ssh-ed25519 AAAA…`."""
     return " ".join((layout.root / "ssh/host.pub").read_text().split()[:2])
 
 
 def login_connection(layout: SlurmLayout) -> Connection:
-    """Return the login, its extra fields named as Airflow's SSH provider names them."""
+    """Return the login as a connection, with the extra fields of Airflow's SSH provider."""
     return Connection(
         name=CONNECTION,
         kind="ssh",

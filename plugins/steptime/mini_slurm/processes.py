@@ -1,6 +1,6 @@
-"""Finds the cluster's processes: its daemons, and everything that bears its mark or descends from them.
+"""Find the cluster's processes: its daemons, their descendants, and processes with its mark.
 
-No file of process ids is believed: after a crash or a reboot the ids in it belong to others.
+Files of process ids are not used: after a crash or a reboot their ids belong to other processes.
 """
 
 import os
@@ -18,7 +18,7 @@ _KILL_S = 5
 
 
 def daemons(layout: SlurmLayout) -> dict[str, psutil.Process]:
-    """Return the living daemons by name: `slurmctld`, `slurmd-node3`, …"""
+    """Return the running daemons by name: `slurmctld`, `slurmd-node3`, …"""
     found: dict[str, psutil.Process] = {}
     for process in psutil.process_iter(["name", "create_time"]):
         if process.info["name"] not in DAEMONS:
@@ -46,7 +46,7 @@ def everything(layout: SlurmLayout) -> list[psutil.Process]:
 
 
 def logins(layout: SlurmLayout) -> list[psutil.Process]:
-    """Return the processes that sshd has started for logins; they outlive it and have no other mark."""
+    """Return the processes of ssh logins, which outlive sshd and have no other mark."""
     found = []
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error):
@@ -60,7 +60,7 @@ def logins(layout: SlurmLayout) -> list[psutil.Process]:
 
 
 def of_nodes(layout: SlurmLayout) -> dict[str, list[psutil.Process]]:
-    """Return by node what would die with it: its daemon, and the jobs on it."""
+    """Return each node's processes: its daemon and its jobs."""
     found: dict[str, list[psutil.Process]] = {node: [] for node in NODES}
     for process in everything(layout):
         node = _node(process, layout)
@@ -70,7 +70,7 @@ def of_nodes(layout: SlurmLayout) -> dict[str, list[psutil.Process]]:
 
 
 def end(processes: Iterable[psutil.Process], *, grace_s: float) -> list[psutil.Process]:
-    """SIGTERM, after `grace_s` seconds SIGKILL; those that live even then."""
+    """Send SIGTERM, and SIGKILL after `grace_s` seconds; return the processes that are still alive."""
     asked = list(processes)
     for process in asked:
         with suppress(psutil.NoSuchProcess):
@@ -79,7 +79,7 @@ def end(processes: Iterable[psutil.Process], *, grace_s: float) -> list[psutil.P
 
 
 def kill(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """SIGKILL in a way that none of them sees another die before itself; those that live even then."""
+    """Send SIGKILL so that no process sees another one die first; return those that are still alive."""
     asked = list(processes)
     for process in asked:
         with suppress(psutil.NoSuchProcess):
@@ -91,14 +91,14 @@ def kill(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def _wait(asked: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Until all have ended, or the time is over: those that live."""
+    """Wait until all have ended, or the timeout has passed; return those that are still alive."""
     # psutil's own wait also waits for zombies, which are of another parent.
     poll_until(lambda: not any(map(_lives, asked)), every_s=0.02, timeout_s=timeout_s)
     return [process for process in asked if _lives(process)]
 
 
 def _daemon(process: psutil.Process, layout: SlurmLayout) -> str | None:
-    """Which of the layout's daemons a process is."""
+    """Return the name of the layout's daemon that a process is; None if it is none."""
     name = process.name()
     command = process.cmdline()
     given = {
@@ -126,7 +126,7 @@ def _is_marked(process: psutil.Process, layout: SlurmLayout) -> bool:
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:
-    """What a process was started with; empty if that cannot be read.
+    """Return the environment that a process was started with; empty if it cannot be read.
 
     psutil's own stops at the first gap, and slurmstepd writes its title over the beginning.
     """
@@ -139,7 +139,7 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 
 
 def _node(process: psutil.Process, layout: SlurmLayout) -> str | None:
-    """The node that a process belongs to, by itself or by whom it descends from."""
+    """Return the node that a process belongs to, by itself or by an ancestor."""
     for one in _line(process):
         with suppress(psutil.Error):
             if one.name() == "slurmd":
@@ -163,7 +163,7 @@ def _line(process: psutil.Process) -> Iterator[psutil.Process]:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Zombies hold nothing and await their parent, once their last thread has ended."""
+    """Return whether a process is alive; a zombie is not, once its last thread has ended."""
     try:
         ended = process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
         return process.is_running() and not ended

@@ -23,7 +23,7 @@ _STOP_GRACE_S = 10
 
 
 class SlurmStatus(Frozen):
-    """What `steptime slurm status` shows."""
+    """The content of `steptime slurm status`."""
 
     running: bool
     healthy: bool
@@ -43,7 +43,7 @@ class SlurmStatus(Frozen):
 def up(
     home: Path, announce: Announce, *, ssh_host: str | None = None, plugstack: str | None = None
 ) -> tuple[SlurmLayout, bool]:
-    """Start what does not run of the cluster in the state folder `home`; `True` if all of it ran already.
+    """Start the parts of the cluster in `home` that do not run; `True` if all were already running.
 
     `ssh_host` is the address that sshd shall listen on; None is that of last time, at first 127.0.0.1.
     `plugstack` is the text of Slurm's plugstack.conf, which names SPANK plugins; None is that of last time,
@@ -67,7 +67,7 @@ def up(
 
 
 def down(home: Path, announce: Announce, *, purge: bool = False) -> bool:
-    """Stop the cluster with its jobs and logins, and see that nothing is left; `False` if nothing ran.
+    """Stop the cluster with its jobs and logins, and check that nothing is left; `False` if nothing ran.
 
     The accounting and the keys stay for the next `up`, unless `purge` is true: then the folder is deleted.
     """
@@ -85,7 +85,7 @@ def down(home: Path, announce: Announce, *, purge: bool = False) -> bool:
 
 
 def status(home: Path) -> SlurmStatus:
-    """Return how the daemons, nodes and jobs are."""
+    """Return the state of the daemons, nodes and jobs."""
     layout = layouts.recorded(home)
     alive = processes.daemons(layout) if layout is not None else {}
     if layout is None or not alive:
@@ -120,7 +120,7 @@ def status(home: Path) -> SlurmStatus:
 
 
 def running(home: Path) -> SlurmLayout:
-    """Return the layout of the cluster that was started here. Raises SystemFailure if there is none."""
+    """Return the layout of the cluster in `home`. Raises SystemFailure if there is none."""
     layout = layouts.recorded(home)
     if layout is None:
         raise SystemFailure("there is no mini Slurm here: start it with 'steptime slurm up'")
@@ -132,7 +132,7 @@ def _lock(home: Path, announce: Announce) -> AbstractContextManager[None]:
 
 
 def _layout(home: Path, ssh_host: str | None, announce: Announce) -> SlurmLayout:
-    """The layout of last time if its ports and its root are still free, else a new one."""
+    """Reuse the recorded layout if its ports and root are still usable; otherwise choose a new one."""
     layout = layouts.recorded(home)
     if layout is not None:
         ssh_host = ssh_host or layout.ssh_host
@@ -202,7 +202,7 @@ def _stop(layout: SlurmLayout, announce: Announce) -> bool:
 
 
 def cancel_jobs(layout: SlurmLayout, announce: Announce) -> None:
-    """Cancel what waits or runs, and wait until it has ended, so that the accounting has its end."""
+    """Cancel all jobs and wait until they have ended and the accounting knows it."""
     try:
         queue = ("squeue", "-h", "-o", "%A")
         jobs = set(daemons.command(layout, *queue).split())

@@ -1,1 +1,1 @@
-"""What could run: the models of `config/`, planning, and the checks that list the choices."""
+"""Recipes that can run: the models of `config/`, planning, and checks whose errors list the choices."""

@@ -1,4 +1,4 @@
-"""Which clusters there are: `config/clusters/*.yaml`, one file for each, and what a plan reads of them."""
+"""The configured clusters (`config/clusters/*.yaml`), and the fields of their files that planning reads."""
 
 import functools
 from pathlib import Path
@@ -40,19 +40,19 @@ def cluster_file(name: str) -> Path:
 
 
 def cluster_document(name: str) -> Document:
-    """Read the file of the cluster `name`. Raises UserError if there is none, or it is no YAML."""
+    """Read the file of the cluster `name`. Raises UserError if it is missing or not YAML."""
     return read_document(_known(name))
 
 
 def _known(name: str) -> Path:
-    """The file of a cluster. Raises UserError if there is none."""
+    """Return the path of a cluster's file. Raises UserError if there is none."""
     if name not in list_clusters():
         raise unknown_value("cluster", name, list_clusters())
     return cluster_file(name)
 
 
 def read_cluster_file(name: str) -> ClusterFile:
-    """Read what a plan needs of the cluster `name`. Raises UserError if it is broken."""
+    """Read the planning fields of the cluster `name`. Raises UserError if its file is broken."""
     path = _known(name)
     cluster = _load(path, state_of(path))
     if cluster.gpu_type not in gpu_types():
@@ -72,7 +72,7 @@ def readable_clusters() -> dict[str, ClusterFile]:
 
 @functools.lru_cache(maxsize=64)
 def _load(path: Path, _state: tuple[int, int]) -> ClusterFile:
-    """One file, read again only when it changes: each row of each form asks for one."""
+    """Load one file; it is read again only when it changes, as each row of each form asks for one."""
     return load_yaml_model(path, ClusterFile)
 
 

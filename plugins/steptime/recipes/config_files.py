@@ -1,4 +1,4 @@
-"""Reads the YAML files of `config/` into strict models, with the line of every value."""
+"""Read the YAML files of `config/` into strict models, with the line of every value."""
 
 import difflib
 import functools
@@ -44,12 +44,12 @@ class Mistake:
 
     @classmethod
     def of(cls, error: Exception, *location: int | str) -> Self:
-        """Return the mistake that an exception's sentence names."""
+        """Return the mistake for an exception's message."""
         return cls(str(error).removesuffix("."), location)
 
 
 class FieldErrors(ValueError):
-    """Raised by a model's validator that compares fields: the problems are located below that model."""
+    """Problems found by a validator that compares fields, each with its location in the model."""
 
     def __init__(self, problems: Iterable[Mistake]) -> None:
         self.problems = tuple(problems)
@@ -57,7 +57,7 @@ class FieldErrors(ValueError):
 
 
 class FieldError(FieldErrors):
-    """One such problem."""
+    """A single problem, with its location."""
 
     def __init__(self, message: str, *location: int | str) -> None:
         super().__init__([Mistake(message, location)])
@@ -78,7 +78,7 @@ def check_each(values: Iterable[str], check: Callable[[str], object]) -> None:
 def load_each(
     names: Iterable[str], load: Callable[[str], Loaded]
 ) -> tuple[tuple[Loaded, ...], BrokenFiles | None]:
-    """Return what could be loaded of `names`, in their order, and what is wrong with the others, if any."""
+    """Load each of `names`; return the loaded ones in order, and what is wrong with the others."""
     loaded: list[Loaded] = []
     sentences: list[str] = []
     for name in names:
@@ -90,14 +90,14 @@ def load_each(
 
 
 def refuse(*broken: BrokenFiles | None) -> None:
-    """Raise the errors that there are as one."""
+    """Raise the given errors as one; do nothing if there are none."""
     sentences = [sentence for files in broken if files is not None for sentence in files.sentences]
     if sentences:
         raise BrokenFiles(sentences)
 
 
 def misfits(error: ValidationError) -> list[Mistake]:
-    """Return the problems that pydantic found.
+    """Return the mistakes that pydantic found.
 
     A typo in a field's name is one, and not a field too many and another one missing.
     """
@@ -130,7 +130,7 @@ def misfits(error: ValidationError) -> list[Mistake]:
 
 
 def _as_written(location: Location) -> Location:
-    """A place in a file, without the tags of unions that pydantic puts between its keys."""
+    """Return a location without the tags that pydantic inserts for unions."""
     return tuple(part for part in location if part not in (NAMED, DESCRIBED))
 
 
@@ -157,12 +157,12 @@ class Document:
         """What is wrong whatever the model: keys that are given twice."""
 
     def fit(self, model: type[_Model]) -> tuple[_Model | None, list[Mistake]]:
-        """Return the content as `model` (None if it does not fit) and everything that is wrong so far."""
+        """Return the content as `model`, None if it does not fit, and all mistakes so far."""
         fitting, problems = self.part(model)
         return fitting, [*self.problems, *problems]
 
     def part(self, model: type[_Model], *location: int | str) -> tuple[_Model | None, list[Mistake]]:
-        """Return what stands at a location as `model`, without coercing types, and everything that is wrong.
+        """Return the value at a location as `model`, without coercing types, and all mistakes.
 
         The model is None if the value does not fit.
         """
@@ -181,14 +181,14 @@ class Document:
             ]
 
     def misnamed(self, field: str, problems: Sequence[Mistake]) -> list[Mistake]:
-        """Return the problem that `field` is not the file's name, unless that field has another problem."""
+        """Return the mistake that `field` is not the file's name, unless the field has another mistake."""
         name, stem = self.value(field), self.path.stem
         if not isinstance(name, str) or name == stem or any(one.location == (field,) for one in problems):
             return []
         return [Mistake(f"'{name}' is not the file's name, '{stem}': let the two agree", (field,))]
 
     def value(self, *location: int | str) -> Any:
-        """Return what stands at a location, or None if nothing does."""
+        """Return the value at a location; None if there is none."""
         value = self.content
         for part in location:
             if isinstance(value, dict):
@@ -200,7 +200,7 @@ class Document:
         return value
 
     def refusal(self, problems: Iterable[Mistake]) -> BrokenFiles:
-        """Return the error with all problems, in the file's order."""
+        """Return the error with all mistakes, in the file's order."""
         places: dict[tuple[int, str, str], list[str]] = {}
         for problem in problems:
             node, location = _locate(self._root, problem.location)
@@ -219,7 +219,7 @@ class Document:
 
 
 def read_entries(path: Path, none: str) -> Document:
-    """Return the entries of a file by name; the file is read again only when it changes.
+    """Return a file's entries by name; the file is read again only when it changes.
 
     Every row of a listing asks for its own entry. Raises UserError with the text `none` if the file has no
     mapping, and with its own text if the file cannot be read or has a key twice.
@@ -238,7 +238,7 @@ def names_in(folder: Path) -> tuple[str, ...]:
 
 
 def state_of(path: Path) -> tuple[int, int]:
-    """Return when a file was changed, in ns, and its size in bytes; both are 0 if there is no such file.
+    """Return a file's modification time in ns and its size in bytes; both 0 if it does not exist.
 
     As long as both stay, what was read of the file is kept. The clock of a file system may tick only every
     few milliseconds, hence the size.
@@ -261,7 +261,7 @@ def _read_entries(path: Path, _state: tuple[int, int], none: str) -> Document:
 
 
 def broken_entries(read: Callable[[], Document], model: type[BaseModel]) -> BrokenFiles | None:
-    """Return all that is wrong with a file of entries by name, each a `model`, or None if nothing is."""
+    """Return all mistakes in a file of named entries that each are a `model`; None if there are none."""
     try:
         document = read()
     except UserError as error:
@@ -271,7 +271,7 @@ def broken_entries(read: Callable[[], Document], model: type[BaseModel]) -> Brok
 
 
 def load_yaml_model(path: Path, model: type[_Model], *, named_in: str = "") -> _Model:
-    """Load the YAML file `path` as a `model`, without any coercion of types.
+    """Load the YAML file `path` as a `model`, without coercing types.
 
     The field `named_in`, if any, has to be the file's name.
     Raises UserError naming file, line and field of everything that is wrong, if the file is missing, is no
@@ -315,7 +315,7 @@ def read_document(path: Path) -> Document:
 
 
 def _check_depth(path: Path, text: str) -> None:
-    """Refuse what nests so deeply that the parser in C would die of it.
+    """Refuse text that nests so deeply that the C parser would crash.
 
     Without many brackets and with short lines nothing can: then the text is not read twice.
     """
@@ -334,7 +334,7 @@ def _check_depth(path: Path, text: str) -> None:
 
 
 def _check_size(path: Path, root: yaml.Node) -> None:
-    """Refuse aliases that stand for more than a file can hold: nine lists of nine each, ten times over."""
+    """Refuse aliases that expand to more than a file can hold, such as nested lists of aliases."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node, depth: int = 0) -> int:
@@ -359,7 +359,7 @@ def _check_size(path: Path, root: yaml.Node) -> None:
 
 
 def _repeated_keys(root: yaml.Node) -> Iterator[Mistake]:
-    """Keys that stand twice in one mapping: YAML would silently keep the last."""
+    """Yield keys that occur twice in a mapping, of which YAML would silently keep the last."""
     pending: list[tuple[yaml.Node, Location]] = [(root, ())]
     visited = set()
     while pending:
@@ -393,7 +393,7 @@ def _syntax_error(path: Path, error: yaml.YAMLError) -> str:
 
 
 def _locate(root: yaml.Node, location: Location) -> tuple[yaml.Node, Location]:
-    """The node at a location (the nearest that exists), and the location as the file has it.
+    """Return the node at a location (or the nearest above it), and its location in the file.
 
     Below a single value there is nothing: what pydantic adds there is the member of a union that it tried.
     """

@@ -1,4 +1,4 @@
-"""Environment variables that a job may be given: which are the job script's, are secret, or lead to code."""
+"""Rules for a job's environment variables: reserved names, secrets, and variables that can load code."""
 
 import re
 from collections.abc import Mapping
@@ -54,19 +54,19 @@ _SECRET = re.compile(f"{SENSITIVE_WORDS}$", re.IGNORECASE)
 
 
 def leads_to_code(name: str) -> bool:
-    """Return whether a variable lets its setter choose what code processes load or how containers start."""
+    """Return whether a variable can make processes load other code, or containers start differently."""
     return any(fnmatchcase(name, pattern) for pattern in _LEAD_TO_CODE)
 
 
 def names_secret(line: str) -> bool:
-    """Return whether a line of bash sets what looks like a secret, or has an address with a password."""
+    """Return whether a line of bash seems to set a secret, or contains an address with a password."""
     return PASSWORD_IN_ADDRESS.search(line) is not None or any(
         _SECRET.search(name) for name in _ASSIGNED.findall(line)
     )
 
 
 def checked_environment(environment: dict[str, str]) -> dict[str, str]:
-    """Return a file's variables for its model: `check_environment` with the error that pydantic takes."""
+    """Return a file's variables for a pydantic model, checked by `check_environment`."""
     try:
         check_environment(environment)
     except UserError as error:
@@ -75,7 +75,7 @@ def checked_environment(environment: dict[str, str]) -> dict[str, str]:
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Raise UserError for the first variable that a job cannot be given; a secret's value is not repeated."""
+    """Raise UserError for the first variable that is not allowed; secret values are not repeated."""
     size = sum(len(name.encode()) + len(value.encode()) for name, value in environment.items())
     if size > MOST_BYTES:
         longest = max(environment, key=lambda name: len(environment[name]))

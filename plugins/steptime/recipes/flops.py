@@ -1,4 +1,4 @@
-"""Model flops by named formulas: what a document counts as the work of one training step on one sample.
+"""Model FLOPs by named formulas: each document's count of the work of a training step on one sample.
 
 Each document counts differently: Nemotron4 15b is 4.345e14 by that of 24.11 and 3.85e14 by that of 25.12. An
 MFU therefore always carries the name of its formula, and two formulas are never compared. They are data
@@ -28,7 +28,7 @@ AsTheModel = bool | Literal["own"]
 
 
 class Counted(Frozen):
-    """What a formula counts of a model. Numbers are whole: no formula differs by the order of its terms."""
+    """What a formula counts of a model. All numbers are integers, so the order of terms never matters."""
 
     mlp_matrices: Literal[2, 3]
     """Three for a gated MLP."""
@@ -51,7 +51,7 @@ class Counted(Frozen):
     """Of the output layer; null for the model's own, 0 to leave it out."""
 
     def misfit(self, shape: ModelShape) -> str | None:
-        """Return what a model has that is not counted, or lacks that is counted; None if nothing."""
+        """Return what the model has that is not counted, or lacks that is counted; None if it fits."""
         kinds = (
             ("experts", shape.moe is not None, self.experts),
             ("latent attention", shape.mla is not None, self.latent_attention),
@@ -66,7 +66,7 @@ class Counted(Frozen):
         return None
 
     def flops(self, shape: ModelShape) -> float:
-        """Return the floating-point operations of one training step on one sample of a model that fits."""
+        """Return the floating-point operations of one training step on one sample; the model must fit."""
         if shape.hybrid is not None:
             per_token = self._of_hybrid(shape, shape.hybrid)
         else:
@@ -90,7 +90,7 @@ class Counted(Frozen):
         return shape.model_copy(update=changes)
 
     def _scores(self, shape: ModelShape) -> int:
-        """Operations of one layer on one token, which is laid beside the others and sums their values."""
+        """Return a layer's operations per token on attention scores and the weighted sum of values."""
         latent, heads = shape.mla, shape.num_attention_heads
         if latent is None:
             width = 2 * heads * self._as_counted(shape).head_width
@@ -99,7 +99,7 @@ class Counted(Frozen):
         return (2 if self.attention == "full" else 1) * shape.seq_length * width
 
     def _mlps(self, shape: ModelShape, further: int) -> int:
-        """Weights that a token meets in the MLPs and experts of all layers."""
+        """Return the number of MLP and expert weights, over all layers, that a token is multiplied with."""
         width = shape.ffn_hidden_size if self.mlp_width is None else self.mlp_width * shape.hidden_size
         if shape.moe is None:
             return (shape.num_layers + further) * self.mlp_matrices * shape.hidden_size * width
@@ -109,7 +109,7 @@ class Counted(Frozen):
         return self.mlp_matrices * shape.hidden_size * widths
 
     def _of_hybrid(self, shape: ModelShape, hybrid: HybridShape) -> int:
-        """Operations on one token, but for the output layer."""
+        """Return the forward-pass operations per token of a hybrid model, without the output layer."""
         hidden = shape.hidden_size
         attending = self._as_counted(shape).model_copy(update={"kv_channels": hybrid.attention_head_dim})
         groups_width = hybrid.mamba_num_groups * hybrid.mamba_state_dim
@@ -128,14 +128,14 @@ class Counted(Frozen):
 
 
 class Formula(NamedTuple):
-    """A document's formula, and the architectures that it counts."""
+    """A formula from a package, and the architectures that it covers."""
 
     of: Callable[[ModelShape], float]
     architectures: tuple[str, ...]
 
 
 class DocumentsFormula(Frozen):
-    """An entry of `config/flops.yaml`: how a document comes to its model flops, in one of three ways."""
+    """An entry of `config/flops.yaml`: how a document computes model FLOPs, in one of three ways."""
 
     source: str
     architectures: tuple[str, ...] = Field(min_length=1)
@@ -155,13 +155,13 @@ class DocumentsFormula(Frozen):
 
 
 def flops_file() -> Path:
-    """Return the file of the documents' formulas: the shipped one if the config folder has none."""
+    """Return the file of formulas: the config folder's, or else the shipped one."""
     own = config_dir() / "flops.yaml"
     return own if own.exists() else shipped("config") / "flops.yaml"
 
 
 def formula_names() -> tuple[str, ...]:
-    """Return the documents' formulas in the file's order, then those of packages. Raises UserError."""
+    """Return the names in `config/flops.yaml`, in order, then those of packages. Raises UserError."""
     return (*_document().content, *FLOPS_FORMULAS.names())
 
 
@@ -180,12 +180,12 @@ def load_formula(name: str) -> Formula | DocumentsFormula:
 
 
 def broken_formulas() -> BrokenFiles | None:
-    """Return everything that is wrong with the documents' formulas, or None if nothing is."""
+    """Return all mistakes in `config/flops.yaml`; None if there are none."""
     return broken_entries(_document, DocumentsFormula)
 
 
 def misfit(name: str, shape: Model) -> str | None:
-    """Return what of a model its formula does not count, or counts in vain; None if they fit.
+    """Return how a model and its formula disagree about what is counted; None if they agree.
 
     Raises UserError for a formula that is not there.
     """
@@ -200,7 +200,7 @@ def misfit(name: str, shape: Model) -> str | None:
 
 
 def model_flops(shape: Model, formula: str) -> float:
-    """Return the floating-point operations of one training step on one sample, by the named formula.
+    """Return the floating-point operations of a training step on one sample, by the named formula.
 
     Raises UserError for a formula that is not there, that counts nothing, or that does not fit the model.
     """
@@ -219,7 +219,7 @@ def model_flops(shape: Model, formula: str) -> float:
 
 
 class Flops(NamedTuple):
-    """Model flops of one sample, and where they come from."""
+    """Model FLOPs of one sample, and the formula that gave them."""
 
     per_sample: float | None
     """None if nobody knows."""

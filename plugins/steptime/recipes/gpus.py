@@ -1,6 +1,6 @@
 """Peak throughput per GPU type and dtype (`config/gpus.yaml`), each with the document it comes from.
 
-One type that is described badly hides no other: it is refused when it is asked for.
+A broken entry does not affect the others: it is refused when it is used.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from steptime.recipes.config_files import Document, broken_entries, read_entries
 
 
 class Peak(Frozen):
-    """The divisor of an MFU."""
+    """A GPU's peak rate: the divisor of an MFU."""
 
     tflops: float | None
     """Dense TFLOPS of one GPU (one process for `cpu`); None if the run itself measures it."""
@@ -34,7 +34,7 @@ class GpuType(Frozen):
     peak_tflops: dict[str, PositiveFloat | Literal["measured"]]
 
     def peak_of(self, dtype: str) -> float | Literal["measured"] | None:
-        """Return the dense rate of a dtype, or None; an FP8 recipe without its own has that of fp8."""
+        """Return the dense peak rate of a dtype, or None; FP8 recipes default to that of fp8."""
         of_format = self.peak_tflops.get("fp8") if dtype.startswith("fp8_") else None
         return self.peak_tflops.get(dtype, of_format)
 
@@ -45,7 +45,7 @@ def gpus_file() -> Path:
 
 
 def gpu_types() -> dict[str, GpuType | None]:
-    """Return all GPU types by their short name (`h100`); one that the file describes wrongly is None.
+    """Return all GPU types by short name (`h100`), with None for a broken entry.
 
     Raises UserError if the file as a whole cannot be read.
     """
@@ -54,7 +54,7 @@ def gpu_types() -> dict[str, GpuType | None]:
 
 
 def load_gpu_type(name: str) -> GpuType:
-    """Load the GPU type of that name. Raises UserError if there is none or its description is wrong."""
+    """Load the GPU type of that name. Raises UserError if it is unknown or its entry is broken."""
     document = _document()
     if name not in document.content:
         raise unknown_value("GPU type", name, document.content)
@@ -65,7 +65,7 @@ def load_gpu_type(name: str) -> GpuType:
 
 
 def broken_gpu_types() -> BrokenFiles | None:
-    """Return everything that is wrong with the file, or None if nothing is."""
+    """Return all mistakes in the file; None if there are none."""
     return broken_entries(_document, GpuType)
 
 

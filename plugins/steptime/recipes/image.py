@@ -1,4 +1,4 @@
-"""Names of container images, as the workload files and users write them: `nvcr.io/nvidia/nemo:25.04.01`."""
+"""Names of container images, as written in workload files: `nvcr.io/nvidia/nemo:25.04.01`."""
 
 import re
 
@@ -27,7 +27,7 @@ OWN_REPOSITORY = "steptime/trainer"
 
 
 class Image(Frozen):
-    """A container image by name."""
+    """A container image name, parsed."""
 
     registry: str | None
     """`nvcr.io`; None for Docker Hub."""
@@ -39,17 +39,17 @@ class Image(Frozen):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is built from the trainer's environment instead of being imported."""
+        """Whether the image is built from the trainer's environment instead of imported."""
         return self.registry is None and self.repository == OWN_REPOSITORY
 
     @property
     def file_stem(self) -> str:
-        """Its file's name as in the recipe documents, `nvidia+nemo+25.04.01`; other registries come first."""
+        """The image's file name as in the documents, `nvidia+nemo+25.04.01`; other registries come first."""
         registry = "" if self.registry in (None, _DOCUMENTED_REGISTRY) else f"{self.registry}/"
         return f"{registry}{self.repository}/{self.tag or self.digest}".translate(_IN_FILE_NAMES)
 
     def uri(self, separator: str) -> str:
-        """Return `docker://…`, with the separator between registry and repository of the importing program.
+        """Return `docker://…` with the registry separator (`#` or `/`) of the importing program.
 
         That is `#` or `/`.
         """
@@ -59,7 +59,7 @@ class Image(Frozen):
 
 
 def parse_image(text: str) -> Image:
-    """Parse the name of an image. Raises UserError if it is no such name, or has neither tag nor digest.
+    """Parse an image name. Raises UserError if it is invalid, or has neither tag nor digest.
 
     As everywhere, the first part is a registry if it has a dot or a port, or is `localhost`.
     """

@@ -1,4 +1,4 @@
-"""How a recipe of Megatron-Bridge is started by its name: what a rank runs, by the release in its image.
+"""Megatron-Bridge recipes that are started by name: the command of a rank, by the image's release.
 
 Each release has a parser of its own, so that the arguments are data (`config/megatron_bridge.yaml`) with the
 file that they were read in. Parallelism and batch of a row are given to upstream, too: what runs is what was
@@ -52,7 +52,7 @@ _HubRepository = Annotated[
 
 
 class KnownRecipe(Frozen):
-    """What is known of a recipe without running it."""
+    """The facts known about a recipe without running it."""
 
     parameters: PositiveFloat | None = None
     """Billions, as upstream states them; None if it does not."""
@@ -119,7 +119,7 @@ def _unknown_words(text: str, place: Location) -> Iterator[Mistake]:
 
 
 def release_of(image: str | None) -> BridgeRelease:
-    """Return the release of Megatron-Bridge in an image. Raises UserError if it is unknown or broken."""
+    """Return the Megatron-Bridge release in an image. Raises UserError if it is unknown or broken."""
     path = bridge_file()
     by_tag = _by_tag(path, state_of(path))
     release = by_tag.get("" if image is None else image.partition("@")[0].rpartition("/")[2])
@@ -133,7 +133,7 @@ def release_of(image: str | None) -> BridgeRelease:
 
 @functools.lru_cache(maxsize=8)
 def _by_tag(_path: Path, _state: tuple[int, int]) -> dict[str, BridgeRelease]:
-    """The releases by the tags of their images; read again when the file changes, as every row asks."""
+    """Return the releases by image tag; the file is read again only when it changes."""
     document = _document()
     releases = [document.part(BridgeRelease, name) for name in document.content]
     problems = [problem for _, of_release in releases for problem in of_release]
@@ -143,7 +143,7 @@ def _by_tag(_path: Path, _state: tuple[int, int]) -> dict[str, BridgeRelease]:
 
 
 def misnamed(model: NamedRecipe, image: str | None) -> Mistake | None:
-    """Return what of a recipe its image lacks, placed in the model. Raises UserError for no known release."""
+    """Return what a recipe names that its image lacks. Raises UserError if the release is unknown."""
     if model.launch is not None:
         texts = enumerate(model.launch.arguments)
         words = (mistake for n, text in texts for mistake in _unknown_words(text, ("launch", "arguments", n)))
@@ -171,14 +171,14 @@ def _unknown(field: str, error: UserError) -> Mistake:
 
 
 def known_recipe(model: NamedRecipe, image: str | None) -> KnownRecipe | None:
-    """Return what is known of a recipe, or None. Raises UserError if its image has no known release."""
+    """Return the known facts about a recipe, or None. Raises UserError if the image's release is unknown."""
     if model.launch is not None:
         return None
     return release_of(image).recipes.get(model.family, {}).get(model.recipe)
 
 
 def hub_files(recipe: Recipe) -> dict[str, list[str]]:
-    """Return the repositories of the Hugging Face hub that each rank reads, with files that it needs there.
+    """Return the Hugging Face repositories that each rank reads, with the files needed from each.
 
     Empty for what steptime's own trainer trains. Raises UserError if the image has no known release.
     """
@@ -194,7 +194,7 @@ def hub_files(recipe: Recipe) -> dict[str, list[str]]:
 
 
 def set_already(arguments: Collection[str], images: Iterable[str | None]) -> list[str]:
-    """Return which of these arguments the releases in images set by themselves, for a row or for a run."""
+    """Return those arguments that the releases in the images set themselves, for a row or a run."""
     of_release = set()
     for image in images:
         with suppress(UserError):  # an image of no known release: its own problem
@@ -212,7 +212,7 @@ def misfit(
     dtype: str,
     spread: ModelParallelism | Parallelism,
 ) -> str | None:
-    """Return what of a row the release in its image cannot do, or None. Raises UserError for no release."""
+    """Return what a row asks for that its image's release cannot do; None if it can do all."""
     if model.launch is not None:
         known = model.launch.commits
         return None if image in known else f"launch has no commit for {image}, only for {', '.join(known)}"
@@ -229,7 +229,7 @@ def misfit(
 
 
 def bridge_command(run: Run) -> tuple[str, ...]:
-    """Return the script and its arguments, to run a recipe by name. Raises UserError.
+    """Return the script and arguments that run a recipe by name. Raises UserError.
 
     The script is a path in the image, or in `checkout_folder` if the recipe has a `launch` of its own.
     """
@@ -272,7 +272,7 @@ def _arguments_of(release: BridgeRelease, recipe: Recipe, model: NamedRecipe, mo
 
 
 def checkout_of(recipe: Recipe) -> str | None:
-    """Return the commit of Megatron-Bridge whose scripts start a recipe; None if its image's do."""
+    """Return the Megatron-Bridge commit whose scripts start a recipe; None to use the image's."""
     launch = recipe.model.launch if isinstance(recipe.model, NamedRecipe) else None
     return None if launch is None or recipe.image is None else launch.commits.get(recipe.image)
 
@@ -306,13 +306,13 @@ def _words_of_run(run: Run) -> dict[str, str | int]:
 
 
 def bridge_file() -> Path:
-    """Return the file of the releases: the shipped one if the config folder has none."""
+    """Return the file of the releases: the config folder's, or else the shipped one."""
     own = config_dir() / "megatron_bridge.yaml"
     return own if own.exists() else shipped("config") / "megatron_bridge.yaml"
 
 
 def broken_releases() -> BrokenFiles | None:
-    """Return everything that is wrong with the file of releases, or None if nothing is."""
+    """Return all mistakes in the file of releases; None if there are none."""
     return broken_entries(_document, BridgeRelease)
 
 

@@ -1,4 +1,4 @@
-"""What a workload's models must be, for their names, for proxies, and for the ranks they are spread over."""
+"""Checks of a workload's models: their names, their proxies, and whether they fit their parallelism."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ _Model = TypeVar("_Model", ModelShape, NamedRecipe)
 
 
 class Placed(NamedTuple):
-    """A configuration or a proxy that could be read, and where it stands."""
+    """A configuration or proxy that could be read, with its location in the file."""
 
     location: Location
     size: str
@@ -30,7 +30,7 @@ class Placed(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Of `KINDS`."""
+        """The kind of entry, one of `KINDS`."""
         return str(self.location[2])
 
     def __str__(self) -> str:
@@ -38,12 +38,12 @@ class Placed(NamedTuple):
 
 
 def is_read(document: Document, part: str) -> bool:
-    """Return whether a part has entries that others may name: without, their names cannot be checked."""
+    """Return whether a part's entries could be read, so that names of them can be checked."""
     return isinstance(document.value(part), dict)
 
 
 def keys_of(document: Document, part: str) -> tuple[str, ...]:
-    """Return the keys of `gpu_types` or `sizes`; none if they cannot be read."""
+    """Return the keys of `gpu_types` or `sizes`; empty if they cannot be read."""
     return tuple(document.value(part)) if is_read(document, part) else ()
 
 
@@ -71,12 +71,12 @@ def all_read(document: Document, size: str) -> bool:
 
 
 def model_of(document: Document, size: str) -> ModelShape | None:
-    """Return the whole model of a size, or None if it cannot be read, or is known by name alone."""
+    """Return the full model of a size; None if it cannot be read or is a recipe by name."""
     return _model_as(ModelShape, DESCRIBED, document, size)
 
 
 def named_of(document: Document, size: str) -> NamedRecipe | None:
-    """Return the recipe of a size that is known by name; None if it is not, or cannot be read."""
+    """Return the recipe by name of a size; None if it has a model, or cannot be read."""
     return _model_as(NamedRecipe, NAMED, document, size)
 
 
@@ -95,7 +95,7 @@ def steps_of(document: Document, size: str) -> Steps | None:
 
 
 def model_of_rule(document: Document, placed: Placed) -> ModelShape | None:
-    """Return the model of a rule, or None if it cannot be read."""
+    """Return the model of a rule; None if it cannot be read."""
     whole = model_of(document, placed.size)
     if whole is None or not placed.rule.is_proxy:
         return whole
@@ -106,7 +106,7 @@ def model_of_rule(document: Document, placed: Placed) -> ModelShape | None:
 
 
 def _names(document: Document) -> Iterator[Mistake]:
-    """A size is the model that its name states: a stand-in would be published under that name."""
+    """Check that each size's model has the number of parameters in its name."""
     for size in keys_of(document, "sizes"):
         model = model_of(document, size)
         problem = contradiction(size, model) if model is not None else None
@@ -212,7 +212,7 @@ def _layers(document: Document) -> Iterator[Mistake]:
 
 
 def _uneven(spread: ModelParallelism) -> dict[str, int]:
-    """Layers of the stages that have a number of their own, by field."""
+    """Return the explicit layer counts of the first and last stage, by field."""
     given = {"first_stage_layers": spread.first_stage_layers, "last_stage_layers": spread.last_stage_layers}
     return {field: layers for field, layers in given.items() if layers is not None}
 
@@ -241,7 +241,7 @@ def _misfits_of_uneven_stages(
 
 
 def _countings(model: ModelShape) -> tuple[int, ...]:
-    """How many layers the stages may share out.
+    """Return the possible numbers of layers that the stages may divide.
 
     Llama 405b counts embedding and output as a layer each, so that 126 + 2 divide; DeepSeek-V3 also its layer
     that predicts a further token: 61 + 3.
@@ -254,7 +254,7 @@ MODEL_CHECKS = (_names, _heads, _experts, _proxies, _layers)
 
 
 def _named_proxies(document: Document) -> Iterator[Mistake]:
-    """Nobody knows what of such a model could be otherwise."""
+    """Refuse proxies of recipes by name, whose models are unknown here."""
     for placed in rules_of(document):
         if named_of(document, placed.size) is not None and (placed.kind == "proxies" or placed.rule.is_proxy):
             yield Mistake(
@@ -274,7 +274,7 @@ def _stages(document: Document) -> Iterator[Mistake]:
 
 
 def _launch(document: Document) -> Iterator[Mistake]:
-    """Upstream's recipe has the settings of its trainer itself; what is of the job is the workload's."""
+    """Refuse settings that upstream's launch script or its recipe already makes."""
     named = {size for size in keys_of(document, "sizes") if named_of(document, size) is not None}
     rules, _ = document.part(PerformanceRules, "performance")
     for index, rule in enumerate(rules.rules if rules is not None else ()):
@@ -303,7 +303,7 @@ def _launch(document: Document) -> Iterator[Mistake]:
 
 
 def _releases(document: Document) -> Iterator[Mistake]:
-    """The image of each row has a release that starts such a recipe."""
+    """Check that the image of each row has a release that can start the recipe."""
     told = set()
     for placed in rules_of(document):
         model, rule = named_of(document, placed.size), placed.rule
@@ -323,7 +323,7 @@ def _releases(document: Document) -> Iterator[Mistake]:
 
 
 def _recipe_names(document: Document) -> Iterator[Mistake]:
-    """Each size's recipe is one that its images have, and has the parameters that the size's name states."""
+    """Check that each size's recipe exists in its images, with the parameter count in the size's name."""
     for size in keys_of(document, "sizes"):
         model = named_of(document, size)
         problems = (_misnamed(size, model, image) for image in _images(document, size)) if model else ()
@@ -348,7 +348,7 @@ def _all_images(document: Document) -> Iterator[str | None]:
 
 
 def _images(document: Document, size: str) -> list[str | None]:
-    """Those that a size's rows run in, each once."""
+    """Return the images in which a size's rows run, each once."""
     types = {
         gpu_type for placed in rules_of(document) if placed.size == size for gpu_type in placed.rule.gpu_types
     }

@@ -1,4 +1,4 @@
-"""The two products of `recipes`: a `Recipe` (one row of a document's tables) and a `Run` (planned work)."""
+"""The two results of planning: a `Recipe` (a row of a document's tables) and a `Run` (a planned job)."""
 
 # mypy takes pydantic's models, which `Frozen` makes immutable, for mutable dataclasses.
 # mypy: disable-error-code="misc"
@@ -25,7 +25,7 @@ RUN_FILE = "run.json"
 
 
 class Mode(StrEnum):
-    """What a run is for. Only `performance` runs are comparable with published step times."""
+    """The purpose of a run. Only `performance` runs are comparable with published step times."""
 
     PERFORMANCE = "performance"
     CHECKPOINT_SAVE = "checkpoint_save"
@@ -103,12 +103,12 @@ class ModelShape(Frozen, spec.ModelShape):
 
     @property
     def head_width(self) -> int:
-        """Of one head of plain attention."""
+        """The width of one attention head."""
         return self.kv_channels or self.hidden_size // self.num_attention_heads
 
     @property
     def expert_layers(self) -> int:
-        """How many of the layers have experts."""
+        """The number of layers that have experts."""
         if self.moe is None:
             return 0
         return -(-(self.num_layers - self.moe.num_dense_layers) // self.moe.moe_layer_freq)
@@ -171,19 +171,19 @@ def _refuse_special(shape: ModelShape, *, but: Collection[str] = ()) -> None:
 
 
 def check_transformer(shape: ModelShape) -> None:
-    """Raise ValueError for a shape that is no model of attention and MLP layers alone."""
+    """Raise ValueError unless the model has attention and MLP layers only."""
     _refuse_special(shape)
 
 
 def check_hybrid(shape: ModelShape) -> None:
-    """Raise ValueError for a shape that has no Mamba layers."""
+    """Raise ValueError unless the model has Mamba layers."""
     _refuse_special(shape, but=("hybrid",))
     if shape.hybrid is None:
         raise ValueError(f"{shape.architecture} models have hybrid sizes: give them")
 
 
 def check_gpt(shape: ModelShape) -> None:
-    """Raise ValueError for a shape that leaves open which MLP it has, or which attention."""
+    """Raise ValueError for a shape that does not determine its kind of MLP and attention."""
     _refuse_special(shape, but=_SPECIAL.keys() - {"hybrid"})
     if shape.gated_linear_unit is None:
         raise ValueError(f"{shape.architecture} models have a gated MLP or none: give gated_linear_unit")
@@ -234,7 +234,7 @@ class Launch(Frozen):
 
 
 class NamedRecipe(Frozen):
-    """A recipe of Megatron-Bridge that is known by name alone: upstream has the sizes of its model."""
+    """A Megatron-Bridge recipe known only by name: upstream defines its model's sizes."""
 
     architecture: Literal["megatron_bridge"]
     family: _Name
@@ -252,11 +252,11 @@ class NamedRecipe(Frozen):
 
     @property
     def num_layers(self) -> None:
-        """Not known here."""
+        """None: the layers are unknown here."""
 
 
 def kind_of_model(model: Any) -> str:
-    """Return the tag of the model, in a union with `NamedRecipe`, that a description is read as."""
+    """Return the tag that selects the model class of a description: `NamedRecipe` or a shape."""
     architecture = (
         model.get("architecture") if isinstance(model, dict) else getattr(model, "architecture", None)
     )
@@ -309,7 +309,7 @@ class Launcher(Frozen):
 
 
 class Recipe(Frozen, spec.Recipe):
-    """One row of a document's configuration tables, or one of the same form at another scale or CPU size."""
+    """A row of a document's configuration tables, or the same at another scale or a CPU size."""
 
     workload: str
     """Family and version of the document, `llama3.1-25.04`."""
@@ -326,12 +326,12 @@ class Recipe(Frozen, spec.Recipe):
 
     @property
     def gpus(self) -> int:
-        """Ranks of the whole job (GPUs; CPU processes if `gpu_type` is `cpu`)."""
+        """The number of ranks of the job (GPUs, or CPU processes if `gpu_type` is `cpu`)."""
         return self.parallelism.world_size
 
     @property
     def identity(self) -> dict[str, str | int]:
-        """What people know a recipe by: the columns that rows of results and metrics begin with."""
+        """The columns that identify a recipe in tables of results and metrics."""
         return {
             "workload": self.workload,
             "size": self.size,
@@ -342,7 +342,7 @@ class Recipe(Frozen, spec.Recipe):
         }
 
     def command(self, max_steps: int) -> tuple[str, ...]:
-        """Return program and arguments of the launcher; none if the row has no launcher."""
+        """Return the launcher's program and arguments; empty if the row has no launcher."""
         words = {
             "max_steps": max_steps,
             **self.parallelism.model_dump(include={"tensor", "pipeline", "context", "data"}),
@@ -373,7 +373,7 @@ class Recipe(Frozen, spec.Recipe):
 
 
 class Window(Frozen):
-    """The global steps that are averaged, both ends included; written `first:last` on the command line."""
+    """The global steps to average over, both ends included; written `first:last` on the command line."""
 
     first: int = Field(ge=0)
     last: int = Field(ge=0)
@@ -389,7 +389,7 @@ class Window(Frozen):
 
 
 class Nsight(Frozen):
-    """How a document starts Nsight Systems (`nsys profile`), beyond what every profile run has."""
+    """Options of Nsight Systems (`nsys profile`) in a document, besides those of every profile run."""
 
     trace: Annotated[tuple[str, ...], Field(min_length=1)] = ("nvtx", "cuda")
     options: tuple[Annotated[str, written("--[a-z-]+=[A-Za-z0-9.-]+", "--option=value")], ...] = (
@@ -411,7 +411,7 @@ FP8_RECIPES: Mapping[str, Literal["current", "blockwise", "mxfp8", "nvfp4"]] = M
 
 
 class TrainerSettings(Frozen, spec.Settings):
-    """What the trainer sets in NeMo beyond a row."""
+    """NeMo settings of the trainer beyond the row."""
 
     tp_comm_overlap_cfg: (
         Annotated[str, written("userbuffers_[a-z0-9_]+", "a name that begins with userbuffers_")] | None
@@ -427,7 +427,7 @@ class TrainerSettings(Frozen, spec.Settings):
 
 
 class Performance(Frozen, spec.Performance):
-    """How a run is launched: settings of the trainer, variables of its job, and how its ranks are bound."""
+    """How to launch a run: trainer settings, job variables, and the binding of its ranks."""
 
     trainer: TrainerSettings = TrainerSettings()
     environment: dict[str, str] = Field(default_factory=dict)
@@ -443,7 +443,7 @@ class Performance(Frozen, spec.Performance):
 
 
 class ProfileWindow(Frozen, spec.ProfileWindow):
-    """What a profile run looks at: with Nsight Systems on GPUs that have it, else with torch's profiler."""
+    """The steps and ranks that a profile run records, with Nsight Systems or torch's profiler."""
 
     ranks: tuple[int, ...] = Field(min_length=1)
     gpu_metrics: bool = False
@@ -452,7 +452,7 @@ class ProfileWindow(Frozen, spec.ProfileWindow):
 
 
 class Run(Frozen, spec.PlannedRun):
-    """One planned training job: all that trainer and job script need, and nothing of where it lands."""
+    """A planned training job: everything that trainer and job script need, independent of the cluster."""
 
     schema_version: Literal[1] = 1
     recipe: Recipe
@@ -482,7 +482,7 @@ class Run(Frozen, spec.PlannedRun):
 
     @property
     def label(self) -> str:
-        """What people read in Airflow: `tiny·fp32·2`, with the mode unless it is performance."""
+        """The run's label in Airflow: `tiny·fp32·2`, with the mode unless it is performance."""
         parts = [self.recipe.size, self.recipe.dtype, str(self.recipe.gpus)]
         if self.mode is not Mode.PERFORMANCE:
             parts.append(self.mode.value.replace("_", " "))
@@ -494,7 +494,7 @@ class Run(Frozen, spec.PlannedRun):
 
     @property
     def name(self) -> str:
-        """Its label, or in a sweep its cell's label and its mode: unique in the DAG run."""
+        """The run's unique name in the DAG run: its label, or in a sweep its cell's label and mode."""
         if self.cell is None or self.mode is Mode.PERFORMANCE:
             return self.cell or self.label
         return f"{self.cell}·{self.mode.value.replace('_', ' ')}"

@@ -1,4 +1,4 @@
-"""What kind of run is asked for, and what that changes: its steps, window, time limit and what it profiles.
+"""The mode of a request, and what it changes: steps, window, time limit and profile.
 
 A checkpoint pair is made beside performance runs. Every other kind is made instead of them, because its times
 are not for comparison, and no two kinds go together.
@@ -31,7 +31,7 @@ _SAMPLES = re.compile(r"consumed_samples=(\d{1,15})(?:\.0)?(?:-last)?$", re.ASCI
 
 
 class Schedule(Frozen):
-    """First and last step of a run, the steps that are averaged, and the time limit."""
+    """First and last step of a run, the steps to average, and the time limit."""
 
     mode: Mode
     first_step: int = 0
@@ -41,7 +41,7 @@ class Schedule(Frozen):
 
 
 def mode_of(request: PlanRequest) -> Mode:
-    """Return the kind of the runs.
+    """Return the mode of the requested runs.
 
     Raises UserError for two kinds at once, and for options of a kind that was not asked for.
     """
@@ -103,7 +103,7 @@ def schedule_of(
 
 
 def profile_of(request: PlanRequest, selection: Selection, recipe: Recipe, max_steps: int) -> ProfileWindow:
-    """Return what a profile run of the recipe looks at. Raises UserError for steps and ranks it has not."""
+    """Return which steps and ranks a profile run records. Raises UserError if the run lacks them."""
     start, stop = _profile_steps(request, selection)
     if not start < stop <= max_steps:
         raise UserError(
@@ -138,7 +138,7 @@ def profile_of(request: PlanRequest, selection: Selection, recipe: Recipe, max_s
 
 
 def _profiled_steps(request: PlanRequest, selection: Selection) -> int:
-    """The steps of a profiled run: it ends with its profile if the document ends it so."""
+    """Return the number of steps of a profile run; some documents end the run with its profile."""
     documented, (_, stop) = _documented(selection), _profile_steps(request, selection)
     return stop if documented.max_steps == documented.last_step else max(documented.max_steps, stop)
 
@@ -162,7 +162,7 @@ def _documented(selection: Selection) -> Profile:
 
 
 def _trace(selection: Selection) -> tuple[int, str]:
-    """Steps and time limit of a run that logs NCCL's calls."""
+    """Return steps and time limit of a run that logs NCCL calls."""
     trace = selection.workload.nccl_trace
     if trace is None:
         having = [workload.workload for workload in load_workloads()[0] if workload.nccl_trace is not None]
@@ -174,7 +174,7 @@ def _trace(selection: Selection) -> tuple[int, str]:
 
 
 def _saved_at(request: PlanRequest, max_steps: int, recipes: Sequence[Recipe]) -> int:
-    """The step at which the checkpoint to load was saved."""
+    """Return the step at which the checkpoint to load was saved."""
     path = checked_checkpoint(request.load_checkpoint or "")
     if request.window is not None:
         raise UserError(f"window '{shown(request.window)}': a loading run trains one step; leave it out.")
@@ -199,7 +199,7 @@ def _saved_at(request: PlanRequest, max_steps: int, recipes: Sequence[Recipe]) -
 
 
 def checked_checkpoint(path: str) -> str:
-    """Return a checkpoint's folder on a cluster. Raises UserError if it is no plain, absolute path."""
+    """Return a checkpoint's folder on a cluster. Raises UserError unless it is a plain absolute path."""
     if (
         not path.startswith("/")
         or not path.isprintable()
@@ -214,7 +214,7 @@ def checked_checkpoint(path: str) -> str:
 
 
 def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
-    """Return the largest of the recipes that is known to save and load. Raises UserError if none is."""
+    """Return the largest recipe whose checkpoint is known to save and load. Raises UserError if none is."""
     save, load = _tested(selection)
     large_enough = [recipe for recipe in recipes if recipe.gpus >= max(save, load)]
     if not large_enough:
@@ -226,7 +226,7 @@ def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
 
 
 def require_tested(selection: Selection, mode: Mode, recipes: Sequence[Recipe]) -> None:
-    """Raise UserError if a run only saves, or only loads, at a scale that is not known to work."""
+    """Raise UserError if a run saves or loads a checkpoint below the smallest tested scale."""
     save, load = _tested(selection)
     least, doing = (save, "saving") if mode is Mode.CHECKPOINT_SAVE else (load, "loading")
     for recipe in recipes:
@@ -242,7 +242,7 @@ def _from(selection: Selection, least: int) -> str:
 
 
 def _tested(selection: Selection) -> tuple[int, int]:
-    """The smallest scales at which saving and loading are known to work."""
+    """Return the smallest scales at which saving and loading are known to work."""
     limits = selection.size.checkpoint
     if limits is None or selection.proxy:
         having = [name for name, size in selection.workload.sizes.items() if size.checkpoint]

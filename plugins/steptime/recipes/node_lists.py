@@ -1,4 +1,4 @@
-"""Lists of nodes in the notation of results and reports, which is Slurm's: `gpu[08-10,12],login`."""
+"""Node lists in Slurm's notation, which results and reports use: `gpu[08-10,12],login`."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ def expand_nodes(text: str) -> tuple[str, ...]:
 
 
 def fold_nodes(names: Iterable[str]) -> str:
-    """Return names as such a list, sorted; names that differ only in their last number share a bracket.
+    """Format names as a sorted node list; names that differ only in their last number share brackets.
 
     >>> fold_nodes(["gpu12", "gpu08", "gpu10", "login", "gpu09", "rack1n2", "rack1n1"])
     'gpu[08-10,12],login,rack1n[1-2]'
@@ -59,7 +59,7 @@ def _expand(pattern: str) -> list[str]:
 
 
 def _numbers(item: str) -> list[str]:
-    """`08-10` as 08, 09, 10."""
+    """Expand `08-10` to 08, 09, 10."""
     first, _, last = item.partition("-")
     if not (first.isdecimal() and last.isdecimal()):
         return [item]

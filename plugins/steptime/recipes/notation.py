@@ -1,4 +1,4 @@
-"""How people write GPU counts, windows and time limits, as flags, as DAG params and in config files."""
+"""Parse and format GPU counts, windows and time limits in flags, DAG params and config files."""
 
 import math
 import re
@@ -46,18 +46,18 @@ def format_time_limit(seconds: int) -> str:
 
 
 def format_hours(hours: float) -> str:
-    """Format GPU-hours with two decimals, or with as many as two digits of a small number take."""
+    """Format GPU-hours with two decimals, or with two significant digits if the number is small."""
     decimals = 2 if hours == 0 else max(2, min(6, 1 - math.floor(math.log10(abs(hours)))))
     return f"{hours:,.{decimals}f}"
 
 
 def format_at_most(jobs: int, gpu_hours: float) -> str:
-    """Format a number of jobs and their hours: `4 jobs, at most 1.17 GPU-hours`, on a CPU process-hours."""
+    """Format a number of jobs and their hours: `4 jobs, at most 1.17 GPU-hours` (process-hours on a CPU)."""
     return f"{jobs} {'job' if jobs == 1 else 'jobs'}, at most {format_hours(gpu_hours)} GPU-hours"
 
 
 def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[int, ...]:
-    """Return the GPU counts that `text` asks for, ascending; `of` names what the documented ones belong to.
+    """Return the GPU counts that `text` requests, ascending; `of` names what `documented` belongs to.
 
     `"8,16"` means those two, `"8-128"` all documented ones from 8 to 128; parts may be mixed: `"8-32,128"`.
     Raises UserError if the text is of another form, or asks for a count that is not documented.
@@ -76,7 +76,7 @@ def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
-    """Parse `"0-3,8"` as ranks, ascending. Raises UserError, also for a rank that is named twice."""
+    """Parse `"0-3,8"` as ranks, ascending. Raises UserError, also for a rank named twice."""
     ranks: set[int] = set()
     for part in text.split(","):
         first, last, _ = _range("profile_ranks", part, text, "0-7 or 0,8,16.")
@@ -87,7 +87,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
 
 
 def _range(what: str, part: str, text: str, form: str) -> tuple[int, int, bool]:
-    """The ends of `8` or `8-16`, a part of `text`, and whether it is a range. Raises UserError."""
+    """Return the ends of `8` or `8-16`, a part of `text`, and whether it is a range. Raises UserError."""
     match = re.fullmatch(_PART, part, re.ASCII)
     if not match:
         raise UserError(f"{what} '{shown(text)}' are not of the form {form}")

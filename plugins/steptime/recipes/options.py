@@ -1,4 +1,4 @@
-"""How an option of a run is declared: once, for the flags, the form, the checks and the plan."""
+"""Declarations of run options, from which flags, form, checks and plan are made."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,7 +21,7 @@ Check = Callable[[str, Any, Recipe], None]
 
 @dataclass(frozen=True)
 class Declaration:
-    """What an option has besides its name, type, default and help."""
+    """The properties of an option besides its name, type, default and help."""
 
     section: str
     """Section of the trigger form, and panel of `--help`."""
@@ -56,7 +56,7 @@ def option(
     default_of: Callable[[Recipe], Any] | None = None,
     **field: Any,
 ) -> Any:
-    """Declare an option as a field of a model; `text` is its help, and `field` goes to pydantic's `Field`."""
+    """Declare an option as a model's field; `text` is its help, pydantic's `Field` gets `field`."""
     declaration = Declaration(section, needs, pattern, checks, sets_trainer, only_in, default_of)
     if "default_factory" not in field:
         field["default"] = default
@@ -64,7 +64,7 @@ def option(
 
 
 def declaration(field: FieldInfo) -> Declaration:
-    """Return what was declared with `option`."""
+    """Return the declaration of an option's field."""
     declared = field.json_schema_extra
     if not isinstance(declared, Declaration):
         raise TypeError(f"{field} is not declared with option()")
@@ -72,28 +72,28 @@ def declaration(field: FieldInfo) -> Declaration:
 
 
 class ClusterOptions(Frozen):
-    """What a run may ask of its kind of cluster; a kind declares its own as `Options` in its folder."""
+    """The run options of a kind of cluster, which declares them as `Options` in its folder."""
 
     clusters: ClassVar[str] = ""
     """What people call clusters of the kind: `Slurm`."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """Parse options by name. Raises UserError for a value that the cluster would not take."""
+        """Parse options by name. Raises UserError for a value that the cluster would refuse."""
         return cls(**given)
 
     @property
     def given(self) -> dict[str, bool | int | str]:
-        """The options that have a value, by name."""
+        """The options with a value, by name."""
         return self.model_dump(exclude_none=True)
 
     def check(self, recipe: Recipe) -> None:
-        """Raise UserError if a run of the recipe cannot have these options."""
+        """Raise UserError if these options do not fit runs of the recipe."""
 
 
 @cache
 def options_of_kinds() -> Mapping[str, type[ClusterOptions]]:
-    """Return the options of each kind of cluster that has some."""
+    """Return the option classes of the cluster kinds that have options, by kind."""
     found = {}
     for kind in CLUSTER_KINDS.names():
         with suppress(

@@ -1,4 +1,4 @@
-"""How many parameters a model has, counted from its sizes or stated, and how many its size's name states."""
+"""Parameter counts of models: counted from their sizes, stated by upstream, or in a size's name."""
 
 import re
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ _UNITS = (("t", 1e12), ("b", 1e9), ("m", 1e6))
 
 
 class Parameters(NamedTuple):
-    """Of a model, without the layers that predict further tokens: only training has these."""
+    """Parameter counts of a model, without layers for multi-token prediction, which only training uses."""
 
     total: int
     active: int | None
     """Those that one token passes: all but the experts that are not chosen for it; None if nobody knows."""
 
     def __str__(self) -> str:
-        """As people write them: `8.03b`, `671b, 37.6b active`."""
+        """Format the counts: `8.03b`, `671b, 37.6b active`."""
         if self.active is None or self.active == self.total:
             return _brief(self.total)
         return f"{_brief(self.total)}, {_brief(self.active)} active"
@@ -42,7 +42,7 @@ def _brief(number: int) -> str:
 
 
 def parameters_of(recipe: Recipe) -> Parameters | None:
-    """Return the parameters of a row's model, counted or as upstream states them; None if nobody knows."""
+    """Return the parameters of a row's model, counted or stated by upstream; None if unknown."""
     if not isinstance(recipe.model, NamedRecipe):
         return count_parameters(recipe.model)
     try:
@@ -52,7 +52,7 @@ def parameters_of(recipe: Recipe) -> Parameters | None:
 
 
 def stated_parameters(known: KnownRecipe | None) -> Parameters | None:
-    """Return what upstream states of a recipe by name, or None if it does not."""
+    """Return the parameters that upstream states for a recipe by name; None if it states none."""
     if known is None or known.parameters is None:
         return None
     return Parameters(
@@ -61,7 +61,7 @@ def stated_parameters(known: KnownRecipe | None) -> Parameters | None:
 
 
 def count_parameters(shape: Model) -> Parameters | None:
-    """Count the weights of every matrix; norms, biases and convolutions, a thousandth at most, are left out.
+    """Count the weights of all matrices; norms, biases and convolutions (under 0.1 %) are left out.
 
     None for a recipe by name, or a family of another package: nobody here knows their layers.
     """
@@ -111,7 +111,7 @@ def attention_weights(shape: ModelShape) -> int:
 
 
 def _of_hybrid(shape: ModelShape, hybrid: HybridShape, mlp: int) -> int:
-    """Of layers of three kinds."""
+    """Count the weights of a hybrid model's three kinds of layers."""
     hidden, heads = shape.hidden_size, shape.num_attention_heads + shape.num_query_groups
     inner, state = (
         hybrid.mamba_num_heads * hybrid.mamba_head_dim,
@@ -126,7 +126,7 @@ def _of_hybrid(shape: ModelShape, hybrid: HybridShape, mlp: int) -> int:
 
 
 def contradiction(size: str, shape: ModelShape) -> str | None:
-    """Return what is wrong if a model does not have the parameters that its size's name states, or None.
+    """Return how a model's parameters contradict its size's name; None if they agree.
 
     A name such as `tiny` states none.
     """
@@ -143,7 +143,7 @@ def contradiction(size: str, shape: ModelShape) -> str | None:
 
 
 def misnamed_size(size: str, model: NamedRecipe, known: KnownRecipe) -> str | None:
-    """Return what is wrong with the name of a recipe's size, or None if nothing is.
+    """Return what is wrong with the size name of a recipe by name; None if nothing is.
 
     A number that nobody can hold to anything is wrong, too: upstream states none for that recipe.
     """
@@ -162,7 +162,7 @@ def misnamed_size(size: str, model: NamedRecipe, known: KnownRecipe) -> str | No
 
 
 def _numbers(size: str, has: Parameters | None) -> Iterator[tuple[str, float, float | None]]:
-    """The numbers that a size's name states: of what, how many billions, and how many there are."""
+    """Yield each number in a size's name: of what, its billions, and the model's actual number."""
     named = _STATED.fullmatch(size)
     for kind, what in (("total", "parameters"), ("active", "active parameters")):
         if named is not None and named[kind] is not None:

@@ -1,6 +1,6 @@
-"""The block `performance` of a workload's file: rules, each with its source, for some of the workload's runs.
+"""The block `performance` of a workload file: rules for launch settings, each with its source.
 
-Those that hold for a run, laid over one another in the file's order, are its `Performance`.
+The rules that match a run are applied in the file's order and make its `Performance`.
 """
 
 import itertools
@@ -23,7 +23,7 @@ CPU = "cpu"
 
 
 class Row(NamedTuple):
-    """What decides which rules hold for a row of a workload."""
+    """The properties of a workload's row that rules depend on."""
 
     name: str
     """The size as the tables name it, `405b-proxy`."""
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 
 class Least(Frozen):
-    """Degrees of parallelism from which on a rule holds."""
+    """Minimum degrees of parallelism for a rule to apply."""
 
     tensor: PositiveInt = 1
     pipeline: PositiveInt = 1
@@ -46,12 +46,12 @@ class Least(Frozen):
     data: PositiveInt = 1
 
     def reached(self, parallelism: Parallelism) -> bool:
-        """Return whether a run is spread at least so far in every way."""
+        """Return whether every degree of the parallelism reaches its minimum."""
         return all((getattr(parallelism, name) or 1) >= getattr(self, name) for name in self.model_fields_set)
 
 
 class Rule(Frozen):
-    """Settings that hold for some runs of a workload; a condition that is left out holds for all of them."""
+    """Settings for some runs of a workload; a condition that is left out holds for all of them."""
 
     source: str
     """Key of the workload's `sources`: where upstream sets this."""
@@ -97,7 +97,7 @@ class Rule(Frozen):
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def holds_for_row(self, row: Row) -> bool:
-        """Return whether the rule is for a row, whatever its mode."""
+        """Return whether the rule applies to a row, in some mode."""
         conditions: tuple[tuple[tuple[object, ...], object], ...] = (
             *((self.gpu_types, row.gpu_type), (self.sizes, row.size), (self.dtypes, row.dtype)),
             (self.gpus, row.parallelism.world_size),
@@ -109,13 +109,13 @@ class Rule(Frozen):
         )
 
     def holds_for_job(self, mode: Mode, cluster_kind: str) -> bool:
-        """Return whether the rule is for runs of a mode on a kind of cluster."""
+        """Return whether the rule applies to runs in a mode on a kind of cluster."""
         return (not self.modes or mode in self.modes) and (
             not self.cluster_kinds or cluster_kind in self.cluster_kinds
         )
 
     def settings(self) -> dict[str, str | int | bool | None]:
-        """Return what the rule sets: the trainer's settings, then `environment.NAME` and `arguments.NAME`."""
+        """Return the rule's settings: the trainer's, then `environment.NAME` and `arguments.NAME`."""
         trainer = {name: getattr(self.trainer, name) for name in self.trainer.model_fields_set}
         in_order = {name: trainer[name] for name in type(self.trainer).model_fields if name in trainer}
         variables = {f"environment.{name}": value for name, value in self.environment.items()}
@@ -123,7 +123,7 @@ class Rule(Frozen):
         return {**in_order, **variables, **self._of_machines, **arguments}
 
     def conditions(self) -> str:
-        """Return for which runs the rule holds, apart from their GPU types; empty if for all."""
+        """Describe the rule's conditions except the GPU types; empty if it has none."""
         least = self.at_least.model_dump(exclude_defaults=True)
         parts = (
             "/".join(self.sizes),
@@ -136,7 +136,7 @@ class Rule(Frozen):
         return ", ".join(part for part in parts if part)
 
     def laid_over(self, performance: Performance) -> Performance:
-        """Return `performance` with what the rule sets laid over it."""
+        """Return `performance` with the rule's settings added or replaced."""
         own = self.trainer.model_dump(include=self.trainer.model_fields_set)
         return performance.model_copy(
             update={
@@ -173,7 +173,7 @@ class PerformanceRules(Frozen):
         return _laid_over(row.dtype, held)
 
     def wrong_sources(self) -> Iterator[Mistake]:
-        """Yield sources that the block lacks, and sources that no rule has, located below this block."""
+        """Yield sources that are used but not listed, and those listed but not used."""
         for index, rule in enumerate(self.rules):
             if rule.source not in self.sources:
                 yield Mistake.of(unknown_value("source", rule.source, self.sources), "rules", index, "source")
@@ -186,9 +186,9 @@ class PerformanceRules(Frozen):
         sizes: Collection[str] | None,
         dtypes: Collection[str] | None,
     ) -> Iterator[Mistake]:
-        """Yield the names in rules that nothing of the workload has, located below this block.
+        """Yield names in rules that the workload does not have.
 
-        None stands for names that are not known.
+        An argument that is None means that these names cannot be read, and are not checked.
         """
         named = (("GPU type", "gpu_types", gpu_types), ("size", "sizes", sizes), ("dtype", "dtypes", dtypes))
         for index, rule in enumerate(self.rules):
@@ -198,7 +198,7 @@ class PerformanceRules(Frozen):
                         yield Mistake.of(unknown_value(kind, value, known), "rules", index, field)
 
     def for_no_row(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
-        """Yield the rules that hold for none of the workload's rows, located below this block.
+        """Yield rules that apply to none of the workload's rows.
 
         A rule in which `unknown_names` has found something is left out: nobody knows what it is for.
         """
@@ -208,7 +208,7 @@ class PerformanceRules(Frozen):
                 yield Mistake("the rule holds for no row of this workload", ("rules", index))
 
     def misfits(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
-        """Yield settings of a row that cannot go together; what several rows share is one mistake.
+        """Yield settings of rows that contradict each other; one mistake for all rows that share it.
 
         Each is located below this block, at the last rule that sets one of them. Rows are left out if a rule
         in which `unknown_names` has found something may be meant for them.
@@ -235,7 +235,7 @@ class PerformanceRules(Frozen):
                         yield Mistake(message, _place_of(names, chosen))
 
     def _whatever_is_meant(self, misnamed: Iterable[Mistake]) -> list[Rule]:
-        """The rules with unknown names, without the conditions that have these."""
+        """Return the rules with unknown names, without the conditions that contain them."""
         conditions: dict[int | str, dict[str, tuple[()]]] = defaultdict(dict)
         for mistake in misnamed:
             _, index, field = mistake.location
@@ -248,7 +248,7 @@ class PerformanceRules(Frozen):
 
 
 def _laid_over(dtype: str, rules: Iterable[Rule]) -> Performance:
-    """The settings of a run of that dtype for which these rules hold."""
+    """Combine the settings of these rules for a run with that dtype."""
     performance = Performance(trainer=TrainerSettings(fp8_recipe=FP8_RECIPES.get(dtype)))
     for rule in rules:
         performance = rule.laid_over(performance)
@@ -256,7 +256,7 @@ def _laid_over(dtype: str, rules: Iterable[Rule]) -> Performance:
 
 
 def _place_of(names: Collection[str], rules: Mapping[int, Rule]) -> Location:
-    """Of the last rule that sets one of these settings; the whole block if none does."""
+    """Return the location of the last rule with one of these settings, or of the whole block."""
     for index, rule in reversed([*rules.items()]):
         own = [name for name in names if name in rule.trainer.model_fields_set]
         if own:
@@ -269,7 +269,7 @@ _OTHER_KIND = ""
 
 
 def _misfits(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What cannot be of the settings of a row: their names, and why."""
+    """Yield contradictory settings of a row: their names, and why they contradict."""
     yield from _of_formats(row, settings)
     yield from _of_overlap(row, settings)
     yield from _of_recomputing(settings)

@@ -1,4 +1,4 @@
-"""From what somebody asks for to the runs that would be started. Nothing is submitted here.
+"""Plan the runs of a request. Nothing is submitted here.
 
 Every value is checked against the workload's file, and one that does not fit is answered with those that do.
 Only the scales of the documents (and of the CPU sizes) can be asked for: at any other there is nothing to
@@ -43,7 +43,7 @@ class CheckpointPair(Frozen):
 
 
 class Plan(Frozen):
-    """The runs that a request comes to."""
+    """The planned runs of a request."""
 
     request: PlanRequest
     """With every default filled in."""
@@ -56,12 +56,12 @@ class Plan(Frozen):
 
     @property
     def all_runs(self) -> tuple[Run, ...]:
-        """Performance runs, then each pair's saving and loading one."""
+        """Performance runs, then the saving and loading run of each pair."""
         return self.runs + tuple(run for pair in self.checkpoint_pairs for run in (pair.save, pair.load))
 
 
 def plan(request: PlanRequest) -> Plan:
-    """Plan the runs of `request`. Raises UserError for a value that no recipe has, listing those there are.
+    """Plan the runs of `request`. Raises UserError for a value outside its choices, which the error lists.
 
     A plan may be for another type of GPU than its cluster has, to be read; `require_runnable` refuses that.
     """
@@ -124,7 +124,7 @@ def plan(request: PlanRequest) -> Plan:
 
 
 def _with_image(recipe: Recipe, request: PlanRequest) -> Recipe:
-    """Return the recipe with the image that was asked for. Raises UserError for a name that is none."""
+    """Return the recipe with the requested image. Raises UserError if its name is invalid."""
     if request.image is None:
         return recipe
     parse_image(request.image)
@@ -132,7 +132,7 @@ def _with_image(recipe: Recipe, request: PlanRequest) -> Recipe:
 
 
 def _check_options(request: PlanRequest, recipes: Sequence[Recipe]) -> None:
-    """Raise UserError for an option that a recipe cannot have."""
+    """Raise UserError for an option that does not fit a recipe."""
     for name, field in option_fields().items():
         value = getattr(request, name, None)
         if value is not None:
@@ -142,7 +142,7 @@ def _check_options(request: PlanRequest, recipes: Sequence[Recipe]) -> None:
 
 
 def _performance(selection: Selection, recipe: Recipe, mode: Mode, request: PlanRequest) -> Performance:
-    """Return how the workload launches a run, with the trainer's settings that were asked for."""
+    """Return the workload's launch settings for a run, with the requested trainer settings."""
     found = selection.workload.performance.of(recipe, selection.size_name, mode, selection.cluster.kind)
     settings = {}
     for name, field in option_fields().items():
@@ -184,7 +184,7 @@ def _cluster_options(
 def _filled_in(
     selection: Selection, recipes: Sequence[Recipe], schedule: Schedule, run: Run
 ) -> dict[str, Any]:
-    """The values of the request's fields that a user may leave out."""
+    """Return the values of optional fields of the request, as the plan filled them in."""
     loads = schedule.mode is Mode.CHECKPOINT_LOAD
     filled_in = {
         "workload": selection.workload.workload,
@@ -205,7 +205,7 @@ def _filled_in(
 
 
 def require_runnable(planned: Plan) -> None:
-    """Raise UserError if the plan's cluster does not have the plan's type of GPU."""
+    """Raise UserError if the cluster does not have the plan's type of GPU."""
     gpu_type = planned.request.gpu_type
     if gpu_type != planned.cluster_gpu_type:
         raise UserError(
@@ -215,7 +215,7 @@ def require_runnable(planned: Plan) -> None:
 
 
 def _experiment(selection: Selection, recipe: Recipe, tuning: str) -> str:
-    """The name as the document writes it, plus what it has no word for (strong scaling, TP, tuning)."""
+    """Return the document's experiment name, with strong scaling, TP and tuning added."""
     template, parallelism = selection.workload.experiment, recipe.parallelism
     name = template.format(
         size=selection.size_name,

@@ -1,4 +1,4 @@
-"""What the recipe documents print: their performance tables and constants.
+"""The numbers that the recipe documents print: performance tables and constants.
 
 `config/references/` holds the documents' numbers as they stand, one YAML file a document, and beside them the
 rows of all configuration tables in `configurations.csv`, to compare workloads with. Nothing here is computed.
@@ -39,14 +39,14 @@ class PerformanceRow(Frozen):
 
     @property
     def step_time(self) -> float | None:
-        """Seconds as printed, or as they follow from printed tokens per second of a GPU."""
+        """The printed step time in seconds, or the one derived from printed tokens per second and GPU."""
         if self.step_time_s is not None or self.tokens_per_s_per_gpu is None:
             return self.step_time_s
         return self.seq_length * self.global_batch_size / (self.tokens_per_s_per_gpu * self.gpus)
 
 
 class Decimals(Frozen):
-    """How many decimals a document prints; tokens per second have none everywhere."""
+    """The number of decimals that a document prints; tokens per second never have any."""
 
     tflops_per_gpu: NonNegativeInt = 2
     mfu_percent: NonNegativeInt = 2
@@ -54,7 +54,7 @@ class Decimals(Frozen):
 
 
 class AsPublished(Frozen):
-    """Constants that reproduce a document's printed MFU if its own, printed constants do not."""
+    """Constants that reproduce a document's printed MFU where its printed constants do not."""
 
     peak_tflops: dict[str, dict[str, PositiveFloat]] = Field(default_factory=dict)
     """By GPU type and dtype."""
@@ -65,7 +65,7 @@ class AsPublished(Frozen):
 
 
 class PerformanceTable(Frozen):
-    """One printed table, a list per line of it and one entry per scale; a line that it lacks is left out.
+    """A printed table: a list for each of its lines, with one entry per scale.
 
     A document that has no table, and prints single numbers in its text, has tables of one scale.
     """
@@ -119,7 +119,7 @@ class Reference(Frozen):
 
     @property
     def rows(self) -> tuple[PerformanceRow, ...]:
-        """The tables, one row a scale."""
+        """All tables as rows, one per scale."""
         return tuple(
             PerformanceRow(
                 document=self.document,
@@ -151,12 +151,12 @@ def load_reference(document: str) -> Reference:
 
 @functools.lru_cache(maxsize=64)
 def _load(path: Path, _state: tuple[int, int]) -> Reference:
-    """One file, read again only when it changes: a sweep looks into it for each of its runs."""
+    """Load one file; it is read again only when it changes, as a sweep needs it for each run."""
     return load_yaml_model(path, Reference, named_in="document")
 
 
 def published_performance(recipe: Recipe) -> PerformanceRow | None:
-    """Return the printed numbers of a recipe, or None if its document has none for this scale and batch."""
+    """Return a recipe's printed numbers; None if its document has none for this scale and batch."""
     if recipe.workload not in list_references():
         return None
     for row in load_reference(recipe.workload).rows:

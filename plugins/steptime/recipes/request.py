@@ -1,4 +1,4 @@
-"""What somebody asks for, before it is checked against a recipe: flags, DAG params and JSON become this.
+"""A request for runs, from flags, DAG params or JSON, before it is checked against a recipe.
 
 Each option is declared here, or in the folder of its kind of cluster, and nowhere else: the trigger form, the
 flags of the command line and the fields of sweeps follow from `option_fields`.
@@ -48,7 +48,7 @@ def _with_tensor_parallelism(name: str, value: Any, recipe: Recipe) -> None:
 
 
 class PlanRequest(Frozen):
-    """What somebody asks for. None means the default, which the description names.
+    """A request for runs. None means the default, which the option's description names.
 
     In JSON the options of a kind of cluster stand beside the others, as people write them.
     """
@@ -242,7 +242,7 @@ class PlanRequest(Frozen):
 
 @cache
 def option_fields() -> Mapping[str, FieldInfo]:
-    """Return every option by name, in the order of the form; kinds of cluster may share an option."""
+    """Return all options by name, in the form's order; cluster kinds may share an option."""
     own = {name: field for name, field in PlanRequest.model_fields.items() if field.json_schema_extra}
     for options in options_of_kinds().values():
         own |= {name: field for name, field in options.model_fields.items() if name not in own}
@@ -250,13 +250,13 @@ def option_fields() -> Mapping[str, FieldInfo]:
 
 
 def options_only_in(mode: Mode) -> tuple[str, ...]:
-    """Return the names of the options that only runs of a mode have."""
+    """Return the names of options that apply only to one mode."""
     return tuple(name for name, field in option_fields().items() if declaration(field).only_in is mode)
 
 
 @cache
 def sections() -> Mapping[str, tuple[str, ...]]:
-    """Return the sections of the form, which are the panels of `--help`, with the names of their options."""
+    """Return the sections of the form (the panels of `--help`), with their option names."""
     found: dict[str, tuple[str, ...]] = {}
     for name, field in option_fields().items():
         section = declaration(field).section
@@ -271,7 +271,7 @@ def _type_of(name: str) -> TypeAdapter[Any]:
 
 
 def parse_value(name: str, value: Any, *, strict: bool = False) -> Any:
-    """Return the value in the type of its option. Raises pydantic's ValidationError."""
+    """Convert a value to its option's type. Raises pydantic's ValidationError."""
     return _type_of(name).validate_python(value, strict=strict)
 
 

@@ -1,4 +1,4 @@
-"""Which rules of a workload's file a request selects, and the rows they make at its GPU counts."""
+"""Select the rules of a workload file for a request, and make a row for each GPU count."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from steptime.recipes.workloads import load_workload, releases_of
 
 @dataclass(frozen=True)
 class Selection:
-    """The rules of one size for one GPU type, dtype and kind of scaling; they differ in their scales."""
+    """The rules of one size for one GPU type, dtype and kind of scaling, each for other GPU counts."""
 
     workload: Workload
     size_name: str
@@ -29,16 +29,16 @@ class Selection:
 
     @property
     def size(self) -> Size:
-        """The size with its limits and steps."""
+        """The selected size, with its limits and steps."""
         return self.workload.sizes[self.size_name]
 
     @property
     def documented(self) -> tuple[int, ...]:
-        """Every GPU count there is a rule for, ascending."""
+        """All GPU counts that have a rule, ascending."""
         return tuple(sorted({gpus for rule in self.rules for gpus in rule.gpus}))
 
     def rule(self, gpus: int) -> Configuration:
-        """Return the rule for a documented GPU count."""
+        """Return the rule for a GPU count, which must be one of `documented`."""
         return next(rule for rule in self.rules if gpus in rule.gpus)
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Selection:
 
 
 def select(request: PlanRequest) -> Selection:
-    """Select the rules for `request`, by default those of its cluster and document. Raises UserError.
+    """Select the rules for `request`; its cluster and document give the defaults. Raises UserError.
 
     One release may lack what another has: if only a family was asked for, the error names the releases that
     have it.
@@ -95,7 +95,7 @@ def _select(request: PlanRequest) -> Selection:
 
 
 def _size(workload: Workload, request: PlanRequest, cluster_gpu_type: str) -> tuple[str, bool]:
-    """The size's key in the workload's file, and whether its proxy is meant."""
+    """Return the size's key in the workload file, and whether its proxy is meant."""
     if request.size is None:
         return _default_size(workload, request, cluster_gpu_type), request.proxy
     name = request.size.lower()
@@ -152,7 +152,7 @@ def _runs_elsewhere(
 
 
 def _offered(rules: Sequence[Configuration], field: Literal["gpu_types", "dtypes"]) -> tuple[str, ...]:
-    """Every value of the field among the rules, in the file's order."""
+    """Return all values of the field among the rules, in the file's order."""
     return tuple(dict.fromkeys(value for rule in rules for value in getattr(rule, field)))
 
 
@@ -174,7 +174,7 @@ def _scaling(
 
 
 def recipes_of(selection: Selection, request: PlanRequest) -> list[Recipe]:
-    """Return the row for each GPU count that was asked for, ascending. Raises UserError."""
+    """Return a row for each requested GPU count, ascending. Raises UserError."""
     return [
         selection.workload.recipe(
             selection.size_name,
@@ -190,7 +190,7 @@ def recipes_of(selection: Selection, request: PlanRequest) -> list[Recipe]:
 
 
 def _gpu_counts(selection: Selection, request: PlanRequest) -> tuple[int, ...]:
-    """Those asked for; else the size's own; else the smallest documented one.
+    """Return the requested GPU counts; else the size's default; else the smallest documented one.
 
     If a checkpoint is saved or loaded, defaults are scales at which that is tested.
     """
@@ -205,7 +205,7 @@ def _gpu_counts(selection: Selection, request: PlanRequest) -> tuple[int, ...]:
 
 
 def _least_of_checkpoints(selection: Selection, request: PlanRequest) -> int:
-    """The smallest scale at which a checkpoint that was asked for is tested; 1 if there is no limit."""
+    """Return the smallest scale at which the requested checkpoint is tested; 1 without a limit."""
     limits = selection.size.checkpoint
     if limits is None or not (request.checkpoint or request.save_checkpoint or request.load_checkpoint):
         return 1

@@ -1,4 +1,4 @@
-"""From a sweep's file to its cells: every run planned and checked before anything is started.
+"""Plan and check all cells of a sweep before anything is started.
 
 A cell is one performance run at one number of GPUs, with its checkpoint pair if it has one: the smallest
 thing that can be started, that fails and that is repeated on its own.
@@ -27,7 +27,7 @@ _FRESH = "·fresh "
 
 
 class Cell(Frozen):
-    """What is started, waited for and reported as one."""
+    """The smallest unit of a sweep that is started, reported and repeated: a run and its checkpoint pair."""
 
     label: str
     """What people call it, `llama3.1·tiny·fp32·2`; no other cell of the sweep has it."""
@@ -50,7 +50,7 @@ class Cell(Frozen):
 
 
 class SweepPlan(Frozen):
-    """What a sweep comes to."""
+    """The planned cells of a sweep, with their limits."""
 
     sweep: str
     cells: tuple[Cell, ...]
@@ -61,13 +61,13 @@ class SweepPlan(Frozen):
 
     @property
     def needs_approval(self) -> bool:
-        """Whether a person is asked first."""
+        """Whether a person must approve the sweep first."""
         limit = self.approval_above_gpu_hours
         return limit is not None and self.gpu_hours_max > limit
 
 
 def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -> SweepPlan:
-    """Plan the cells of a sweep, by entry.
+    """Plan the cells of a sweep, entry by entry.
 
     `check` raises UserError for the plan of a cell that cannot be run. Also refused are a run that two
     combinations ask for, an exclusion that excludes nothing, a sweep with nothing left to run, more than
@@ -132,7 +132,7 @@ def fresh_cells(
 
 
 def fresh_number(label: str, cell: Cell) -> int:
-    """Return which one of the `fresh_cells` of `cell` has this label; 0 if none has."""
+    """Return the number of the fresh cell of `cell` with this label; 0 if there is none."""
     number = label.removeprefix(f"{cell.label}{_FRESH}")
     return 0 if number == label else int(number)
 
@@ -153,19 +153,19 @@ def plan_of(cell: Cell) -> Plan:
 
 
 def runs_of(cell: Cell) -> tuple[Run, ...]:
-    """Return the runs of a cell's plan."""
+    """Return all runs of a cell's plan."""
     return plan_of(cell).all_runs
 
 
 class _Exclusions:
-    """A sweep's exclusions, and which of them have excluded anything."""
+    """A sweep's exclusions; it remembers which ones have matched."""
 
     def __init__(self, sweep: Sweep) -> None:
         self._sweep = sweep
         self._used: set[int] = set()
 
     def match(self, values: Mapping[str, Any]) -> bool:
-        """Return whether a run with these values is left out."""
+        """Return whether a run with these values is excluded."""
         # Before planning `gpus` is text that may mean several counts; then nothing is compared with it.
         known = {name: value for name, value in values.items() if name != "gpus" or str(value).isdecimal()}
         matching = {
@@ -175,7 +175,7 @@ class _Exclusions:
         return bool(matching)
 
     def require_used(self) -> None:
-        """Raise UserError for an exclusion that has excluded nothing: it is misspelt, or forgotten."""
+        """Raise UserError for an exclusion that matched nothing: it may be misspelt or outdated."""
         for number, exclusion in enumerate(self._sweep.exclude):
             if number not in self._used:
                 raise UserError(
@@ -185,7 +185,7 @@ class _Exclusions:
 
 
 def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], None]) -> Iterator[Cell]:
-    """The cells of every combination, without those that are excluded; no run stands in two of them.
+    """Yield the cells of all combinations that are not excluded; no run is in two cells.
 
     Raises UserError at the end, with what is wrong with each combination that cannot be run; what is wrong
     with several of an entry in the same words is there once.
@@ -219,7 +219,7 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], No
 
 
 def _require_new(cell: Cell, asked_by: dict[str, str]) -> None:
-    """Note the runs of a cell, with its entry. Raises UserError for one that was noted before."""
+    """Record a cell's runs with their entry. Raises UserError for a run that is already planned."""
     for run in runs_of(cell):
         key = run.model_copy(update={"repeat": cell.repeat, "cell": None}).model_dump_json()
         if other := asked_by.get(key):
@@ -231,7 +231,7 @@ def _require_new(cell: Cell, asked_by: dict[str, str]) -> None:
 
 
 def _cells(planned: Plan, entry: int, sweep: str) -> Iterator[Cell]:
-    """Each performance run of a plan as a cell: that of the first repeat has a checkpoint's jobs, too."""
+    """Yield each performance run of a plan as a cell; the first repeat's cell also has a checkpoint pair."""
     pairs = {pair.save.recipe.gpus: pair for pair in planned.checkpoint_pairs}
     workload = load_workload(planned.request.workload)
     for run in planned.runs:
@@ -263,7 +263,7 @@ def _cells(planned: Plan, entry: int, sweep: str) -> Iterator[Cell]:
 
 
 def _with_labels(cells: Sequence[Cell]) -> Iterator[Cell]:
-    """The cells with labels of their own: if several share one, the fields in which they differ follow it."""
+    """Yield the cells with unique labels: fields that differ are appended to a shared label."""
     alike: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         alike[cell.label].append(cell)

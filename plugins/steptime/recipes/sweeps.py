@@ -1,4 +1,4 @@
-"""The model of `config/sweeps/<name>.yaml`: matrices of runs, exclusions, repeats, a budget in GPU-hours.
+"""The model of `config/sweeps/<name>.yaml`: combinations of options, exclusions, repeats, a budget.
 
 An entry of `runs` has any fields of `PlanRequest`. A list means each of its values, and several lists each
 combination; lists below `zip` go together, value by value. `gpus` is the exception: a list of GPU counts is
@@ -50,7 +50,7 @@ def _fields() -> tuple[str, ...]:
 
 
 def _entry(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Check an entry's names and values, each by itself; GPU counts become text."""
+    """Check the names and values of an entry individually; GPU counts become text."""
     zipped = entry.get(_ZIP, {})
     if not isinstance(zipped, dict) or any(not isinstance(values, list) for values in zipped.values()):
         raise FieldError("zip takes fields with lists, as in {size: [8b, 70b], gpus: [8, 64]}", _ZIP)
@@ -81,7 +81,7 @@ def _checked_each(
     problems: list[Mistake],
     valid: Iterable[str],
 ) -> dict[str, JsonValue]:
-    """The checked values of fields among `valid`; what is wrong with the others goes to `problems`."""
+    """Return the checked values of fields among `valid`; mistakes in others are added to `problems`."""
     checked: dict[str, JsonValue] = {}
     for name, value in values.items():
         try:
@@ -102,7 +102,7 @@ def _plain(name: str, value: JsonValue) -> JsonValue:
 
 
 def _alternatives(name: str, values: JsonValue, *inside: str) -> list[Any]:
-    """Each value of a list, checked. An empty list and a value that stands twice are refused."""
+    """Check each value of a list; an empty list and repeated values are refused."""
     if not isinstance(values, list) or not values:
         raise FieldError("an empty list asks for nothing: leave it out, or name a value", *inside, name)
     checked = [_value(name, value, *inside, name, index) for index, value in enumerate(values)]
@@ -114,7 +114,7 @@ def _alternatives(name: str, values: JsonValue, *inside: str) -> list[Any]:
 
 
 def _value(name: str, value: JsonValue, *place: int | str) -> Any:
-    """One value of an option, as its model takes it, without coercion of types."""
+    """Check one value of an option, without coercing types."""
     if name == "gpus" and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     try:
@@ -128,7 +128,7 @@ def _value(name: str, value: JsonValue, *place: int | str) -> Any:
 
 
 def _exclusion(exclusion: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Check an exclusion's names and values: each a value or a list of them."""
+    """Check an exclusion's names and values: each a value or a list of values."""
     if not exclusion:
         raise FieldError("an empty exclusion would exclude everything: name a field, as in size: 70b")
 
@@ -195,7 +195,7 @@ class Sweep(Frozen):
 
     @property
     def runs_on(self) -> str:
-        """The cluster of entries that name no other: the file's, or one that has the sweep's type of GPU."""
+        """The default cluster of the entries: the file's, or one with the sweep's type of GPU."""
         return (
             self.cluster
             if "cluster" in self.model_fields_set
@@ -204,7 +204,7 @@ class Sweep(Frozen):
 
     @property
     def has_cluster(self) -> bool:
-        """Whether its runs could be started: False if no cluster has its type of GPU."""
+        """Whether some cluster has the sweep's type of GPU."""
         return self.gpu_type is None or cluster_with(self.gpu_type) is not None
 
     def requests(self, entry: int) -> Iterator[dict[str, Any]]:
@@ -234,14 +234,14 @@ def cluster_with(gpu_type: str | None) -> str | None:
 
 
 def _zipped(lists: Any) -> list[dict[str, Any]]:
-    """Lists that go together, value by value; one empty group if there are none."""
+    """Combine lists value by value; one empty group if there are no lists."""
     if not lists:
         return [{}]
     return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
 
 
 def excludes(exclusion: Mapping[str, JsonValue], values: Mapping[str, Any]) -> bool:
-    """Return whether a run with these values is excluded: it has every value of the exclusion.
+    """Return whether an exclusion matches a run: all its values must match.
 
     A field that `values` lacks is no match. A workload may be named without its release.
     """
@@ -265,13 +265,13 @@ def list_sweeps() -> tuple[str, ...]:
 
 
 def startable_sweeps() -> tuple[str, ...]:
-    """List the names of the sweeps whose files can be read, and whose GPUs a cluster has."""
+    """List the sweeps that can be read and whose GPUs a cluster has."""
     sweeps, _ = load_each(list_sweeps(), load_sweep)
     return tuple(sweep.name for sweep in sweeps if sweep.has_cluster)
 
 
 def load_sweep(name: str) -> Sweep:
-    """Load the sweep of that name. Raises UserError if there is none or its file is broken."""
+    """Load the sweep of that name. Raises UserError if it is missing or broken."""
     if name not in list_sweeps():
         raise unknown_value("sweep", name, list_sweeps())
     return load_yaml_model(_folder() / f"{name}.yaml", Sweep, named_in="name")

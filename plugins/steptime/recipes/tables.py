@@ -1,4 +1,4 @@
-"""Recipes as rows of the documents' configuration tables, under the documents' short column names."""
+"""Recipes in the form of the documents' configuration tables, under their short column names."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from steptime.recipes.workload_file import Printed, Workload
 
 
 def row(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as steptime runs it.
+    """Return a recipe's table row.
 
     `vp` is None without virtual pipeline, `ep` and `etp` are None without experts.
     """
@@ -36,7 +36,7 @@ def row(recipe: Recipe) -> dict[str, Any]:
 
 
 def rows(workload: Workload) -> Iterator[dict[str, Any]]:
-    """Yield every recipe of the workload, CPU sizes included, with how long it runs and in which image."""
+    """Yield all rows of the workload, CPU sizes included, with time limit and image."""
     for recipe, _ in workload.recipes():
         steps = workload.steps_of(recipe.size)
         yield row(recipe) | {
@@ -49,7 +49,7 @@ def rows(workload: Workload) -> Iterator[dict[str, Any]]:
 
 
 def published_rows(workload: Workload) -> Iterator[dict[str, Any]]:
-    """Yield the rows as the workload's document prints them, with the cells that differ from what is run."""
+    """Yield the rows as the document prints them, including the cells that differ from what is run."""
     for recipe, rule in workload.recipes():
         if rule.printed is not None:
             yield _as_printed(row(recipe), rule.printed)
@@ -75,7 +75,7 @@ _NOT_PRINTED = ("parameters", "active_parameters")
 
 
 def launch_rows(workload: Workload) -> Iterator[dict[str, Any]]:
-    """Yield a row for each setting with which each rule launches the workload's runs on GPUs, in their order.
+    """Yield a row for each launch setting of each rule for GPUs, in order.
 
     `condition` is empty if the setting holds for all runs on these GPU types; of two rows that both hold, the
     later one counts.

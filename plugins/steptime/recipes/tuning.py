@@ -1,6 +1,6 @@
-"""Tuning by hand: a row of a document with another parallelism, batch size or arguments.
+"""Manual tuning: a document's row with other parallelism, batch size or arguments.
 
-Such a run is not the document's: its experiment, its label and its series say so.
+A tuned run is not the document's: its experiment, its label and its series say so.
 """
 
 import re
@@ -19,7 +19,7 @@ _ARGUMENT = re.compile(r"[a-z][a-z0-9_.]*", re.ASCII)
 
 
 def tune(recipe: Recipe, request: PlanRequest) -> tuple[Recipe, str]:
-    """Return a row as it was asked for, and how it was tuned: `tp4 mbs2`, or "" for the document's own.
+    """Return the tuned row and a description such as `tp4 mbs2`, or "" if nothing was changed.
 
     Raises UserError for what cannot be run.
     """
@@ -48,7 +48,7 @@ def tune(recipe: Recipe, request: PlanRequest) -> tuple[Recipe, str]:
 def tuned_performance(
     performance: Performance, recipe: Recipe, request: PlanRequest, tuning: str
 ) -> Performance:
-    """Return how a row is launched, without what was made for the document's sizes alone."""
+    """Return the launch settings of a tuned row, without those made for the document's own sizes."""
     if not tuning:
         return performance
     trainer: dict[str, bool | None] = {"tp_comm_overlap_cfg": None}
@@ -63,7 +63,7 @@ def tuned_performance(
 
 
 def _parallelism(recipe: Recipe, changed: dict[str, int]) -> Parallelism:
-    """The parallelism with other sizes on the same GPUs; stages of equal size if their number changes."""
+    """Return the parallelism with changed sizes on the same GPUs; a new number of stages makes them equal."""
     values = recipe.parallelism.model_dump() | changed
     words = [f"{way[0]}p{size}" for way, size in changed.items()]
     if "pipeline" in changed:
@@ -98,7 +98,7 @@ def _misfits(recipe: Recipe, parallelism: Parallelism, changed: dict[str, int]) 
 
 
 def _arguments(recipe: Recipe, request: PlanRequest) -> Iterator[tuple[str, str]]:
-    """The further arguments of upstream's script. Raises UserError for what it is not given here."""
+    """Yield further arguments for upstream's script. Raises UserError for those that steptime sets."""
     if request.arguments and not isinstance(recipe.model, NamedRecipe):
         raise UserError(
             f"arguments are for scripts of Megatron-Bridge, and {recipe.workload} {recipe.size} is not of "

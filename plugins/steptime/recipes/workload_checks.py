@@ -1,4 +1,4 @@
-"""What the parts of a workload's file must have to do with one another.
+"""Check that the parts of a workload file fit together.
 
 Each check takes the parts that it needs and that could be read: what is wrong within a part is found by
 its model, and what would only follow from that is left out. Problems are located from the top of the file.
@@ -40,7 +40,7 @@ from steptime.recipes.workload_file import (
 
 
 def problems_of(document: Document) -> list[Mistake]:
-    """Return everything that does not fit together in a workload's file."""
+    """Return all mistakes between the parts of a workload file."""
     return [problem for check in _CHECKS for problem in check(document)]
 
 
@@ -64,7 +64,7 @@ def _experiment(document: Document) -> Iterator[Mistake]:
 
 
 def _formula(document: Document) -> Iterator[Mistake]:
-    """The formula counts what each size is."""
+    """Check that the formula covers the model of each size."""
     name = document.value("flops_formula")
     if not isinstance(name, str):
         return
@@ -136,7 +136,7 @@ def _windows(document: Document) -> Iterator[Mistake]:
 
 
 def _hardware(document: Document) -> Iterator[Mistake]:
-    """Every GPU type has its GPUs per node and its image, and a peak for each dtype."""
+    """Check that every GPU type has GPUs per node, an image, and a peak for each dtype."""
     declared, peaks = keys_of(document, "gpu_types"), _peaks()
     all_declared = is_read(document, "gpu_types")
     for gpu_type in declared:
@@ -160,7 +160,7 @@ def _hardware(document: Document) -> Iterator[Mistake]:
 
 
 def _peaks() -> dict[str, GpuType | None] | None:
-    """The GPU types; None if their file cannot be read, which is its own problem."""
+    """Return the GPU types; None if their file cannot be read, which is reported elsewhere."""
     try:
         return gpu_types()
     except UserError:
@@ -168,7 +168,7 @@ def _peaks() -> dict[str, GpuType | None] | None:
 
 
 def _scales(document: Document) -> Iterator[Mistake]:
-    """GPUs come out as ranks, batches as micro batches, and each kind of scaling has a time limit."""
+    """Check that GPU counts, batches and time limits are valid at each scale."""
     for location, size, rule in rules_of(document):
         steps = steps_of(document, size)
         for index, gpus in enumerate(rule.gpus):
@@ -203,7 +203,7 @@ def _uneven_batches(rule: Configuration, scaling: Scaling, place: Location) -> I
 
 
 def _cells(document: Document) -> Iterator[Mistake]:
-    """No two rules are for one cell: the later one would never be taken."""
+    """Check that no two rules cover the same cell: the later one would never be used."""
     first: dict[tuple[object, ...], Placed] = {}
     reported = set()
     for placed in rules_of(document):
@@ -221,7 +221,7 @@ def _cells(document: Document) -> Iterator[Mistake]:
 
 
 def _performance(document: Document) -> Iterator[Mistake]:
-    """The rules' sources and names, and what they come to for each row."""
+    """Check the rules' sources and names, and their settings for each row."""
     rules, _ = document.part(PerformanceRules, "performance")
     if rules is None:
         return
@@ -241,7 +241,7 @@ def _performance(document: Document) -> Iterator[Mistake]:
 
 
 def _rows(document: Document) -> Iterator[Row | None]:
-    """The rows of all configurations that could be read; None for one whose GPUs do not come out as ranks."""
+    """Yield the rows of all readable configurations; None for one whose GPU count is invalid."""
     for placed in rules_of(document):
         rule, name = placed.rule, placed.size + PROXY_SUFFIX * (placed.kind == "proxies")
         for gpus, gpu_type, dtype in itertools.product(rule.gpus, rule.gpu_types, rule.dtypes):
@@ -252,7 +252,7 @@ def _rows(document: Document) -> Iterator[Row | None]:
 
 
 def _checkpoints(document: Document) -> Iterator[Mistake]:
-    """Scales of checkpoints are of the file's types of GPU."""
+    """Check that checkpoint limits name the file's types of GPU."""
     if not is_read(document, "gpu_types"):
         return
     types = keys_of(document, "gpu_types")

@@ -1,4 +1,4 @@
-"""The models of `config/workloads/*.yaml`, and the recipes (rows) that their rules make.
+"""The models of `config/workloads/*.yaml`, and the recipes (rows) that their rules define.
 
 One file describes one recipe document. docs/reference/workloads.md explains every field. Whether its parts
 fit together is checked in `workload_checks`, so that one bad part hides no other.
@@ -52,7 +52,7 @@ def _each_once(ranks: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _laid_over(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Values with changes, which within a mapping change what they name and leave the rest."""
+    """Merge changes into values; mappings are merged, other values replaced."""
     both = {
         name: _laid_over(values[name], change)
         for name, change in changes.items()
@@ -66,7 +66,7 @@ GpuCounts = Annotated[tuple[PositiveInt, ...], Field(min_length=1), AfterValidat
 
 
 class Steps(Frozen):
-    """How long a run is, which of its steps are averaged, and when the cluster ends it."""
+    """The length of a run, the steps to average, and the time limit."""
 
     max_steps: PositiveInt
     window: Annotated[str, AfterValidator(_window)]
@@ -74,14 +74,14 @@ class Steps(Frozen):
     time_limit: dict[Scaling, TimeLimit]
 
     def window_of(self, max_steps: int) -> Window:
-        """Return the window in a run of so many steps; it may lie outside a shorter run."""
+        """Return the window of a run with that many steps; it may lie outside a shorter run."""
         if self.window == LAST_STEP:
             return Window(first=max_steps - 1, last=max_steps - 1)
         return parse_window(self.window)
 
 
 class Profile(Frozen):
-    """Defaults of a run under Nsight Systems."""
+    """Default settings of a run under Nsight Systems."""
 
     first_step: PositiveInt
     last_step: PositiveInt
@@ -91,14 +91,14 @@ class Profile(Frozen):
 
 
 class NcclTrace(Frozen):
-    """Defaults of a run that logs NCCL's calls."""
+    """Default settings of a run that logs NCCL calls."""
 
     max_steps: PositiveInt
     time_limit: TimeLimit
 
 
 class Platform(Frozen):
-    """How this document runs on one type of GPU."""
+    """The document's settings for one type of GPU."""
 
     gpus_per_node: PositiveInt
     image: str | None
@@ -121,7 +121,7 @@ class ModelParallelism(Frozen):
 
 
 class BatchRule(Frozen):
-    """Global batch size: so much per GPU, or fixed at any scale."""
+    """A rule for the global batch size: proportional to the GPU count, or fixed."""
 
     per_gpu: PositiveFloat | None = None
     fixed: PositiveInt | None = None
@@ -133,7 +133,7 @@ class BatchRule(Frozen):
         return self
 
     def at(self, gpus: int) -> int:
-        """Return the global batch size on so many GPUs. Raises ValueError if it is not a whole number."""
+        """Return the global batch size on that many GPUs. Raises ValueError if it is not an integer."""
         if self.fixed is not None:
             return self.fixed
         batch = gpus * (self.per_gpu or 0)
@@ -147,7 +147,7 @@ PrintedValue = str | int | None
 
 
 class Printed(Frozen):
-    """That a document's table has these rows, and which of its cells differ from what is run."""
+    """The document prints these rows, with these cells where they differ from what is run."""
 
     seq_length: PrintedValue = None
     num_layers: PrintedValue = None
@@ -164,7 +164,7 @@ class Printed(Frozen):
 
 
 class Configuration(Frozen):
-    """One rule that holds for several rows: these dtypes on these GPU types at these scales."""
+    """A rule that defines several rows: these dtypes on these GPU types at these scales."""
 
     gpu_types: tuple[str, ...] = Field(min_length=1)
     dtypes: tuple[str, ...] = Field(min_length=1)
@@ -182,7 +182,7 @@ class Configuration(Frozen):
     """Null for rows that are in no document."""
 
     def parallelism_on(self, gpus: int, tensor: int | None = None) -> Parallelism:
-        """Return the parallelism on so many GPUs, with another `tensor` if given.
+        """Return the parallelism on that many GPUs, with another `tensor` if given.
 
         Raises ValueError if the replicas of the model do not come out whole.
         """
@@ -200,24 +200,24 @@ class Configuration(Frozen):
 
     @property
     def is_proxy(self) -> bool:
-        """Whether the model is not the whole one."""
+        """Whether the rule changes the model."""
         return self.num_layers is not None or self.model is not None
 
     def changed(self, model: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the model of a size, or its proxy's, with this rule's changes."""
+        """Return the model of a size, or of its proxy, with this rule's changes."""
         layers = {} if self.num_layers is None else {"num_layers": self.num_layers}
         return _laid_over(model, (self.model or {}) | layers)
 
 
 class CheckpointLimits(Frozen):
-    """From which scale on checkpoints are saved and loaded, by GPU type ("minimum tested scale")."""
+    """The smallest tested scales for saving and loading checkpoints, by GPU type."""
 
     minimum_gpus_to_save: dict[str, PositiveInt]
     minimum_gpus_to_load: dict[str, PositiveInt]
 
 
 class Size(Frozen):
-    """One size of the model and every way it runs."""
+    """One size of the model, with all its rules."""
 
     model: Model
     default_gpus: GpuCounts | None = None
@@ -229,21 +229,21 @@ class Size(Frozen):
     checkpoint: CheckpointLimits | None = None
 
     def shape(self, configuration: Configuration) -> Model:
-        """Return the model of that configuration; a proxy has fewer layers or other changes."""
+        """Return the model for a configuration; a proxy has fewer layers or other changes."""
         if not configuration.is_proxy:
             return self.model
         return ModelShape.model_validate(configuration.changed(self.model.model_dump()))
 
 
 class Defaults(Frozen):
-    """What is meant if a user names no other."""
+    """Defaults for options that a user leaves out."""
 
     size: str
     dtype: str
 
 
 class Workload(Frozen):
-    """One recipe document."""
+    """A recipe document, as one file of `config/workloads`."""
 
     workload: Annotated[
         str, written(r"[a-z0-9.]+(-[a-z0-9.]+)*-\d+\.\d+", "a family and a release, as in llama3.1-25.04")
@@ -271,12 +271,12 @@ class Workload(Frozen):
 
     @property
     def family(self) -> str:
-        """The name without the release."""
+        """The workload's name without the release."""
         return self.workload.rpartition("-")[0]
 
     @property
     def release(self) -> str:
-        """The release alone, `25.04`."""
+        """The document's release, `25.04`."""
         return self.workload.rpartition("-")[2]
 
     def rules_of(self, size: str) -> tuple[Configuration, ...]:
@@ -285,7 +285,7 @@ class Workload(Frozen):
         return whole.proxies if size.endswith(PROXY_SUFFIX) else whole.configurations
 
     def size_names(self) -> tuple[str, ...]:
-        """Return every size, proxies among them, as the tables name them."""
+        """Return the names of all sizes, including proxies, as in the tables."""
         proxies = (name + PROXY_SUFFIX for name, size in self.sizes.items() if size.proxies)
         return (*self.sizes, *proxies)
 
@@ -294,11 +294,11 @@ class Workload(Frozen):
         return self.sizes[size.removesuffix(PROXY_SUFFIX)].steps or self.steps
 
     def time_limit_of(self, size: str, gpu_type: str, scaling: Scaling) -> str:
-        """Return when the cluster ends a run of a size or its proxy."""
+        """Return the time limit of a run of a size or its proxy."""
         return self.gpu_types[gpu_type].time_limit or self.steps_of(size).time_limit[scaling]
 
     def recipes(self) -> Iterator[tuple[Recipe, Configuration]]:
-        """Yield every row this file describes, with the rule that made it."""
+        """Yield every row that the file defines, with its rule."""
         for name, size in self.sizes.items():
             for rule in (*size.configurations, *size.proxies):
                 cells = itertools.product(rule.gpu_types, rule.global_batch_size, rule.gpus, rule.dtypes)
@@ -319,7 +319,7 @@ class Workload(Frozen):
         gpus: int,
         tensor_parallel: int | None = None,
     ) -> Recipe:
-        """Return one row: a rule of `size` at one scale. Raises ValueError if the scale does not divide."""
+        """Return one row: a rule of `size` at one scale. Raises ValueError if the scale is invalid."""
         platform = self.gpu_types[gpu_type]
         proxy = rule.is_proxy
         return Recipe(

@@ -1,4 +1,4 @@
-"""What can run: the workloads of `config/workloads`, by name."""
+"""Load the workloads of `config/workloads` by name."""
 
 import functools
 import re
@@ -41,13 +41,13 @@ def load_workload(name: str) -> Workload:
 
 
 def releases_of(family: str) -> tuple[str, ...]:
-    """Return the workloads of a family (`llama3.1`), sorted; none if there is no such family."""
+    """Return the workloads of a family (`llama3.1`), sorted; empty if there are none."""
     names = (name for name in list_workloads() if name.rpartition("-")[0] == family.lower())
     return tuple(name for name in names if _release(name))
 
 
 def _meant(releases: Sequence[str]) -> str:
-    """Of a family's releases the one that its name alone means. Raises UserError if several claim it."""
+    """Return the release that a family's name means. Raises UserError if several claim to be the default."""
     chosen = [name for name in releases if _is_default(_path(name), state_of(_path(name)))]
     if len(chosen) > 1:
         raise UserError(
@@ -66,7 +66,7 @@ def _path(name: str) -> Path:
 
 
 def load_workloads() -> tuple[Sequence[Workload], BrokenFiles | None]:
-    """Load every workload that has a valid file and a DAG id of its own; also return what is wrong otherwise.
+    """Load all workloads with a valid file and a unique DAG id; also return what is wrong with others.
 
     Raises UserError if there are no files.
     """
@@ -90,7 +90,7 @@ def dag_id(workload: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _load(path: Path, *_state: tuple[int, int]) -> Workload:
-    """One file, read again only when it changes, or what it is held to: peaks, formulas, recipes by name."""
+    """Load one file; it is read again only when it, or a file that it depends on, changes."""
     document = read_document(path)
     workload, problems = document.fit(Workload)
     problems += document.misnamed("workload", problems) + problems_of(document)
@@ -100,6 +100,6 @@ def _load(path: Path, *_state: tuple[int, int]) -> Workload:
 
 
 def _release(name: str) -> tuple[int, ...]:
-    """The release at the end of a name, to compare by; empty if there is none."""
+    """Return the release in a name as comparable numbers; empty if there is none."""
     release = name.rpartition("-")[2]
     return tuple(map(int, release.split("."))) if re.fullmatch(r"\d+\.\d+", release, re.ASCII) else ()

@@ -1,4 +1,4 @@
-"""Sentences about a job that has ended without success: how it ended, and the causes in its log."""
+"""Describe a job that ended without success: how it ended, and the causes of failure in its log."""
 
 import math
 import re
@@ -22,7 +22,7 @@ _HOW_IT_ENDED = {
 
 
 class FailureReport(Frozen):
-    """What is in the log of a failed job."""
+    """The causes of failure that a job's log shows."""
 
     causes: str
     """In a sentence; empty if the log names none."""
@@ -32,7 +32,7 @@ class FailureReport(Frozen):
 
 
 async def find_causes(job: Job, connections: Connections) -> FailureReport:
-    """Fetch a job's log and read it. A log that cannot be read is a failure without causes."""
+    """Fetch and read a job's log; a log that cannot be read gives a report without causes."""
     from steptime.clusters.collecting import collect_log
     from steptime.logs.reader import read_log
 
@@ -54,7 +54,7 @@ async def find_causes(job: Job, connections: Connections) -> FailureReport:
 
 
 def with_failed_nodes(status: JobStatus, failure: FailureReport) -> JobStatus:
-    """Return the status of a job with the nodes that failed by its log: the cluster is to blame for it.
+    """Return the status as a cluster fault if the log names failed nodes of the job.
 
     Nodes that the job did not have do not count.
     """
@@ -84,7 +84,7 @@ def failed_end(job: Job, status: JobStatus, causes: str) -> str:
 
 
 def unknown_end(job: Job, status: JobStatus) -> str:
-    """Describe a job that its cluster does not know any more."""
+    """Describe a job that its cluster no longer knows."""
     return (
         f"the cluster '{job.cluster}' does not know job '{job.name}' any more{_reason(status)}: whether it "
         f"succeeded is not known; its log: {job.log_path}"

@@ -1,4 +1,4 @@
-"""Follow a job: log what is new of it, and limit how long it is waited for."""
+"""Follow a job: log its progress, and enforce the limits on how long it may queue and run."""
 
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _UNKNOWN_FOR_S = 30.0
 
 
 class WaitLimits(Frozen):
-    """For how long a job is waited for, in seconds; None is for ever."""
+    """Time limits of waiting for a job, in seconds; None means no limit."""
 
     patience_s: float
     """The cluster may be out of reach."""
@@ -34,7 +34,7 @@ class WaitLimits(Frozen):
 
 
 def limits_of(run: Run, config: ClusterConfig) -> WaitLimits:
-    """Return the limits of a run on a cluster."""
+    """Return the limits on waiting for a run on a cluster."""
     return WaitLimits(
         patience_s=config.patience_h * 3600,
         queue_s=config.queue_patience_h * 3600,
@@ -51,7 +51,7 @@ async def follow(
     info: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> JobStatus:
-    """Follow a job to its end, logging what its cluster's polls and its log bring; return its last status.
+    """Follow a job to its end, logging its states and its training steps; return its last status.
 
     Args:
         run: what the job trains.
@@ -82,7 +82,7 @@ async def follow(
 
 
 class JobFollower:
-    """Follows one job through the polls of its cluster, and logs what is new.
+    """Follows one job through the polls of its cluster, and logs its progress.
 
     `info` gets one line at a time, `warn` what needs attention. The polls alone decide whether the cluster is
     in reach; the training's log is read beside them, by `log`.
@@ -112,7 +112,7 @@ class JobFollower:
         """As the cluster has it; another one after the job was requeued."""
 
     async def observe(self, cluster: Cluster, status: JobStatus) -> JobStatus | None:
-        """Take in what a poll found, and what the log has grown by; return the status once the job has ended.
+        """Process a poll's status and new log lines; return the status once the job has ended.
 
         Raises Overdue.
         """
@@ -134,7 +134,7 @@ class JobFollower:
         return None
 
     def missed(self, error: Exception) -> None:
-        """Take in that the cluster could not be asked. Raises OutOfReach when that has lasted too long."""
+        """Record that a poll failed. Raises OutOfReach if polls have failed for too long."""
         self._silence.missed(error)
 
     def _log_state(self, status: JobStatus) -> None:
@@ -152,7 +152,7 @@ class JobFollower:
         self._info(f"{line}, {status.reason}" if status.reason else line)
 
     def _check_limits(self, status: JobStatus) -> None:
-        """Compare how long the job has queued, or run, with what is allowed. Raises Overdue.
+        """Raise Overdue if the job has queued or run for longer than allowed.
 
         Both are measured between polls by the monotonic clock of this machine, so that no change of a clock
         ends a job. A suspended job counts as queued, and the time that it has run stands still.

@@ -1,10 +1,10 @@
-"""Submit the job of a run: find its attempt, note the job in the ledger, hand it to the cluster.
+"""Submit the job of a run: find its attempt, record the job in the ledger, submit it to the cluster.
 
-A run whose job the cluster failed is submitted again: a node died, it was preempted, it was never launched.
-A failure of the training itself is never resubmitted.
+A job that failed through the cluster's fault is submitted again: a node died, it was preempted, or it was
+never launched. A failure of the training itself is never resubmitted.
 
-A worker may die at any point. Its retry finds the attempt in the ledger, and for a name that it knows the
-cluster returns the job it has.
+A worker may die at any point. The retry finds the attempt in the ledger, and the cluster returns the existing
+job if it already has one of that name.
 """
 
 import time
@@ -32,7 +32,7 @@ _ASKED_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a task asks for: a run at a place, once for each value of Airflow's `max_tries`."""
+    """One attempt of a task at a run; clearing the task raises `max_tries`, and so makes another attempt."""
 
     place: Place
     installation: Installation
@@ -46,7 +46,7 @@ class Attempt:
     """GPUs that all jobs of the DAG run may hold at a time."""
 
     def owns(self, job: LedgerJob) -> bool:
-        """Return whether a job is of this attempt and still stands."""
+        """Return whether a job belongs to this attempt and was neither refused nor cancelled."""
         is_over = job.ended_at is not None and (job.job_id is None or job.state is JobState.CANCELLED)
         return not is_over and (job.run_after, job.max_tries, job.cell) == (
             self.run_after,
@@ -55,7 +55,7 @@ class Attempt:
         )
 
     def job(self, number: PositiveInt, config: ClusterConfig) -> LedgerJob:
-        """Return the attempt's first job, without what `add_job` fills in."""
+        """Return the attempt's first job; `add_job` fills in the remaining fields."""
         return LedgerJob(
             **self.place.model_dump(exclude={"installations"}),
             name="",
@@ -80,7 +80,7 @@ class Attempt:
 
 
 class NoRoom(Exception):
-    """A job of the ledger waits for GPUs of its cluster or of its sweep."""
+    """The job must wait, because its cluster or sweep has reached its limit of GPUs at a time."""
 
     def __init__(self, job_name: str, why: str) -> None:
         super().__init__(f"job {job_name} {why}")
@@ -89,7 +89,7 @@ class NoRoom(Exception):
 
 @dataclass(frozen=True)
 class Reporter:
-    """Where a launch reports, and what holds the job that is being submitted."""
+    """Receives a launch's messages, and is told which job is being submitted."""
 
     info: Callable[[str], None]
     warn: Callable[[str], None]
@@ -119,7 +119,7 @@ async def launch(cluster: Cluster, config: ClusterConfig, attempt: Attempt, repo
 async def add_job(
     cluster: Cluster, config: ClusterConfig, job: LedgerJob, warn: Callable[[str], None]
 ) -> LedgerJob:
-    """Insert a job into the ledger, with the first free number from its own on.
+    """Insert a job into the ledger, under the first free number from the job's own number on.
 
     Jobs that have its name although the ledger does not know them, as after the store was lost, are ended.
     Raises BudgetExceeded.
@@ -153,7 +153,7 @@ async def add_job(
 
 
 def may_resubmit(job: LedgerJob, status: JobStatus, config: ClusterConfig) -> bool:
-    """Return whether a job failed by its cluster, and the cluster's file allows to submit the run again."""
+    """Return whether the cluster caused a job's failure and its file allows another submission."""
     is_fault = status.state is JobState.FAILED and status.cluster_fault
     return is_fault and job.resubmission < config.resubmissions
 
@@ -161,7 +161,7 @@ def may_resubmit(job: LedgerJob, status: JobStatus, config: ClusterConfig) -> bo
 async def add_resubmission(
     cluster: Cluster, config: ClusterConfig, job: LedgerJob, status: JobStatus, warn: Callable[[str], None]
 ) -> LedgerJob:
-    """Insert the job that replaces one that the cluster failed, without the nodes that failed."""
+    """Insert the replacement of a job that failed through the cluster's fault, avoiding the failed nodes."""
     excluded = tuple(dict.fromkeys((*job.excluded_nodes, *status.failed_nodes)))
     warn(
         f"the cluster failed job {job.name} ({status.reason}): resubmitting the run, {job.resubmission + 1} "
@@ -179,7 +179,7 @@ async def add_resubmission(
 
 
 async def settle_ended(cluster: Cluster, warn: Callable[[str], None]) -> None:
-    """Note the end of those of a cluster's jobs that have ended: then they count as what they took."""
+    """Record which open jobs of a cluster have ended, so that budgets count what they really took."""
     still_open = await in_store(lambda: ledger.open_jobs(cluster.name), warn)
     names = [job.name for job in still_open if job.waits_for is None]
     for name, status in (await cluster.poll(names)).items() if names else ():
@@ -218,7 +218,7 @@ async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, report
 
 
 async def wait_for_room(name: str, info: Callable[[str], None], warn: Callable[[str], None]) -> None:
-    """Wait until a job of the ledger may be submitted, or is not to be submitted any more."""
+    """Wait until the GPU limits admit a job of the ledger, or until it needs no submission any more."""
     said = ""
 
     async def may_go_on() -> bool:
@@ -241,13 +241,13 @@ async def _take_room(job: LedgerJob, config: ClusterConfig, warn: Callable[[str]
 
 
 async def note_refused(job: LedgerJob, refusal: Exception, warn: Callable[[str], None]) -> None:
-    """Note that a cluster has not taken a job."""
+    """Record that a cluster refused a job."""
     status = JobStatus(state=JobState.FAILED, reason=f"not submitted: {refusal}")
     await in_store(lambda: ledger.note_status(job.name, status, time.time()), warn)
 
 
 async def end_job(cluster: Cluster, name: str, warn: Callable[[str], None]) -> JobStatus:
-    """End a job that may live, and note how it ended; the state is UNKNOWN if that is not settled yet.
+    """Cancel a job that may be live and record how it ended; UNKNOWN if that is not known yet.
 
     Raises SystemFailure if it stays.
     """
@@ -262,7 +262,7 @@ async def end_job(cluster: Cluster, name: str, warn: Callable[[str], None]) -> J
 async def end_open_jobs(
     cluster: Cluster, jobs: Sequence[LedgerJob], info: Callable[[str], None], warn: Callable[[str], None]
 ) -> None:
-    """End what lives of the jobs of a run, and note how each of them ended. Raises SystemFailure."""
+    """Cancel the live jobs of a run and record how each ended. Raises SystemFailure."""
     statuses = await cluster.poll([job.name for job in jobs])
     for job in jobs:
         status = statuses[job.name]
@@ -276,7 +276,7 @@ async def end_open_jobs(
 
 
 def spec_of(job: LedgerJob, config: ClusterConfig) -> JobSpec:
-    """Return what the cluster is given for a job. Raises UserError."""
+    """Return the specification of a job for its cluster. Raises UserError."""
     from steptime.clusters.jobscript import job_spec
 
     return job_spec(

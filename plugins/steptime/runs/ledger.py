@@ -32,7 +32,7 @@ _SETTLED_WITHIN_S = 86_400
 
 
 class Place(Frozen):
-    """The mapped tasks of an Airflow that work on one run: the owner of its jobs."""
+    """Identifies a run's mapped tasks in an Airflow: the owner of the run's jobs."""
 
     installations: tuple[str, ...]
     """All ids of this Airflow: see `airflow.installation`."""
@@ -94,12 +94,12 @@ class LedgerJob(Frozen):
 
     @property
     def installation(self) -> Installation:
-        """The Airflow that has the job."""
+        """The Airflow installation that owns the job."""
         return Installation(id=self.installation_id, address=self.installation_address)
 
     @property
     def job(self) -> Job | None:
-        """The job on its cluster; None if it is not known to be submitted."""
+        """The job on its cluster; None until the cluster is known to have it."""
         if self.job_id is None or self.submitted_at is None:
             return None
         return Job(
@@ -114,7 +114,7 @@ class LedgerJob(Frozen):
 
     @property
     def submitted(self) -> Submitted | None:
-        """The run with its job; None if it is not known to be submitted."""
+        """The run with its job; None until the cluster is known to have the job."""
         if self.job is None:
             return None
         return Submitted(
@@ -123,7 +123,7 @@ class LedgerJob(Frozen):
 
     @property
     def status(self) -> JobStatus:
-        """The job's state, as far as the ledger knows it."""
+        """The last recorded state of the job."""
         return JobStatus(
             state=self.state, reason=self.reason, started_at=self.started_at, ended_at=self.ended_at
         )
@@ -140,7 +140,7 @@ def add(job: LedgerJob, check: "Callable[[Connection], None] | None" = None) -> 
 
 
 def take_room(job: LedgerJob, config: ClusterConfig, now: float) -> str:
-    """Let a job have its GPUs if its cluster and its sweep have room; return what it waits for otherwise.
+    """Reserve the job's GPUs if the limits of its cluster and sweep allow; else return what it waits for.
 
     First come, first served: one transaction. A job that has not asked for some minutes is passed over, and
     holds nothing: what waited for it has crashed.
@@ -192,7 +192,7 @@ def find(name: str) -> LedgerJob | None:
 
 
 def jobs_at(place: Place, cell: str | None = None) -> list[LedgerJob]:
-    """Return the jobs of a place, and those of the cell elsewhere in its DAG run; the latest one last."""
+    """Return the jobs of a place, and those of the same cell elsewhere in the DAG run; the latest last."""
     from sqlalchemy import and_, or_
 
     from steptime.results.schema import jobs
@@ -212,7 +212,7 @@ def latest_at(place: Place) -> LedgerJob | None:
 
 
 def latest_submitted(jobs: Sequence[LedgerJob]) -> LedgerJob | None:
-    """Return the latest job of the last attempt that its cluster has, of a place's jobs; None if none."""
+    """Return the latest submitted job of the last attempt, out of a place's jobs; None if there is none."""
     attempt = [(job.run_after, job.max_tries) for job in jobs][-1:]
     return next(
         (job for job in reversed(jobs) if job.job and [(job.run_after, job.max_tries)] == attempt), None
@@ -220,14 +220,14 @@ def latest_submitted(jobs: Sequence[LedgerJob]) -> LedgerJob | None:
 
 
 def open_jobs(cluster: str) -> list[LedgerJob]:
-    """Return the jobs on a cluster that may live."""
+    """Return the jobs on a cluster whose end is not recorded."""
     from steptime.results.schema import jobs
 
     return _jobs(jobs.c.cluster == cluster, jobs.c.ended_at.is_(None))
 
 
 def was_reached(cluster: str) -> bool:
-    """Return whether a cluster has ever taken a job."""
+    """Return whether a cluster has ever accepted a job."""
     from sqlalchemy import select
 
     from steptime.results.schema import jobs
@@ -238,18 +238,18 @@ def was_reached(cluster: str) -> bool:
 
 
 def note_submitted(job: Job) -> None:
-    """Note that the cluster has the job."""
+    """Record that the cluster has the job."""
     _update(job.name, **columns_of(job))
 
 
 def columns_of(job: Job) -> dict[str, Any]:
-    """Return what is known of a job once its cluster has it."""
+    """Return the ledger columns that are known once a cluster has the job."""
     names = ("job_id", "directory", "log_path", "submitted_at")
     return {"state": JobState.QUEUED, **{name: getattr(job, name) for name in names}}
 
 
 def note_status(name: str, status: JobStatus, now: float) -> None:
-    """Note a job's state; `now` is when it ended if its cluster does not say so.
+    """Record a job's state; `now` is its end time if the cluster does not report one.
 
     A job that its cluster does not know may still live, so it has no end.
     """
@@ -259,7 +259,7 @@ def note_status(name: str, status: JobStatus, now: float) -> None:
 
 
 def note_abandoned(name: str, *, abandoned: bool) -> None:
-    """Note whether a job was given up although it may live."""
+    """Record whether the task gave up on a job that may still be live."""
     _update(name, abandoned=abandoned)
 
 

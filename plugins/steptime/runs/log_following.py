@@ -1,4 +1,4 @@
-"""Following a training's log beside the polls of its job: a log that cannot be read holds nobody up."""
+"""Follow a training's log beside the polls of its job; an unreadable log never delays the polls."""
 
 import asyncio
 import time
@@ -43,10 +43,10 @@ _TAIL_BYTES = 256 << 10
 
 
 class StepFollower:
-    """Returns what is new in a growing log, once: steps as they come, the first sign of each kind of trouble.
+    """Follows a growing log and returns each new step once, and the first problem of each kind.
 
-    Feed it the log's bytes in order, in pieces of any size. A step that several ranks print, or that a bar
-    draws again, is returned once; after a restart, which is returned as a problem, the steps come again.
+    Feed it the log's bytes in order, in pieces of any size. A step printed by several ranks, or redrawn by a
+    progress bar, counts once. A restart is returned as a problem, and its steps are returned again.
     """
 
     def __init__(self) -> None:
@@ -55,17 +55,17 @@ class StepFollower:
         self._told: set[str] = set()
 
     def feed(self, data: bytes) -> list[Step | Problem]:
-        """Return the steps and problems of the lines that end in `data`, in their order."""
+        """Return the new steps and problems, in order, of the lines that end in `data`."""
         news = [news for event in self._events.feed(data) for news in self._news(event)]
         self._attempts.forget_old()
         return news
 
     def skip(self) -> None:
-        """Continue at a later place in the log, at the beginning of a line."""
+        """Continue at a later place in the log, which must be the beginning of a line."""
         self._events = LogEvents()
 
     def finish(self) -> list[Step | Problem]:
-        """Return what is new in a last line without an end; called when the job has ended."""
+        """Return what is new in an unterminated last line; call it when the job has ended."""
         return [news for event in self._events.finish() for news in self._news(event)]
 
     def _news(self, event: Event) -> list[Step | Problem]:
@@ -88,7 +88,7 @@ class StepFollower:
 
 
 class LogFollower:
-    """Reads what a training's log has grown by, and reports each step and each problem once.
+    """Reads what is appended to a training's log, and reports each step and problem once.
 
     Nothing is kept for another process: one that begins with a long log reports its end again.
 
@@ -124,14 +124,14 @@ class LogFollower:
         self._recent: deque[float] = deque(maxlen=_RECENT_STEPS)
 
     async def look(self, cluster: Cluster) -> None:
-        """Read on, and wait for it a moment; call it again and again while the job runs."""
+        """Read the new part of the log, waiting for it only briefly; call repeatedly while the job runs."""
         if self._running_since is None:
             self._running_since = time.monotonic()
         if not self._is_reading and time.monotonic() >= self._not_before:
             await self._read_on(cluster, _WITHIN_S)
 
     async def finish(self, cluster: Cluster) -> None:
-        """Read what is left, if that is soon done: the job has ended, and its end is news."""
+        """Read the rest of the log after the job's end, if that does not take long."""
         was_reading = self._is_reading
         await self._read_on(cluster, _AT_END_WITHIN_S)
         if was_reading and not self._is_reading:  # it may have read on before the last lines were there
@@ -144,7 +144,7 @@ class LogFollower:
         self._report(at_once=True)
 
     async def stop(self) -> None:
-        """End the reading that may be under way."""
+        """Stop a read that is in progress."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
@@ -193,7 +193,7 @@ class LogFollower:
             raise SystemFailure(f"no answer in {_READ_WITHIN_S:.0f} s for {path}") from None
 
     async def _feed(self, data: bytes, without: Sequence[str] = ()) -> None:
-        """Parse `data` in the thread for that, and take in what is new, but no problems of these kinds."""
+        """Parse `data` in the parser's thread and report what is new, without problems of these kinds."""
         news = await asyncio.get_running_loop().run_in_executor(_PARSER, self._steps.feed, data)
         self._take_in([one for one in news if isinstance(one, Step) or one.kind not in without])
 
@@ -202,7 +202,7 @@ class LogFollower:
         self._before = (self._before + data)[-_KNOWN_BYTES:]
 
     async def _skip_to_end(self, cluster: Cluster) -> None:
-        """Skip all but the end of a log of which much is unread, as after a restart of this process.
+        """Skip to near the end of a log if much of it is unread, as after a restart of this process.
 
         The size is found by reading single bytes, since clusters have no call for it.
         """
@@ -238,7 +238,7 @@ class LogFollower:
         await self._feed(tail[line:], without=_RESTARTS if begin == 0 else ())
 
     async def _more(self, cluster: Cluster) -> bytes:
-        """Return what is new; start from the beginning if it is not the same log any more."""
+        """Return the appended bytes; start from the beginning if the log was replaced."""
         known = self._before
         there = await self._piece(cluster, self._offset - len(known), len(known) + _PIECE_BYTES)
         if there.startswith(known):
@@ -252,7 +252,7 @@ class LogFollower:
         return await self._piece(cluster, 0, _PIECE_BYTES)
 
     def _may_be_late(self, there: bytes, known_bytes: int) -> bool:
-        """Whether a log is shorter than it was, and for the first time: a login node may see it later."""
+        """Return whether a log has become shorter for the first time: a login node may lag behind."""
         self._was_shorter = len(there) < known_bytes and not self._was_shorter
         return self._was_shorter
 

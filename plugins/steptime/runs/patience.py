@@ -1,4 +1,4 @@
-"""Wait for a cluster that is out of reach or accepts no more jobs, and give up after its patience."""
+"""Retry while a cluster is unreachable or accepts no jobs, and give up when its patience is over."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ Done = TypeVar("Done")
 
 
 class Silence:
-    """Counts for how long a cluster has not answered, and warns, less and less often."""
+    """Measures how long a cluster has not answered, and warns about it at growing intervals."""
 
     def __init__(self, cluster_name: str, patience_s: float, warn: Callable[[str], None]) -> None:
         self._cluster_name = cluster_name
@@ -30,7 +30,7 @@ class Silence:
         self._warned_at: float | None = None
 
     def answered(self) -> None:
-        """Note that the cluster has answered."""
+        """Record that the cluster answered."""
         now = time.monotonic()
         if self._warned_at is not None:
             self._warn(
@@ -39,7 +39,7 @@ class Silence:
         self._answered_at, self._warned_at = now, None
 
     def missed(self, error: Exception) -> None:
-        """Note that the cluster has not answered. Raises OutOfReach after longer than its patience."""
+        """Record that the cluster did not answer. Raises OutOfReach once its patience is exceeded."""
         now = time.monotonic()
         silent_s = now - self._answered_at
         if silent_s > self._patience_s:
@@ -57,7 +57,7 @@ class Silence:
 
 
 class SubmitQueue:
-    """Counts for how long a cluster has refused jobs at a submit limit, and warns when its reason changes."""
+    """Measures how long a submit limit has kept jobs out, and warns when the cluster's reason changes."""
 
     def __init__(self, cluster_name: str, patience_s: float, warn: Callable[[str], None]) -> None:
         self._cluster_name = cluster_name
@@ -67,7 +67,7 @@ class SubmitQueue:
         self._reason = ""
 
     def refused(self, limit: SubmitLimit) -> None:
-        """Note that the cluster has refused a job. Raises Overdue after longer than its patience."""
+        """Record that the cluster refused a job. Raises Overdue once its patience is exceeded."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         refused_s = now - self._since
@@ -95,7 +95,7 @@ async def patiently(
     warn: Callable[[str], None],
     was_reached: Callable[[], bool] = lambda: True,
 ) -> Done:
-    """Do `work` with the open cluster; repeat it after growing pauses while the cluster cannot take it.
+    """Call `work` with the open cluster; retry after growing pauses while the cluster is not available.
 
     It cannot if it is out of reach, or if a submit limit is reached. `work` must be idempotent. `was_reached`
     says whether a login that is refused has worked before, and is called in a thread.

@@ -1,4 +1,4 @@
-"""One connection and one poll per interval and cluster, however many triggers wait for jobs there."""
+"""One connection and one poll per interval for each cluster, shared by all triggers that wait there."""
 
 import asyncio
 import contextvars
@@ -22,7 +22,7 @@ _BREATH_S = 0.005
 
 
 class ClusterWatch:
-    """Polls one cluster for all who ask; a failed poll is an error for all that wait, and is tried again."""
+    """Polls one cluster for all waiting triggers; a failed poll is an error for each, and polling goes on."""
 
     def __init__(self, cluster_name: str, connections: Connections) -> None:
         self.members = 0
@@ -34,7 +34,7 @@ class ClusterWatch:
         self._polling = asyncio.create_task(self._poll_for_ever(), context=contextvars.Context())
 
     async def next_status(self, job_name: str) -> tuple[Cluster, JobStatus]:
-        """Return the open cluster and a job's status at its next poll. Raises SystemFailure if it fails."""
+        """Return the open cluster and a job's status from the next poll. Raises SystemFailure if it fails."""
         answer = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job_name, []).append(answer)
         status: JobStatus = await answer
@@ -92,7 +92,7 @@ _watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Cluster
 
 @asynccontextmanager
 async def watch(cluster_name: str, connections: Connections) -> AsyncIterator[ClusterWatch]:
-    """Share the watch that this event loop keeps on a cluster: the first opens it, the last closes it."""
+    """Share this event loop's watch of a cluster: the first user opens it, the last one closes it."""
     watches = _watches.setdefault(asyncio.get_running_loop(), {})
     if cluster_name not in watches:
         watches[cluster_name] = ClusterWatch(cluster_name, connections)

@@ -1,1 +1,1 @@
-"""What drives an Airflow from outside: up and down, its supervisor, and the client of its REST API."""
+"""Control Airflow from outside: start and stop it, supervise it, and use its REST API."""

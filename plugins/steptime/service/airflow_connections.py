@@ -1,4 +1,4 @@
-"""Connections for the command line: those that the Airflow of this machine keeps, wherever it keeps them."""
+"""Connections for the command line, wherever this machine's Airflow keeps them."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ async def airflow_connection(name: str) -> Connection:
 
 
 def _environment() -> dict[str, str] | None:
-    """The environment of the Airflow to ask; None if there is none."""
+    """Return the environment variables of the Airflow to ask; None if there is no Airflow."""
     if (settings.airflow_home() / "airflow.cfg").exists():
         return child_environment()
     return dict(os.environ) if "AIRFLOW_HOME" in os.environ else None

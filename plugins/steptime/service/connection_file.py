@@ -44,7 +44,7 @@ def keep(connection: Connection) -> None:
 
 
 def find(name: str) -> Connection | None:
-    """Return the connection of that name, if the file has it."""
+    """Return the connection of that name from the file; None if it is not there."""
     try:
         kept = json.loads(path().read_bytes()).get(name)
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def find(name: str) -> Connection | None:
 
 
 def forget(name: str) -> None:
-    """Remove a connection, if the file has it."""
+    """Remove the connection of that name from the file, if it is there."""
     if path().exists():
         with _changed() as connections:
             connections.pop(name, None)

@@ -55,7 +55,7 @@ def running() -> Service | None:
 
 
 def why_not_running() -> str:
-    """Return for people that Airflow is not running, what a killed supervisor left, and the remedy."""
+    """Explain that Airflow is not running, what a killed supervisor left behind, and the remedy."""
     service = recorded()
     left = session(service) if service is not None else []
     if not left:
@@ -72,7 +72,7 @@ def service_file() -> Path:
 
 
 def recorded() -> Service | None:
-    """Return the Airflow that was started last and not ended by `steptime down`, running or not."""
+    """Return the Airflow that was last started and not stopped by `steptime down`, running or not."""
     return read_state(Service, service_file(), if_damaged="end Airflow's processes by hand, then delete it")
 
 

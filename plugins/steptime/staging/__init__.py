@@ -1,1 +1,1 @@
-"""Putting on a cluster what a run needs there: the trainer's code, and its environment or an image."""
+"""Put on a cluster what runs need there: the trainer's code, and its environment or an image."""

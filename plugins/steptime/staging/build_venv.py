@@ -1,11 +1,11 @@
-"""Builds the trainer's virtual environment. Runs on the cluster, started by the cluster's own Python.
+"""Build the trainer's virtual environment. Runs on the cluster, started by the cluster's own Python.
 
     python3.11 build_venv.py TARGET LOCK BOOTSTRAP
 
 TARGET is the environment's folder. An environment cannot be moved once it is built, so it is built in its
-place, under a claim, and is whole when it has the file `.complete`, which is written last. LOCK is the list
-of pinned packages, BOOTSTRAP that of the installer (uv). Standard library only. Exit code 0: the environment
-is there; 1: it could not be built, and the output has the reason.
+final place, under a claim, and is complete when it has the file `.complete`, which is written last. LOCK is
+the list of pinned packages, BOOTSTRAP that of the installer (uv). Standard library only. Exit code 0: the
+environment is there; 1: it could not be built, and the output has the reason.
 """
 
 import json
@@ -32,7 +32,7 @@ Run = Callable[..., None]
 
 
 class _CommandFailedError(Exception):
-    """A command ended with another exit code than 0; its output is printed."""
+    """A command failed; its output has been printed."""
 
     def __init__(self, argv: tuple[str, ...], exit_code: int, output: str) -> None:
         super().__init__(f"{' '.join(argv)} ended with exit code {exit_code}")
@@ -40,7 +40,7 @@ class _CommandFailedError(Exception):
 
 
 def main() -> int:
-    """Build the environment unless it is there."""
+    """Build the environment unless it exists."""
     target, lock, bootstrap = map(Path, sys.argv[1:])
     with claimed(target, "build of") as guard:
         return _build_unless_complete(target, lock, bootstrap, guard)
@@ -63,7 +63,7 @@ def _build_unless_complete(target: Path, lock: Path, bootstrap: Path, guard: int
 
 
 def _is_complete(target: Path) -> bool:
-    """Whether the environment was built to its end and its interpreter still starts."""
+    """Return whether the environment is complete and its interpreter starts."""
     if not (target / ".complete").is_file():
         return False
     try:
@@ -103,7 +103,7 @@ def _build(target: Path, lock: str, bootstrap: Path, run: Run) -> None:
 
 
 def _make_empty(target: Path, run: Run) -> tuple[str, ...]:
-    """Make the environment without a package; return the command of a pip that installs into it.
+    """Create the environment without packages; return the pip command that installs into it.
 
     That of this Python, if it has one that can (22.3 or later): to put another one into the environment
     takes five seconds.
@@ -118,14 +118,14 @@ def _make_empty(target: Path, run: Run) -> tuple[str, ...]:
 
 
 def _split(lock: str) -> tuple[str, str]:
-    """PyTorch's requirement (with its hashes), and all others."""
+    """Split the lock into PyTorch's requirement (with its hashes) and all others."""
     entries = re.split(r"(?m)^(?=\S)", lock)  # lines that are indented belong to the one above
     torch = [entry for entry in entries if _TORCH.match(entry)]
     return "".join(torch), "".join(entry for entry in entries if entry not in torch)
 
 
 def _install_torch(target: Path, torch: str, install: Run) -> None:
-    """Install PyTorch by pip: from where pip is set to look, else from PyTorch's own index.
+    """Install PyTorch by pip: from pip's configured index, else from PyTorch's own index.
 
     By pip, as a machine's pip may know a folder of wheels at hand, which uv does not look at. Its
     dependencies are in the lock like all others.

@@ -1,4 +1,4 @@
-"""The one check of a plan: what passes it can be started, as far as anybody knows before it is staged."""
+"""Check a plan before staging: what passes can be started, as far as this can be known."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ _OTHER_PROGRAMS = ("pytorch", "titan", "jax", "maxtext", "tensorflow", "deepspee
 
 
 def require_trainable(runs: Iterable[Run]) -> None:
-    """Raise UserError for the first run that the trainer, or what its image has, cannot train."""
+    """Raise UserError for the first run that the trainer, or its image's software, cannot train."""
     for run in runs:
         recipe = run.recipe
         if recipe.launcher is not None:
@@ -54,7 +54,7 @@ def require_trainable(runs: Iterable[Run]) -> None:
 
 
 def _untrainable(run: Run) -> str | None:
-    """What of a run the trainer cannot do; None if nothing."""
+    """Return why the trainer cannot train a run; None if it can."""
     dtype, settings = run.recipe.dtype, run.performance.trainer
     if dtype not in NUMBER_FORMATS["cuda"] or settings.fp8_recipe not in (None, *FP8_RECIPES):
         scaling = "" if settings.fp8_recipe is None else f" ({settings.fp8_recipe} scaling)"
@@ -72,7 +72,7 @@ def _untrainable(run: Run) -> str | None:
 
 
 def check_plan(planned: Plan) -> None:
-    """Raise UserError if the plan's cluster or the shipped trainer cannot run it; budgets are apart."""
+    """Raise UserError if the plan's cluster or the trainer cannot run it; budgets are checked elsewhere."""
     check_permitted(planned.all_runs)
     require_runnable(planned)
     require_trainable(planned.all_runs)

@@ -31,7 +31,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 @contextmanager
 def claimed(thing: Path, doing: str) -> Iterator[int]:
-    """Hold the claim on `thing`, once nobody else does; return the lock, for what must not outlive it.
+    """Hold the claim on `thing`, waiting for it; yield the lock, which child processes must hold too.
 
     Whoever waits prints it, with the words `doing`, as in `build of`. Whoever loses the claim, as it stood
     still for longer than the lease, is ended with its process group: another is at it.
@@ -59,7 +59,7 @@ def claimed(thing: Path, doing: str) -> Iterator[int]:
 
 
 def _lock(lock: int, waits: str) -> tuple[bool, bool]:
-    """Take the lock; return whether locks work here, and whether there was a wait."""
+    """Take the lock; return whether locks work here, and whether another process held it."""
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,7 +75,7 @@ def _lock(lock: int, waits: str) -> tuple[bool, bool]:
 
 
 def _take(claim: Path, owner: str, waits: str, *, has_lock: bool, has_printed: bool) -> None:
-    """Make the claim, after that of another has gone or has not been renewed for the lease."""
+    """Create the claim file, once another one is gone or was not renewed for the lease."""
     seen: tuple[str, float] | None = None
     since = 0.0
     while not _made(claim, owner):
@@ -104,7 +104,7 @@ def _made(claim: Path, owner: str) -> bool:
 
 
 def _seen(claim: Path) -> tuple[str, float] | None:
-    """The claim's owner, and when it was last renewed by the file system's clock."""
+    """Return the claim's owner and when it was last renewed (by the file system's clock), or None."""
     try:
         with claim.open() as file:
             return file.read(), os.fstat(file.fileno()).st_mtime
@@ -118,7 +118,7 @@ def _owner(claim: Path) -> str | None:
 
 
 def _move_away(claim: Path, owner: str) -> None:
-    """Take away the claim that its owner has left; one of all that try does."""
+    """Remove an abandoned claim; of all processes that try, one succeeds."""
     away = claim.with_name(f"{claim.name}.{uuid.uuid4().hex}")
     with suppress(FileNotFoundError):
         claim.rename(away)
@@ -140,7 +140,7 @@ def _renew(claim: Path, owner: str, ended: threading.Event) -> None:
 
 
 def run_holding(lock: int, argv: Sequence[str]) -> tuple[int, str]:
-    """Run a command and print its output as it comes; return its exit code and the last lines.
+    """Run a command, printing its output; return its exit code and its last lines.
 
     The command holds the lock, too: should this process be killed, nobody begins anew before it has ended.
     """

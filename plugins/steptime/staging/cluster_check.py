@@ -1,4 +1,4 @@
-"""Checks a cluster before anything runs there: what its kind contributes, and what every kind needs."""
+"""Check a cluster before anything runs there: the checks of its kind, and those common to all kinds."""
 
 import asyncio
 import posixpath
@@ -26,7 +26,7 @@ _TIMEOUT_S = 180
 
 
 def runs_to_check(config: ClusterConfig, workload: str | None) -> tuple[Run, ...]:
-    """Return what a check asks for: the default run of `workload`, or of each that fits the cluster.
+    """Return the runs to check for: the default run of `workload`, or of each workload that fits.
 
     Raises UserError if the cluster can run nothing of the workload.
     """
@@ -47,7 +47,7 @@ async def check_cluster(
     runs: Sequence[Run],
     report: Callable[[Finding], None],
 ) -> tuple[Finding, ...]:
-    """Make every check of a cluster, in order; `report` gets each finding as it comes.
+    """Run every check of a cluster, in order; `report` gets each finding as it is made.
 
     `runs` are what the cluster should be able to run. Nothing is submitted. What can be checked only after a
     required check, such as the login, is reported as not applicable if that fails.
@@ -94,7 +94,7 @@ async def _look(check: Check) -> Finding:
 
 
 def _common(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> tuple[Check, ...]:
-    """What every kind of cluster needs."""
+    """Return the checks that every kind of cluster has."""
     return (
         Check("work_dir", partial(_work_dir, cluster, config), is_required=True),
         Check("python", partial(_python, cluster, config)),

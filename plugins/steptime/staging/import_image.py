@@ -38,7 +38,7 @@ _RECORDED = {"image", "source", "sha256", "size", "mtime_ns"}
 
 
 class _FailedError(Exception):
-    """The image cannot be had: one sentence."""
+    """The image cannot be provided, with the reason in one sentence."""
 
     def __init__(self, why: str, exit_code: int) -> None:
         super().__init__(why)
@@ -46,7 +46,7 @@ class _FailedError(Exception):
 
 
 def main() -> int:
-    """Bring the image unless it is there."""
+    """Import the image unless it exists."""
     looks, arguments = sys.argv[1] == "--look", sys.argv[-4:]
     target, image, kind, source = Path(arguments[0]), *arguments[1:]
     signal.signal(signal.SIGTERM, _end)
@@ -70,7 +70,7 @@ def _end(*_: object) -> NoReturn:
 
 
 def _look(target: Path, kind: str, source: str) -> int:
-    """Print where the image can be had from; return 0, or 3 if nobody can tell without fetching it."""
+    """Print where the image can be fetched; return 0, or 3 if only fetching it could tell."""
     if target.exists():
         print(f"{target} is there", flush=True)
         return 0
@@ -85,7 +85,7 @@ def _look(target: Path, kind: str, source: str) -> int:
 
 
 def _is_there(target: Path, image: str, kind: str, source: str) -> bool:
-    """Whether the file is there and is what was recorded of it."""
+    """Return whether the file exists and matches its record."""
     if not target.exists():
         return False
     record = _read_record(target)
@@ -106,7 +106,7 @@ def _is_there(target: Path, image: str, kind: str, source: str) -> bool:
 
 
 def _adopted(target: Path, image: str, source: str) -> bool:
-    """Take a file without a record if it is whole: an import was killed before it, or somebody copied it."""
+    """Accept a complete file without a record: an import was killed before it, or a person copied it."""
     try:
         _require_whole(target)
     except _FailedError as error:
@@ -142,7 +142,7 @@ def _make(target: Path, image: str, kind: str, source: str, lock: int) -> None:
 
 
 def _require_whole(path: Path) -> None:
-    """Raise `_FailedError` for a file that is empty, or is no whole squashfs if it should be one."""
+    """Raise `_FailedError` for a file that is empty, or an incomplete squashfs."""
     size = path.stat().st_size if path.exists() else 0
     whole = size > 0
     if whole and ".sqsh" in path.suffixes:
@@ -158,7 +158,7 @@ def _require_whole(path: Path) -> None:
 
 
 def _command(kind: str, source: str, part: Path) -> list[str]:
-    """What writes the image of `source` into `part`, which does not exist yet; no secret is an argument."""
+    """Return the command that writes the image to `part`, without secrets in its arguments."""
     if kind == "enroot":
         return ["enroot", "import", "--output", str(part), "--", source]
     if kind == "apptainer":
@@ -167,7 +167,7 @@ def _command(kind: str, source: str, part: Path) -> list[str]:
 
 
 def _tool_version(kind: str) -> str:
-    """Name and version of the program; `_FailedError` if it is not there."""
+    """Return name and version of the program. Raises `_FailedError` if it is missing."""
     asked = {
         "enroot": ["enroot", "version"],
         "apptainer": ["apptainer", "version"],
@@ -185,7 +185,7 @@ def _tool_version(kind: str) -> str:
 
 
 def _registry_digest(kind: str, source: str) -> tuple[str | None, str]:
-    """The digest of the registry's manifest, from the name or the program (enroot from 4.0 on), or None.
+    """Return the manifest's digest, from the name or the program (enroot from 4.0 on), or None.
 
     The second is what the program said on stderr.
     """
@@ -201,7 +201,7 @@ def _registry_digest(kind: str, source: str) -> tuple[str | None, str]:
 
 
 def _pinned(source: str, digest: str | None) -> str:
-    """The image of that digest, whatever the tag means by the time it is fetched."""
+    """Return the image name with that digest, so that a moved tag changes nothing."""
     return source if digest is None or "@" in source else f"{source.rpartition(':')[0]}@{digest}"
 
 

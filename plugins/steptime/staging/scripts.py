@@ -1,4 +1,4 @@
-"""Runs the staging scripts on a cluster: on its login node, or in a job if the login node forbids it."""
+"""Run the staging scripts on a cluster: on its login node, or in a job if the login node forbids it."""
 
 import asyncio
 import hashlib
@@ -23,14 +23,14 @@ _NAMES_AT_ONCE = 16
 
 
 class ScriptEnd(NamedTuple):
-    """How a script ended."""
+    """The result of a script."""
 
     exit_code: int
     last_lines: tuple[str, ...]
 
 
 def script_files() -> dict[str, bytes]:
-    """Return the scripts and what they import, by their paths below the folder they are copied to."""
+    """Return the scripts and their imports, by path below the folder that they are copied to."""
     here = Path(__file__).parent
     packages = [f"{package}/__init__.py" for package in ("steptime", _PACKAGE)]
     return {
@@ -42,7 +42,7 @@ def script_files() -> dict[str, bytes]:
 
 
 async def copy_scripts(cluster: Cluster, config: ClusterConfig) -> PurePosixPath:
-    """Put the scripts on the cluster, by content; return their folder."""
+    """Copy the scripts to the cluster, into a folder named by their content; return the folder."""
     contents = await asyncio.to_thread(script_files)
     digest = hashlib.sha256(b"".join(contents.values())).hexdigest()[:16]
     folder = PurePosixPath(config.root, "staging", digest)
@@ -63,7 +63,7 @@ async def run_script(
     job_options: Sequence[str],
     report: Callable[[str], None],
 ) -> ScriptEnd:
-    """Run a script to its end by the cluster's Python; `report` gets its lines as they come.
+    """Run a script with the cluster's Python to its end; `report` gets each line of its output.
 
     In a job, submitted with `job_options`, who asks for the same again while it waits or runs waits for that
     very job. Raises SystemFailure if it neither succeeds nor fails by itself.
@@ -122,7 +122,7 @@ def _exit_code(job: Job, status: JobStatus) -> int:
 async def _live_job(
     cluster: Cluster, config: ClusterConfig, argv: Sequence[str], options: Sequence[str]
 ) -> Job:
-    """The job that does this now, or a new one: its name has what it does, as a hash, and a number."""
+    """Return the live job with the same command, or a new one; the name is a hash of it and a number."""
     from steptime.clusters.jobscript import staging_job_spec
 
     key = hashlib.sha256(json.dumps(argv).encode()).hexdigest()[:16]

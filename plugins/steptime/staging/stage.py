@@ -1,4 +1,4 @@
-"""Makes ready on a cluster all that a run needs there: the trainer's code, its packages or an image."""
+"""Stage on a cluster what a run needs: the trainer's code, and its packages or an image."""
 
 import asyncio
 import hashlib
@@ -31,7 +31,7 @@ _CANNOT_TELL = 3
 
 
 def _fetched_by_nodes(staged: Staged, name: str) -> Staged:
-    """The nodes fetch the image themselves, when a job comes that wants it."""
+    """Return the staging result for an image that the nodes fetch themselves."""
     image = parse_image(name)
     if image.is_own:
         raise UserError(
@@ -41,7 +41,7 @@ def _fetched_by_nodes(staged: Staged, name: str) -> Staged:
 
 
 async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Callable[[str], None]) -> Staged:
-    """Make ready what `run` needs on the cluster, or find it there; `report` gets lines of progress.
+    """Stage what `run` needs on the cluster, reusing what is there; `report` gets lines of progress.
 
     Raises UserError if the cluster cannot offer it, SystemFailure if it fails.
     """
@@ -93,7 +93,7 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
 async def stage_trainer(
     cluster: Cluster, config: ClusterConfig, *, source: Path, report: Callable[[str], None]
 ) -> tuple[str, str]:
-    """Copy the package folder `source` to the cluster unless its content is there.
+    """Copy the package folder `source` to the cluster unless its content is already there.
 
     Returns the package's folder on the cluster, and the SHA-256 of its content (names and files).
     Raises SystemFailure if it cannot be written, or if somebody has changed the copy.
@@ -122,7 +122,7 @@ async def stage_trainer(
 
 
 def _read_package(source: Path) -> dict[str, bytes]:
-    """All files of the package by their path below its parent; nothing hidden, nothing cached by Python."""
+    """Return all files of the package by path, without hidden and cached ones."""
     files = {}
     for path in sorted(source.rglob("*")):
         inside = path.relative_to(source.parent)
@@ -132,7 +132,7 @@ def _read_package(source: Path) -> dict[str, bytes]:
 
 
 async def _is_there(cluster: Cluster, folder: PurePosixPath, digests: dict[str, str]) -> bool:
-    """Whether the folder is there; SystemFailure if it is not what was copied once."""
+    """Return whether the folder exists. Raises SystemFailure if its content was changed."""
     names = list(digests)
     found = await cluster.run(["sha256sum", "--", *(str(folder / name) for name in names)], timeout_s=60)
     if not found.stdout:
@@ -145,7 +145,7 @@ async def _is_there(cluster: Cluster, folder: PurePosixPath, digests: dict[str, 
 
 
 async def require_hub_files(cluster: Cluster, config: ClusterConfig, run: Run) -> None:
-    """Raise UserError if the cache on the cluster lacks a file of the hub that the run needs."""
+    """Raise UserError if the hub cache on the cluster lacks a file that the run needs."""
     cache = hub_cache(run, config.environment, config.root)
     if cache is None:
         return
@@ -174,7 +174,7 @@ async def require_bridge_checkout(cluster: Cluster, config: ClusterConfig, run: 
 
 
 async def _missing(cluster: Cluster, cache: PurePosixPath, repository: str, names: list[str]) -> str | None:
-    """The first file that the cache lacks in the repository's main revision; None if all are there."""
+    """Return the first file missing from the cached repository's main revision; None if none is."""
     folder = cache / f"models--{repository.replace('/', '--')}"
     commit = await cluster.read(str(folder / "refs" / "main"), limit=64)
     for name in names:
@@ -187,7 +187,7 @@ async def _missing(cluster: Cluster, cache: PurePosixPath, repository: str, name
 async def stage_venv(
     cluster: Cluster, config: ClusterConfig, *, lock: Path, bootstrap: Path, report: Callable[[str], None]
 ) -> tuple[str, str]:
-    """Build the environment unless it is there; return its interpreter on the cluster and the lock's SHA-256.
+    """Build the environment if needed; return its interpreter on the cluster and the lock's SHA-256.
 
     Args:
         cluster: the cluster.
@@ -221,7 +221,7 @@ async def stage_venv(
 
 
 async def python_version(cluster: Cluster, config: ClusterConfig) -> str:
-    """Return the version of the cluster's Python. Raises UserError if the trainer does not fit it."""
+    """Return the version of the cluster's Python. Raises UserError if the trainer does not support it."""
     asked = await cluster.run(
         [config.python, "-c", "import platform; print(platform.python_version())"], timeout_s=60
     )
@@ -253,7 +253,7 @@ def _venv_failure(cluster: str, target: str, built: ScriptEnd) -> str:
 
 
 class StagedImage(NamedTuple):
-    """An image that lies ready."""
+    """An image that is ready to use."""
 
     path: str
     """What a container is started from: a squashfs or SIF file, for bwrap the folder with its files."""
@@ -272,7 +272,7 @@ async def stage_image(
     job_options: Sequence[str],
     report: Callable[[str], None],
 ) -> StagedImage:
-    """Make the image `name` ready for the cluster's containers, or find it there.
+    """Provide the image `name` for the cluster's containers, reusing one that is there.
 
     Args:
         cluster: the cluster.
@@ -320,7 +320,7 @@ async def stage_image(
 
 
 async def find_image(cluster: Cluster, config: ClusterConfig, name: str) -> str | None:
-    """Return where the image is, its file on the cluster or its registry; None if that cannot be asked.
+    """Return where the image is: its file on the cluster or its registry; None if that is unknown.
 
     Nothing is fetched. Raises UserError or SystemFailure if the image cannot be had, as `stage_image` does.
     """
@@ -344,7 +344,7 @@ async def find_image(cluster: Cluster, config: ClusterConfig, name: str) -> str 
 
 
 def _source(image: Image, config: ClusterConfig, venv: str | None) -> tuple[str, str, PurePosixPath]:
-    """Which program makes the image's file, of what, and the file."""
+    """Return the program that makes the image's file, its source, and the file."""
     suffix = "sif" if config.image_form is ImageForm.SIF else "sqsh"
     target = PurePosixPath(config.root, "images", f"{image.file_stem}.{suffix}")
     if not image.is_own:
@@ -379,6 +379,6 @@ async def _record(cluster: Cluster, target: PurePosixPath) -> dict[str, Any]:
 
 
 def _variables(text: str) -> dict[str, str]:
-    """The variables of /etc/environment as enroot writes it: one NAME=value a line, without quotes."""
+    """Parse /etc/environment as enroot writes it: one unquoted NAME=value per line."""
     pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
     return {name: value for name, separator, value in pairs if separator and name.isidentifier()}

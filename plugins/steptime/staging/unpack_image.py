@@ -19,7 +19,7 @@ from steptime.staging.claim import claimed
 
 
 def main() -> int:
-    """Unpack unless it is there."""
+    """Unpack the image unless it is already unpacked."""
     image, folder, mount_points = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
     if shutil.which("unsquashfs") is None:
         print(f"failed: unsquashfs is not installed on {platform.node()}: install squashfs-tools there")
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def _unpack(image: Path, folder: Path, lock: int) -> str | None:
-    """Unpack; return what went wrong."""
+    """Unpack the image; return the error, if there was one."""
     part = folder.parent / f".{folder.name}.part"
     if part.exists():
         print(f"removing what was half unpacked: {part}", flush=True)
@@ -66,7 +66,7 @@ def _unpack(image: Path, folder: Path, lock: int) -> str | None:
 
 
 def _make_mount_point(folder: Path, path: str) -> None:
-    """An empty folder or file, made below `folder` even if a link on the way leads elsewhere."""
+    """Create an empty folder or file inside `folder`, even if a link in the path points outside."""
     place, outside = folder, Path(path)
     parts = [part for part in outside.parts if part not in ("/", "..")]
     for part in parts[:-1]:
@@ -84,7 +84,7 @@ def _make_mount_point(folder: Path, path: str) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a tree although some of its folders may be read-only, as they are in the image."""
+    """Remove a tree even if the image made some of its folders read-only."""
     for top, _, _ in os.walk(folder):
         Path(top).chmod(0o700)
     shutil.rmtree(folder)

@@ -1,1 +1,1 @@
-"""The DAG that runs a sweep: cells, their operators, their trigger, and what Airflow calls for them."""
+"""The DAG that runs a sweep, with its cells and its operators."""

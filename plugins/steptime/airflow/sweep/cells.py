@@ -1,4 +1,4 @@
-"""The cells of a sweep: checked, and as the XCom that the training tasks are mapped over."""
+"""The cells of a sweep, checked, and as the XCom over which the training tasks are mapped."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from steptime.staging.checking import check_plan
 
 
 def checked_sweep(name: str, *, owner: str | None = None) -> SweepPlan:
-    """Plan and check a sweep of `config/sweeps`. Raises UserError for one that cannot be run.
+    """Plan and check a sweep of `config/sweeps`. Raises UserError if it cannot be run.
 
     `owner` is that of the DAG that runs it, None outside of a DAG.
     """
@@ -32,22 +32,22 @@ def checked_sweep(name: str, *, owner: str | None = None) -> SweepPlan:
 
 
 def planned_sweep(name: str) -> SweepPlan:
-    """Plan a sweep. Raises UserError for what cannot be run, but not for GPUs that no cluster has."""
+    """Plan a sweep. Raises UserError for impossible runs, but not for GPUs that no cluster has."""
     sweep = load_sweep(name)
     return plan_sweep(sweep, check_plan if sweep.has_cluster else lambda _: None)
 
 
 def check_config_files() -> None:
-    """Check all workloads and sweeps of `config/`. Raises UserError that names everything that is wrong."""
+    """Check all workloads and sweeps of `config/`. Raises UserError with all mistakes."""
     _, broken_workloads = load_workloads()
     _, broken_sweeps = load_each(list_sweeps(), planned_sweep)
     refuse(broken_workloads, broken_sweeps)
 
 
 def runs_with_staged(cells: Iterable[Cell], staged: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return what the training tasks are mapped over: `runs` and `checkpoint_pairs`, as JSON.
+    """Return the inputs of the mapped training tasks as JSON: `runs` and `checkpoint_pairs`.
 
-    `staged` is by the cell's label.
+    `staged` maps each cell's label to what was staged for it.
     """
     runs, pairs = [], []
     for cell in cells:
@@ -62,7 +62,7 @@ def runs_with_staged(cells: Iterable[Cell], staged: Mapping[str, Any]) -> dict[s
 
 
 def rows_by_cell(store: Store, dag_id: str, run_id: str) -> dict[str, list[dict[str, Any]]]:
-    """Return what the store has of a sweep's DAG run, oldest first, by the label of the cell."""
+    """Return the stored rows of a sweep's DAG run, oldest first, by the cell's label."""
     rows = sorted(own_runs(store, dag_id, run_id), key=lambda row: row["submitted_at"])
     records = store.records([row["job_name"] for row in rows])
     found = defaultdict(list)

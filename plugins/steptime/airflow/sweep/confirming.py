@@ -1,4 +1,4 @@
-"""The operator that runs cells again that a sweep has found to be possibly slower or faster."""
+"""The operator that runs cells again in which a sweep suspects a change."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ _ANSWERS_WITHIN_S = 60
 
 
 class ConfirmOperator(BaseOperator):
-    """Plans fresh runs of the cells that are suspected to be slower or faster since this sweep.
+    """Plans fresh runs of the cells that this sweep suspects to be slower or faster.
 
     It plans as many as decide it, worst cells first, and no more than the sweep's budget has left; the
     cluster's own budget may refuse all of them. They run on other nodes if the cluster can do that. Returns
@@ -57,7 +57,7 @@ class ConfirmOperator(BaseOperator):
         self.staged = staged
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Compare the cells with their history, and plan."""
+        """Compare the cells with their history, and plan fresh runs."""
         if not self.checked or not self.staged:  # refused, rejected, or not staged
             return runs_with_staged((), {})
         plan = SweepPlan.model_validate(self.checked)
@@ -77,7 +77,7 @@ class ConfirmOperator(BaseOperator):
         return runs_with_staged(fresh, of_fresh)
 
     def _added(self, ti: Any, plan: SweepPlan, fresh: Sequence[Cell]) -> list[Cell]:
-        """Fresh runs of the suspected cells that have none yet."""
+        """Return fresh runs of the suspected cells that have none yet."""
         store = Store()
         ran = _ran(ti, plan, store)
         suspicions = [
@@ -116,7 +116,7 @@ class ConfirmOperator(BaseOperator):
         return added
 
     def _committed(self, context: Context, fresh: list[Cell], added: list[Cell]) -> list[Cell]:
-        """All of them, if the cluster's budget has room; else those that were planned before."""
+        """Return all fresh runs if the cluster's budget covers them, else those planned by an earlier try."""
         try:
             if added:
                 reserve(self, context, [run for cell in added for run in runs_of(cell)])
@@ -133,7 +133,7 @@ def _jobs_of_dag_run(context: Context) -> list[LedgerJob]:
 
 
 def _begun(plan: SweepPlan, jobs: Sequence[LedgerJob]) -> list[Cell]:
-    """The fresh runs of a sweep's cells that the ledger knows, in the order in which they were mapped."""
+    """Return the fresh runs of a sweep's cells that are in the ledger, in the order of their map index."""
     found: dict[str, tuple[Cell, list[LedgerJob]]] = {}
     for job in sorted(jobs, key=lambda job: job.map_index):
         for cell in plan.cells:
@@ -164,19 +164,19 @@ class _Suspicion(NamedTuple):
 
 
 def _ran(ti: Any, plan: SweepPlan, store: Store) -> list[tuple[Cell, list[dict[str, Any]]]]:
-    """The cells of the plan, with the rows that the store has of them."""
+    """Return the cells of the plan, with their rows in the store."""
     found = rows_by_cell(store, ti.dag_id, ti.run_id)
     return [(cell, found.get(cell.label, [])) for cell in plan.cells]
 
 
 def _gpu_hours(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> float:
-    """What a cell took, or what it may have taken if a job of it is not in the store."""
+    """Return a cell's GPU-hours; the most it can have taken if one of its jobs is not in the store."""
     taken = [row["gpu_hours"] for row in rows]
     return sum(taken) if len(taken) == cell.jobs and None not in taken else cell.gpu_hours_max
 
 
 def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) -> list[_Suspicion]:
-    """The cells that are suspected to be slower or faster since a run of this sweep, slowest first."""
+    """Return the cells suspected to have changed since a run of this sweep, slowest first."""
     compared = compare_cells(store, [row for _, rows in ran for row in rows])
     cells = {row["job_name"]: cell for cell, rows in ran for row in rows}
     found: dict[str, _Suspicion] = {}
@@ -196,7 +196,7 @@ def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) 
 
 
 class NodeExclusion(NamedTuple):
-    """Which nodes fresh runs of a cell are to avoid."""
+    """The nodes that fresh runs of a cell avoid."""
 
     cluster_options: dict[str, bool | int | str] | None
     """The options of their requests for the kind of cluster; None for those of the cell."""
@@ -205,7 +205,7 @@ class NodeExclusion(NamedTuple):
 
 
 def node_exclusion(cell: Cell, nodes: str) -> NodeExclusion:
-    """Keep the runs of a cell off `nodes`, a list such as `node[1-4]`, if the cluster has enough others.
+    """Exclude `nodes`, a list such as `node[1-4]`, from a cell's runs if enough other nodes exist.
 
     The cluster is asked. If it does not answer, the runs may come to any node: that they run matters more
     than on which nodes.
@@ -227,7 +227,7 @@ def node_exclusion(cell: Cell, nodes: str) -> NodeExclusion:
 
 
 async def _refusal(config: ClusterConfig, run: Run) -> str:
-    """Why a cluster has no nodes for the run, in its own words; empty if it has."""
+    """Return why a cluster has no nodes for the run, in its own words; empty if it has some."""
     try:
         async with open_cluster(config) as cluster:
             done = await cluster.run(config.placement_test(run) or (), timeout_s=_ANSWERS_WITHIN_S)

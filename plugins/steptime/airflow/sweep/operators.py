@@ -1,4 +1,4 @@
-"""The first operators of a sweep: check and plan it, ask a person, stage."""
+"""The first operators of a sweep: check and plan it, ask a person for approval, stage."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ _VALID, _NONE = "valid", "none"
 
 
 class CheckSweepOperator(RefusingOperator):
-    """Reads the sweep that the DAG run's params name, plans all of it, and refuses what cannot be run.
+    """Plans and checks the sweep that the DAG run's params name.
 
     Returns the `SweepPlan` as JSON, which this DAG run keeps even if the sweep's file changes.
     """
@@ -47,7 +47,7 @@ class CheckSweepOperator(RefusingOperator):
     ui_color: str = "#eef3e2"
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Check, plan, and commit the budget of all cells."""
+        """Check and plan the sweep, and reserve the budget of all cells."""
         asked_for = options_of(context)
         with self.refusals(context):
             for name in asked_for:
@@ -65,7 +65,7 @@ class CheckSweepOperator(RefusingOperator):
 
 
 class ApproveSweepOperator(ApprovalOperator):
-    """Asks a person before a sweep starts that may cost more than its file allows without asking.
+    """Asks a person before a sweep that may cost more than its file allows without approval.
 
     Skipped if nobody has to be asked. If it is rejected, nothing is started.
 
@@ -95,7 +95,7 @@ class ApproveSweepOperator(ApprovalOperator):
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Take over the answer; a rejection has no return value, so it is kept in an XCom of its own."""
+        """Process the answer; a rejection has no return value, so it is kept in a separate XCom."""
         if self.REJECT in event.get("chosen_options", ()):
             user = event.get("responded_by_user") or {}
             context["ti"].xcom_push(REJECTED_BY_KEY, str(user.get("name")))
@@ -116,7 +116,7 @@ class StageSweepOperator(BaseOperator):
         self.checked = checked
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
-        """Stage. Returns what `runs_with_staged` does."""
+        """Stage for the sweep. Returns the value of `runs_with_staged`."""
         cells = SweepPlan.model_validate(self.checked).cells
         staged: dict[tuple[str, str | None], Any] = {}
         by_label = {}
@@ -130,20 +130,20 @@ class StageSweepOperator(BaseOperator):
 
 
 def approval(checked: Any) -> ApproveSweepOperator:
-    """Make the task that asks. An unanswered request ends before the next week's sweep."""
+    """Create the task that asks for approval. It times out before the next week's sweep."""
     limit = response_limit(HITLOperator, timedelta(days=6))
     return ApproveSweepOperator(task_id=APPROVAL_TASK, checked=checked, retries=0, **limit)
 
 
 def _expected(plan: SweepPlan) -> "Cost":
-    """What the jobs of a sweep are expected to take, in the order of its cells."""
+    """Return the expected cost of a sweep's jobs, in the order of its cells."""
     from steptime.judging.expected_cost import expected_cost
 
     return expected_cost(run for cell in plan.cells for run in runs_of(cell))
 
 
 def _rows(plan: SweepPlan, cost: "Cost") -> Iterator[dict[str, Any]]:
-    """The cells of a sweep, each with what its jobs take at most and what they are expected to."""
+    """Yield a sweep's cells, each with the maximum and the expected cost of its jobs."""
     each = iter(cost.each)
     for cell in plan.cells:
         yield {
@@ -157,7 +157,7 @@ def _rows(plan: SweepPlan, cost: "Cost") -> Iterator[dict[str, Any]]:
 
 
 def _markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as a table in Markdown; only the first ones if there are very many."""
+    """Format rows as a Markdown table; only the first ones if there are very many."""
     lines = [list(rows[0]), ["---"] * len(rows[0])]
     for row in rows[:_ROWS_SHOWN]:
         lines.append([_in_markdown(value) for value in row.values()])
@@ -173,7 +173,7 @@ def _in_markdown(value: Any) -> str:
 
 
 class ReportSweepOperator(BaseOperator):
-    """Prints what got slower and the result of each cell, and fails if a cell has no valid one.
+    """Prints the findings and each cell's result; fails if a cell has no valid result.
 
     This task alone decides the DAG run's state, as `ReportOperator` does.
 
@@ -232,7 +232,7 @@ class ReportSweepOperator(BaseOperator):
 
 
 def _row(cell: Cell, stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The row of a cell in the table, with the numbers of its performance run.
+    """Return a cell's row of the table, with the numbers of its performance run.
 
     A cleared task makes a new attempt: the latest one of each job counts.
     """

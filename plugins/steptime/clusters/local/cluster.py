@@ -61,7 +61,7 @@ _NOT_PASSED_ON = {"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
 
 
 class LocalConfig(ClusterConfig):
-    """`config/clusters/*.yaml` of kind `local`."""
+    """The file of a cluster of kind `local`."""
 
     kind: Literal["local"]
     slots: PositiveInt | Literal["auto"] = "auto"
@@ -73,18 +73,18 @@ class LocalConfig(ClusterConfig):
 
     @classmethod
     def starts(cls, launcher: Launcher) -> bool:
-        """Return whether the launcher works without srun, which this machine lacks."""
+        """Return whether the launcher works without srun, which this machine does not have."""
         return launcher.launch is not None and not launcher.of_srun
 
     def check(self, run: Run) -> None:
-        """Raise UserError for a run of more ranks than there are slots, or that needs Nsight Systems."""
+        """Raise UserError for a run that needs more ranks than there are slots, or Nsight Systems."""
         super().check(run)
         self.check_slots(run.label, run.recipe.gpus)
 
     def script_values(
         self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return how the ranks are started, and what stands before it: nothing, or how their container is."""
+        """Return the script's command that starts the ranks, with its container if there is one."""
         launch = on_one_machine(run, self.root)
         if staged.python is not None or staged.image_path is None:
             return {"launch": launch, "prefix": ()}
@@ -146,7 +146,7 @@ class LocalCluster:
         return self._described(submitted) if submitted else None
 
     async def live_jobs(self) -> list[Job]:
-        """Return the jobs that run or wait on this machine, whoever submitted them, oldest first."""
+        """Return the running and waiting jobs of this cluster, whoever submitted them, oldest first."""
         folder = self._state / "jobs"
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         live = [name for name, status in (await self.poll(names)).items() if status.state.is_live]
@@ -154,7 +154,7 @@ class LocalCluster:
         return sorted((job for job in found if job is not None), key=lambda job: job.submitted_at)
 
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the states of many jobs; one whose runner was killed is UNKNOWN, and its rest is ended."""
+        """Return the states of many jobs; a job whose runner was killed is ended and UNKNOWN."""
         return await asyncio.to_thread(self._poll, names)
 
     async def cancel(self, name: str) -> None:
@@ -193,7 +193,7 @@ class LocalCluster:
         return await run_command(argv, timeout_s=timeout_s, on_output=on_output)
 
     def checks(self) -> tuple[Check, ...]:
-        """Return what `steptime cluster check` looks at here."""
+        """Return the checks of `steptime cluster check` for this machine."""
         here = ("login", "accounting", "submit limits", "clock")
         return (
             Check("slots", self._check_slots),
@@ -256,7 +256,7 @@ class LocalCluster:
         return self._described(submitted)
 
     def _take_place(self, job: JobFolder, held: list[int]) -> tuple[int, int, str]:
-        """Take the last place in the queue; return two locks' descriptors for the runner, and the ticket."""
+        """Take the last place in the queue; return its ticket and the runner's two locks (descriptors)."""
         held.append(lock := open_lock(job.runner_lock))
         fcntl.flock(lock, fcntl.LOCK_EX)
         counter = self._state / "tickets"
@@ -369,7 +369,7 @@ def _read(path: Path, offset: int, limit: int) -> bytes:
 
 
 def _last_words(job: JobFolder) -> str:
-    """The last line of the runner's log."""
+    """Return the last line of the runner's log."""
     lines = job.runner_log.read_text(errors="replace").splitlines() if job.runner_log.exists() else []
     return lines[-1] if lines else "its log is empty"
 

@@ -1,4 +1,4 @@
-"""The process that sees one local job through: it waits for slots, starts it, limits its time, notes its end.
+"""The process that runs one local job: waits for slots, starts it, limits its time, records its end.
 
 `LocalCluster.submit` starts it as `python -I -m steptime.clusters.local.runner STATE NAME TICKET LOCK PLACE`;
 the last two are descriptors of locks that are held already. It leaves its starter's session, process group
@@ -46,7 +46,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Detach from the starter, then see the job through."""
+    """Detach from the process that started this one, then run the job to its end."""
     state, name, ticket = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     for descriptor in map(int, sys.argv[4:]):
         os.set_inheritable(descriptor, False)
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def _wait_for_turn(place: Path) -> None:
-    """Wait until every job with an earlier ticket has its slots or is gone.
+    """Wait until every job with an earlier ticket has its slots or has gone.
 
     Each waits for the lock of the one before it; a runner that dies releases its lock, and then the next
     earlier one is waited for.
@@ -95,7 +95,7 @@ def _wait_for_turn(place: Path) -> None:
 
 
 def _take_slots(state: Path, submitted: LocalJob) -> list[int]:
-    """Take the job's slots, waiting for them, and write its name into each; return the locks' descriptors.
+    """Take the job's slots, waiting for them, and write its name into each; return their locks' descriptors.
 
     Only the first in the queue is here, so holding some while waiting for others cannot deadlock.
     """
@@ -168,7 +168,7 @@ def _start(submitted: LocalJob) -> "subprocess.Popen[bytes]":
 
 
 def _watch(process: "subprocess.Popen[bytes]", time_limit_s: int, job: JobFolder) -> Ended:
-    """Wait until the script ends, its time is up, or somebody cancels it."""
+    """Wait until the script ends, its time limit is reached, or the job is cancelled."""
     time_is_up = time.monotonic() + time_limit_s
     while True:
         _reap(process)
@@ -191,7 +191,7 @@ def _end_of_script(returncode: int) -> Ended:
 
 
 def _end_tree(process: "subprocess.Popen[bytes]", grace_s: float) -> tuple[int, list[int]]:
-    """End all that is left of the job: SIGTERM, and SIGKILL after the grace.
+    """End all remaining processes of the job: SIGTERM, then SIGKILL after the grace period.
 
     Returns the number of processes that had to be ended, and the ids of those that cannot be killed.
     """
@@ -216,7 +216,7 @@ def _end_tree(process: "subprocess.Popen[bytes]", grace_s: float) -> tuple[int, 
 
 
 def _reap(process: "subprocess.Popen[bytes]") -> bool:
-    """Collect every child that has ended; return whether any child is left."""
+    """Reap every child that has ended; return whether any child is left."""
     while True:
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -49,7 +49,7 @@ NEVER_STARTED = "cancelled before it started"
 
 @dataclass(frozen=True)
 class LocalJob:
-    """`job.json`: the job, and all that its runner needs to know."""
+    """`job.json`: the job and everything that its runner needs."""
 
     name: str
     job_id: str
@@ -70,7 +70,7 @@ class LocalJob:
 
 @dataclass(frozen=True)
 class Runner:
-    """`runner.json`: the process that runs the job; its start guards against a reused id."""
+    """`runner.json`: the process that runs the job; its start time detects a reused process id."""
 
     pid: int
     start_tick: int
@@ -79,7 +79,7 @@ class Runner:
 
 @dataclass(frozen=True)
 class Started:
-    """`started.json`."""
+    """`started.json`: written just before the script starts."""
 
     started_at: float
     node: str
@@ -87,7 +87,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Ended:
-    """`ended.json`."""
+    """`ended.json`: how the job ended."""
 
     state: JobState
     reason: str
@@ -105,7 +105,7 @@ Record = TypeVar("Record", LocalJob, Runner, Started, Ended)
 
 
 class JobFolder:
-    """The files of one job; the name must be a plain one (UserError), no path leaves the state folder."""
+    """The files of one job. Raises UserError for a job name that is no plain file name."""
 
     def __init__(self, state: Path, name: str) -> None:
         check_job_name(name)
@@ -129,7 +129,7 @@ class JobFolder:
         write_whole(self.path / _FILE_OF[type(record)], text)
 
     def runner_lives(self) -> bool:
-        """Return whether a runner holds its lock.
+        """Return whether the job's runner is alive, which it shows by holding its lock.
 
         A shared lock is tried, so that those who ask do not see each other.
         """
@@ -147,7 +147,7 @@ class JobFolder:
 
 
 def settle_abandoned(job: JobFolder) -> Ended | None:
-    """Write the end of a job whose runner is gone, and return it, or None if the job can still be started.
+    """Record the end of a job whose runner is gone, and return it; None if the job can still be started.
 
     Its state is unknown if it had started, and then no process of it stays; it is cancelled if it had not
     started and somebody wanted it to end. Waits while another process settles the same job.
@@ -185,7 +185,7 @@ def _unknown_end(job: JobFolder) -> Ended:
 
 
 def kill_marked(job_id: str, patience_s: float = 10) -> int:
-    """Kill every process that bears the job's id in its environment until none is left; return how many."""
+    """Kill all processes with the job's id in their environment until none is left; return how many."""
     marker = {JOB_ID_VARIABLE: job_id}.items()
     killed: set[psutil.Process] = set()
     deadline = time.monotonic() + patience_s
@@ -206,13 +206,13 @@ def kill_marked(job_id: str, patience_s: float = 10) -> int:
 
 
 def ended_now(state: JobState, reason: str, exit_code: int | None = None) -> Ended:
-    """Return the record of an end at this moment."""
+    """Return the record of a job that ends now."""
     return Ended(state=state, reason=reason, exit_code=exit_code, ended_at=time.time())
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """Hold an exclusive lock on a file (created if missing), waiting for it; yield its descriptor."""
+    """Wait for the exclusive lock on a file (created if missing) and hold it; yield its descriptor."""
     descriptor = open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -227,7 +227,7 @@ def open_lock(path: Path) -> int:
 
 
 def lock_if_free(descriptor: int) -> bool:
-    """Take the exclusive lock of a file unless somebody holds it; return whether it was taken."""
+    """Take the exclusive lock of a file unless another process holds it; return whether it was taken."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -45,7 +45,7 @@ Workload = Mapping[str, Any]
 
 
 class UnclearAnswer(SystemFailure):
-    """The request may have taken effect or not: the connection broke, or the server failed meanwhile."""
+    """It is unknown whether a request took effect: the connection broke or the server failed."""
 
 
 class _TryAgain(SystemFailure):
@@ -57,25 +57,25 @@ class _TryAgain(SystemFailure):
 
 
 class NameTaken(UserError):
-    """The project has a workload of that name."""
+    """The project already has a workload of that name."""
 
 
 class Project(NamedTuple):
-    """Where workloads are made."""
+    """The Run:ai project in which workloads are created."""
 
     id: str
     cluster_id: str
 
 
 class Listing(NamedTuple):
-    """Workloads, and the server's clock when it gave them (Unix time, seconds)."""
+    """Workloads, with the server's time of the answer (Unix time, seconds)."""
 
     workloads: tuple[Workload, ...]
     at: float
 
 
 class RunaiClient:
-    """One control plane, and one application in it; use it as an async context manager."""
+    """A client for one control plane, logged in as one application; use it as an async context manager."""
 
     def __init__(self, connection: Connection, *, patience_s: float = 60) -> None:
         """`patience_s`: how long one call may go on trying before it fails."""
@@ -107,11 +107,11 @@ class RunaiClient:
             await self._http.aclose()
 
     async def log_in(self) -> None:
-        """Check that the application gets a token. Raises UserError if it is refused."""
+        """Check that the application can get a token. Raises UserError if it is refused."""
         await self._patiently(self._valid_token)
 
     async def project(self, name: str) -> Project:
-        """Return the project of that name. Raises UserError if the application sees none."""
+        """Return the project of that name. Raises UserError if the application cannot see it."""
         answer = await self._call("GET", "/org-unit/projects", params={"filterBy": f"name=={name}"})
         found = [project for project in _json(answer).get("projects", ()) if project.get("name") == name]
         if not found:
@@ -122,7 +122,7 @@ class RunaiClient:
         return Project(id=str(found[0]["id"]), cluster_id=str(found[0]["clusterId"]))
 
     async def create(self, kind: str, request: Mapping[str, Any]) -> Workload:
-        """Make a workload.
+        """Create a workload.
 
         Raises:
             NameTaken: the project has one of this name.
@@ -146,25 +146,25 @@ class RunaiClient:
             offset = following
 
     async def workload(self, workload_id: str) -> Workload | None:
-        """Return one workload as it is in lists, or None if there is none (any more)."""
+        """Return one workload as in a list; None if it does not exist (any more)."""
         answer = await self._call("GET", f"/workloads/{workload_id}", accepted=(404,))
         return None if answer.status_code == 404 else _json(answer)
 
     async def details(self, kind: str, workload_id: str) -> Workload | None:
-        """Return one workload with what it was made from (`spec`), or None if this kind has no such id."""
+        """Return one workload with its `spec`; None if this kind has no such id."""
         answer = await self._call("GET", f"/workloads/{kind}/{workload_id}", accepted=(404,))
         return None if answer.status_code == 404 else _json(answer)
 
     async def suspend(self, kind: str, workload_id: str) -> None:
-        """End the workload's pods; the workload itself stays, under its name. No error if it is gone."""
+        """End the workload's pods and keep the workload, with its name. No error if it is gone."""
         await self._call("POST", f"/workloads/{kind}/{workload_id}/suspend", accepted=(404, 409))
 
     async def delete(self, kind: str, workload_id: str) -> None:
-        """End the workload and forget it. No error if it is gone."""
+        """End and delete the workload. No error if it is gone."""
         await self._call("DELETE", f"/workloads/{kind}/{workload_id}", accepted=(404,))
 
     async def events(self, workload_id: str) -> tuple[Mapping[str, Any], ...]:
-        """Return what happened to the workload, latest first; empty if it is gone."""
+        """Return the events of the workload, latest first; empty if it is gone."""
         answer = await self._call("GET", f"/workloads/{workload_id}/events", accepted=(404,))
         return () if answer.status_code == 404 else tuple(_json(answer).get("events", ()))
 
@@ -177,7 +177,7 @@ class RunaiClient:
         accepted: Sequence[int] = (),
         **request: Any,
     ) -> "httpx.Response":
-        """Send one request until it is answered well; `accepted` are statuses that the caller handles.
+        """Send one request, retrying errors; statuses in `accepted` are left to the caller.
 
         What certainly had no effect (no connection, 401, 429) is always tried again, what may have had one
         only if the request is repeatable.
@@ -235,7 +235,7 @@ class RunaiClient:
         return self._again(problem) if repeatable else UnclearAnswer(f"Run:ai at {self.base_url} {problem}")
 
     async def _valid_token(self) -> str:
-        """The bearer token; fetched once for all callers if there is none or it is about to expire."""
+        """Return the bearer token; one caller fetches a new one for all before it expires."""
         async with self._token_lock:
             if time.monotonic() >= self._token_ends:
                 await self._renew_token()
@@ -290,7 +290,7 @@ class RunaiClient:
         return UserError(f"Run:ai at {self.base_url} {problem}")
 
     def _refusal(self, answer: "httpx.Response") -> str:
-        """Status and message of an answer that is none; with nothing secret, whatever the server echoes."""
+        """Describe an error answer by its status and message, without secrets that the server may echo."""
         message = ""
         with contextlib.suppress(ValueError, AttributeError):
             body = answer.json()
@@ -341,7 +341,7 @@ def _json(answer: "httpx.Response") -> dict[str, Any]:
 
 
 def _server_time(answer: "httpx.Response") -> float:
-    """The server's clock: its timestamps are compared with it."""
+    """Return the server's clock, against which its timestamps are compared."""
     try:
         return parsedate_to_datetime(answer.headers["Date"]).timestamp()
     except (KeyError, ValueError):
@@ -349,7 +349,7 @@ def _server_time(answer: "httpx.Response") -> float:
 
 
 def _retry_after_s(answer: "httpx.Response") -> float:
-    """What `Retry-After` asks for: seconds, or the time until a date (RFC 9110, 10.2.3)."""
+    """Return the seconds that `Retry-After` asks for, given as seconds or as a date (RFC 9110, 10.2.3)."""
     written = answer.headers.get("Retry-After", "")
     if written.isdecimal():
         return float(written)

@@ -1,8 +1,8 @@
-"""The Run:ai backend: a job is a workload, known by its name; its files lie on the volume that it mounts.
+"""The Run:ai backend: a job is a workload, identified by its name; its files lie on the mounted volume.
 
-A workload is looked up by name before it is made, and again if the answer to making it was lost; a project
-cannot have two of one name, so whoever comes second is given the first. `volume` has what lies on the volume,
-`phases` what Run:ai's phases mean.
+A workload is looked up by name before it is created, and again if the answer to its creation was lost. A
+project cannot have two workloads of one name, so a second submission finds the first one's workload. `volume`
+describes the files on the volume, `phases` what Run:ai's phases mean.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class RunaiCluster:
             await self._client_.__aexit__(None, None, None)
 
     async def submit(self, spec: JobSpec) -> Job:
-        """Make the workload of `spec`, or return the job that already bears its name.
+        """Create the workload of `spec`, or return the existing job of that name.
 
         Raises UserError for what can never run here, SystemFailure if Run:ai does not take it; submitting
         again is then right, and never makes a second workload.
@@ -137,7 +137,7 @@ class RunaiCluster:
         return submitted.job(self.name) if submitted else None
 
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the states of many jobs, with one list for all that have not ended."""
+        """Return the states of many jobs, by one list request for all that have not ended."""
         wanted = list(dict.fromkeys(names))
         open_jobs: dict[str, RunaiJob] = {}
         statuses: dict[str, JobStatus] = {}
@@ -202,7 +202,7 @@ class RunaiCluster:
         )
 
     def checks(self) -> tuple[Check, ...]:
-        """Return what `steptime cluster check` looks at here."""
+        """Return the checks of `steptime cluster check` for Run:ai."""
         return (
             Check("login", self._check_login, is_required=True),
             Check("project", self._check_project, is_required=True),
@@ -254,7 +254,7 @@ class RunaiCluster:
             ) from error
 
     async def _submitted(self, name: str) -> RunaiJob | None:
-        """The job from the note on the volume, else from Run:ai: the note may never have been written."""
+        """Return the job from its note on the volume, or from Run:ai if the note was never written."""
         if name in self._known:
             return self._known[name]
         notes = self._notes(name)
@@ -272,7 +272,7 @@ class RunaiCluster:
         return None
 
     async def _described(self, name: str, workload: Workload) -> RunaiJob:
-        """The job of a workload from its own annotations. Raises UserError if it is another's."""
+        """Return the job that a workload's annotations describe. Raises UserError if it is another one."""
         likely = DISTRIBUTED if workload.get("distributedFramework") else TRAININGS
         for kind in dict.fromkeys((likely, TRAININGS, DISTRIBUTED)):
             details = await self._client.details(kind, str(workload["id"]))
@@ -294,7 +294,7 @@ class RunaiCluster:
         )
 
     async def _made_after_all(self, name: str, error: Exception) -> Job:
-        """The job whose making was not answered, or was done by another at the same moment."""
+        """Return the job if its workload exists although its creation failed or was not answered."""
         look = partial(self.find, name)
         job = await poll_until_async(look, every_s=_LOOK_S, timeout_s=_APPEARS_WITHIN_S)
         if job is None:
@@ -305,7 +305,7 @@ class RunaiCluster:
         return job
 
     async def _list(self, jobs: dict[str, RunaiJob]) -> tuple[dict[str, Workload], float]:
-        """Run:ai's words on all these jobs by workload id, and its clock."""
+        """Return Run:ai's data on all these jobs by workload id, and its clock."""
         if not jobs:
             return {}, time.time()
         project = await self._project()
@@ -321,7 +321,7 @@ class RunaiCluster:
         return {str(workload["id"]): workload for workload in listing.workloads}, listing.at
 
     async def _status(self, job: RunaiJob, workload: Workload | None, at: float) -> JobStatus:
-        """The job's state; if the list lacks it, the job itself is asked for before it is called gone."""
+        """Return the job's state; a job missing from the list is requested by id before it counts as gone."""
         workload = workload or await self._client.workload(job.workload_id)
         if workload is None or workload.get("deletedAt"):
             return await self._without_workload(job, at)
@@ -342,7 +342,7 @@ class RunaiCluster:
         return status
 
     async def _without_workload(self, job: RunaiJob, at: float) -> JobStatus:
-        """The state of a job whose workload is not listed yet, or was deleted."""
+        """Return the state of a job whose workload is not listed yet, or was deleted."""
         noted = await asyncio.to_thread(self._notes(job.name).notes)
         if at - job.submitted_at < _LISTED_WITHIN_S and noted.stop is None:
             return JobStatus(state=JobState.QUEUED, reason="accepted, and not yet listed")
@@ -352,13 +352,13 @@ class RunaiCluster:
         return status
 
     async def _end_degraded(self, job: RunaiJob, since_s: float) -> None:
-        """A training that lost a pod waits for ever and holds its GPUs: end it, and then it has failed."""
+        """End a training that lost a pod, which would wait for ever and hold its GPUs; it has then failed."""
         stop = Stop(JobState.FAILED, f"its workload was degraded for {since_s:.0f} s and was ended")
         await asyncio.to_thread(self._notes(job.name).write_stop, stop)
         await self._client.suspend(job.kind, job.workload_id)
 
     async def _with_event(self, job: RunaiJob, status: JobStatus) -> JobStatus:
-        """A failure that no pod has noted, with Run:ai's last warning: no such image, a mount that fails."""
+        """Add Run:ai's last warning to a failure that no pod explains: a missing image, a failed mount."""
         events = await self._client.events(job.workload_id)
         warning = next((event for event in events if event.get("type") == "Warning"), None)
         if warning is None:
@@ -408,7 +408,7 @@ def _project_name(config: RunaiConfig, connection: Connection) -> str:
 
 
 def annotations_of(spec: JobSpec) -> dict[str, str]:
-    """Return the annotations of a job's workload."""
+    """Return the annotations to create a job's workload with."""
     return {
         JOB_NAME: spec.name,
         _DIRECTORY: spec.directory,
@@ -419,7 +419,7 @@ def annotations_of(spec: JobSpec) -> dict[str, str]:
 
 
 def kept_annotations(details: Workload) -> dict[str, str]:
-    """Return the annotations of a workload, out of what it was made from."""
+    """Return the annotations in a workload's details."""
     kept = (details.get("spec") or {}).get("annotations") or ()
     return {str(entry.get("name")): str(entry.get("value") or "") for entry in kept}
 
@@ -427,7 +427,7 @@ def kept_annotations(details: Workload) -> dict[str, str]:
 def job_of(
     annotations: Mapping[str, str], *, workload: str, workload_id: str, kind: str, created_at: str | None
 ) -> RunaiJob:
-    """Return the job of the workload of that name and id, with these annotations."""
+    """Return the job that a workload and its annotations describe."""
     return RunaiJob(
         name=annotations[JOB_NAME],
         workload=workload,

@@ -1,4 +1,4 @@
-"""Runs a command in a workload of its own: Run:ai has no login node, and the volume is seen from a pod.
+"""Run a command as a workload: Run:ai has no login node, and only pods see the volume.
 
 The command runs in the image and at the paths that jobs have, so what it builds (a virtual environment) fits
 them. Its workload has no GPUs and is deleted when the command has ended.
@@ -29,7 +29,7 @@ _SETTLES_WITHIN_S = 30.0
 
 
 class _Tail:
-    """One growing file of output on the volume: its text so far, handed on line by line."""
+    """A growing output file on the volume: its text so far, passed on line by line."""
 
     def __init__(self, volume: Volume, path: str, on_output: Callable[[str], None] | None) -> None:
         self._volume, self._path, self._lines = volume, path, Lines(on_output)
@@ -37,7 +37,7 @@ class _Tail:
         self.text = ""
 
     def catch_up(self, *, ended: bool) -> None:
-        """Read what was added; with `ended` also the last line, even if no line end follows."""
+        """Read the new part of the file; with `ended` also a last line without a line end."""
         while chunk := self._volume.read(self._path, self._offset, 1 << 20):
             self._offset += len(chunk)
             self.text += self._lines.take(chunk)
@@ -54,7 +54,7 @@ async def run_as_workload(
     timeout_s: float,
     on_output: Callable[[str], None] | None,
 ) -> Completed:
-    """Run `argv` to its end; see `Cluster.run`. Whatever happens, its workload is deleted."""
+    """Run `argv` to its end (see `Cluster.run`), and delete its workload in any case."""
     name = f"command-{uuid.uuid4().hex}"
     volume = config.volume
     notes = JobNotes(volume, config.state, name)
@@ -113,7 +113,7 @@ async def _wait(
     workload_id: str,
     timeout_s: float,
 ) -> Notes:
-    """Follow the command until its pod has noted its end. Raises SystemFailure."""
+    """Follow the command until its pod has recorded its end. Raises SystemFailure."""
     began = time.monotonic()
     started = pod_ended = None
 
@@ -148,7 +148,7 @@ async def _wait(
 async def _clear_away(
     client: RunaiClient, project: Project, name: str, workload_id: str, folder: Path
 ) -> None:
-    """Delete the workload, also one whose making was not answered, and the command's files."""
+    """Delete the command's files and its workload, even if its creation was not answered."""
     if not workload_id:
         listing = await client.workloads([f"projectId=={project.id}", f"name=={workload_name(name)}"])
         workload_id = next((str(workload["id"]) for workload in listing.workloads), "")

@@ -1,4 +1,4 @@
-"""The file of a Run:ai cluster, the names of its workloads, and the requests that make them."""
+"""The file of a Run:ai cluster, the names of its workloads, and the requests that create them."""
 
 import hashlib
 import re
@@ -43,7 +43,7 @@ class Pvc(Frozen):
 
 
 class RunaiConfig(ClusterConfig):
-    """`config/clusters/*.yaml` of kind `runai`."""
+    """The file of a cluster of kind `runai`."""
 
     kind: Literal["runai"]
     container: str = "kubernetes"
@@ -71,7 +71,7 @@ class RunaiConfig(ClusterConfig):
 
     @classmethod
     def starts(cls, launcher: Launcher) -> bool:
-        """Return whether the launcher takes an image by name: jobs here are containers themselves."""
+        """Return whether the launcher takes an image by name, as jobs here are containers."""
         return launcher.image is ImageForm.NAME
 
     @model_validator(mode="after")
@@ -89,7 +89,7 @@ class RunaiConfig(ClusterConfig):
 
     @property
     def volume(self) -> Volume:
-        """The volume that holds `work_dir`: the innermost if mounts are nested."""
+        """The volume that holds `work_dir`; the innermost one if mounts are nested."""
         return Volume(mount=self._mount.path, here=self.shared_dir or self._mount.path)
 
     @property
@@ -99,20 +99,20 @@ class RunaiConfig(ClusterConfig):
 
     @property
     def state(self) -> PurePosixPath:
-        """The folder on the volume for what is noted about jobs."""
+        """The folder on the volume for notes about jobs."""
         return PurePosixPath(self.root, "clusters", self.name)
 
     def script_values(
         self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return what stands before the trainer's command; the script itself runs in the image."""
+        """Return the prefix of the trainer's command; the script itself runs in the image."""
         values = super().script_values(run, staged, directory=directory, environment=environment)
         return {**values, "prefix": () if staged.python else FINDS_TRAINER}
 
     def pod_variables(
         self, notes: str, *, directory: str, log_path: str, time_limit_s: float
     ) -> dict[str, str]:
-        """Return what `start.sh` needs in a pod: the folders of its notes and job, the log, the limits."""
+        """Return the variables that `start.sh` needs in a pod: folders, log and time limit."""
         return {
             "STEPTIME_STATE": notes,
             "STEPTIME_DIRECTORY": directory,
@@ -123,7 +123,7 @@ class RunaiConfig(ClusterConfig):
         }
 
     def pods(self, gpus: int) -> int:
-        """Return how many pods a job of so many GPUs has. Raises UserError if they cannot be equal."""
+        """Return the number of pods of a job with that many GPUs. Raises UserError for unequal pods."""
         if gpus > self.gpus_per_node and gpus % self.gpus_per_node:
             raise UserError(
                 f"{gpus} GPUs are no whole number of nodes of {self.gpus_per_node} GPUs each on cluster "
@@ -133,7 +133,7 @@ class RunaiConfig(ClusterConfig):
 
 
 def workload_name(job_name: str) -> str:
-    """Return the workload's name for a job: legal in Kubernetes, and different for every job.
+    """Return the workload name of a job: legal in Kubernetes, and different for every job.
 
     It begins readable and ends with a hash of the job's name, which is kept whole as an annotation.
 
@@ -157,7 +157,7 @@ def workload_request(
     variables: Mapping[str, str],
     annotations: Mapping[str, str],
 ) -> tuple[str, dict[str, Any]]:
-    """Return the kind of workload for a job, and the request for it; `gpus` 0 means one pod without any."""
+    """Return the kind and creation request of a job's workload; `gpus` 0 means one pod without GPUs."""
     pods = config.pods(gpus) if gpus else 1
     spec: dict[str, Any] = {
         "image": image or config.image,

@@ -1,4 +1,4 @@
-"""What Run:ai's phases mean for a job, with what the job's pods wrote on the volume. Pure decisions.
+"""Derive a job's state from Run:ai's phase and from what the job's pods wrote on the volume.
 
 Run:ai knows whether pods run; how the script ended (exit code, time limit) only its pods know. The phase
 decides whether a job is over and whether it succeeded; the pods' notes have why, when and where.
@@ -46,7 +46,7 @@ ENDED = tuple(phase for phase, state in MEANING.items() if state is None)
 
 @dataclass(frozen=True)
 class PodEnd:
-    """What a pod wrote as its script ended."""
+    """What a pod recorded when its script ended."""
 
     rank: int
     at: float
@@ -57,7 +57,7 @@ class PodEnd:
 
 @dataclass(frozen=True)
 class Stop:
-    """What the backend wrote down before it ended a workload: the state that this means, and why."""
+    """What the backend recorded before it ended a workload: the job's resulting state, and the reason."""
 
     state: JobState
     reason: str
@@ -65,7 +65,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Notes:
-    """What lies on the volume about a job."""
+    """What the volume holds about a job."""
 
     starts: Mapping[int, tuple[float, str]] = field(default_factory=dict)
     """Time and node of each pod's start, by rank."""
@@ -97,7 +97,7 @@ def status_of(workload: Mapping[str, Any], notes: Notes, *, time_limit_s: int) -
 
 
 def vanished(name: str, notes: Notes, *, where: str) -> JobStatus:
-    """Return the status of a job that was submitted and is unknown to Run:ai now: never success."""
+    """Return the status of a submitted job that Run:ai no longer knows: never success."""
     times: dict[str, Any] = {
         "started_at": min((at for at, _ in notes.starts.values()), default=None),
         "nodes": tuple(dict.fromkeys(node for _, node in notes.starts.values())),
@@ -112,7 +112,7 @@ def vanished(name: str, notes: Notes, *, where: str) -> JobStatus:
 
 
 def _completed(notes: Notes, times: dict[str, Any]) -> JobStatus:
-    """The first pod ended with 0, and then Run:ai ends the others, whatever they note of that.
+    """Return a completed job's status; if the first pod's own note disagrees with Run:ai, the note counts.
 
     Should the first pod itself have noted another end, its note is believed more.
     """
@@ -141,14 +141,14 @@ def _failed(workload: Mapping[str, Any], notes: Notes, times: dict[str, Any], ti
 
 
 def _stopped(notes: Notes, stop: Stop, times: dict[str, Any]) -> JobStatus:
-    """A workload that was ended from outside; ended by the backend as failed, it is the cluster's fault."""
+    """Return the status of a workload that was ended from outside; FAILED is then the cluster's fault."""
     before = "" if notes.starts else " before it started"
     fault = stop.state is JobState.FAILED
     return JobStatus(state=stop.state, reason=f"{stop.reason}{before}", cluster_fault=fault, **times)
 
 
 def _culprit(notes: Notes) -> PodEnd | None:
-    """The pod that failed first by itself: others are ended, or fail because it is gone."""
+    """Return the pod that failed first on its own; others were ended, or failed because it was gone."""
     failed = (end for end in notes.ends if end.exit_code)
     return min(failed, key=lambda end: (end.how == "told", end.at), default=None)
 
@@ -159,13 +159,13 @@ def _exit_reason(end: PodEnd) -> str:
 
 
 def _end_time(workload: Mapping[str, Any], notes: Notes) -> float | None:
-    """When the last pod ended, by its own note; else by Run:ai."""
+    """Return when the last pod ended, by its own note or else by Run:ai."""
     noted = max((end.at for end in notes.ends), default=None)
     return noted or unix_time(workload.get("completedAt")) or unix_time(workload.get("phaseUpdatedAt"))
 
 
 def _why(workload: Mapping[str, Any]) -> str:
-    """Run:ai's own words about the phase, in one line."""
+    """Return Run:ai's own explanation of the phase, in one line."""
     messages = [str(workload.get("phaseMessage") or "")]
     messages += [str(condition.get("message") or "") for condition in workload.get("conditions") or ()]
     return " ".join(next((text for text in messages if text.strip()), "").split())

@@ -1,4 +1,4 @@
-"""The volume that Run:ai workloads mount, as it is seen from here, and what lies on it about jobs.
+"""The volume that Run:ai workloads mount, as this machine sees it, and the files about jobs on it.
 
     <work_dir>/clusters/<cluster>/jobs/<job>/
         submitted.json      the job, once Run:ai has its workload
@@ -43,7 +43,7 @@ class RunaiJob:
     """An `Installation`; None for staging."""
 
     def job(self, cluster: str) -> Job:
-        """Return the job as others know it."""
+        """Return the job in the form that all cluster kinds share."""
         return Job(
             cluster=cluster,
             name=self.name,
@@ -57,7 +57,7 @@ class RunaiJob:
 
 @dataclass(frozen=True)
 class Volume:
-    """Paths on the mounted volume, and where this machine has them."""
+    """Maps the cluster's paths on the mounted volume to paths on this machine."""
 
     mount: str
     """Where workloads see the volume."""
@@ -65,7 +65,7 @@ class Volume:
     """Where this machine sees it."""
 
     def local(self, path: str) -> Path:
-        """Return where this machine sees a path of the cluster. Raises UserError outside the volume."""
+        """Return this machine's path for a path of the cluster. Raises UserError outside the volume."""
         normal = os.path.normpath(path)
         if not PurePosixPath(normal).is_relative_to(self.mount):
             raise UserError(f"{shown(path)} is not on the cluster's volume, which is at {self.mount}.")
@@ -86,7 +86,7 @@ class Volume:
 
 
 class JobNotes:
-    """What lies on the volume about one job. Raises UserError for a name that is no plain one."""
+    """The files on the volume about one job. Raises UserError for a job name that is no plain file name."""
 
     def __init__(self, volume: Volume, state: PurePosixPath, name: str) -> None:
         check_job_name(name)
@@ -95,28 +95,28 @@ class JobNotes:
         self._volume = volume
 
     def prepare(self) -> None:
-        """Lay down what the pods run."""
+        """Write the files that the pods run."""
         self._volume.write(self.start_script, _START_SCRIPT.read_bytes())
 
     def submitted(self) -> RunaiJob | None:
-        """Return the job as it was submitted; None before Run:ai has its workload."""
+        """Return the submitted job; None before Run:ai has its workload."""
         text = self._volume.read(str(self.folder / "submitted.json"), 0, 1 << 16)
         return RunaiJob(**json.loads(text)) if text else None
 
     def write_submitted(self, submitted: RunaiJob) -> None:
-        """Record the job, which is known from now on without asking Run:ai."""
+        """Record the submitted job, so that Run:ai need not be asked for it."""
         self._volume.write(
             str(self.folder / "submitted.json"), json.dumps(dataclasses.asdict(submitted), indent=1)
         )
 
     def write_stop(self, stop: Stop) -> None:
-        """Record what the end that is asked for next means; the first record counts."""
+        """Record why the workload is about to be ended; the first record counts."""
         if self.notes().stop is None:
             content = json.dumps({"state": stop.state.value, "reason": stop.reason})
             self._volume.write(str(self.folder / "stop.json"), content)
 
     def notes(self) -> Notes:
-        """Return what the pods, and whoever ended the workload, have written so far."""
+        """Return what the pods and the backend have recorded so far."""
         here = self._volume.local(str(self.folder))
         starts: dict[int, tuple[float, str]] = {}
         ends: list[PodEnd] = []

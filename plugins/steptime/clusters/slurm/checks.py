@@ -1,4 +1,4 @@
-"""What `steptime cluster check` looks at on a Slurm cluster."""
+"""The checks of `steptime cluster check` for a Slurm cluster."""
 
 import re
 import time
@@ -40,7 +40,7 @@ def _file(config: SlurmConfig) -> str:
 
 
 async def _own_partitions(config: SlurmConfig, slurm: SlurmCommands) -> list[Partition]:
-    """The lines of sinfo about the partition of the cluster's jobs."""
+    """Return sinfo's lines about the partition that jobs of this cluster use."""
     lines = await slurm.partitions()
     names = config.partition.split(",") if config.partition else [one.name for one in lines if one.is_default]
     return [one for one in lines if one.name in names]
@@ -108,7 +108,7 @@ async def _gpus(config: SlurmConfig, slurm: SlurmCommands) -> str:
 
 
 def gpus_of(gres: str) -> tuple[str, int] | None:
-    """Return the type, if Slurm has one, and number of the GPUs of a node's GRES: `gpu:h100:8(S:0-1)`.
+    """Parse a node's GRES, `gpu:h100:8(S:0-1)`: return the type (empty if Slurm has none) and number of GPUs.
 
     >>> gpus_of("gpu:h100:8(S:0-1),nvme:1"), gpus_of("gpu:8"), gpus_of("(null)")
     (('h100', 8), ('', 8), None)

@@ -43,7 +43,7 @@ _LOOK_S = 0.5
 
 
 class _Recorded(Frozen):
-    """What Slurm forgets of a job before it is needed last."""
+    """What is recorded about a job because Slurm forgets it too early."""
 
     directory: str
     log_path: str
@@ -56,12 +56,12 @@ Config = SlurmConfig
 
 
 def connect(config: SlurmConfig, connections: Connections = no_connections) -> "SlurmCluster":
-    """Return the cluster of a configuration; it is logged in to at the first call."""
+    """Return the cluster of a configuration; it logs in at the first call."""
     return SlurmCluster(config, connections)
 
 
 class SlurmCluster:
-    """A `Cluster` whose jobs are Slurm's."""
+    """A `Cluster` whose jobs are Slurm jobs."""
 
     def __init__(self, config: SlurmConfig, connections: Connections) -> None:
         from steptime.clusters.slurm.ssh import LoginNode
@@ -84,7 +84,7 @@ class SlurmCluster:
         await self._node.close()
 
     async def submit(self, spec: JobSpec) -> Job:
-        """Start `spec`, or return the job that already bears its name.
+        """Start the job of `spec`, or return the existing job of that name.
 
         Raises UserError for what this Slurm can never run, SystemFailure if it fails to take it.
         """
@@ -108,7 +108,7 @@ class SlurmCluster:
         return self._job(record, recorded) if record and recorded else None
 
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the states of many jobs by one squeue, and one sacct for those that squeue no longer has.
+        """Return the states of many jobs: one squeue, and one sacct for jobs that have left the queue.
 
         A job that Slurm has taken and no longer knows counts as running, with that as the reason,
         until it must have ended and the cluster's patience is over; then it is UNKNOWN.
@@ -135,7 +135,7 @@ class SlurmCluster:
         return {name: self._ended.get(name) or statuses[name] for name in names}
 
     async def cancel(self, name: str) -> None:
-        """End the job; return when its nodes are free of it (SystemFailure if they are not in time)."""
+        """Cancel the job and wait until its nodes are free. Raises SystemFailure if that takes too long."""
         check_job_name(name)
         live: dict[str, str] = {}
         ended: set[str] = set()
@@ -189,7 +189,7 @@ class SlurmCluster:
         return await self._node.run(argv, timeout_s=timeout_s, on_output=on_output)
 
     def checks(self) -> tuple[Check, ...]:
-        """Return what `steptime cluster check` looks at here."""
+        """Return the checks of `steptime cluster check` for Slurm."""
         return slurm_checks(self._config, self.run, self._slurm, self._clock)
 
     def _folder(self, name: str) -> str:
@@ -212,7 +212,7 @@ class SlurmCluster:
         return _Recorded.model_validate_json(text) if text else None
 
     async def _known(self, name: str, *, may_guess: bool) -> JobRecord | None:
-        """The job of a name, by squeue, else by the note taken when it was submitted, else by sacct.
+        """Return the job of a name from squeue, else from its note at submission, else from sacct.
 
         If the accounting does not answer, raises SystemFailure, or returns None if the caller `may_guess`.
         """
@@ -249,7 +249,7 @@ class SlurmCluster:
         raise refused(spec.name, self.name, done)
 
     async def _sacct(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
-        """The jobs that the accounting has of these names. Raises Silent if it does not answer."""
+        """Return what Slurm's accounting has about these job names. Raises Silent if it does not answer."""
         found = await self._slurm.sacct("--name", names, names)
         # By its name, sacct does not show a job that was never free to start, as one cancelled while held.
         missing = [name for name in names if name not in found]
@@ -257,18 +257,18 @@ class SlurmCluster:
         return found | await self._slurm.sacct("--jobs", ids, missing)
 
     async def _noted(self, name: str) -> list[JobRecord]:
-        """The job's line of squeue from when it was submitted; none if it was not."""
+        """Return the job's squeue line recorded at submission; none if it was not submitted."""
         return read_squeue((await self._noted_file(name, "squeue")).decode(errors="replace"))
 
     async def _noted_file(self, name: str, file: str) -> bytes:
-        """A note of the job; it never changes, and is read once."""
+        """Return a file recorded about the job; it never changes, so it is read only once."""
         path = f"{self._folder(name)}/{file}"
         if path not in self._notes and (text := await self.read(path)):
             self._notes[path] = text
         return self._notes.get(path, b"")
 
     async def _left_the_queue(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """By the accounting if it knows how a job ended, whatever the job's script wrote down of that."""
+        """Return the states of jobs that left the queue; the accounting wins over the script's own record."""
         try:
             history = await self._sacct(names)
             without = (
@@ -301,14 +301,14 @@ class SlurmCluster:
         return statuses
 
     async def _clock(self) -> float:
-        """Return the time on the login node, which is about that of Slurm. Raises OutOfReach."""
+        """Return the login node's time, which is close to Slurm's. Raises OutOfReach."""
         done = await self.run(["date", "+%s"], timeout_s=60)
         if not done.stdout.strip().isdecimal():
             raise OutOfReach(f"the clock of {self.name} cannot be read: {shown(done.stderr.strip())}")
         return float(done.stdout)
 
     async def _ended_elsewhere(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """Of jobs that another cluster of the federation has taken, those that have ended there."""
+        """Return the states of jobs that ended on another cluster of the federation."""
         try:
             history = await self._sacct(names)
         except Silent:
@@ -316,7 +316,7 @@ class SlurmCluster:
         return {name: status_of(records[0]) for name, records in history.items() if records[0].is_settled}
 
     async def _end_doubles(self, queue: dict[str, list[JobRecord]]) -> None:
-        """End what bears the name of an earlier job: Slurm took it after its submitter had given up."""
+        """Cancel jobs with the name of an earlier job, which Slurm accepted after their submitter gave up."""
         for name, (_, *later) in queue.items():
             await self._slurm.scancel(
                 name, [one.job_id for one in later if one.in_queue and one.state != "COMPLETING"]
@@ -336,14 +336,14 @@ class SlurmCluster:
             await self._slurm.release_those_never_free(held)
 
     async def _failed_nodes(self, status: JobStatus) -> tuple[str, ...]:
-        """Which of a job's nodes are out of order now; if none is and it had only one node, that one."""
+        """Return the job's nodes that are out of order; if none is and it had one node, that node."""
         if not status.nodes or status.reason == PREEMPTED:
             return ()
         out_of_order = await self._slurm.out_of_order(status.nodes)
         return out_of_order or (status.nodes if len(status.nodes) == 1 else ())
 
     async def _after_check(self, name: str, status: JobStatus) -> JobStatus:
-        """The status of a job that ended as if its nodes were refused: which ones were, if any."""
+        """Return the status of a job that the node check may have ended, with the refused nodes."""
         recorded = await self._recorded(name)
         if recorded is None:
             return status

@@ -1,4 +1,4 @@
-"""Slurm's own commands on a login node: squeue, sacct, scancel and sinfo, for this user's jobs."""
+"""Slurm's commands on a login node (squeue, sacct, scancel, sinfo), limited to this user's jobs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ _NAMES_AT_ONCE = 400
 
 
 class Partition(Frozen):
-    """A line of sinfo: nodes of a partition that are alike."""
+    """A line of sinfo: a group of identical nodes in a partition."""
 
     name: str
     is_default: bool
@@ -44,12 +44,12 @@ class Partition(Frozen):
 
     @property
     def is_usable(self) -> bool:
-        """Whether jobs may run on these nodes, now or later."""
+        """Whether jobs can run on these nodes, now or later."""
         return not self.state.startswith(("down", "drain", "fail", "inval")) and not self.state.endswith("*")
 
 
 class Association(Frozen):
-    """What a user has in the accounting: an account, and the limits there that are set."""
+    """A user's entry in the accounting: an account, with the limits that are set there."""
 
     account: str
     limits: dict[str, str]
@@ -60,7 +60,7 @@ class Silent(OutOfReach):
 
 
 class SlurmCommands:
-    """Asks Slurm about the jobs of one cluster whose folders are below `root`."""
+    """Runs Slurm's commands for the jobs of one cluster whose folders are below `root`."""
 
     def __init__(self, run: Callable[..., Awaitable[Completed]], *, cluster: str, root: str) -> None:
         self._run = run
@@ -70,7 +70,7 @@ class SlurmCommands:
         """As far as is known."""
 
     async def squeue(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
-        """Return the jobs of these names in Slurm's controller: live ones, and ended ones for MinJobAge."""
+        """Return the controller's jobs of these names: live ones, and ended ones for MinJobAge."""
         options = ["--local", "--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"]
         if not names:
             return {}
@@ -88,7 +88,7 @@ class SlurmCommands:
     async def sacct(
         self, option: str, values: Sequence[str], names: Sequence[str]
     ) -> dict[str, list[JobRecord]]:
-        """Return the jobs of these names in the accounting, selected by `--name` or `--jobs` and its values.
+        """Return the jobs of these names in the accounting, selected by the option `--name` or `--jobs`.
 
         Raises Silent if it does not answer.
         """
@@ -108,7 +108,7 @@ class SlurmCommands:
         return self.ours(records, names)
 
     async def scancel(self, name: str, ids: Sequence[str]) -> None:
-        """End jobs by id and name, so that no other job is ended that bears the id by now.
+        """Cancel jobs by id and name, so that another job that got a reused id is never cancelled.
 
         Raises SystemFailure if Slurm refuses it for another reason than that a job has ended by itself.
         """
@@ -116,7 +116,7 @@ class SlurmCommands:
             await self._slurm(["scancel", f"--name={name}", *ids], harmless=_HAS_ENDED)
 
     async def release_those_never_free(self, ids: Sequence[str]) -> None:
-        """Release the held jobs among `ids` that were never free to start. Raises SystemFailure.
+        """Release the jobs among `ids` that have been held since their submission. Raises SystemFailure.
 
         Slurm sets a job's AccrueTime once the job is free, and keeps it if somebody holds the job later.
         """
@@ -126,7 +126,7 @@ class SlurmCommands:
             await self._slurm(["scontrol", "release", *never_free])
 
     async def out_of_order(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Return which of these nodes cannot be used now; none if Slurm does not answer."""
+        """Return those of the nodes that cannot be used now; none if Slurm does not answer."""
         wanted = ["--states=down,drain,fail,no_respond", f"--nodes={','.join(nodes)}"]
         try:
             done = await self._slurm(["sinfo", "--Node", "--noheader", "--format=%N", *wanted])
@@ -135,7 +135,7 @@ class SlurmCommands:
         return tuple(sorted(set(done.stdout.split())))
 
     async def partitions(self) -> list[Partition]:
-        """Return what sinfo shows this login. Raises SystemFailure if it fails, UserError without it."""
+        """Return the partitions that sinfo shows. Raises SystemFailure, or UserError if there is no sinfo."""
         done = await self._slurm(["sinfo", "--noheader", "--format=%P|%a|%T|%D|%G"])
         rows = [line.strip().split("|") for line in done.stdout.splitlines() if line.count("|") == 4]
         return [
@@ -167,7 +167,7 @@ class SlurmCommands:
         ]
 
     def ours(self, records: Iterable[JobRecord], names: Sequence[str]) -> dict[str, list[JobRecord]]:
-        """Return the records of these names whose folders are below `root`, by name."""
+        """Return the records with these names and folders below `root`, grouped by name."""
         wanted = set(names)
         return of_each_name(
             record
@@ -176,7 +176,7 @@ class SlurmCommands:
         )
 
     async def _slurm(self, argv: Sequence[str], *, harmless: tuple[str, ...] = ()) -> Completed:
-        """Run one of Slurm's commands. Raises SystemFailure, with its own words, if it fails.
+        """Run a Slurm command. Raises SystemFailure with the command's own message if it fails.
 
         An error message that ends with one of `harmless` is no failure. UserError if the login has no such
         command.

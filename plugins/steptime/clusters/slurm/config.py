@@ -1,4 +1,4 @@
-"""A Slurm cluster's file as everybody else asks it: what a run may ask for, and what its job script has."""
+"""The file of a Slurm cluster: checks of runs against it, and the values of the job script."""
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -11,25 +11,25 @@ from steptime.recipes.models import Run
 
 
 class SlurmConfig(Site):
-    """`config/clusters/*.yaml` of kind `slurm`."""
+    """The file of a cluster of kind `slurm`."""
 
     profiles_ranks = True
 
     def check(self, run: Run) -> None:
-        """Raise UserError for a run that cannot be spread over these nodes, or asks for what cannot be."""
+        """Raise UserError for a run that does not fit the nodes, or whose options Slurm cannot take."""
         super().check(run)
         sbatch_options(run, self)
 
     def placement_test(self, run: Run) -> tuple[str, ...]:
-        """Return an sbatch that submits nothing: Slurm knows its partitions, constraints, drained nodes."""
+        """Return an sbatch call that submits nothing, and fails if Slurm could never place the run."""
         return ("sbatch", "--test-only", "--wrap=true", *sbatch_options(run, self))
 
     def script_values(
         self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return the options for sbatch and srun, and the command of a rank."""
+        """Return the options of sbatch and srun, and the command of a rank."""
         return script_values(run, staged, self, directory=directory, environment=environment)
 
     def staging_job_options(self, run: Run) -> tuple[str, ...]:
-        """Return options for one task without GPUs, counted and placed as the run is."""
+        """Return options for one task without GPUs, in the run's account."""
         return staging_job_options(run, self)

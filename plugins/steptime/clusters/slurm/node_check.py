@@ -1,4 +1,4 @@
-"""The node check of a Slurm cluster: what its file demands, the command that checks, and who was refused.
+"""The node check of a Slurm cluster: its thresholds, its command, and the nodes that it refused.
 
 The check is the trainer's (`trainer/node_check.py`). It leaves a file in the job's folder, and if it refuses
 a node it ends the job with an exit code of its own. The thresholds are ours, from no source.
@@ -21,7 +21,7 @@ _DTYPE = "bf16"
 
 
 class NodeCheck(Frozen):
-    """What the nodes of a job must show before it trains."""
+    """Thresholds that the nodes of a job must meet before it trains."""
 
     time_limit_s: PositiveInt = 600
     """Seconds for the whole check with its container's start; a check that takes longer refuses no node."""
@@ -44,7 +44,7 @@ class NodeCheck(Frozen):
 
 
 def check_command(demands: NodeCheck, gpu_type: str, python: str) -> tuple[str, ...]:
-    """Return the command of each rank of the check, on nodes of a GPU type."""
+    """Return the command of each rank of the node check, for nodes with GPUs of a type."""
     on_cpu = gpu_type == "cpu"
     options: dict[str, Any] = {
         "device": "cpu" if on_cpu else "cuda",
@@ -66,7 +66,7 @@ def check_command(demands: NodeCheck, gpu_type: str, python: str) -> tuple[str, 
 
 
 def _share_of_peak(demands: NodeCheck, gpu_type: str) -> float | None:
-    """On the CPU None: there the run itself measures the peak."""
+    """Return the required share of the peak; None on the CPU, whose peak the run measures itself."""
     if gpu_type == "cpu":
         return None
     peak = peak_tflops(gpu_type, _DTYPE).tflops
@@ -74,7 +74,7 @@ def _share_of_peak(demands: NodeCheck, gpu_type: str) -> float | None:
 
 
 class _Node(BaseModel):
-    """One of the nodes of a report; the rest is for people."""
+    """One node of a report; fields for people only are ignored."""
 
     node: str
     faults: tuple[str, ...]
@@ -85,7 +85,7 @@ class _CheckedNodes(BaseModel):
 
 
 def refused_nodes(report: bytes) -> Mapping[str, str]:
-    """Return by its name why each node was refused, from the check's file; none if there is no such file."""
+    """Return each refused node with the reason, from the check's report; empty without a report."""
     try:
         nodes = _CheckedNodes.model_validate_json(report).nodes
     except ValidationError:

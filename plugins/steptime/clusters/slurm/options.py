@@ -1,4 +1,4 @@
-"""The options of a run on a Slurm cluster: where it may land, and further options of sbatch.
+"""A run's options on a Slurm cluster: its placement, and additional options of sbatch.
 
 Slurm itself reads these from the `#SBATCH` lines of the job script, so every one has a strict form.
 `additional_slurm_params` is as in the documents: `nodelist=node001,node002;constraint=gpu;exclusive`.
@@ -100,7 +100,7 @@ _option = partial(option, "Slurm", needs="On a Slurm cluster")
 
 
 class SlurmOptions(ClusterOptions):
-    """What a run asks of Slurm; None means what the cluster's file has."""
+    """A run's Slurm options; None means the default in the cluster's file."""
 
     clusters = "Slurm"
 
@@ -136,7 +136,7 @@ class SlurmOptions(ClusterOptions):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """Parse options; those in `additional_slurm_params` that have a name of their own move there.
+        """Parse options; those in `additional_slurm_params` that have their own field move there.
 
         Raises:
             UserError: a value of another form; an option of sbatch that steptime sets itself, an unknown one,
@@ -168,7 +168,7 @@ class SlurmOptions(ClusterOptions):
 
     @property
     def as_given(self) -> tuple[str, ...]:
-        """The options that sbatch takes as they are; those about GPUs need more than is known here."""
+        """The options that sbatch gets unchanged; GPU options need more than is known here."""
         values = self.model_dump(include=set(_FIELDS), exclude_none=True)
         further = (self.additional_slurm_params or "").split(";")
         return (
@@ -178,7 +178,7 @@ class SlurmOptions(ClusterOptions):
 
 
 def check_form(option: str) -> None:
-    """Raise UserError for what cannot stand in a `#SBATCH` line as an option."""
+    """Raise UserError for a string that cannot be an option in a `#SBATCH` line."""
     if not _OPTION.fullmatch(option):
         raise UserError(
             f"Slurm option '{shown(option)}' cannot be given: write --option or --option=value, "
@@ -187,10 +187,10 @@ def check_form(option: str) -> None:
 
 
 def check_of_every_job(option: str) -> None:
-    """Raise UserError for an option that a cluster's file cannot have every job submitted with.
+    """Raise UserError for an option that the cluster's file must not set for every job.
 
-    Those that a run cannot have are refused. What is on no list passes, as sites bring options of their own;
-    but sbatch takes shortened names, so the beginning of one that is refused is refused as well.
+    These are the options that a run must not set either. Unknown options pass, as sites have their own.
+    sbatch accepts abbreviated names, so abbreviations of refused options are refused too.
     """
     check_form(option)
     name = option.removeprefix("--").partition("=")[0]
@@ -208,7 +208,7 @@ def _check(form: re.Pattern[str], name: str, value: str | int | None, remedy: st
 
 
 def _parse_additional(text: str) -> dict[str, str | None]:
-    """`constraint=gpu&memory;exclusive` by name; None for an option without a value."""
+    """Parse `constraint=gpu&memory;exclusive` into options by name; None for one without a value."""
     options: dict[str, str | None] = {}
     for part in filter(None, (part.strip(" ") for part in text.split(";"))):
         name, equals, value = part.partition("=")

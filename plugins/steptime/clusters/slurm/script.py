@@ -37,7 +37,7 @@ _REPORT = "profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}"
 
 
 class Binding(NamedTuple):
-    """What the ranks of a run are bound to."""
+    """How the ranks of a run are bound to NUMA nodes and cores."""
 
     ranks_per_numa_node: int
     priority_cores: bool = False
@@ -71,7 +71,7 @@ _MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
 def script_values(
     run: Run, staged: Staged, site: Site, *, directory: PurePosixPath, environment: Iterable[str]
 ) -> dict[str, Any]:
-    """Return the template's values besides folder and environment. Raises UserError for the impossible."""
+    """Return the template's Slurm values. Raises UserError for a run that cannot be started so."""
     python = "python" if staged.python is None else staged.python
     start = partial(_started, run, staged, site, directory=directory, environment=environment)
     command = profiled(run, (python, *program_of(run, site.root)))
@@ -91,7 +91,7 @@ def script_values(
 def _check(
     demands: NodeCheck, run: Run, python: str, start: Callable[[Sequence[str]], LaunchCommand]
 ) -> dict[str, Any]:
-    """The step that looks at the nodes. None of its ranks is killed because another one has ended."""
+    """Return the values of the node check's step; srun must not kill its ranks when one ends."""
     started = start(check_command(demands, run.recipe.gpu_type, python))
     return {
         "time_limit_s": demands.time_limit_s,
@@ -101,7 +101,7 @@ def _check(
 
 
 def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
-    """Return the `#SBATCH` options: the plan's, the cluster's, then the run's own, which win.
+    """Return the `#SBATCH` options of the plan, the cluster and the run; later ones win.
 
     Raises UserError if the run cannot be spread over nodes or blocks, or for an option of another form.
     """
@@ -131,7 +131,7 @@ def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
 
 
 def _gpu_option(site: Site, own: SlurmOptions) -> str:
-    """The option that asks for GPUs: the site's, unless the run switches asking for them on or off."""
+    """Return the option that requests GPUs: the site's, unless the run turns the request on or off."""
     if own.gres is None:
         return site.gpu_option
     if not own.gres:
@@ -140,7 +140,7 @@ def _gpu_option(site: Site, own: SlurmOptions) -> str:
 
 
 def _ranks_per_node(recipe: Recipe, wanted: int | None, site: Site) -> int:
-    """How many ranks (GPUs) of the recipe each node gets."""
+    """Return how many ranks (GPUs) of the recipe each node gets."""
     available = wanted or recipe.gpus_per_node
     if recipe.gpus <= available:
         return recipe.gpus
@@ -153,7 +153,7 @@ def _ranks_per_node(recipe: Recipe, wanted: int | None, site: Site) -> int:
 
 
 def staging_job_options(run: Run, site: Site) -> tuple[str, ...]:
-    """Return the #SBATCH options of a job that stages for a run: one task, no GPUs. Raises UserError."""
+    """Return the #SBATCH options of a staging job for a run: one task, no GPUs. Raises UserError."""
     own = SlurmOptions.of(run.cluster_options)
     ours = {"--partition": site.partition, "--account": site.account}
     given = [f"{name}={value}" for name, value in ours.items() if value is not None]
@@ -167,7 +167,7 @@ def staging_job_options(run: Run, site: Site) -> tuple[str, ...]:
 
 
 def _by_name(options: Iterable[str]) -> dict[str, str]:
-    """Options by their names; of those of one name, the last."""
+    """Index options by name; the last of a repeated option counts."""
     return {option.partition("=")[0]: option for option in options}
 
 
@@ -191,7 +191,7 @@ def _started(
     directory: PurePosixPath,
     environment: Iterable[str],
 ) -> LaunchCommand:
-    """How srun starts a rank of a command: in the staged environment, or in the image."""
+    """Return how srun starts a rank's command: in the staged environment, or in the image."""
     if staged.python is not None:
         # torch needs no MPI, and Slurm's default plugin for it may look for libraries that are not there.
         return LaunchCommand(srun_options=("--mpi=none",), command=tuple(command))
@@ -203,7 +203,7 @@ def _started(
 
 
 def binding_of(run: Run, numa_binding: NumaBinding) -> Binding | None:
-    """Return what a run's ranks are bound to on a cluster, or None. A site's own number binds no cores."""
+    """Return the binding of a run's ranks; None if there is none."""
     if isinstance(numa_binding, int):
         return Binding(numa_binding)
     published = run.performance.ranks_per_numa_node
@@ -213,7 +213,7 @@ def binding_of(run: Run, numa_binding: NumaBinding) -> Binding | None:
 
 
 def bound(command: Sequence[str], binding: Binding | None) -> tuple[str, ...]:
-    """Return the command with its rank bound; unchanged if `binding` is None."""
+    """Return the command with its rank's binding; unchanged if `binding` is None."""
     if binding is None:
         return tuple(command)
     text = f"{_NODE}{_PRIORITY_CORES if binding.priority_cores else ''}{_RUN}"
@@ -221,7 +221,7 @@ def bound(command: Sequence[str], binding: Binding | None) -> tuple[str, ...]:
 
 
 def wants_nsight(run: Run) -> bool:
-    """Return whether Nsight Systems starts the ranks, if installed: for profile runs on GPUs."""
+    """Return whether to start the ranks under Nsight Systems if it is installed: for profile runs on GPUs."""
     return run.profile is not None and run.recipe.gpu_type != "cpu"
 
 

@@ -1,4 +1,4 @@
-"""The SFTP sessions of a connection: a file that hangs holds up no other, nor what else the connection does.
+"""The SFTP sessions of a connection: a file that hangs must not block other files or commands.
 
 OpenSSH's server handles the requests of a session one after the other. A request for a file on a file system
 that hangs waits for ever, and so does every later one. The server lives on when its session is closed, and
@@ -28,7 +28,7 @@ Kill = Callable[[asyncssh.SSHClientConnection, str], Awaitable[object]]
 
 @dataclass(eq=False)
 class Session:
-    """One session with its server."""
+    """One SFTP session and its server process."""
 
     ssh: asyncssh.SSHClientConnection
     client: asyncssh.SFTPClient
@@ -40,13 +40,13 @@ class Session:
 
     @property
     def oldest_waits_s(self) -> float:
-        """For how long the oldest call has been waiting."""
+        """How long the oldest unanswered call has been waiting."""
         now = asyncio.get_running_loop().time()
         return now - next(iter(self.calls.values()), now)
 
 
 class Sessions:
-    """The sessions of a connection, and of those after it: see `session`."""
+    """The SFTP sessions of a login node, kept across reconnections."""
 
     def __init__(self, kill: Kill) -> None:
         self._kill = kill
@@ -56,11 +56,11 @@ class Sessions:
 
     @property
     def count(self) -> int:
-        """How many are open, with those whose servers hang."""
+        """The number of open sessions, including those whose servers hang."""
         return len(self._sessions)
 
     async def session(self, ssh: asyncssh.SSHClientConnection) -> Session | None:
-        """Return a session on `ssh` whose server answers, as far as is known; None if too many hang.
+        """Return a session on `ssh` that is not known to hang; None if too many hang.
 
         Raises asyncssh.Error if none can be opened.
         """

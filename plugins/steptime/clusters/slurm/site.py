@@ -1,4 +1,4 @@
-"""The fields of a Slurm cluster's file about its site."""
+"""The site's fields in the file of a Slurm cluster."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -28,7 +28,7 @@ NumaBinding = Literal["auto", "none"] | PositiveInt
 
 
 class Site(ClusterConfig):
-    """The fields of a Slurm cluster's file, and what follows from them alone."""
+    """The fields of a Slurm cluster's file, and values derived from them alone."""
 
     kind: Literal["slurm"]
     connection: str
@@ -71,12 +71,12 @@ class Site(ClusterConfig):
 
     @property
     def budgets(self) -> dict[str | None, float]:
-        """Those of the whole cluster (None) and of accounts."""
+        """The monthly budgets of the whole cluster (key None) and of accounts."""
         return super().budgets | dict(self.account_gpu_hours_per_month)
 
     @property
     def default_account(self) -> str | None:
-        """As sbatch gets it: an option of the site wins over the field."""
+        """The account that sbatch gets: an option in `extra_options` wins over the field."""
         return self._extra("account") or self.account
 
     @property
@@ -86,15 +86,15 @@ class Site(ClusterConfig):
 
     @property
     def seconds_before_training(self) -> int:
-        """How long the node check may take."""
+        """The maximum time of the node check."""
         return 0 if self.node_check is None else self.node_check.time_limit_s
 
     def ending_by_hand(self, job_name: str) -> str:
-        """Return the command that ends a job on any login node."""
+        """Return the command that cancels a job on any login node."""
         return f"'scancel --name={job_name}' on a login node of {self.name}"
 
     def check_permitted(self, run: Run) -> None:
-        """Raise UserError for variables, an image, or an account, partition or QOS that the file has not."""
+        """Raise UserError for variables, images, accounts, partitions or QOS that are not permitted."""
         super().check_permitted(run)
         for option in SlurmOptions.of(run.cluster_options).as_given:
             name, _, values = option.removeprefix("--").partition("=")
@@ -106,7 +106,7 @@ class Site(ClusterConfig):
         return {"account": self.owner_accounts[owner]} if owner in self.owner_accounts else {}
 
     def check_owner(self, run: Run, owner: str) -> None:
-        """Raise UserError for an owner who is not mapped to an account, and for the account of another."""
+        """Raise UserError for an owner without an account, and for a run in another owner's account."""
         super().check_owner(run, owner)
         if not self.owner_accounts:
             return
@@ -125,7 +125,7 @@ class Site(ClusterConfig):
             )
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
-        """Return the run with these nodes excluded as well, unless they are asked for by name."""
+        """Return the run with these nodes excluded too, unless the run requests them by name."""
         own, excluded = SlurmOptions.of(run.cluster_options), self.excluded_nodes(run)
         kept = (*excluded, *expand_nodes(own.nodelist or self._extra("nodelist")))
         avoided = [node for node in nodes if node not in kept]
@@ -135,11 +135,11 @@ class Site(ClusterConfig):
         return run.model_copy(update={"cluster_options": {**own.given, "exclude": exclude}})
 
     def excluded_nodes(self, run: Run) -> tuple[str, ...]:
-        """Return the nodes of the option `exclude`, the run's or else that of `extra_options`."""
+        """Return the nodes of the option `exclude`: the run's, else the one in `extra_options`."""
         return expand_nodes(SlurmOptions.of(run.cluster_options).exclude or self._extra("exclude"))
 
     def _extra(self, name: str) -> str:
-        """The value of an option of `extra_options`; empty if it is not there."""
+        """Return the value of an option in `extra_options`; empty if it is missing."""
         values = dict(option.split("=", 1) for option in self.extra_options if "=" in option)
         return values.get(f"--{name}", "")
 

@@ -60,7 +60,7 @@ if logging.getLogger("asyncssh").level == logging.NOTSET:
 
 
 class LoginNode:
-    """Commands and files on one of the machines that the connection `name` leads to: the first that answers.
+    """Runs commands and accesses files on the first login node that answers, of the connection `name`.
 
     Nothing is connected before the first call. A dropped connection is made anew by the next call, which
     tries `login_nodes` in their order; without them, the connection's own host. See `ssh_route`.
@@ -79,7 +79,7 @@ class LoginNode:
         self._address = name
 
     async def close(self) -> None:
-        """Close the connection; the next call would open another."""
+        """Close the connection; a later call opens a new one."""
         ssh, self._ssh = self._ssh, None
         if ssh is None:
             return
@@ -97,7 +97,7 @@ class LoginNode:
         timeout_s: float,
         on_output: Callable[[str], None] | None = None,
     ) -> Completed:
-        """Run a command to its end; see `Cluster.run`. A death by signal counts 128 + signal."""
+        """Run a command to its end; see `Cluster.run`. A death by signal returns 128 + the signal."""
         if any("\0" in argument for argument in argv):
             raise UserError(f"an argument of {argv[0]} has a NUL character, which no command can take")
         limit = str(math.ceil(timeout_s) + _AFTER_CONNECTION_LOSS_S)
@@ -164,7 +164,7 @@ class LoginNode:
         return process.exit_status
 
     async def _end(self, process: "asyncssh.SSHClientProcess[bytes]", pid: "asyncio.Future[str]") -> None:
-        """Kill a running command with its process group; give the connection up if that does not help."""
+        """Kill a running command with its process group; drop the connection if that fails."""
         ssh: asyncssh.SSHClientConnection = process.get_extra_info("connection")
         try:
             async with asyncio.timeout(_FAREWELL_S):
@@ -177,7 +177,7 @@ class LoginNode:
             self._give_up(ssh)
 
     async def _kill(self, ssh: asyncssh.SSHClientConnection, process: str) -> bool:
-        """Send SIGKILL to a process, or to the group of `-` and an id; return whether `kill` answered.
+        """Send SIGKILL to a process, or to a group given as `-` and its id; return whether `kill` answered.
 
         Only over the connection that it came with: the next may lead to another login node, where the process
         id is somebody else's.
@@ -226,7 +226,7 @@ class LoginNode:
         await self._with_files(f"{path} could not be written", write)
 
     async def make_folder(self, path: str) -> None:
-        """Make a folder with those above it; no error if it exists."""
+        """Create a folder and its parents; no error if it exists."""
         await self._with_files(
             f"the folder {path} could not be made", lambda files: files.makedirs(path, exist_ok=True)
         )
@@ -234,7 +234,7 @@ class LoginNode:
     async def _with_files(
         self, failed: str, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]], *, again: bool = True
     ) -> Done:
-        """What `use` does with the files; done once more if the connection drops, which does no harm."""
+        """Return the result of `use`, which must be idempotent; retry once if the connection drops."""
         await self._connected()  # which has limits of its own: one for each hop and login node
         try:
             async with asyncio.timeout(sftp.TIMEOUT_S):
@@ -260,7 +260,7 @@ class LoginNode:
         *,
         on: asyncssh.SSHClientConnection | None = None,
     ) -> Done:
-        """What `begin` opens on the connection, or only on `on`; tried again only if nothing was opened.
+        """Open something on the connection, or only on `on`; retry only if nothing was opened.
 
         So nothing happens twice.
         """
@@ -291,7 +291,7 @@ class LoginNode:
         raise OutOfReach(f"{self._address} opens no session: {words(refusal)}")
 
     def _give_up(self, ssh: asyncssh.SSHClientConnection | None) -> None:
-        """Let the next call connect anew, unless another has by now."""
+        """Drop this connection so that the next call reconnects, unless another call already did."""
         if ssh is not None:
             ssh.abort()
         if self._ssh is ssh:
@@ -310,7 +310,7 @@ class LoginNode:
 
 
 async def _words_of_wrapper(stream: "asyncssh.SSHReader[bytes]", before: list[str]) -> str:
-    """The wrapper's own words on a stream (its process id); empty if it did not start.
+    """Return the wrapper's own output on a stream (its process id); empty if it did not start.
 
     The last lines that came instead of them are added to `before`.
     """

@@ -1,4 +1,4 @@
-"""From a connection of kind `ssh` to what asyncssh logs in with. The host's key is always checked.
+"""Translate an Airflow connection of kind `ssh` into a login for asyncssh. Host keys are always checked.
 
 The fields of `extra` are called as in Airflow's SSH provider, so that one connection serves both; most of
 the others as OpenSSH's options. What is in the connection comes before what is in its `ssh_config`.
@@ -45,7 +45,7 @@ _NOT_FROM_SSH_CONFIG: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Login:
-    """One login on the way to a cluster, ready for asyncssh."""
+    """A login to one host on the way to a cluster, ready for asyncssh."""
 
     title: str
     """How messages call it: `the jump host gate.example.org:22 (connection 'gate')`."""
@@ -66,7 +66,7 @@ class Login:
 
 
 def at_address(connection: Connection, address: str) -> Connection:
-    """Return the same login at another address, `[user@]host[:port]`. Raises UserError if it is none."""
+    """Return the same login at another address, `[user@]host[:port]`. Raises UserError for a bad address."""
     login, host, port = split_address(address)
     return replace(connection, host=host, port=port or connection.port, login=login or connection.login)
 
@@ -83,7 +83,7 @@ def jump_connections(connection: Connection) -> tuple[str, ...]:
 
 
 def read_login(connection: Connection, role: str = "login node") -> Login:
-    """Return what to log in with, reading keys from files. Raises UserError for what cannot be a login."""
+    """Return the login that a connection describes, reading its keys. Raises UserError if it is invalid."""
     if connection.kind != "ssh":
         raise UserError(f"{_named(connection)} is of type '{connection.kind}': a Slurm cluster needs 'ssh'.")
     if not connection.host:
@@ -138,7 +138,7 @@ def read_login(connection: Connection, role: str = "login node") -> Login:
 
 
 def untrusted(login: Login, error: Exception, via: str = "") -> LoginRefused:
-    """Return the error for a host that shows another key than the trusted ones; `via` is the way to it."""
+    """Return the error for a host whose key is not the trusted one; `via` is the route to it."""
     return LoginRefused(
         f"{login.title}{via} shows a key that is not trusted ({error}): if it is new or was installed anew, "
         f"{login.remedy}"
@@ -146,7 +146,7 @@ def untrusted(login: Login, error: Exception, via: str = "") -> LoginRefused:
 
 
 def refused(login: Login, reason: str, via: str = "") -> LoginRefused:
-    """Return the error for a host that refuses this login; it names what is wrong with its certificates."""
+    """Return the error for a host that refuses this login, with what is wrong with its certificate."""
     doubts = "".join(f"; {_doubt(certificate, login.user)}" for certificate in login.certificates)
     where = login.options["config"] or "the connection"
     return LoginRefused(
@@ -156,7 +156,7 @@ def refused(login: Login, reason: str, via: str = "") -> LoginRefused:
 
 
 def _doubt(certificate: Any, user: str) -> str:
-    """What this machine finds wrong with a certificate that was refused."""
+    """Return what may be wrong with a certificate that was refused, as far as this machine can tell."""
     try:
         certificate.validate(CERT_TYPE_USER, user)
     except ValueError as error:
@@ -165,7 +165,7 @@ def _doubt(certificate: Any, user: str) -> str:
 
 
 def _ssh_config(connection: Connection) -> str | None:
-    """The user's file of OpenSSH's options for its client, if one is named."""
+    """Return the path of the connection's OpenSSH client configuration, if it names one."""
     value = connection.extra.get("ssh_config")
     if not value:
         return None
@@ -178,7 +178,7 @@ def _ssh_config(connection: Connection) -> str | None:
 
 
 def _proxy_jump(connection: Connection, jumps: object) -> tuple[Connection, ...]:
-    """The hosts of a ProxyJump, which have their own options in the same file."""
+    """Return the hosts of a ProxyJump, which have their own options in the same file."""
     if not isinstance(jumps, str):
         return ()
     shared = {name: value for name, value in connection.extra.items() if name in _OF_EVERY_HOP}
@@ -190,7 +190,7 @@ def _proxy_jump(connection: Connection, jumps: object) -> tuple[Connection, ...]
 
 
 def _private_key(connection: Connection) -> asyncssh.SSHKey | None:
-    """The key to log in with; None if asyncssh is to look for the user's own."""
+    """Return the key to log in with; None if asyncssh shall look for the user's own."""
     field = "private_key" if connection.extra.get("private_key") else "key_file"
     value = connection.extra.get(field)
     if not value:
@@ -213,7 +213,7 @@ def _passphrase(connection: Connection) -> str | None:
 
 
 def _certificate(connection: Connection) -> Any:
-    """The user's certificate: what is named, or the one beside key_file, which ssh takes, too; else None."""
+    """Return the user's certificate: the named one, or the one beside key_file as ssh does; else None."""
     extra = connection.extra
     named = "certificate" if extra.get("certificate") else "certificate_file"
     value = extra.get(named)
@@ -246,7 +246,7 @@ def _connect_timeout_s(connection: Connection) -> float | None:
 
 
 def _trusted(connection: Connection, read: asyncssh.SSHClientConnectionOptions) -> Any:
-    """The host keys to trust: the connection's own, its file's, those of its ssh_config, or the user's."""
+    """Return the trusted host keys: the connection's, its file's, those of its ssh_config, or the user's."""
     extra = connection.extra
     remedy = _remedy(connection, read)
     if str(extra.get("no_host_key_check", "")).lower() == "true":
@@ -276,14 +276,14 @@ def _trusted(connection: Connection, read: asyncssh.SSHClientConnectionOptions) 
 
 
 def _known_hosts(connection: Connection, read: asyncssh.SSHClientConnectionOptions) -> list[Path]:
-    """The files with keys of hosts, whether they are there or not."""
+    """Return the paths of the known_hosts files, whether they exist or not."""
     own = connection.extra.get("known_hosts")
     names = [str(own)] if own else cast(list[str], read.known_hosts) or [_KNOWN_HOSTS]
     return [Path(name).expanduser() for name in names]
 
 
 def _public_keys(connection: Connection, field: str, remedy: str) -> list[asyncssh.SSHKey]:
-    """The public keys of a field, one a line; a bare one is RSA, as for the SSH provider."""
+    """Return the public keys of a field, one a line; a bare key is RSA, as in the SSH provider."""
     keys = []
     for line in filter(str.strip, str(connection.extra.get(field) or "").splitlines()):
         parts = line.split()[:2]
@@ -320,7 +320,7 @@ def _named(connection: Connection) -> str:
 
 
 def words(error: Exception | str) -> str:
-    """Put an error into one line: the system's words and the file, or else the error's own text."""
+    """Describe an error in one line: the system's message and the file, or else the error's own text."""
     if isinstance(error, OSError) and error.strerror:
         refused = isinstance(error, ConnectionError) and error.errno  # asyncio's own text is longer than true
         message = os.strerror(refused) if refused else error.strerror

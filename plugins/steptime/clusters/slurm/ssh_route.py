@@ -1,4 +1,4 @@
-"""The way to a cluster: through its jump hosts to the first of its login nodes that lets us in.
+"""The route to a cluster: through its jump hosts to the first login node that accepts the login.
 
 Every hop is a connection of asyncssh's own inside the one before it, whose host key is checked and whose
 login is its own. Closing the last closes all.
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reached:
-    """A host that has let us in."""
+    """A connection to a host that has accepted the login."""
 
     ssh: asyncssh.SSHClientConnection
     title: str
@@ -37,7 +37,7 @@ class Reached:
 
 
 async def reach(name: str, connections: Connections, login_nodes: Sequence[str] = ()) -> Reached:
-    """Log in to the first of `login_nodes` that can be had; without them, to the connection's own host.
+    """Log in to the first available one of `login_nodes`; without them, to the connection's own host.
 
     Raises UserError if no configured login can work, LoginRefused if every node refuses it, else OutOfReach;
     all three name every node.
@@ -141,7 +141,7 @@ async def _connect(login: Login, through: Reached | None) -> asyncssh.SSHClientC
 
 
 async def _logged_in(login: Login, through: Reached | None) -> asyncssh.SSHClientConnection:
-    """A new connection; sshd turns some away when many come at once (MaxStartups), and these come again."""
+    """Open a connection; retry if sshd rejects it because many come at once (MaxStartups)."""
     tunnel = through.ssh if through else None
 
     @retrying(asyncssh.ConnectionLost, ConnectionResetError, first_s=0.2, longest_s=1)

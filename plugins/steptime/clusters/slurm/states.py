@@ -1,4 +1,4 @@
-"""What squeue, sacct and job scripts tell, read into records, and what each means for a job.
+"""Parse the output of squeue, sacct and job scripts into records, and derive job states from them.
 
 Text and not JSON: sacct's JSON has wrong exit codes in some releases, and takes 10 times as long. Times are
 Unix seconds, which both print when SLURM_TIME_FORMAT is `%s`.
@@ -90,7 +90,7 @@ _BY_SIGNAL = 128
 
 
 class JobRecord(Frozen):
-    """One job as squeue or sacct knows it. An id can be given away again: with the name it is the job's."""
+    """One job as squeue or sacct reports it. Ids can be reused: only id and name identify the job."""
 
     job_id: str
     name: str
@@ -109,12 +109,12 @@ class JobRecord(Frozen):
 
     @property
     def in_queue(self) -> bool:
-        """Whether the job waits, runs, or still clears its nodes."""
+        """Whether the job waits, runs, or is still completing on its nodes."""
         return self.state in _QUEUED | _RUNNING
 
     @property
     def is_settled(self) -> bool:
-        """Whether how the job ended is known. The accounting gets a job's state first, and its end later."""
+        """Whether it is known how the job ended. The accounting stores a job's state before its end time."""
         return not self.in_queue and self.ended_at is not None
 
 
@@ -138,7 +138,7 @@ def read_sacct(text: str) -> list[JobRecord]:
 
 
 def of_each_name(records: Iterable[JobRecord]) -> dict[str, list[JobRecord]]:
-    """Return the jobs of each name, the first submitted one first; of a requeued job the last record."""
+    """Group jobs by name, in order of submission; of a requeued job only the last record counts."""
     jobs: dict[str, dict[str, list[JobRecord]]] = {}
     for record in records:  # of one id, sacct lists the records in the order in which they came to be
         jobs.setdefault(record.name, {}).setdefault(record.job_id, []).append(record)
@@ -153,7 +153,7 @@ def _first_submitted(same_id: list[JobRecord]) -> tuple[float, int]:
 
 
 def status_of(record: JobRecord) -> JobStatus:
-    """Return what a record means; a state that is not known is UNKNOWN, with its word as the reason."""
+    """Return the job status for a record; an unknown state is UNKNOWN, with Slurm's word as the reason."""
     if record.state in _QUEUED:
         return JobStatus(state=JobState.QUEUED, reason=_why_it_waits(record), nodes=record.nodes)
     started_at = record.started_at if record.nodes else None
@@ -180,7 +180,7 @@ def _why_it_waits(record: JobRecord) -> str:
 
 
 def _how_it_ended(record: JobRecord, state: JobState) -> tuple[int | None, str]:
-    """The script's exit code, None if it did not come to one, and the reason."""
+    """Return the script's exit code, None if it has none, and the reason."""
     if state is JobState.SUCCEEDED:
         return record.exit_code, ""
     if state is JobState.CANCELLED:
@@ -205,7 +205,7 @@ def _how_it_failed(record: JobRecord) -> tuple[int | None, str]:
 
 
 def _rows(text: str) -> Iterator[list[str]]:
-    """The fields of each line; a line that is none of ours, like the rest of a job name, is passed over."""
+    """Yield the fields of each line; skip other lines, such as the rest of a job name with a line break."""
     for line in text.splitlines():
         fields = line.removesuffix("|").split("|", _FIELDS - 1)
         if len(fields) == _FIELDS and fields[0].isdecimal():
@@ -230,7 +230,7 @@ def _record(fields: Sequence[str], *, exit_code: int, by_signal: int) -> JobReco
 
 
 def _time(text: str) -> float | None:
-    """Unix seconds; None for `N/A`, `Unknown` and the like."""
+    """Parse Unix seconds; None for `N/A`, `Unknown` and the like."""
     return float(text) if text.isdecimal() and text != "0" else None
 
 
@@ -251,17 +251,17 @@ class EndRecord(Frozen):
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether the job has ended by itself, and by no signal, as the exit code shows."""
+        """Whether the job ended on its own and not by a signal, as the exit code shows."""
         return self.state == _ITSELF and self.exit_code <= _BY_SIGNAL
 
     @property
     def description(self) -> str:
-        """In words."""
+        """The end in words."""
         while_it = f" while it was {self.state}" if self.state else ""
         return f"its script ended with exit code {self.exit_code}{while_it}"
 
     def status(self, nodes: Sequence[str]) -> JobStatus:
-        """Return what a conclusive record means for a job that was on these nodes."""
+        """Return the status that a conclusive record means for a job on these nodes."""
         exit_code = f"exit code {self.exit_code}, " if self.exit_code else ""
         return JobStatus(
             state=JobState.FAILED if self.exit_code else JobState.SUCCEEDED,
@@ -274,12 +274,12 @@ class EndRecord(Frozen):
 
 
 def end_record_path(directory: str) -> str:
-    """Return where the script of a job writes its end, in the job's folder."""
+    """Return the path in the job's folder where its script records its end."""
     return posixpath.join(directory, _END_FILE)
 
 
 def read_end_record(text: bytes, job_id: str) -> EndRecord | None:
-    """Read the end of that job; None if there is no record, or it is of another job."""
+    """Parse the end record of a job; None if there is none, or it belongs to another job."""
     try:
         record = EndRecord.model_validate_json(text)
     except ValidationError:
@@ -298,7 +298,7 @@ def status_by_script(
     within_s: float,
     now: float,
 ) -> JobStatus:
-    """Return the status of a job that is not in the queue and whose end the accounting does not have.
+    """Return the status of a job that is not in the queue and whose end the accounting lacks.
 
     Args:
         end: what its script wrote down.

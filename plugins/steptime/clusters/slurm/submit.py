@@ -1,4 +1,4 @@
-"""Submit one job to Slurm once, and tell whose turn it is if Slurm refuses it."""
+"""Submit one job to Slurm exactly once, and classify Slurm's refusals."""
 
 import math
 import posixpath
@@ -88,7 +88,7 @@ _JOB_LIMIT = re.compile(r"\b(QOS|Assoc|Max)\w*(PerJob|PerNode|Min[A-Z])\w*")
 
 
 def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailure:
-    """Return the error for a job that Slurm refused, in the words of its own command."""
+    """Return the error for a job that Slurm refused, with the message of sbatch."""
     lines = [
         line.strip().removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()
     ]
@@ -101,7 +101,7 @@ def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailur
 
 
 def submit_command(spec: JobSpec, *, root: str, folder: str) -> list[str]:
-    """Return the command that submits a job unless squeue has one of its name below `root`.
+    """Return the command that submits a job unless squeue shows one of its name below `root`.
 
     It prints the job's line of squeue, and notes it in `folder`. Any number of submissions at the same time
     start one job, on any login nodes.
@@ -115,7 +115,7 @@ SUBMIT_TIMEOUT_S = _COMMANDS * _COMMAND_LIMIT_S + 60
 
 
 def _options(spec: JobSpec) -> list[str]:
-    """What makes up the job's identity; the rest is in the #SBATCH lines of its script."""
+    """Return the options that identify the job; the others are #SBATCH lines of its script."""
     return [
         *("--parsable", "--no-requeue", "--kill-on-invalid-dep=yes", "--export=ALL"),
         f"--job-name={spec.name}",
@@ -127,5 +127,5 @@ def _options(spec: JobSpec) -> list[str]:
 
 
 def _as_pattern(path: str) -> str:
-    """A path as Slurm's file name pattern, in which %j is the job's id unless there is a backslash."""
+    """Return a path as Slurm's file name pattern, in which %j is the job's id unless there is a backslash."""
     return path.replace("\\", "\\\\") if "\\" in path else path.replace("%", "%%")

@@ -1,4 +1,4 @@
-"""What a Slurm cluster's login node shows of the site, to write the cluster's file from."""
+"""Read from a Slurm cluster's login node what is needed to write the cluster's file."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ done
 
 
 class Survey(Frozen):
-    """What a login node shows."""
+    """What a login node reports about its cluster."""
 
     where: str
     """User and host."""
@@ -39,7 +39,7 @@ class Survey(Frozen):
 
     @property
     def suggested_partition(self) -> Partition | None:
-        """The default partition if it has GPUs, else the first that has some, else the default."""
+        """The default partition if it has GPUs, else the first with GPUs, else the default one."""
         return min(
             self.partitions,
             key=lambda one: (gpus_of(one.gres) is None, not one.is_default, not one.is_usable),
@@ -48,7 +48,7 @@ class Survey(Frozen):
 
 
 def gpu_type_of(partition: Partition) -> str | None:
-    """Return the key of config/gpus.yaml that Slurm's type of GPU is; None if it names no type or another."""
+    """Return the key of Slurm's GPU type in config/gpus.yaml; None if Slurm names none or an unlisted one."""
     found = gpus_of(partition.gres)
     if found is None:
         return "cpu"
@@ -65,7 +65,7 @@ async def _lines(run: Command, script: str) -> list[str]:
 
 
 async def survey(connection: str, connections: Connections, login_nodes: Sequence[str] = ()) -> Survey:
-    """Look at the login node that the connection leads to. Raises UserError or SystemFailure."""
+    """Read the login node of the connection. Raises UserError or SystemFailure."""
     from steptime.clusters.slurm.ssh import LoginNode
 
     node = LoginNode(connection, connections, login_nodes)

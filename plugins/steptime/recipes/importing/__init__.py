@@ -1,1 +1,1 @@
-"""Writes workload files from a release of NVIDIA/exemplar-performance."""
+"""Write workload files from a release of NVIDIA/exemplar-performance."""

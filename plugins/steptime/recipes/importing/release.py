@@ -1,4 +1,4 @@
-"""Reads a release of NVIDIA/exemplar-performance, and records what its launch scripts would submit.
+"""Read a release of NVIDIA/exemplar-performance, and record what its launch scripts would submit.
 
 Upstream's code runs in a sandbox of bubblewrap: without network, with nothing of this machine but the
 programs of its system, and with a file system in memory to write to.
@@ -27,7 +27,7 @@ _ASKED = {"checkpoint": {"ENABLE_CHECKPOINT": "true"}, "profile": {"ENABLE_PROFI
 
 @dataclass(frozen=True)
 class Cell:
-    """A run that a release has: one entry of its metadata.yaml at one number of GPUs."""
+    """A run of a release: one entry of its metadata.yaml at one number of GPUs."""
 
     size: str
     gpu_type: str
@@ -61,7 +61,7 @@ class Source:
 
 @dataclass
 class Release:
-    """What a release has, and what of it cannot be imported."""
+    """The recipes of a release, and what of it cannot be imported."""
 
     version: str
     """`26.08.00`"""
@@ -72,16 +72,16 @@ class Release:
 
     @property
     def tag(self) -> str:
-        """As upstream tags it."""
+        """The release's git tag."""
         return f"v{self.version}"
 
     def text(self, path: str) -> str:
-        """Return one of its files."""
+        """Return the text of a file of the release."""
         return (self.folder / path).read_text(encoding="utf-8")
 
 
 def unpacked(repository: Path, commit: str | None, into: Path, *paths: str) -> Path:
-    """Return a folder with files of a repository at a commit; the folder itself if no commit is asked for.
+    """Return a folder with a repository's files at a commit; the repository itself without a commit.
 
     Raises UserError if there is no such commit.
     """
@@ -101,7 +101,7 @@ def unpacked(repository: Path, commit: str | None, into: Path, *paths: str) -> P
 
 
 def read_release(folder: Path) -> Release:
-    """Read the metadata of all recipes in a checkout. Raises UserError if it is none."""
+    """Read the metadata of all recipes in a checkout. Raises UserError if it is no release."""
     try:
         version = str(yaml.safe_load((folder / "release.yaml").read_text(encoding="utf-8"))["llmb_version"])
     except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
@@ -149,7 +149,7 @@ def _for_gpu(values: Any, gpu_type: str) -> Any:
 
 
 def _cells(types: Mapping[str, Any], scales: str) -> Iterator[Cell]:
-    """The runs of metadata.yaml, which has scales beside the dtypes, below each of them, or as its list."""
+    """Yield the runs of a metadata.yaml, which lists scales beside the dtypes or below each of them."""
     for gpu_type, described in types.items():
         for model in described["model_configs"]:
             dtypes = model["dtypes"]
@@ -161,7 +161,7 @@ def _cells(types: Mapping[str, Any], scales: str) -> Iterator[Cell]:
 
 
 class Sandbox:
-    """Runs upstream's code: the release and the commits of Megatron-Bridge that it pins can only be read."""
+    """Runs upstream's code with read-only access to the release and its Megatron-Bridge commits."""
 
     def __init__(self, release: Path, bridges: Path, shared: Path) -> None:
         bwrap = which("bwrap")
@@ -199,7 +199,7 @@ class Sandbox:
         ]
 
     def answers(self, script: str, questions: Sequence[Any], *arguments: str) -> list[Any]:
-        """Return what a script of the recorder writes to its last argument. Raises SystemFailure."""
+        """Run a recorder script and return the answers that it writes. Raises SystemFailure."""
         asked, answered = self.shared / "questions.json", self.shared / "answers.json"
         asked.write_text(json.dumps(questions))
         answered.unlink(missing_ok=True)
@@ -214,7 +214,7 @@ class Sandbox:
 
 
 def names_batch(commit: str, sandbox: Sandbox) -> bool:
-    """Return whether a commit of Megatron-Bridge names an experiment after the batch that it trains with.
+    """Return whether a Megatron-Bridge commit names experiments after the actual batch size.
 
     Until February 2026 the name had that of the recipe's own number of GPUs.
     """
@@ -243,7 +243,7 @@ def recorded(source: Source, sandbox: Sandbox, mode: str | None = None) -> dict[
 
 
 def pinned(sources: Sequence[Source], repository: Path, into: Path) -> Path:
-    """Unpack every commit of Megatron-Bridge that recipes pin; return the folder that has them by name."""
+    """Unpack every Megatron-Bridge commit that recipes pin; return the folder that holds them by name."""
     for commit in sorted({commit for source in sources for commit in source.commits.values()}):
         if not re.fullmatch("[0-9a-f]{40}", commit):
             raise UserError(f"'{shown(commit)}' is no commit of Megatron-Bridge.")

@@ -1,4 +1,4 @@
-"""Writes the suites of a release's exemplar.yaml as sweeps, one for each type of GPU."""
+"""Write the suites of a release's exemplar.yaml as sweeps, one for each type of GPU."""
 
 import math
 from collections import defaultdict
@@ -19,7 +19,7 @@ _SECONDS = 3600
 def suites(
     release: Release, imported: Mapping[str, tuple[Source, Sequence[Row]]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of a sweep for each type of GPU; what of a suite is lacking is left out.
+    """Yield the name and text of a sweep for each type of GPU, without the runs that were not imported.
 
     Args:
         release: with exemplar.yaml, or without it, which makes no suite.

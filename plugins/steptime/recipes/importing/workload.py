@@ -1,4 +1,4 @@
-"""Writes what was recorded of a release's recipe as a workload's file: small, stable, and readable as a diff.
+"""Write a workload file from a release's recorded recipe: small, stable, and readable as a diff.
 
 Rows become rules with conditions; what cannot be told of a recipe is listed and not guessed.
 """
@@ -50,7 +50,7 @@ _PARALLELISM = ("tensor", "pipeline", "context", "virtual_pipeline", "expert", "
 
 
 class NotImportable(Exception):
-    """Says why a recipe is left out."""
+    """A recipe cannot be imported, and why."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class Row:
 
     @property
     def words(self) -> dict[str, str]:
-        """The arguments that have a value, without their dashes."""
+        """The arguments with a value, without their dashes."""
         return {words[0].removeprefix("--"): words[1] for words in self.job["arguments"] if len(words) > 1}
 
     @property
     def spread(self) -> tuple[dict[str, int], int, int]:
-        """Parallelism, micro and global batch size, of the name that upstream gives the experiment."""
+        """Parallelism, micro and global batch size, from upstream's experiment name."""
         found = _EXPERIMENT.search(self.job["experiment"])
         if found is None:
             raise NotImportable(f"its experiments are named otherwise: {self.job['experiment']}")
@@ -88,7 +88,7 @@ class Row:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of the job, without secrets and without folders of upstream's installation."""
+        """The job's variables, without secrets and without folders of upstream's installation."""
         exported = {name: value for name, value in self.job["exported"].items() if _OF_LIBRARIES.match(name)}
         both = exported | self.job["executor"]["env_vars"]
         return {
@@ -97,7 +97,7 @@ class Row:
 
 
 def rows_of(source: Source, jobs: Mapping[Cell, Mapping[str, Any]]) -> list[Row]:
-    """Return the recorded runs of a recipe. Raises NotImportable if there is none."""
+    """Return the recorded runs of a recipe. Raises NotImportable if there are none."""
     rows = []
     for cell, job in jobs.items():
         if "refused" not in job:
@@ -121,7 +121,7 @@ def workload_text(
     profile: Mapping[str, Any],
     described: Mapping[str, Any],
 ) -> str:
-    """Return a workload's file.
+    """Return the text of a workload file.
 
     Args:
         release: where the recipe is from.
@@ -208,7 +208,7 @@ def workload_text(
 
 
 def flow(value: Any) -> str:
-    """Return a value as YAML on one line."""
+    """Format a value as YAML on one line."""
     text: str = yaml.safe_dump(
         value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True
     )
@@ -228,7 +228,7 @@ def _script(rows: Sequence[Row]) -> str:
 
 
 def _files(release: Release, rows: Sequence[Row]) -> dict[str, str]:
-    """The texts that the release mounts into the container. Raises NotImportable for its other mounts."""
+    """Return the files that the release mounts into the container. Raises NotImportable for other mounts."""
     files = {}
     for mount in dict.fromkeys(mount for row in rows for mount in row.job["executor"]["container_mounts"]):
         outside, _, inside = mount.partition(":")
@@ -256,7 +256,7 @@ def _profile(job: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _time_limits(rows: Sequence[Row]) -> tuple[dict[str, str], dict[str, str]]:
-    """Time limits by size, and those of GPU types where these decide. Raises NotImportable otherwise."""
+    """Return time limits by size, and by GPU type where they differ. Raises NotImportable if neither fits."""
     by_size, by_type = defaultdict(set), defaultdict(set)
     for row in rows:
         by_size[row.sizes].add(row.job["executor"]["time"])
@@ -271,7 +271,7 @@ def _time_limits(rows: Sequence[Row]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _configurations(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Rules for the rows of a size: those of one spread and batch are one, for each type of GPU."""
+    """Yield rules for a size's rows; rows with the same parallelism and batch share a rule."""
     groups: dict[str, list[tuple[Row, dict[str, Any]]]] = defaultdict(list)
     for row in rows:
         degrees, micro, whole = row.spread
@@ -286,7 +286,7 @@ def _configurations(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
 
 
 def _boxes(cells: Sequence[tuple[str, str, int]]) -> Iterator[tuple[list[str], list[str], list[int]]]:
-    """Cover cells by products of GPU types, dtypes and GPU counts, each cell once."""
+    """Cover cells by products of GPU types, dtypes and GPU counts, each cell exactly once."""
     scales: dict[tuple[str, str], tuple[int, ...]] = {}
     for gpu_type, dtype, gpus in cells:
         scales[gpu_type, dtype] = (*scales.get((gpu_type, dtype), ()), gpus)
@@ -304,7 +304,7 @@ Setting = tuple[str, ...]
 
 
 def _rules(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Arguments that all rows have, with words for what is a row's own, and rules for all other settings."""
+    """Return the arguments common to all rows, and rules for all other settings."""
     settings = {row: dict(_settings(row)) for row in rows}
     holders: dict[tuple[Setting, Any], list[Row]] = defaultdict(list)
     for row, of_row in settings.items():
@@ -350,7 +350,7 @@ def _settings(row: Row) -> Iterator[tuple[Setting, Any]]:
 
 
 def _conditions(held: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, list[Any]]]:
-    """The fewest conditions that hold for these rows and for no others; several sets if they need them."""
+    """Return the fewest conditions that select exactly these rows, as several sets if one is not enough."""
     wanted = set(held)
     for number in range(len(_DIMENSIONS) + 1):
         for names in itertools.combinations(_DIMENSIONS, number):
@@ -375,7 +375,7 @@ def _conditions(held: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, list
 
 
 def questions_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
-    """Return what to ask upstream's recipe of each size and dtype on a type of GPU, by size and commit."""
+    """Return the questions about each size, grouped by size and commit."""
     return {
         (row.sizes, row.gpu_types): [
             row.words["model_family_name"],
@@ -389,7 +389,7 @@ def questions_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
 
 
 def described(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str, dict[str, Any]]:
-    """Return the tokens of a sample and the hub's files by size, as upstream's recipes have them.
+    """Return the tokens per sample and the hub files of each size, from upstream's recipes.
 
     Raises NotImportable for a recipe that does not say.
     """
@@ -412,7 +412,7 @@ def described(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str
 
 
 def imported(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, list[Row]]:
-    """Return the file of a recipe and its rows. Raises NotImportable."""
+    """Return the workload file of a recipe and its rows. Raises NotImportable."""
     rows = rows_of(source, recorded(source, sandbox))
     for commit in dict.fromkeys(source.commits[row.gpu_types] for row in rows):
         if not names_batch(commit, sandbox):
@@ -426,7 +426,7 @@ def imported(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, l
 
 
 def refusals(source: Source, rows: Sequence[Row], text: str) -> Iterator[str]:
-    """Yield what a recipe has and its file, with this text, has not."""
+    """Yield what the recipe has that the workload file with this text lacks."""
     for repository in source.downloads:
         if repository not in text:
             yield f"download {repository}, which none of its runs asks for"

@@ -1,4 +1,4 @@
-"""Asks a release's recipes what they train on, with stand-ins for everything that trains.
+"""Query a release's recipes for their training data, with stand-ins for all training libraries.
 
     python describe.py MEGATRON_BRIDGE QUESTIONS.json ANSWERS.json
 
@@ -32,7 +32,7 @@ _ABSENT = ("megatron", "torch", "transformers", "omegaconf", "hydra", "PIL", "da
 
 
 class _Kind(type):
-    """A class of which nothing is known: what it has are such classes and functions, too."""
+    """A stand-in class whose attributes are stand-in classes and functions too."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -46,7 +46,7 @@ class _Kind(type):
 
 
 class Anything(metaclass=_Kind):
-    """Keeps what is set; all else that it is asked for is one more."""
+    """A stand-in object: it keeps attributes that are set, and returns stand-ins for all others."""
 
     def __init__(self, *_: Any, **told: Any) -> None:
         self.__dict__.update(told)
@@ -60,7 +60,7 @@ class Anything(metaclass=_Kind):
         return made
 
     def __call__(self, *_: Any, **told: Any) -> Any:
-        """Return one more, as upstream calls what stands in for its classes and functions."""
+        """Return another stand-in."""
         return Anything(**told)
 
     def __iter__(self) -> Iterator[Any]:
@@ -75,11 +75,11 @@ LOADED: dict[str, list[str]] = {}
 
 
 class AutoBridge(Anything):
-    """Writes down whose sizes a model has."""
+    """Records the repository whose sizes a model has."""
 
     @classmethod
     def from_hf_pretrained(cls, name: str, *_: Any, **__: Any) -> Anything:
-        """Write down the repository."""
+        """Record the repository."""
         LOADED.setdefault(name, []).append("config.json")
         return Anything()
 
@@ -100,18 +100,18 @@ class _Absent(types.ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds upstream's modules in its tree, and stand-ins in the place of what is not there."""
+    """Imports upstream's modules from its tree, and stand-ins for modules that are missing."""
 
     def __init__(self, tree: Path, folders: Mapping[str, str]) -> None:
         self.tree = tree
         self.folders = folders
 
     def knows(self, name: str) -> bool:
-        """Return whether a module is upstream's, or stood in for."""
+        """Return whether a module is upstream's or has a stand-in."""
         return name.partition(".")[0] in (*_ABSENT, *self.folders)
 
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
-        """Return where a module is: its file in the tree, or nowhere if it is stood in for."""
+        """Return the spec of a module: from the tree, or of a stand-in."""
         if not self.knows(name):
             return None
         file = self._file_of(name)
@@ -132,7 +132,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Make a stand-in."""
+        """Create a stand-in module."""
         return _Absent(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -159,7 +159,7 @@ def _described(family: str, recipe: str, gpu_type: str, dtype: str, variant: str
 
 
 def main(tree: Path, questions: Path, answers: Path) -> None:
-    """Answer each question; an error is upstream's own, and ends the import."""
+    """Answer each question; an error in upstream's code ends the import."""
     sys.meta_path.insert(0, Finder(tree, FOLDERS))
     sys.modules["typing_extensions"] = typing  # which has what upstream takes from it
     answers.write_text(json.dumps([_described(*question) for question in json.loads(questions.read_text())]))

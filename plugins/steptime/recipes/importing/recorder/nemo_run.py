@@ -1,4 +1,4 @@
-"""Stands in for NeMo-Run while a release is imported: what would be submitted is written down instead."""
+"""A stand-in for NeMo-Run during an import: it records what would be submitted."""
 
 import json
 import os
@@ -16,40 +16,40 @@ _RECORD = Path("/llmb/record.json")
 
 
 class Kept:
-    """Keeps what it is made with."""
+    """Stores its constructor arguments."""
 
     def __init__(self, *_: Any, **told: Any) -> None:
         self.__dict__.update(told)
 
 
 class Plugin:
-    """Base of upstream's plugins."""
+    """Base class of upstream's plugins."""
 
 
 class Script(Kept):
-    """A script and its arguments."""
+    """A script with its arguments."""
 
     path: str
     args: list[str]
 
     def to_command(self) -> list[str]:
-        """Return what upstream logs."""
+        """Return the command line that upstream logs."""
         return [self.path, *self.args]
 
 
 class SlurmTemplate(Kept):
-    """Keeps the commands before a rank's."""
+    """Stores the commands that run before each rank's."""
 
     nsys_extra_args = None
 
 
 class SlurmExecutor(Kept):
-    """Keeps what a job on Slurm is asked for."""
+    """Stores the options of a Slurm job."""
 
     launcher: SlurmTemplate
 
     def get_launcher(self) -> SlurmTemplate:
-        """Return what upstream's profiler sets options of."""
+        """Return the object on which upstream's profiler plugin sets options."""
         return self.launcher
 
 
@@ -64,7 +64,7 @@ def _plain(value: Any) -> Any:
 
 
 def _of_ranks(script: str, words: Sequence[str]) -> list[list[str]]:
-    """Arguments that a rank reads or its parser demands, by long name with their values.
+    """Return the arguments for a rank, by long name with their values; the launcher's own are left out.
 
     What only the launcher reads is left out. The words go through a shell on their way to a rank.
     """
@@ -88,7 +88,7 @@ def _of_ranks(script: str, words: Sequence[str]) -> list[list[str]]:
 
 
 def run(script: Script, *, executor: Kept, plugins: Sequence[Any] = (), name: str = "", **_: Any) -> None:
-    """Write down a job: upstream's plugins change it first, as NeMo-Run has them do."""
+    """Record a job, after upstream's plugins have changed it as in NeMo-Run."""
     for plugin in plugins or ():
         plugin.setup(script, executor)
     given = json.loads(os.environ["STEPTIME_GIVEN"])

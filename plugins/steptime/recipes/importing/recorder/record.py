@@ -1,4 +1,4 @@
-"""Runs a release's own launch scripts, within the sandbox, and writes down what they would submit.
+"""Run a release's own launch scripts in the sandbox, and record what they would submit.
 
     python record.py ROWS.json RECORDS.json
 
@@ -32,7 +32,7 @@ env -0 >{_STARTED}.environment
 
 
 def main(rows: Path, records: Path) -> None:
-    """Record each row; of what upstream refuses its last words."""
+    """Record each row; for a row that upstream refuses, record its last output."""
     folder = _INSTALL / "bin"
     folder.mkdir(parents=True)
     for name in ("python", "python3"):
@@ -79,7 +79,7 @@ def _recorded(row: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _submit(asked: dict[str, str]) -> None:
-    """Run what the launch script has started; upstream ends this process when it has submitted."""
+    """Run what the launch script started; upstream ends this process once it has submitted."""
     words = os.open(_WORDS, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     os.dup2(words, 1)
     os.dup2(words, 2)
