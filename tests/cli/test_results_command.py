@@ -282,6 +282,13 @@ def test_show_tells_what_is_needed_to_repeat_a_run() -> None:
     assert "✗ Expected 20 steps, but found 3." in call("show", "bad").stdout
 
 
+def test_show_has_the_lines_of_the_log_around_the_cause(make_result: MakeResult) -> None:
+    result = make_result("lost")
+    log = result.log.model_copy(update={"excerpt": "before it\nCUDA out of memory"})
+    stored.write(Store(), result.model_copy(update={"log": log}))
+    assert "# ---- log excerpt ----\nbefore it\nCUDA out of memory\n" in call("show", "lost").stdout
+
+
 def test_show_tells_how_ranks_were_started_and_what_the_nodes_told(make_result: MakeResult) -> None:
     node = {"node": "n1", "faults": [], "matmul_tflops": 650.25}
     bad = {"node": "n2", "faults": ["it burns", "it smells"], "matmul_tflops": None}

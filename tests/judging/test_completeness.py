@@ -19,6 +19,7 @@ from steptime.judging.completeness import WEEK_S, missing_of, two_levels
 from steptime.judging.series import Series
 from steptime.judging.trend import sentence, trend
 from steptime.logs.models import Problem
+from steptime.reporting import answers
 from steptime.reporting.page import html, report_since
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -111,6 +112,11 @@ def test_a_job_that_left_no_log_has_failed(
     ledger.add(ledger_job("first", **of_cell, state="timed_out"))
     ledger.add(ledger_job("second", **of_cell | {"created_at": NOW - 60}, state="failed", reason="no space"))
     ledger.add(ledger_job("before", **of_cell | {"created_at": NOW - 2 * WEEK_S, "dag_run_id": "2"}))
+    marked = answers.trend_of(weeks, Series.of_run(of_cell["run"]), may_accept=False)["failed"]
+    assert [one for one in marked if one["job_name"] is None] == [
+        {"job_name": None, "submitted_at": NOW - 3600, "reason": "timed_out"},
+        {"job_name": None, "submitted_at": NOW - 60, "reason": "no space"},
+    ]
 
     for found in (
         compare_since(weeks, NOW - WEEK_S),

@@ -545,3 +545,66 @@ def test_a_traceback_that_a_known_cause_explains_is_not_named_again() -> None:
 
 def test_a_traceback_without_a_known_exception_is_still_named() -> None:
     assert problems("Traceback (most recent call last):\n  File x\nKeyboardInterrupt\n")["traceback"].fatal
+
+
+def excerpt(text: str, *, pieces: int = 1 << 20) -> list[str]:
+    data = text.encode()
+    chunks = [data[at : at + pieces] for at in range(0, len(data), pieces)]
+    return read_chunks(chunks).excerpt.splitlines()
+
+
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+@pytest.mark.parametrize("pieces", [100, 1 << 20])
+def test_an_excerpt_has_the_lines_around_the_first_sign_of_the_cause(pieces: int) -> None:
+    before, behind = (
+        [f"before {number}" for number in range(500)],
+        [f"behind {number}" for number in range(500)],
+    )
+    found = excerpt("\n".join([*before, OUT_OF_MEMORY, *behind, OUT_OF_MEMORY]), pieces=pieces)
+    assert found[:15] == [*before[-14:], OUT_OF_MEMORY]
+    assert found[15:] == behind[: len(found) - 15]
+    assert len(found) <= 20
+
+
+def test_an_excerpt_of_a_log_without_a_cause_has_its_last_lines() -> None:
+    found = excerpt("\n".join(f"line {number}" for number in range(3000)))
+    assert found == [f"line {number}" for number in range(2985, 3000)]
+
+
+def test_a_complete_log_has_no_excerpt() -> None:
+    assert read_chunks([line_forms.nemo2_log()]).excerpt == ""
+
+
+def test_an_excerpt_is_of_the_last_attempt() -> None:
+    first, again = (
+        "".join(line_forms.nemo2(step, time=time) for step in range(30)) for time in ("2.6", "2.7")
+    )
+    one, two = (f"{OUT_OF_MEMORY}\nin attempt {number}\n" for number in (1, 2))
+    log = read_chunks([f"{first}{one}{again}{two}".encode()])
+    assert "in attempt 2" in log.excerpt
+    assert "in attempt 1" not in log.excerpt
+
+
+def test_an_excerpt_is_short_and_printable() -> None:
+    found = excerpt("\n".join(["\x1b[31mred\x1b[0m\a \x00 ü" + "x" * 1000] * 50 + [OUT_OF_MEMORY]))
+    assert found[-1] == OUT_OF_MEMORY
+    assert found[-2].endswith("x …")
+    assert "".join(found).isprintable()
+    assert len("\n".join(found).encode()) <= 4096
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export HF_TOKEN=hf_abcdefghijklmnop",
+        "{'WANDB_API_KEY': 'abcdef0123456789'}",
+        "Authorization: Bearer abcdef0123456789",
+        "login with hf_abcdefghijklmnop failed",
+        "proxy http://user:abcdef@proxy:3128",
+        "--password abcdef",
+    ],
+)
+def test_an_excerpt_shows_no_secrets(line: str) -> None:
+    assert excerpt(f"{line}\n{OUT_OF_MEMORY}") == ["(line left out: it may show a secret)", OUT_OF_MEMORY]

@@ -90,14 +90,14 @@ def test_every_command_and_page_shows_it(store: Store, tmp_path: Path) -> None:
     told("report", "-o", str(tmp_path / "week.html"))
     assert "120b" in (tmp_path / "week.html").read_text()
     told("archive", "-o", str(tmp_path / "results.tar.zst"))
-    from steptime.web import answers
+    from steptime.web import endpoints
 
     for answer in (
-        answers.run(store, lambda _: False, "second"),
-        answers.differences(store, "first", "second"),
-        answers.series(store),
-        answers.scaling(store, None),
-        answers.trend_of(store, may_edit=lambda *_: False, job_name="second"),
+        endpoints.run(store, lambda _: False, "second"),
+        endpoints.differences(store, "first", "second"),
+        endpoints.series(store),
+        endpoints.scaling(store, None),
+        endpoints.trend_of(store, may_edit=lambda *_: False, job_name="second"),
     ):
         assert answer.status_code == 200
 

@@ -226,6 +226,20 @@ def test_a_rejected_run_is_listed_with_its_reason_and_drawn_nowhere(page: Page, 
     expect(frame.locator("#charts")).to_be_hidden()
 
 
+def test_a_failed_run_shows_its_cause_and_the_lines_of_its_log(
+    page: Page, store: Store, make_result: Callable[..., Result]
+) -> None:
+    failed = Check(name="log_without_failure", passed=False, message="CUDA out of memory.")
+    result = make_result("bad", verdict=Verdict(checks=(failed,)))
+    log = result.log.model_copy(update={"excerpt": "before it\nCUDA out of memory"})
+    stored.write(store, result.model_copy(update={"log": log}))
+    frame = opened(page)
+    frame.locator("tr[data-job]").click()
+    expect(frame.locator("#detail .verdict.rejected")).to_have_text("CUDA out of memory")
+    expect(frame.locator("#detail .excerpt pre")).to_have_text("before it\nCUDA out of memory")
+    expect(frame.locator("#detail .excerpt pre")).to_be_visible()
+
+
 def test_hostile_values_are_shown_as_text(
     page: Page, publish: Publish, make_result: Callable[..., Result]
 ) -> None:

@@ -24,7 +24,7 @@ from steptime.judging.trend import trend
 from steptime.recipes.models import Mode
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
-from steptime.web import answers
+from steptime.web import endpoints
 
 from .conftest import AuthManager
 
@@ -411,7 +411,7 @@ async def test_a_trend_has_what_its_chart_is_drawn_with(pages: FastAPI, store: S
 
 def test_what_json_cannot_have_is_a_fault() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        answers.json_response({"seconds": float("nan")})
+        endpoints.json_response({"seconds": float("nan")})
 
 
 async def test_runs_that_a_user_may_not_read_are_no_history_of_those_that_he_may(

@@ -153,7 +153,7 @@ def show_run(
         typer.echo(kept["content"], nl=False)
         return
     record, checks = json.loads(kept["content"]), store.checks(job_name)
-    verdict = verdict_of(store, row)
+    verdict, parsed = verdict_of(store, row), store.parsed_log(job_name)
     if output_format is Format.JSON:
         whole = {
             "result": exported(row, COLUMNS),
@@ -161,7 +161,7 @@ def show_run(
             "steps": store.steps(job_name),
             "checkpoints": store.checkpoints(job_name),
             "checks": checks,
-            **store.parsed_log(job_name),
+            **parsed,
             "record": record,
             "record_sha256": kept["sha256"],
         }
@@ -181,6 +181,8 @@ def show_run(
     for check in checks:
         mark = "✓" if check["passed"] else "!" if check["severity"] == "warning" else "✗"
         typer.echo(f"{mark} {check['message']}")
+    if excerpt := parsed["log"].get("excerpt"):
+        typer.echo(f"\n# ---- log excerpt ----\n{excerpt}")
     repeat = repeat_of(kept["content"])
     typer.echo(
         f"\nTo repeat it: {repeat['command']}"

@@ -33,7 +33,6 @@ from steptime.judging.series import JudgedRun, Series, judged_runs
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
-from steptime.results.columns import planned_values
 from steptime.results.goodput import goodput_of
 from steptime.results.record import changes, has_changed_to, made_of
 from steptime.results.repeating import repeat_command_of_record
@@ -202,7 +201,7 @@ def _of_runs(
     missing = completeness(store, found.standings, ran, before, planned=planned, lost=failed, only=only)
     selected = _selected(ran, only)
     if only:
-        lost = [job for job in lost if _selected([planned_values(Run.model_validate(job["run"]))], only)]
+        lost = [job for job in lost if Series.of_run(Run.model_validate(job["run"])).has(only)]
     goodput = goodput_of(selected, lost)
     return replace(
         found,
@@ -213,7 +212,7 @@ def _of_runs(
 
 
 def _selected(rows: Iterable[Mapping[str, Any]], only: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [row for row in rows if all(row[name] == value for name, value in only.items())]
+    return [row for row in rows if Series.of_row(row).has(only)] if only else [*rows]
 
 
 def _before(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -249,10 +249,14 @@ def missing_of(store: Store, series: Series, now: float | None = None) -> Missin
     before = [row for row in of_sweep if row["submitted_at"] < since]
     if series not in _cells_of_sweeps(ran, before, now):
         return None
-    jobs = [
-        job for job in store.lost_jobs(since=since) if Series.of_run(Run.model_validate(job["run"])) == series
-    ]
+    jobs = lost_jobs_of(store, series, since)
     return _lost(series, jobs) if jobs else _not_run(series, ran, rows)
+
+
+def lost_jobs_of(store: Store, series: Series, since: float | None = None) -> list[Row]:
+    """Return the jobs of a series that failed without a log, the newest first; `since` is Unix time."""
+    jobs = store.lost_jobs(since=since)
+    return [job for job in jobs if Series.of_run(Run.model_validate(job["run"])) == series]
 
 
 def cause_of(store: Store, row: Row) -> str | None:

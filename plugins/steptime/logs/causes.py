@@ -1,5 +1,6 @@
 """Causes of failure: the error messages of training libraries, as listed in `causes.yaml`."""
 
+import math
 import re
 import signal
 from collections import defaultdict
@@ -10,6 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from steptime.frozen import Frozen
+from steptime.logs.excerpts import Excerpt
 from steptime.logs.models import Problem
 from steptime.logs.shapes import label_of
 from steptime.recipes.config_files import load_yaml_model
@@ -124,6 +126,10 @@ class Failures:
     """
 
     def __init__(self) -> None:
+        self.around = Excerpt()
+        """The lines around the one that is read next."""
+        self.excerpts: dict[str, tuple[int, Excerpt]] = {}
+        """By kind: the rank of the sign that explains most, and the lines around the first such sign."""
         self._traces: defaultdict[bytes | None, _Trace] = defaultdict(_Trace)
         self._awaiting: bytes | None = None
         """Whose line follows `Last error:`."""
@@ -144,6 +150,8 @@ class Failures:
         found = [(word, cause) for word, cause in _WORDS if word in line]
         read = [problem for word, cause in found if (problem := cause.find(line, line.find(word)))]
         problems = list({problem.kind: problem for problem in reversed(read)}.values())[::-1]  # each once
+        for problem in problems:
+            self._quote_around(problem)
         if _LAST_ERROR in line:
             self._awaiting, self._awaited_lines = label_of(line), _MOST_LINES_AWAITED
         return [*self._read_traceback(line, is_known=bool(problems)), *problems]
@@ -174,6 +182,12 @@ class Failures:
             text = b": " + exception["text"] if exception["text"] else b""
             place = 1 if _FOLLOWS.match(exception["name"]) else 0
             trace.last = _traceback(quote(exception["name"] + text), place)
+            self._quote_around(trace.last)
+
+    def _quote_around(self, problem: Problem) -> None:
+        rank, _ = self.excerpts.get(problem.kind, (math.inf, None))
+        if problem.rank < rank:
+            self.excerpts[problem.kind] = problem.rank, self.around
 
     def follow_up(self, line: bytes) -> list[Problem]:
         """Return the problem in a line that follows `Last error:`."""
@@ -183,7 +197,9 @@ class Failures:
         if label != self._awaiting or not text:
             return []
         self._awaited_lines = 0
-        return [_LAST_ERROR_CAUSE.problem(f"NCCL: {quote(text)}", 0)]
+        problem = _LAST_ERROR_CAUSE.problem(f"NCCL: {quote(text)}", 0)
+        self._quote_around(problem)
+        return [problem]
 
     def flush(self) -> list[Problem]:
         """Return the last exception of each writer."""

@@ -11,6 +11,7 @@ from ahocorasick_rs import BytesAhoCorasick, MatchKind
 from steptime.logs.causes import FAILURE_WORDS, Failures, quote
 from steptime.logs.checkpoints import CHECKPOINT_WORDS, CheckpointLine, read_checkpoints
 from steptime.logs.completeness import CLOSING_WORDS, Closing, read_closing
+from steptime.logs.excerpts import BYTES_BEFORE, Excerpt
 from steptime.logs.formats import SETUP_WORDS, LogFormat, Setup, Values, read_setup
 from steptime.logs.models import Problem, Step
 from steptime.logs.network import NETWORK_WORDS, NetworkLine, read_network
@@ -207,6 +208,8 @@ class LogEvents:
         self._unnumbered: list[tuple[LogFormat, Values]] | None = []
         """What was printed without the number of a step; None once a step with a number was printed."""
         self.failures = Failures()
+        self.last_bytes = b""
+        """The end of what was read before the current block."""
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """Return the events of all lines completed by `data`, in order."""
@@ -232,8 +235,9 @@ class LogEvents:
             yield from self._dense(block)
         else:
             for line in line_search().lines(block) if self._is_dense else lines:
-                yield from self._careful(line)
+                yield from self._careful(line, line.end, block)
                 yield from self._follow_up(block, line.end + 1)
+        self.last_bytes = (self.last_bytes + block[-BYTES_BEFORE:])[-BYTES_BEFORE:]
 
     def _follow_up(self, block: bytes, begin: int) -> Iterator[Problem]:
         """Read the lines from `begin` on while a sign of failure needs them."""
@@ -272,7 +276,7 @@ class LogEvents:
                     continue
                 others += len(match[0])
                 for line in line_search().lines(match[0]):
-                    yield from self._careful(line)
+                    yield from self._careful(line, match.start() + line.end, block)
                     learned = self._learn(line) or learned
                 if learned:
                     break
@@ -305,10 +309,12 @@ class LogEvents:
             return False
         return self._shapes.learn(line.text, reader)
 
-    def _careful(self, line: MarkedLine) -> Iterator[Event]:
+    def _careful(self, line: MarkedLine, end: int, block: bytes) -> Iterator[Event]:
+        """Read a line that ends at `end` of a block."""
         text = plain(line.text)
         for reader in _readers_of(tuple(line.words)):
             if reader is Failures.read:
+                self.failures.around = Excerpt.around(end, block, self.last_bytes)
                 yield from self.failures.read(text)
                 continue
             if isinstance(reader, LogFormat) or reader is read_records:

@@ -128,6 +128,8 @@ class TrainingLog(Frozen):
     """By global step, each once: what ranks or a restart repeated counts once, and is named in problems."""
     checkpoints: tuple[CheckpointTiming, ...] = ()
     problems: tuple[Problem, ...] = ()
+    excerpt: str = ""
+    """The lines around the cause of a failure, or else the last ones; empty if no problem is fatal."""
     network: Network | None = None
     """What NCCL chose to connect the ranks by; None if the log does not say so."""
     node_check: dict[str, Any] | None = None

@@ -30,6 +30,7 @@ from steptime.logs.events import (
     Record,
     trainers_end,
 )
+from steptime.logs.excerpts import Excerpt
 from steptime.logs.formats import Setup
 from steptime.logs.models import Problem, Step, TrainingLog
 from steptime.logs.network import NetworkFacts, NetworkLine
@@ -76,6 +77,10 @@ class Assembly:
         """Of each attempt."""
         self._failures: list[Counter[Problem]] = [Counter()]
         """Of each attempt, with the number of lines that show it."""
+        self._excerpts: dict[str, tuple[int, Excerpt]] = {}
+        """Of the last attempt, by kind of failure."""
+        self._last_lines = Excerpt()
+        """Of the last log."""
         self._remarks: dict[str, Problem] = {}
         """What is wrong with the log itself, by kind."""
 
@@ -85,14 +90,16 @@ class Assembly:
             self._attempt_ended()
             self._network = NetworkFacts()
         self._path = path
-        self._read(path, pieces, self._take)
+        self._last_lines = Excerpt(self._read(path, pieces, self._take))
 
     def read_failures(self, path: str, pieces: Iterable[bytes]) -> None:
         """Read only the failures in a log that another node wrote in the last attempt."""
         self._read(path, pieces, self._take_failure)
 
-    def _read(self, path: str, pieces: Iterable[bytes], take: Callable[[Event], None]) -> None:
+    def _read(self, path: str, pieces: Iterable[bytes], take: Callable[[Event], None]) -> bytes:
+        """Take in a log, and return its last bytes."""
         events, log_bytes = LogEvents(), 0
+        events.failures.excerpts = self._excerpts
         try:
             for piece in pieces:
                 if (at := piece.find(b"\0")) >= 0:
@@ -107,6 +114,7 @@ class Assembly:
         for event in events.finish():
             take(event)
         self._bytes += log_bytes
+        return events.last_bytes
 
     def result(self, *, max_steps: int | None, first_step: int, gpu_type: str | None = None) -> TrainingLog:
         """Return the content of the run's logs, with its problems, fatal ones first."""
@@ -119,6 +127,7 @@ class Assembly:
             one.model_copy(update={"message": one.message + advice(one.kind, gpu_type)})
             for one in self._problems(steps, checkpoints, max_steps, first_step)
         ]
+        problems.sort(key=lambda one: (not one.fatal, one.kind != TRAINER_FAILED))
         return TrainingLog(
             path=self._path,
             format=self._format or "none",
@@ -126,7 +135,8 @@ class Assembly:
             bytes_read=self._bytes,
             steps=steps,
             checkpoints=tuple(each.timing for each in chain.from_iterable(checkpoints)),
-            problems=tuple(sorted(problems, key=lambda one: (not one.fatal, one.kind != TRAINER_FAILED))),
+            problems=tuple(problems),
+            excerpt=self._excerpt([one.kind for one in problems if one.fatal]),
             network=self._network.result(),
             node_check=self._records.get(NODE_CHECK),
             started=self._records.get("start"),
@@ -134,6 +144,14 @@ class Assembly:
             rank_times=self._records.get("rank_times"),
             ended=self._records.get("result"),
         )
+
+    def _excerpt(self, fatal: Sequence[str]) -> str:
+        """The lines to show of a log with these kinds of fatal problems."""
+        if not fatal:
+            return ""
+        found = (self._excerpts[kind] for kind in fatal if kind in self._excerpts)
+        _, excerpt = next(found, (0, self._last_lines))
+        return excerpt.text
 
     def _take(self, event: Event) -> None:
         match event:
@@ -205,6 +223,7 @@ class Assembly:
         self._closing = None
         self._checkpoint_lines.append([])
         self._failures.append(Counter())
+        self._excerpts.clear()
 
     def _mode(self, *, trained: bool) -> Mode | None:
         """Return the run's mode by the log; a load after a restart does not count."""

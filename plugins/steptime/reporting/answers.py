@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from steptime.judging import incidents
-from steptime.judging.completeness import cause_of, missing_of
+from steptime.judging.completeness import cause_of, lost_jobs_of, missing_of
 from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
 from steptime.judging.series import Series, all_series, recent_seconds
@@ -150,9 +150,15 @@ def trend_of(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
     `stands`: its verdict in words, with what failed or did not run since; `missing`: whether something did;
     `since`: when the level began, a sentence; `range`: of the y axis, its ends and whether the published
     value is in it, None without rows; `passes_until_s`: the step time from which on a run is below the
-    publication, None if there is none; `failed`: the runs of it that were rejected, oldest first.
+    publication, None if there is none; `failed`: the runs of it that were rejected, and its jobs that failed
+    without a log, whose `job_name` is None, oldest first.
     """
-    failed = store.results(include_rejected=True, state="rejected", **own.key)[::-1]
+    rejected = store.results(include_rejected=True, state="rejected", **own.key)
+    failed = [{name: row[name] for name in ("job_name", "submitted_at", "reason")} for row in rejected]
+    failed += [
+        {"job_name": None, "submitted_at": job["created_at"], "reason": job["reason"] or job["state"]}
+        for job in lost_jobs_of(store, own)
+    ]
     points, missing = trend(store, own), missing_of(store, own)
     return {
         "label": own.label,
@@ -163,7 +169,7 @@ def trend_of(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
         "since": since_sentence(points),
         "range": shown_range(points) if points else None,
         "passes_until_s": passes_until_s(points[-1]) if points else None,
-        "failed": [{name: row[name] for name in ("job_name", "submitted_at", "reason")} for row in failed],
+        "failed": sorted(failed, key=lambda one: one["submitted_at"]),
     } | table(_OF_A_TREND, points)
 
 

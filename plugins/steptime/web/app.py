@@ -13,8 +13,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 
 from steptime.errors import SystemFailure, UserError
-from steptime.web import answers
-from steptime.web.answers import accept
+from steptime.web import endpoints
 from steptime.web.permissions import require_own_page
 
 _STATIC = Path(__file__).parent / "static"
@@ -39,22 +38,22 @@ def create_app() -> FastAPI:
     )
     app.get("/")(_page)
     app.get("/static/{path:path}")(_asset)
-    app.get("/api/columns")(answers.columns)
-    app.get("/api/comparison")(answers.comparison)
-    app.get("/api/differences")(answers.differences)
-    app.get("/api/incidents")(answers.all_incidents)
-    app.get("/api/results")(answers.results)
-    app.get("/api/results.csv")(answers.results_csv)
-    app.get("/api/metrics")(answers.metrics)
-    app.get("/api/scaling")(answers.scaling)
-    app.get("/api/node")(answers.node)
-    app.get("/api/report.html")(answers.report)
-    app.get("/api/series")(answers.series)
-    app.get("/api/trend/{job_name:path}")(answers.trend_of)
-    app.get("/api/runs/{job_name:path}")(answers.run)
-    app.post("/api/accept", dependencies=[Depends(require_own_page)])(accept)
+    app.get("/api/columns")(endpoints.columns)
+    app.get("/api/comparison")(endpoints.comparison)
+    app.get("/api/differences")(endpoints.differences)
+    app.get("/api/incidents")(endpoints.all_incidents)
+    app.get("/api/results")(endpoints.results)
+    app.get("/api/results.csv")(endpoints.results_csv)
+    app.get("/api/metrics")(endpoints.metrics)
+    app.get("/api/scaling")(endpoints.scaling)
+    app.get("/api/node")(endpoints.node)
+    app.get("/api/report.html")(endpoints.report)
+    app.get("/api/series")(endpoints.series)
+    app.get("/api/trend/{job_name:path}")(endpoints.trend_of)
+    app.get("/api/runs/{job_name:path}")(endpoints.run)
+    app.post("/api/accept", dependencies=[Depends(require_own_page)])(endpoints.accept)
     app.post("/api/incidents/{incident_id}", dependencies=[Depends(require_own_page)])(
-        answers.change_incident
+        endpoints.change_incident
     )
     return app
 
@@ -71,4 +70,4 @@ async def _asset(path: str, request: Request) -> Response:
 
 
 def _unavailable(_: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"detail": str(error)}, status_code=503, headers=answers.HEADERS)
+    return JSONResponse({"detail": str(error)}, status_code=503, headers=endpoints.HEADERS)

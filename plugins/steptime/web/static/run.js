@@ -179,6 +179,11 @@ async function tryToCompare() {
 /** How the run compares with what is usual, and what changed with its level. */
 const verdictLine = ({ verdict, changed }) => element("p", { className: "judgement" }, element("strong", {}, capitalised(verdict)), changed ? `; changed with it: ${changed}` : "");
 
+/** The lines of the log that show why the run failed. */
+function logExcerpt({ log: { excerpt }, cause }) {
+  return element("details", { className: "excerpt", open: cause !== null }, element("summary", {}, "Log excerpt"), element("pre", { tabIndex: 0 }, excerpt));
+}
+
 /** Fill the dialog with a run, as `api/runs/…` gives it. */
 function fill(whole) {
   const { run, steps, checks } = whole;
@@ -197,6 +202,7 @@ function fill(whole) {
     element("p", { className: "links" }, viewLink({ view: "trend", series: run.job_name }, "Trend of its series"), ...links(run)),
     ...(whole.verdict ? [verdictLine(whole)] : []),
     ...(whole.cause ? [element("p", { className: "verdict rejected" }, element("strong", {}, capitalised(whole.cause)))] : []),
+    ...(whole.log.excerpt ? [logExcerpt(whole)] : []),
     ...(note && note !== whole.cause ? [element("p", { className: run.reason ? "remark" : "verdict warned" }, note)] : []),
     numbers(run, whole.peak_source),
     ...(frozen ? [] : [otherRun(run, current().get("with"), tryToCompare)]),

@@ -208,7 +208,10 @@ function drawChart(rows, label) {
     plugins: [events(rows)],
     options: {
       interaction: { mode: "nearest", intersect: false },
-      onClick: (_, [point]) => point && go({ run: sets[point.datasetIndex].data[point.index].row.job_name }),
+      onClick: (_, [point]) => {
+        const run = point && sets[point.datasetIndex].data[point.index].row.job_name;
+        if (run) go({ run }); // a job that failed without a log has no page
+      },
       scales: { x: dateAxis([...rows, ...answer.failed]), y: { min, max, title: { display: true, text: "s" }, ticks: { callback: (value) => significant(value, 4), maxTicksLimit: 8, includeBounds: false } } },
       plugins: { legend: { display: false }, tooltip: { filter: ({ raw: { row } }) => row, callbacks: { title: ([item]) => (item ? timestamps()(item.parsed.x) : ""), label: pointText } } },
     },

@@ -19,7 +19,7 @@ from steptime.judging.findings import Comparison
 from steptime.judging.node import node_of
 from steptime.judging.series import Series
 from steptime.judging.trend import OWN_VERDICT, with_verdicts
-from steptime.reporting import answers as shown_data
+from steptime.reporting import answers
 from steptime.reporting.openmetrics import CONTENT_TYPE, openmetrics
 from steptime.reporting.page import html, report_since
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
@@ -38,17 +38,17 @@ OF_ITS_CELL = ("verdict", "suspicion", "change_percent", "minimum_detectable_cha
 
 def columns() -> Response:
     """Answer with `reporting.answers.columns`."""
-    return json_response(shown_data.columns())
+    return json_response(answers.columns())
 
 
 def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
     """Answer with the `reporting.answers.comparison` of the cells that ran since then (Unix time)."""
-    return json_response(shown_data.comparison(store, compare_since(store, since)))
+    return json_response(answers.comparison(store, compare_since(store, since)))
 
 
 def all_incidents(store: Readable, may_edit: MayEdit, since: Annotated[float, Query()]) -> Response:
     """Answer with `reporting.answers.incidents_since`."""
-    return json_response(shown_data.incidents_since(store, since, may_edit))
+    return json_response(answers.incidents_since(store, since, may_edit))
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def results(
         matching = store.count(**selection.whole) if selection.filters else every
     compared = _compared(store, selection)
     return json_response(
-        shown_data.table(*_with_verdicts(found, compared))
-        | ({} if compared is None else {"comparison": shown_data.said(compared)})
+        answers.table(*_with_verdicts(found, compared))
+        | ({} if compared is None else {"comparison": answers.said(compared)})
         | {
             "matching": matching,
             "all": every,
@@ -121,12 +121,12 @@ def results_csv(store: Readable, selection: Selected) -> Response:
 
 def scaling(store: Readable, together: Annotated[str | None, Query()] = None) -> Response:
     """Answer with `reporting.answers.scaling`."""
-    return json_response(shown_data.scaling(store, together))
+    return json_response(answers.scaling(store, together))
 
 
 def series(store: Readable) -> Response:
     """Answer with `reporting.answers.series`."""
-    return json_response(shown_data.series(store))
+    return json_response(answers.series(store))
 
 
 def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
@@ -137,12 +137,12 @@ def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
         raise HTTPException(
             status_code=422, detail=f"runs in mode {own['mode']} are not judged: they have no trend"
         )
-    return json_response(shown_data.trend_of(store, own, may_edit(row["dag_id"])))
+    return json_response(answers.trend_of(store, own, may_edit(row["dag_id"])))
 
 
 def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     """Answer with `reporting.answers.run`."""
-    return json_response(shown_data.run(store, row_of(store, job_name), may_edit))
+    return json_response(answers.run(store, row_of(store, job_name), may_edit))
 
 
 def report(store: Readable, since: Annotated[float, Query()]) -> Response:

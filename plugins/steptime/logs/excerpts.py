@@ -1,0 +1,50 @@
+"""The lines of a log around the cause of a failure, for people: few, printable, and without secrets."""
+
+import re
+from typing import NamedTuple, Self
+
+from steptime.logs.shapes import plain
+from steptime.recipes.environment import PASSWORD_IN_ADDRESS, SENSITIVE_WORDS
+
+BYTES_BEFORE, BYTES_BEHIND = 3072, 1024
+_MOST_BYTES = 4096
+_LINES_BEFORE, _LINES_BEHIND = 15, 5
+_LONGEST_LINE = 300
+_LEFT_OUT = "(line left out: it may show a secret)"
+_NAMED_SECRET = re.compile(rf"\w*{SENSITIVE_WORDS}\W{{1,5}}\w", re.IGNORECASE)
+_TOKEN = re.compile(r"\bBearer\s+\S|\b(?:hf_|nvapi-|gh[opsu]_|github_pat_|glpat-|sk-|AKIA|eyJ)[\w-]{10,}")
+
+
+class Excerpt(NamedTuple):
+    """Lines around a sign of a failure, as they are in the log."""
+
+    before: bytes = b""
+    """With the sign's own line."""
+    behind: bytes = b""
+
+    @classmethod
+    def around(cls, end: int, block: bytes, block_before: bytes) -> Self:
+        """Return the lines around the one that ends at `end` of a block."""
+        before = block[max(0, end - BYTES_BEFORE) : end]
+        missing = BYTES_BEFORE - len(before)
+        if missing:
+            before = block_before[-missing:] + before
+        return cls(before, block[end : end + BYTES_BEHIND])
+
+    @property
+    def text(self) -> str:
+        """At most 20 lines: printable, long ones cut, and none that may show a secret."""
+        lines = (*_lines(self.before)[-_LINES_BEFORE:], *_lines(self.behind)[:_LINES_BEHIND])
+        return "\n".join(map(_without_secret, lines)).encode()[:_MOST_BYTES].decode(errors="ignore")
+
+
+def _lines(text: bytes) -> list[str]:
+    lines = re.split(r"[\r\n]+", plain(text).decode(errors="replace"))
+    shown = ("".join(one if one.isprintable() else " " for one in line).rstrip() for line in lines)
+    return [line for line in shown if line]
+
+
+def _without_secret(line: str) -> str:
+    if any(form.search(line) for form in (_NAMED_SECRET, _TOKEN, PASSWORD_IN_ADDRESS)):
+        return _LEFT_OUT
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"
