@@ -147,3 +147,10 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
         low, high = Baseline(tuple(map(float, runs))).interval(0.95)
         hits += low <= 100 <= high
     assert hits / 2000 == pytest.approx(0.95, abs=0.02)
+
+
+def test_no_interval_begins_below_zero(cells: list[Run], make_result: MakeResult) -> None:
+    ran(make_result, cells[0], BASELINE_S, 1.5 * BASELINE_S)
+    percents = judge_suite(Store(), "mini", 0.0).cells[0].percents
+    assert percents is not None
+    assert percents[0] == 0.0

@@ -83,8 +83,10 @@ class SuiteCell:
     @property
     def percents(self) -> tuple[float, float] | None:
         """The interval of `percent`; None with fewer than `FEWEST_RUNS`, or without a baseline."""
-        enough = len(self._percents.runs) >= FEWEST_RUNS
-        return self._percents.interval(CONFIDENCE) if enough else None
+        if len(self._percents.runs) < FEWEST_RUNS:
+            return None
+        low, high = self._percents.interval(CONFIDENCE)
+        return max(0.0, low), high
 
     @property
     def repeats_wanted(self) -> int | None:
@@ -265,7 +267,9 @@ def made_with(store: Store, suite: Suite) -> list[dict[str, Any]]:
     order = list(dict.fromkeys(what for what, _ in found))
     return [
         {"what": what, "value": value, "runs": number}
-        for (what, value), number in sorted(found.items(), key=lambda one: order.index(one[0][0]))
+        for (what, value), number in sorted(
+            found.items(), key=lambda one: (order.index(one[0][0]), one[0][1])
+        )
     ]
 
 
