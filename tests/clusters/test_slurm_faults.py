@@ -502,7 +502,9 @@ async def test_a_job_that_a_person_holds_stays_held(
     slurm_of_session: MiniSlurm,
     eventually: Eventually,
 ) -> None:
-    full = slurm_of_session.command("sbatch", "--parsable", "--nodes=8", "--exclusive", "--wrap=sleep 600")
+    full = slurm_of_session.command(
+        "sbatch", "--parsable", "--nodes=8", "--exclusive", "--output=/dev/null", "--wrap=sleep 600"
+    )
     job = await behind.submit(make_spec("held-by-person", "true"))
 
     def accrues() -> bool:
