@@ -9,9 +9,9 @@ from pathlib import Path
 from trainer import nemo1
 from trainer.checkpoint import find_weights
 from trainer.ending import Ending
-from trainer.environment import heavy_imports, prepare, thin_out_log
+from trainer.environment import filter_log, heavy_imports, prepare
 from trainer.families import builder, check_family
-from trainer.job import to_its_end
+from trainer.job import run_to_end
 from trainer.launch import Launch, check_world_size
 from trainer.run import read_run
 from trainer.versions import check_versions
@@ -33,12 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
 
     def train(launch: Launch, ending: Ending) -> None:
-        ready(arguments, launch, ending)(launch, ending)
+        prepare_training(arguments, launch, ending)(launch, ending)
 
-    return to_its_end(arguments.output, train)
+    return run_to_end(arguments.output, train)
 
 
-def ready(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Callable[[Launch, Ending], None]:
+def prepare_training(
+    arguments: argparse.Namespace, launch: Launch, ending: Ending
+) -> Callable[[Launch, Ending], None]:
     """Check the plan, import the libraries it needs, and return the function that trains it on this rank.
 
     Raises:
@@ -62,7 +64,7 @@ def ready(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Call
     imports_s = time.perf_counter() - began
 
     def train_rank(launch: Launch, ending: Ending) -> None:
-        thin_out_log(launch.rank)
+        filter_log(launch.rank)
         ending.progress.run, ending.progress.imports_s = run, imports_s
         train(run, launch, Folders(arguments.output, weights, arguments.history), ending)
 

@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from trainer.__main__ import parser, ready
+from trainer.__main__ import parser, prepare_training
 from trainer.ending import Ending
 from trainer.errors import TrainerError
-from trainer.job import to_its_end, watched_part
+from trainer.job import run_to_end, run_watched
 from trainer.launch import Launch
 from trainer.run import read_run
 
@@ -52,8 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         TORCHELASTIC_RUN_ID=run_id,
     )
     prepared: list[tuple[Train, Ending]] = []
-    refused = watched_part(
-        arguments.output, lambda launch, ending: prepared.append((ready(arguments, launch, ending), ending))
+    refused = run_watched(
+        arguments.output,
+        lambda launch, ending: prepared.append((prepare_training(arguments, launch, ending), ending)),
     )
     if refused:
         return refused
@@ -117,7 +118,7 @@ def _rank(output: Path, train: Train) -> None:
     for number in _ENDING_SIGNALS[1:]:
         signal.signal(number, signal.SIG_DFL)
     try:
-        code = to_its_end(output, train)
+        code = run_to_end(output, train)
     except KeyboardInterrupt:  # torch would take it for success
         code = 128 + signal.SIGINT
     if code:

@@ -63,7 +63,7 @@ def heavy_imports() -> Iterator[None]:
         gc.enable()
 
 
-def thin_out_log(rank: int = 0) -> None:
+def filter_log(rank: int = 0) -> None:
     """Filter NeMo's lists of process groups, buckets, layers and configs out; call after importing NeMo.
 
     NeMo's own lines are those of rank 0, which it takes itself for if it was imported before the fork.

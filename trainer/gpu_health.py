@@ -99,7 +99,7 @@ def gpus_here() -> list[Gpu]:
     return [_gpu([field.strip() for field in line.split(",")]) for line in table.splitlines()]
 
 
-def faults_of(gpus: Sequence[Gpu], demands: Demands) -> Iterator[str]:
+def find_faults(gpus: Sequence[Gpu], demands: Demands) -> Iterator[str]:
     """Yield a clause for each GPU that misses a threshold; values that no GPU reports are not judged."""
     if len(gpus) < demands.count:
         yield f"nvidia-smi shows {len(gpus)} GPUs, and {demands.count} are needed"

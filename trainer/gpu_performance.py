@@ -1,7 +1,8 @@
 """What makes steps fast on GPUs: number formats, fused kernels, CUDA graphs, communication beside products.
 
-The plan names what of this a run uses (`Settings`). What stands here is the same in all documents' releases:
-the number formats of nemo.collections.llm.recipes.precision, as NeMo's performance scripts change them.
+The plan names what of this a run uses (`Settings`). This module has what is the same in all documents'
+releases: the number formats of nemo.collections.llm.recipes.precision, as NeMo's performance scripts change
+them.
 """
 
 from typing import Any

@@ -13,17 +13,17 @@ from trainer.progress import Progress
 from trainer.watchdog import HangLimits, watched
 
 
-def to_its_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
+def run_to_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
     """Call `train` under the watchdog, record in `output` how it ended, and return the exit code."""
 
     def to_completion(launch: Launch, ending: Ending) -> None:
         train(launch, ending)
         ending.completed()
 
-    return watched_part(output, to_completion)
+    return run_watched(output, to_completion)
 
 
-def watched_part(output: Path, work: Callable[[Launch, Ending], None]) -> int:
+def run_watched(output: Path, work: Callable[[Launch, Ending], None]) -> int:
     """Run a part of the job under the watchdog; record an end of the job and return its exit code."""
     try:
         launch = read_launch()

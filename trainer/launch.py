@@ -65,7 +65,7 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     try:
         return int(environment.get(name, default))
     except ValueError:
-        raise TrainerError(f"{name}={environment[name]!r} in the environment is no number.") from None
+        raise TrainerError(f"{name}={environment[name]!r} in the environment is not a number.") from None
 
 
 def _is_loopback(address: str) -> bool:
@@ -86,7 +86,7 @@ def check_world_size(run: PlannedRun, launch: Launch) -> None:
         raise TrainerError(
             f"{launch.world_size} rank(s) were started, but the plan needs {planned.world_size} "
             f"(tensor {planned.tensor} × pipeline {planned.pipeline} × context {planned.context} × "
-            f"data {planned.data}): start so many with torchrun (--nproc-per-node × --nnodes) or srun "
+            f"data {planned.data}): start that many with torchrun (--nproc-per-node × --nnodes) or srun "
             "(--ntasks)."
         )
 
@@ -121,7 +121,7 @@ def _tasks_per_node(text: str) -> str:
     same = re.fullmatch(r"(\d+)(?:\(x\d+\))?", text)
     if same is None:
         raise TrainerError(
-            f"srun started {text} tasks on its nodes, and every node needs equally many: "
-            "ask for --ntasks-per-node."
+            f"srun started different numbers of tasks on its nodes ({text}): give every node the same with "
+            "--ntasks-per-node."
         )
     return same[1]

@@ -159,15 +159,15 @@ def _look(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
         found["faults"].append(str(fault))
         gpus = []
     else:
-        found["faults"] += gpu_health.faults_of(gpus, demands)
+        found["faults"] += gpu_health.find_faults(gpus, demands)
     try:
         found["faults"] += gpu_health.hardware_errors(arguments.xid_within_h)
     except gpu_health.CannotTell as unknown:
         found["unknown"].append(f"Xid errors: {unknown}")
-    return {**found, "gpus": len(gpus), **_least_of(gpus)}
+    return {**found, "gpus": len(gpus), **_lowest_values(gpus)}
 
 
-def _least_of(gpus: Sequence[gpu_health.Gpu]) -> dict[str, Any]:
+def _lowest_values(gpus: Sequence[gpu_health.Gpu]) -> dict[str, Any]:
     """Return the lowest value of each metric over the node's GPUs; None if no GPU reports it."""
 
     def least(values: Sequence[float | None]) -> float | None:

@@ -309,7 +309,7 @@ def check_trainable(run: PlannedRun) -> None:
         raise ValueError(f"a model of the architecture '{HYBRID}' needs its hybrid sizes, and has none.")
     if shape.architecture == GPT and shape.nemo is None:
         raise ValueError(
-            "its model does not name the config of NeMo to build it from: give nemo "
+            "its model does not name the NeMo config class to build it from: set nemo "
             "(docs/reference/workloads.md)."
         )
     if shape.moe is not None:
@@ -393,7 +393,7 @@ def _check_experts(recipe: Recipe, moe: MoeShape) -> None:
     if recipe.gpu_type == "cpu" and max(parallelism.tensor, expert_tensor) > 1:
         raise ValueError(
             f"a mixture with tensor parallel {max(parallelism.tensor, expert_tensor)} needs sequence "
-            "parallelism, which the CPU has not: choose tensor parallel 1."
+            "parallelism, which the CPU does not support: choose tensor parallel 1."
         )
 
 

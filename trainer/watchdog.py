@@ -55,7 +55,7 @@ class HangLimits:
             floor_s = 0.0
         if not floor_s > 0:
             raise TrainerError(
-                f"{FLOOR_VARIABLE}={text!r} in the environment is no positive number of seconds."
+                f"{FLOOR_VARIABLE}={text!r} in the environment is not a positive number of seconds."
             )
         return cls(floor_s=floor_s)
 

@@ -10,7 +10,7 @@ from trainer.ending import Ending
 from trainer.environment import heavy_imports, prepare
 from trainer.errors import TrainerError
 from trainer.families import check_family
-from trainer.job import to_its_end
+from trainer.job import run_to_end
 from trainer.launch import Launch, check_world_size
 from trainer.run import read_run
 
@@ -18,7 +18,7 @@ from trainer.run import read_run
 def main(argv: Sequence[str] | None = None) -> int:
     """Train; the exit code is the trainer's."""
     arguments = _parser().parse_args(argv)
-    return to_its_end(arguments.output, lambda launch, ending: _train(arguments, launch, ending))
+    return run_to_end(arguments.output, lambda launch, ending: _train(arguments, launch, ending))
 
 
 def _train(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> None:

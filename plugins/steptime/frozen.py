@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 class Frozen(BaseModel):
     """An immutable record; unknown fields are errors.
 
-    In JSON a number that is none (a loss that became NaN) is the string "NaN", and comes back as it was.
+    In JSON a NaN (such as a loss) is the string "NaN", which is read back as NaN.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")

@@ -149,7 +149,7 @@ def _load(point: PlugPoint, name: str, module: str) -> Any:
     except Exception as error:  # code of somebody else's
         raise UserError(
             f"{point.what} '{name}' cannot be loaded from '{added.value}': {error or type(error).__name__}. "
-            "Mend or uninstall the package that adds it."
+            "Repair or uninstall the package that adds it."
         ) from error
 
 

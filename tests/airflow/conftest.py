@@ -237,7 +237,7 @@ def add_to_ledger(submitted: dict[str, Any]) -> None:
     if ledger.find(given.job.name) is not None:
         return
     attempt = Attempt(
-        place=base.place_of({"ti": TaskInstance()}),  # type: ignore[typeddict-item]
+        place=base.task_place({"ti": TaskInstance()}),  # type: ignore[typeddict-item]
         installation=given.job.installation or installation.this_installation(),
         run_after=RUN_AFTER.timestamp(),
         max_tries=TaskInstance.max_tries,

@@ -176,7 +176,7 @@ def test_one_that_fails_is_said_loudly_and_stops_no_other(
         "it raised RuntimeError",
         "the notifier 'no_such_package.Notifier' of config/notifications.yaml cannot be imported: No module "
         "named 'no_such_package'. Install its package where steptime is, or correct the name.",
-        "'json.JSONDecoder' of config/notifications.yaml is no notifier of Airflow's: name a BaseNotifier.",
+        "'json.JSONDecoder' of config/notifications.yaml is not an Airflow notifier: name a BaseNotifier.",
     ]
     assert len(servers[1]) == 1
 

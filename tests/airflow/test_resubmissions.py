@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from steptime.airflow.base import place_of
+from steptime.airflow.base import task_place
 from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
@@ -107,7 +107,7 @@ def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
     assert len({first.directory, second.directory, third.directory}) == 3
     assert list(dict.fromkeys(avoided)) == [("node3",), ("node3", "node5")]
     assert live_jobs(cluster) == [third.name]
-    handed_on = latest_submitted(jobs_at(place_of(context)))
+    handed_on = latest_submitted(jobs_at(task_place(context)))
     assert handed_on is not None
     assert handed_on.job == third
     assert handed_on.excluded_nodes == ("node3", "node5")
@@ -216,7 +216,7 @@ def test_a_cluster_that_cannot_run_it_without_the_failed_nodes_is_told_in_one_se
         raise UserError(f"local cannot run job {spec.name}: there are not enough nodes")
 
     monkeypatch.setattr(LocalCluster, "submit", refuse)
-    said = r"the run cannot be resubmitted without node3: .* there are not enough nodes"
+    said = r"the run cannot be resubmitted on nodes other than node3: .* there are not enough nodes"
     with pytest.raises(AirflowFailException, match=said):
         wait_task(submitted).execute_complete(context, event)
 
@@ -290,7 +290,7 @@ def test_a_resubmitted_job_is_waited_for_in_the_worker_as_well(
 
     wait_task(submitted, deferrable=False).execute(context)
 
-    handed_on = latest_submitted(jobs_at(place_of(context)))
+    handed_on = latest_submitted(jobs_at(task_place(context)))
     assert handed_on is not None
     assert handed_on.job.name != submitted["job"]["name"]
     assert state(cluster, handed_on.job) is JobState.SUCCEEDED

@@ -51,7 +51,7 @@ FLAGS = [
     Bad(
         "filter before a command",
         "results --gpus 2 trend",
-        "--gpus stands before 'trend', where nothing reads",
+        "--gpus has no effect before 'trend': put it after",
     ),
     Bad("typo in a flag", f"{PLAN} --sise 8b", "unknown option '--sise' of 'steptime plan': did you mean"),
     Bad("flag without its value", f"{PLAN} --size", "Option '--size' requires an argument."),
@@ -197,7 +197,7 @@ STATE = [
         "results show x",
         "there are no results to show, as there is no metrics store",
     ),
-    Bad("no time", "results --since yesterday", "--since 'yesterday' is no time: write 30m, 12h, 7d, 2w,"),
+    Bad("no time", "results --since yesterday", "--since 'yesterday' is not a time: write 30m, 12h, 7d, 2w,"),
 ]
 AIRFLOW = [
     Bad("no Airflow", "run llama3.1 --wait", "Airflow is not running: start it with 'steptime up'", 2),
@@ -273,7 +273,7 @@ def _steptime(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | N
         ({"workload": 5}, "unknown workload '5'. Valid are:"),
         ({"environment": {"A": 1}}, "environment.A 1: has to be text."),
         ({"environment": {"A": "x\0y"}}, "the value of 'A' has a NUL character"),
-        ({"environment": {"A\nB": "1"}}, r"'A\nB' is no name of a variable"),
+        ({"environment": {"A\nB": "1"}}, r"'A\nB' is not a variable name"),
         ({"max_step": 5}, "unknown parameter 'max_step': did you mean 'max_steps'?"),
     ],
 )

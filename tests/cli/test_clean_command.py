@@ -45,8 +45,8 @@ def test_what_is_old_is_removed_and_told(old_copy: Path, age: str) -> None:
 @pytest.mark.parametrize(
     ("age", "sentence"),
     [
-        ("yesterday", "--older-than 'yesterday' is no age: write 30d or 12w."),
-        ("-3d", "'-3d' is no age"),
+        ("yesterday", "--older-than 'yesterday' is not an age: write 30d or 12w."),
+        ("-3d", "'-3d' is not an age"),
         ("12h", "--older-than '12h' is too short: write 1d or more."),
         ("0d", "'0d' is too short"),
     ],

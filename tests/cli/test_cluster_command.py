@@ -48,7 +48,7 @@ def test_a_cluster_that_was_added_passes_its_check(
     assert {one["outcome"] for one in json.loads(checked.stdout)["checks"]} == {"ok", "not applicable"}
     again = runner.invoke(app, add)
     assert isinstance(again.exception, ValueError)
-    assert "is there already" in str(again.exception)
+    assert "exists already" in str(again.exception)
 
 
 def test_a_failed_check_is_exit_code_2_and_an_unknown_cluster_is_refused(

@@ -90,7 +90,7 @@ def test_airflow_imports_its_dag(workloads: Path) -> None:
 
 def test_nothing_is_overwritten(workloads: Path) -> None:
     (mine := workloads / "gpt5-26.01.yaml").write_text("mine")
-    assert f"'{mine}' is there already: choose another name" in refusal("gpt5-26.01")
+    assert f"'{mine}' exists already: choose another name" in refusal("gpt5-26.01")
     assert mine.read_text() == "mine"
     assert "the DAG 'llama31' of 'llama3.1-99.01' is that of llama3.1-25.04 already" in refusal(
         "llama3.1-99.01"
@@ -102,5 +102,5 @@ def test_nothing_is_overwritten(workloads: Path) -> None:
 )
 def test_what_is_no_name_is_refused(workloads: Path, name: str) -> None:
     before = sorted(workloads.parent.rglob("*"))
-    assert "is no name of a workload: write family and release" in refusal("--", name)
+    assert "is not a workload name: write family and release" in refusal("--", name)
     assert sorted(workloads.parent.rglob("*")) == before

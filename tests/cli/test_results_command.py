@@ -231,7 +231,7 @@ def test_nothing_found_is_said() -> None:
         (["--workload", "llama3"], "did you mean 'llama3.1-25.04'? Valid are: llama3.1-25.04."),
         (["--gpu-type", "h100"], "unknown gpu type of stored results 'h100'. Valid are: cpu."),
         (["--mode", "save"], "Valid are: checkpoint_save, performance."),
-        (["--since", "yesterday"], "--since 'yesterday' is no time: write 30m, 12h, 7d, 2w, or a date"),
+        (["--since", "yesterday"], "--since 'yesterday' is not a time: write 30m, 12h, 7d, 2w, or a date"),
         (["--sweep", "weekly"], "unknown sweep of stored results 'weekly'. Valid are: none."),
         (["--limit", "0"], "has to be at least 1"),
         (

@@ -16,7 +16,7 @@ from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.local.cluster import LocalConfig
 from steptime.clusters.runai.config import RunaiConfig
 from steptime.clusters.slurm.cluster import SlurmConfig
-from steptime.clusters.slurm.survey import gpu_type_of, survey
+from steptime.clusters.slurm.survey import listed_gpu_type, survey
 from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.staging.cluster_check import check_cluster, runs_to_check
@@ -165,7 +165,7 @@ async def test_a_login_node_shows_what_its_cluster_file_needs(node: LoginNode) -
     seen = await survey("mini_slurm", node.connections)
     assert seen.suggested_partition is not None
     assert seen.suggested_partition.name == "batch"
-    assert gpu_type_of(seen.suggested_partition) == "h100"
+    assert listed_gpu_type(seen.suggested_partition) == "h100"
     assert "root" in seen.accounts
     assert seen.containers == ("bwrap",)
     assert seen.pythons[0] == "python3.11"

@@ -121,7 +121,7 @@ def test_the_environment_of_a_cluster_is_checked_as_a_runs_is(clusters: Path) ->
     write(clusters, environment="{NCCL_IB_HCA: mlx5, GLOO_SOCKET_IFNAME: ib0}")
     assert load_cluster("mine").environment == {"NCCL_IB_HCA": "mlx5", "GLOO_SOCKET_IFNAME": "ib0"}
     refused = {
-        "{1ST: x}": "'1ST' is no name of a variable",
+        "{1ST: x}": "'1ST' is not a variable name",
         "{SLURM_NTASKS: '2'}": "'SLURM_NTASKS' is set by the job script or the cluster itself",
         "{HF_TOKEN: hf_0123456789}": "'HF_TOKEN' looks like a secret",
         "{PROXY: 'http://me:sesame@proxy'}": "'PROXY' has an address with a password",

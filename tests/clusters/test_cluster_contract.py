@@ -186,7 +186,7 @@ async def test_a_file_of_no_plain_name_or_of_the_scripts_is_refused(
     cluster: Cluster, make_spec: MakeSpec
 ) -> None:
     for file in ("../up", "a/b", "", ".", "..", "job.sh"):
-        with pytest.raises(UserError, match="is not a plain file name"):
+        with pytest.raises(UserError, match="must be a plain file name"):
             await cluster.submit(make_spec("one", "true", files={file: ""}))
     assert await cluster.find("one") is None
 

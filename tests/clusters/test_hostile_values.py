@@ -155,7 +155,7 @@ def test_no_further_option_of_sbatch_is_more_than_one(jobs: Path, subtests: pyte
 def test_the_name_of_a_variable_is_refused(jobs: Path, subtests: pytest.Subtests) -> None:
     for kind in HOSTILE.keys() - {"long"}:
         with subtests.test(kind):
-            with pytest.raises(UserError, match=r"^environment: '.*' is no name of a variable") as refusal:
+            with pytest.raises(UserError, match=r"^environment: '.*' is not a variable name") as refusal:
                 submitted({"environment": {HOSTILE[kind]: "x"}}, jobs)
             assert str(refusal.value).isprintable()
 

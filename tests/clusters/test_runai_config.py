@@ -44,9 +44,9 @@ def test_the_example_of_the_documentation_is_whole() -> None:
     ("changes", "message"),
     [
         ({"gpus_per_node": 0}, "gpus_per_node"),
-        ({"work_dir": "/elsewhere"}, "'/elsewhere' is below none of the paths of pvcs"),
-        ({"work_dir": "/nemo workspace"}, "work_dir '/nemo workspace' and name 'dgx' make a path here"),
-        ({"name": "$(touch canary)"}, "and name '$(touch canary)' make a path here"),
+        ({"work_dir": "/elsewhere"}, "'/elsewhere' is not below any path in pvcs"),
+        ({"work_dir": "/nemo workspace"}, "work_dir '/nemo workspace' and name 'dgx' are used in a path"),
+        ({"name": "$(touch canary)"}, "and name '$(touch canary)' are used in a path"),
         ({"pvcs": [{"claim": "a", "path": "/a; touch canary"}]}, "path"),
         (
             {"pvcs": [{"claim": "a", "path": "/nemo", "read_only": True}], "work_dir": "/nemo/steptime"},

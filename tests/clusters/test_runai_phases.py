@@ -3,7 +3,7 @@
 import pytest
 
 from steptime.clusters.base import JobState
-from steptime.clusters.runai.phases import Notes, PodEnd, Stop, status_of, vanished
+from steptime.clusters.runai.phases import Notes, PodEnd, Stop, vanished, workload_status
 
 STARTED = {0: (100.0, "node-a"), 1: (101.0, "node-b")}
 CANCELLED = Stop(JobState.CANCELLED, "cancelled")
@@ -52,7 +52,7 @@ def ends(*pods: tuple[int, int, str]) -> Notes:
 def test_a_phase_and_its_notes(
     phase: str, notes: Notes, state: JobState, reason: str, exit_code: int | None
 ) -> None:
-    status = status_of({"phase": phase}, notes, time_limit_s=60)
+    status = workload_status({"phase": phase}, notes, time_limit_s=60)
     assert (status.state, status.reason, status.exit_code) == (state, reason, exit_code)
 
 
@@ -70,7 +70,7 @@ def test_a_phase_and_its_notes(
     ],
 )
 def test_whose_fault_a_failure_is(notes: Notes, fault: bool) -> None:
-    assert status_of({"phase": "Failed"}, notes, time_limit_s=60).cluster_fault is fault
+    assert workload_status({"phase": "Failed"}, notes, time_limit_s=60).cluster_fault is fault
 
 
 @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ def test_a_workload_that_is_gone_is_never_success(notes: Notes, state: JobState)
 
 def test_a_pod_that_was_ended_from_outside_is_named() -> None:
     words = {"phase": "Failed", "phaseMessage": "preempted", "conditions": [{"message": "not this"}]}
-    told = status_of(words, ends((1, 143, "told")), time_limit_s=60)
+    told = workload_status(words, ends((1, 143, "told")), time_limit_s=60)
     assert (told.reason, told.exit_code) == ("pod 1 was ended from outside: preempted", None)
-    assert status_of(words, Notes(STARTED), time_limit_s=60).reason == "preempted"
+    assert workload_status(words, Notes(STARTED), time_limit_s=60).reason == "preempted"
     unsaid = {"phase": "Failed", "conditions": [{"message": None}, {}, {"message": "  out of\nquota"}]}
-    assert status_of(unsaid, Notes(STARTED), time_limit_s=60).reason == "out of quota"
+    assert workload_status(unsaid, Notes(STARTED), time_limit_s=60).reason == "out of quota"
 
 
 def test_the_first_pod_that_failed_by_itself_is_the_culprit() -> None:
     notes = ends((3, 143, "told"), (2, 0, "itself"), (1, 7, "itself"), (0, 5, "itself"))
-    status = status_of({"phase": "Failed"}, notes, time_limit_s=60)
+    status = workload_status({"phase": "Failed"}, notes, time_limit_s=60)
     assert (status.reason, status.exit_code) == ("pod 1: exit code 7", 7)
 
 
@@ -106,4 +106,4 @@ def test_a_first_pod_that_failed_is_believed_more_than_completed() -> None:
         (((0, 0, "itself"), (1, 3, "itself")), JobState.SUCCEEDED),
         (((1, 0, "itself"), (0, 3, "itself")), JobState.FAILED),
     ):
-        assert status_of({"phase": "Completed"}, ends(*pods), time_limit_s=60).state is state
+        assert workload_status({"phase": "Completed"}, ends(*pods), time_limit_s=60).state is state

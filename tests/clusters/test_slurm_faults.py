@@ -469,7 +469,7 @@ async def test_values_are_data_wherever_they_stand(
         done = await cluster.run(["env", f"VALUE={hostile}", "sh", "-c", 'printf %s "$VALUE"'])
         assert done.stdout == hostile
         for name in ("../up", "a/b", "", ".", "job.sh"):
-            with pytest.raises(UserError, match="is not a plain file name"):
+            with pytest.raises(UserError, match="must be a plain file name"):
                 await cluster.submit(spec.model_copy(update={"name": "other", "files": {name: ""}}))
         with pytest.raises(UserError, match="is not below work_dir"):
             await cluster.submit(spec.model_copy(update={"name": "other", "directory": "/tmp/x"}))  # noqa: S108

@@ -92,7 +92,7 @@ async def test_a_wrong_ssh_config_is_told(way: Way, log_in: Open, tmp_path: Path
         ("Host node\n  Port many", r"ssh_config line 2: Invalid Port integer value: many"),
         ("Host node\n  IdentityFile /nowhere/id", r"/nowhere/id: No such file"),
         ("Host node\n  CertificateFile /nowhere/cert", r"/nowhere/cert: No such file"),
-        ("Host node\n  ProxyJump outer:no", r"ProxyJump in its ssh_config: 'outer:no' is no address"),
+        ("Host node\n  ProxyJump outer:no", r"ProxyJump in its ssh_config: 'outer:no' is not a host address"),
         (
             "Host node\n  ProxyJump outer\nHost outer\n  ProxyJump inner\nHost inner\n  ProxyJump node",
             "is reached through ProxyJump node, which lies behind it: its ssh_config leads in a circle",

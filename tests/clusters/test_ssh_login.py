@@ -38,7 +38,7 @@ def test_addresses() -> None:
             login = read_login(at_address(connection(host_key=HOST_KEY), text))
             assert (login.host, login.port, login.user) == told, text
         else:
-            with pytest.raises(UserError, match=f"'{re.escape(text)}' is no address of a host: write host,"):
+            with pytest.raises(UserError, match=f"'{re.escape(text)}' is not a host address: write host,"):
                 at_address(connection(), text)
 
 
@@ -48,7 +48,7 @@ def test_several_host_keys_and_authorities() -> None:
     extra = {"host_key": f"{HOST_KEY}\n{other}\n", "host_ca_key": other}
     keys, authorities, _ = read_login(connection(**extra)).options["known_hosts"]
     assert [len(keys), len(authorities)] == [2, 1]
-    with pytest.raises(UserError, match="host_ca_key in its extra is no public key"):
+    with pytest.raises(UserError, match="host_ca_key in its extra is not a public key"):
         read_login(connection(host_ca_key="@cert-authority * ssh-ed25519 AAAA"))
 
 
@@ -58,11 +58,14 @@ def test_several_host_keys_and_authorities() -> None:
         ({"kind": "http"}, "is of type 'http': a Slurm cluster needs 'ssh'"),
         ({"host": ""}, "has no host"),
         ({"host_kye": HOST_KEY}, "unknown field 'host_kye' .*did you mean 'host_key'"),
-        ({"host_key": "no key"}, "host_key in its extra is no public key: .*ssh-keyscan login.example.org"),
+        (
+            {"host_key": "no key"},
+            "host_key in its extra is not a public key: .*ssh-keyscan login.example.org",
+        ),
         ({"host_key": HOST_KEY, "no_host_key_check": True}, "always checks the host's key: .*ssh-keyscan"),
         ({"known_hosts": "/nowhere/known_hosts"}, "is not known, and there is no file /nowhere/known_hosts"),
         ({"host_key": HOST_KEY, "key_file": "/nowhere/id"}, "key_file '/nowhere/id': No such file"),
-        ({"host_key": HOST_KEY, "private_key": "s3cret"}, "private_key in its extra is no usable key"),
+        ({"host_key": HOST_KEY, "private_key": "s3cret"}, "private_key in its extra is not a usable key"),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",  # not the keys: new ones each time
 )

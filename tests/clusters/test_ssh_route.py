@@ -104,7 +104,7 @@ async def test_each_hop_that_refuses_is_named(
         (
             {"node": {"jump_connections": {"outer": 1}}},
             UserError,
-            "the connection 'node': jump_connections in its extra is no list of names",
+            "the connection 'node': jump_connections in its extra is not a list of connection names",
         ),
     ]
     for changes, kind, message in refusals:

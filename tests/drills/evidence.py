@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from drills.scene import Scene
 from drills.site import selected
-from steptime.clusters.slurm.states import SACCT_FORMAT, JobRecord, read_sacct
+from steptime.clusters.slurm.job_records import SACCT_FORMAT, JobRecord, read_sacct
 
 _SETTLED_WITHIN_S = 120.0
 """What the accounting is given to hear of a job's end, and the queue to be empty."""

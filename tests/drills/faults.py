@@ -20,7 +20,7 @@ from free_ports import free_port
 from drills import points
 from drills.scene import PARSE, SUBMIT, WAIT
 from drills.site import SWEEP_DAG
-from steptime.clusters.slurm.states import JobRecord
+from steptime.clusters.slurm.job_records import JobRecord
 from steptime.mini_slurm import processes
 from steptime.service import supervisor
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from drills.evidence import AirflowTask, Evidence, StoredRun
-from steptime.clusters.slurm.states import JobRecord
+from steptime.clusters.slurm.job_records import JobRecord
 
 STEPS = 20
 """Of a whole training."""

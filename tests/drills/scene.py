@@ -12,7 +12,7 @@ from end_to_end.driving import wait_until
 
 from drills.schedule import Schedule
 from drills.site import CLUSTER, SWEEP_DAG, Gate, Site
-from steptime.clusters.slurm.states import SQUEUE_FORMAT, JobRecord, read_squeue
+from steptime.clusters.slurm.job_records import SQUEUE_FORMAT, JobRecord, read_squeue
 from steptime.service.rest import DagRun, TaskInstance
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 
 from drills.evidence import AirflowTask, Evidence, StoredRun
 from drills.oracle import STEPS, check, outcomes
-from steptime.clusters.slurm.states import JobRecord
+from steptime.clusters.slurm.job_records import JobRecord
 
 RUN = "manual__1"
 

@@ -18,7 +18,7 @@ from drills.oracle import check_jobs
 from drills.scene import SUBMIT, Scene
 from drills.schedule import Schedule
 from drills.site import CLUSTER, SWEEP_DAG, Site, open_site, selected
-from steptime.clusters.slurm.states import JobRecord
+from steptime.clusters.slurm.job_records import JobRecord
 
 pytestmark = [
     pytest.mark.drill,

@@ -18,7 +18,7 @@ from steptime.errors import UserError
 from steptime.logs.finding import find_logs
 from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
-from steptime.logs.shapes import label_of
+from steptime.logs.shapes import writer_label
 
 
 def kinds(log: TrainingLog) -> dict[str, bool]:
@@ -259,7 +259,7 @@ def test_what_failed_before_a_requeue_is_of_an_earlier_attempt_though_no_step_fo
 
 def test_writers_are_told_apart_by_their_labels() -> None:
     labels = {b"3: x": b"3", b"[rank3]: x": b"3", b"[default3]:x": b"3", b"pod-7/2 x": b"pod-7/2", b"x": None}
-    assert {line: label_of(line) for line in labels} == labels
+    assert {line: writer_label(line) for line in labels} == labels
 
 
 def test_a_single_writer_that_goes_back_by_one_step_has_restarted() -> None:

@@ -124,7 +124,7 @@ def test_a_broken_addition_is_named_with_what_to_do(outside: Callable[..., Any],
     about.write_text(entries.replace("acme_plugs.kind", "acme_plugs.gone"))
     assert (
         "kind of cluster 'acme' cannot be loaded from 'acme_plugs.gone': No module named 'acme_plugs.gone'. "
-        "Mend or uninstall the package that adds it." in outside(*ask).stderr
+        "Repair or uninstall the package that adds it." in outside(*ask).stderr
     )
 
     about.write_text(entries.replace("acmebox =", "pyxis ="))

@@ -141,7 +141,7 @@ MISTAKES = {
     "GPUs that are no ranks": (
         "{tensor: 1, pipeline: 4, context: 1}",
         "{tensor: 1, pipeline: 5, context: 1}",
-        f"line 40, {SECOND}.gpus.0: 16 is no multiple of tensor × pipeline × context parallel = 5; and",
+        f"line 40, {SECOND}.gpus.0: 16 is not a multiple of tensor × pipeline × context parallel = 5; and",
     ),
     "a rule without a source": (
         "source: launch, vboost",
@@ -151,13 +151,13 @@ MISTAKES = {
     "a batch that does not divide": (
         "tensor_choices: [2, 4]\n        micro_batch_size: 1",
         "tensor_choices: [2, 4]\n        micro_batch_size: 3",
-        f"line 37, {FIRST}.global_batch_size.weak: 32 on 16 GPUs is no multiple of micro batch "
+        f"line 37, {FIRST}.global_batch_size.weak: 32 on 16 GPUs is not a multiple of micro batch "
         "size 3 × data parallel 4.",
     ),
     "a batch that does not grow in whole": (
         BATCH + "{per_gpu: 2}",
         BATCH + "{per_gpu: 0.3}",
-        f"line 37, {FIRST}.global_batch_size.weak: 0.3 per GPU on 16 GPUs is no whole global batch size.",
+        f"line 37, {FIRST}.global_batch_size.weak: 0.3 per GPU on 16 GPUs is not a whole global batch size.",
     ),
     "a time that YAML reads as a number": (
         '{weak: "00:30:00"}',

@@ -146,7 +146,7 @@ def test_what_a_value_and_a_name_cannot_be() -> None:
         or (said and "'http_proxy'" not in said)
         or "hunter2" in said
     ]
-    is_no_name = "is no name of a variable: letters, digits and _ only"
+    is_no_name = "is not a variable name: use letters, digits and _"
     wrong += [name for name in NAMES if is_no_name not in refusal({"A": "1", name: "1"})]
     assert not wrong, "\n".join(wrong)
 

@@ -79,7 +79,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_what_is_no_name_is_refused_in_one_line(name: str) -> None:
-    with pytest.raises(UserError, match="is no name of a container image: write registry/") as refused:
+    with pytest.raises(UserError, match="is not a container image name: write registry/") as refused:
         parse_image(name)
     assert "\n" not in str(refused.value)
     assert "\0" not in str(refused.value)

@@ -163,11 +163,11 @@ def test_nothing_launches_what_nothing_trains(tmp_path: Path) -> None:
         require_trainable([run])
     assert str(refused.value) == (
         "grok1-25.08 314b can be planned and measured, and not be trained yet: its model does not name the "
-        "config of NeMo to build it from: give nemo (docs/reference/workloads.md)."
+        "NeMo config class to build it from: set nemo (docs/reference/workloads.md)."
     )
     path = tmp_path / "run.json"
     path.write_text(run.model_dump_json())
-    with pytest.raises(TrainerError, match="does not name the config of NeMo"):
+    with pytest.raises(TrainerError, match="does not name the NeMo config class"):
         read_run(path)
 
 
@@ -204,7 +204,7 @@ MISTAKES = {
         GROK,
         ("expert: 8, expert_tensor: 4", "expert: 8, expert_tensor: 32"),
         "gpus: [128, 256, 512]",
-        f"{IN_GROK}.gpus.0: 128 is no multiple of expert × expert tensor × pipeline parallel = 256.",
+        f"{IN_GROK}.gpus.0: 128 is not a multiple of expert × expert tensor × pipeline parallel = 256.",
     ),
     "more experts chosen than there are": (
         GROK,

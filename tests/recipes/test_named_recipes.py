@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from steptime import settings
 from steptime.cli import app
 from steptime.errors import UserError
-from steptime.recipes.megatron_bridge import bridge_command, release_of
+from steptime.recipes.megatron_bridge import bridge_command, bridge_release
 from steptime.recipes.models import Mode, NamedRecipe, ProfileWindow, Recipe, Run, Window
 from steptime.recipes.parameters import Parameters, stated_parameters
 from steptime.recipes.planning import PlanRequest, plan
@@ -58,7 +58,7 @@ def in_release(row: Recipe, release: str) -> Recipe | None:
 
     The oldest one names a model and its size, and has no variants.
     """
-    described, model = release_of(f"nemo:{release}"), row.model
+    described, model = bridge_release(f"nemo:{release}"), row.model
     assert isinstance(model, NamedRecipe)
     if release == "25.11":
         names = {
@@ -114,7 +114,7 @@ def test_every_release_takes_our_arguments(release: str, mode: Mode) -> None:
 
 def test_what_a_release_has_is_what_its_parser_takes() -> None:
     for release, parser in recorded().items():
-        described = release_of(f"nvcr.io/nvidia/nemo:{release}")
+        described = bridge_release(f"nvcr.io/nvidia/nemo:{release}")
         assert described.source.startswith(f"NVIDIA-NeMo/Megatron-Bridge {parser['tag']}, ")
         assert set(described.gpu_types) <= set(parser["arguments"]["--gpu"]["choices"])
         assert set(described.dtypes.values()) == set(parser["arguments"]["--compute_dtype"]["choices"])
@@ -199,7 +199,7 @@ def test_what_is_known_of_recipes_is_what_upstreams_source_has() -> None:
                 *(list(known.seq_length), stated_parameters(known)),
                 *([one] if one else [] for one in (known.configuration, known.tokenizer)),
             )
-            for family, names in release_of(f"nemo:{release}").recipes.items()
+            for family, names in bridge_release(f"nemo:{release}").recipes.items()
             for name, known in names.items()
         }
         upstreams = {

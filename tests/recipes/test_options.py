@@ -198,11 +198,11 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"load_checkpoint": "/x"}, "load_checkpoint loads at one scale: name one of 1, 2 as gpus."),
     (
         {"gpus": "2", "load_checkpoint": "x"},
-        "load_checkpoint 'x' is no folder on a cluster: write its absolute",
+        "load_checkpoint 'x' is not a folder on a cluster: write its absolute",
     ),
     ({"gpus": "2", "load_checkpoint": "/a-consumed_samples=0"}, "which are no whole steps of the global"),
     ({"gpus": "2", "load_checkpoint": SAVED_320, "max_steps": 21}, "was saved at step 20, and max_steps is"),
-    ({"gpus": "2", "load_checkpoint": "/a\nb"}, r"load_checkpoint '/a\nb' is no folder on a cluster"),
+    ({"gpus": "2", "load_checkpoint": "/a\nb"}, r"load_checkpoint '/a\nb' is not a folder on a cluster"),
     ({"gpus": "2", "load_checkpoint": "/x", "window": "1:2"}, "window '1:2': a loading run trains one step"),
     ({"cuda_graphs": True}, "cuda_graphs is for GPUs, and llama3.1-25.04 tiny on cpu has none"),
     ({"size": "8b", "tp_comm_overlap": True}, "tp_comm_overlap needs tensor parallelism"),
@@ -237,7 +237,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {**SLURM, "partition": "a", "additional_slurm_params": "partition=b"},
         "partition is also in additional_slurm_params: keep one of the two.",
     ),
-    ({**SLURM, "image": "no image"}, "image 'no image' is no name of a container image"),
+    ({**SLURM, "image": "no image"}, "image 'no image' is not a container image name"),
     (
         {"environment": {"MASTER_ADDR": "x"}},
         "environment: 'MASTER_ADDR' is set by the job script or the cluster",

@@ -337,7 +337,7 @@ def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path) -> None:
 
 def test_nothing_is_overwritten(filled: Store, here: Path) -> None:
     (here / "mine.tar.zst").write_text("mine")
-    assert "'mine.tar.zst' is there already" in refusal("archive", "-o", "mine.tar.zst")
+    assert "'mine.tar.zst' exists already" in refusal("archive", "-o", "mine.tar.zst")
     assert (here / "mine.tar.zst").read_text() == "mine"
 
 

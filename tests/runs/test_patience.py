@@ -14,7 +14,7 @@ from steptime.clusters.connections import no_connections
 from steptime.errors import LoginRefused, OutOfReach, Overdue, SubmitLimit, SystemFailure, UserError
 from steptime.runs import conclusion, patience
 from steptime.runs.conclusion import FailureReport, find_causes, with_failed_nodes
-from steptime.runs.patience import Silence, patiently
+from steptime.runs.patience import Outage, patiently
 
 from .conftest import Clock
 from .scripted_cluster import ScriptedCluster
@@ -155,7 +155,7 @@ def test_a_submit_limit_is_waited_for_as_long_as_a_job_may_queue(
 
 def test_a_cluster_that_answers_again_is_told_once_and_its_patience_begins_anew(clock: Clock) -> None:
     told: list[str] = []
-    silence = Silence("local", 60, told.append)
+    silence = Outage("local", 60, told.append)
     silence.answered()
     assert told == []
     clock.now += 60

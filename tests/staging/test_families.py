@@ -35,13 +35,13 @@ def _mixture_on_cpu(recipe: Recipe) -> Recipe:
 UNTRAINABLE = {
     "family": (
         lambda run: {"recipe": run.recipe.model_copy(update={"model": _as_gpt(run.recipe.model)})},
-        "its model does not name the config of NeMo to build it from: give nemo "
+        "its model does not name the NeMo config class to build it from: set nemo "
         "(docs/reference/workloads.md).",
     ),
     "tensor parallel experts on the CPU": (
         lambda run: {"recipe": _mixture_on_cpu(run.recipe)},
-        "a mixture with tensor parallel 8 needs sequence parallelism, which the CPU has not: choose tensor "
-        "parallel 1.",
+        "a mixture with tensor parallel 8 needs sequence parallelism, which the CPU does not support: "
+        "choose tensor parallel 1.",
     ),
     "dtype": (
         lambda run: {

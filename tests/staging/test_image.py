@@ -226,8 +226,8 @@ async def test_an_import_that_is_ended_ends_enroot_and_clears_away(
             "the disk is full: an image needs some three times its size",
         ),
         ("no jq", UserError, "enroot lacks a program that it needs"),
-        ("half", SystemFailure, "is no whole image (300 bytes)"),
-        ("nothing", SystemFailure, "is no whole image (0 bytes)"),
+        ("half", SystemFailure, "is not a complete image (300 bytes)"),
+        ("nothing", SystemFailure, "is not a complete image (0 bytes)"),
     ],
 )
 async def test_a_failed_import_says_why_and_leaves_nothing(
@@ -313,7 +313,7 @@ async def test_an_image_that_was_put_there_by_hand_is_taken_and_recorded(
 async def test_a_name_that_is_none_never_reaches_the_cluster(config: LocalConfig, programs: Path) -> None:
     canary = programs / "canary"
     for name in (f"nvidia/nemo:$(touch {canary})", f"x;touch {canary}:1", "--output=x:1", "../../etc/x:1"):
-        with pytest.raises(UserError, match="is no name of a container image"):
+        with pytest.raises(UserError, match="is not a container image name"):
             await Staging(config)(name)
     assert not canary.exists()
     assert not Path(config.root).exists()

@@ -62,9 +62,9 @@ if __name__ == "__main__":
     os.setpgid(0, 0)
     if sys.argv[1] == "run.json":
         if sys.argv[2] == "import":
-            cpu_ranks.ready = terminated_while_importing
+            cpu_ranks.prepare_training = terminated_while_importing
         else:
-            cpu_ranks.ready = lambda *_: meet
+            cpu_ranks.prepare_training = lambda *_: meet
             globals()[sys.argv[2]]()
         sys.argv[2:] = []
         sys.exit(cpu_ranks.main())

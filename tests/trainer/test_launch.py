@@ -100,7 +100,9 @@ def test_a_batch_script_is_no_rank() -> None:
 
 
 def test_nodes_with_different_numbers_of_tasks_are_refused() -> None:
-    with pytest.raises(TrainerError, match=r"srun started 4,3 tasks on its nodes.*--ntasks-per-node"):
+    with pytest.raises(
+        TrainerError, match=r"different numbers of tasks on its nodes \(4,3\).*--ntasks-per-node"
+    ):
         ranks_of_srun({**STEP, "SLURM_STEP_TASKS_PER_NODE": "4,3"})
 
 

@@ -39,7 +39,7 @@ def test_each_fault_of_a_gpu_is_one_clause_with_its_values(node: Any) -> None:
     }
     for fault, clauses in told.items():
         node(fault)
-        assert list(gpu_health.faults_of(gpu_health.gpus_here(), H100)) == clauses
+        assert list(gpu_health.find_faults(gpu_health.gpus_here(), H100)) == clauses
 
 
 def test_a_gpu_that_nvidia_smi_cannot_reach_is_the_nodes_fault(node: Any) -> None:

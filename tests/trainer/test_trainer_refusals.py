@@ -107,7 +107,7 @@ def test_hybrid_model_that_cannot_be(tmp_path: Path, change: Change, reason: str
     [
         (
             lambda recipe: recipe["model"].update(nemo=None),
-            "does not name the config of NeMo to build it from",
+            "does not name the NeMo config class to build it from",
         ),
         (
             lambda recipe: recipe["parallelism"].update(tensor=2, data=1, expert=1),

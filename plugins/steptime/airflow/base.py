@@ -95,8 +95,8 @@ class RoomTrigger(WaitingTrigger):
 class Refused(SystemExit):
     """Ends a task because of an impossible request; its sentence has been logged as an error.
 
-    Airflow prints every exception of a task with its traceback, which leads into steptime and helps nobody to
-    ask for something else; for a task that exits it prints one line.
+    Airflow prints every exception of a task with its traceback, which would hide the sentence; for a task
+    that exits it prints only one line.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -162,9 +162,9 @@ class RunOperator(BaseOperator):
 class HoldsJob(BaseOperator):
     """Base class of operators whose job is cancelled by `on_kill` if the task was failed, cleared or deleted.
 
-    Airflow calls `on_kill` both when somebody fails or clears a running task and when the worker is only
-    shut down or cut off. That must not end a training that a retry will find again, so Airflow is asked which
-    of the two it is.
+    Airflow calls `on_kill` both when a person fails or clears a running task and when its worker shuts down
+    or loses its connection. That must not end a training that a retry will find again, so `on_kill` asks
+    Airflow for the task's state.
     """
 
     deferrable = True
@@ -288,8 +288,8 @@ async def cancel(cluster_name: str, job_name: str) -> None:
         await launch.end_job(cluster, job_name, _log.warning)
 
 
-def place_of(context: Context, task_group: str | None = None) -> Place:
-    """Return the place of a task, which owns its jobs: its own task group or another, at its map index."""
+def task_place(context: Context, task_group: str | None = None) -> Place:
+    """Return the owner of a task's jobs: its task group, or the given one, at the task's map index."""
     ti = context["ti"]
     return Place(
         installations=tuple(own_ids()),

@@ -22,7 +22,7 @@ _LIVE = ["queued", "running"]
 """The states of a DAG run that is not over."""
 
 
-def owner_of(context: Context) -> Owner:
+def budget_owner(context: Context) -> Owner:
     """Return the DAG run of a task, in whose name it reserves a budget."""
     ti = context["ti"]
     return Owner(this_installation().id, ti.dag_id, ti.run_id)
@@ -30,7 +30,7 @@ def owner_of(context: Context) -> Owner:
 
 def reserve(task: BaseOperator, context: Context, runs: Sequence[Run]) -> None:
     """Reserve the budget of runs, releasing ended reservations if needed; log the state of the budgets."""
-    owner, warn = owner_of(context), task.log.warning
+    owner, warn = budget_owner(context), task.log.warning
     try:
         balances = wait_for_store(lambda: budgets.reserve(owner, runs), warn)
     except BudgetExceeded:

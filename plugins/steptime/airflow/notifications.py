@@ -124,6 +124,6 @@ def _notifier_class(path: str) -> type[BaseNotifier]:
         ) from None
     if not (isinstance(found, type) and issubclass(found, BaseNotifier)):
         raise UserError(
-            f"'{path}' of config/notifications.yaml is no notifier of Airflow's: name a BaseNotifier."
+            f"'{path}' of config/notifications.yaml is not an Airflow notifier: name a BaseNotifier."
         )
     return found

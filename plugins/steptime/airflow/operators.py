@@ -19,13 +19,13 @@ from steptime.airflow.base import (
     RunOperator,
     airflow_errors,
     as_json,
-    place_of,
+    task_place,
 )
 from steptime.airflow.budgets import reserve
 from steptime.airflow.connections import patiently
 from steptime.airflow.installation import this_installation
 from steptime.airflow.params import plan_from_params
-from steptime.airflow.sentences import as_text
+from steptime.airflow.summaries import as_text
 from steptime.clusters.base import Cluster, Job, Staged
 from steptime.clusters.config import load_cluster
 from steptime.errors import SystemFailure
@@ -35,11 +35,11 @@ from steptime.recipes.planning import Plan
 from steptime.results.database import wait_for_store
 from steptime.results.models import Provenance
 from steptime.results.repeating import request_of
-from steptime.runs.launch import Attempt, NoRoom, end_open_jobs, launch, spec_of
+from steptime.runs.launch import Attempt, NoRoom, end_open_jobs, launch, make_job_spec
 from steptime.runs.ledger import LedgerJob, jobs_at, latest_submitted
 
 
-def options_of(context: Context) -> dict[str, Any]:
+def requested_options(context: Context) -> dict[str, Any]:
     """Return the options of the DAG run: its params and the rest of its conf."""
     return {**context["params"], **(context["dag_run"].conf or {})}
 
@@ -64,7 +64,7 @@ class CheckParamsOperator(RefusingOperator):
         from steptime.judging.expected_cost import expected_cost
 
         with self.refusals(context):
-            planned = plan_from_params(self.workload, options_of(context), owner=self.owner)
+            planned = plan_from_params(self.workload, requested_options(context), owner=self.owner)
             cost = expected_cost(planned.all_runs)
         rows = [
             {
@@ -215,7 +215,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
                 job = asyncio.run(self.submit_patiently(config, submit))
             except NoRoom as full:
                 return self.wait_for_room(full, context)
-            script = spec_of(job, config).script
+            script = make_job_spec(job, config).script
         self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
         secretive = (job.run.environment, job.made_by.staged.image_environment)
@@ -223,7 +223,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         return {"cluster": job.cluster, "job": job.name}
 
     def _saving_job(self, context: Context, task_group: str) -> Job:
-        place = place_of(context, task_group)
+        place = task_place(context, task_group)
         saving = latest_submitted(wait_for_store(lambda: jobs_at(place), self.log.warning))
         if saving is None or saving.job is None:
             raise SystemFailure(f"'{task_group}' has no job whose checkpoint could be loaded")
@@ -239,9 +239,9 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             from steptime.recipes.sweep_planning import Cell
 
             cell = Cell.model_validate(self.sweep_cell)
-        asked_for = options_of(context) if cell is None else cell.request.model_dump(mode="json")
+        asked_for = requested_options(context) if cell is None else cell.request.model_dump(mode="json")
         installation = this_installation()  # before the place, which has its id
-        place = place_of(context)
+        place = task_place(context)
         return Attempt(
             place=place,
             installation=installation,
@@ -283,7 +283,7 @@ class EndTrainingOperator(RunOperator):
     def execute(self, context: Context) -> None:
         """Cancel the live jobs of the run."""
         with airflow_errors():
-            place = place_of(context)
+            place = task_place(context)
             jobs = wait_for_store(lambda: jobs_at(place), self.log.warning)
             if jobs:
                 self._run = jobs[-1].run

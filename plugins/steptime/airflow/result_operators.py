@@ -6,19 +6,19 @@ from typing import Any, TypeVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 
-from steptime.airflow import sentences
+from steptime.airflow import summaries
 from steptime.airflow.assets import extra_of_run, published_results
 from steptime.airflow.base import (
     RunOperator,
     airflow_errors,
-    place_of,
+    task_place,
 )
-from steptime.airflow.budgets import owner_of
+from steptime.airflow.budgets import budget_owner
 from steptime.airflow.connections import patiently
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.notifications import Event, notify, notify_of_incidents
-from steptime.airflow.sentences import as_text
+from steptime.airflow.summaries import as_text
 from steptime.airflow.versions import AirflowFailException, AirflowSkipException
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
@@ -75,7 +75,7 @@ class ReadLogOperator(RunOperator):
         from steptime.results.metrics import measure
         from steptime.results.store import Store
 
-        place = place_of(context)
+        place = task_place(context)
         jobs = wait_for_store(lambda: jobs_at(place), self.log.warning)
         job = latest_submitted(jobs)
         if job is None or (submitted := job.submitted) is None:
@@ -97,7 +97,7 @@ class ReadLogOperator(RunOperator):
             measurement = measure(run, log)
         except UserError as error:
             unmeasured = str(error)
-        self.log.info("%s", sentences.of_log(run, log, measurement))
+        self.log.info("%s", summaries.summarize_log(run, log, measurement))
         if measurement is None:
             self.log.warning("nothing can be measured: %s", unmeasured)
         else:
@@ -204,7 +204,7 @@ class ValidateOperator(MeasuredRunOperator):
                 earlier_attempts=earlier,
                 fabric=load_cluster(result.run.cluster).fabric,
             )
-            self.log.info("%s", sentences.of_verdict(result.run, verdict))
+            self.log.info("%s", summaries.summarize_verdict(result.run, verdict))
             self._log(verdict)
             self.with_store(lambda: keep_verdict(Store(), job_name, verdict))
             if not verdict.valid:
@@ -275,11 +275,11 @@ class ReportOperator(BaseOperator):
         ti = context["ti"]
         with airflow_errors():
             cluster = planned.request.cluster
-            with_store(self, cluster, lambda: release(owner_of(context)))
+            with_store(self, cluster, lambda: release(budget_owner(context)))
             rows = with_store(self, cluster, lambda: own_runs(Store(), ti.dag_id, ti.run_id))
         # A cleared task makes a new attempt: the latest one of each planned run counts.
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
-        sentence = sentences.of_runs([run.label for run in planned.all_runs], latest)
+        sentence = summaries.summarize_runs([run.label for run in planned.all_runs], latest)
         self.log.info("%s", sentence)
         if found := [latest[run.label] for run in planned.all_runs if run.label in latest]:
             self.log.info("%s", as_text(_summaries(found), title=f"results of {ti.run_id}"))

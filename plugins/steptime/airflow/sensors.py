@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from airflow.sdk import Context
 
-from steptime.airflow.base import HoldsJob, RunOperator, airflow_errors, is_last_try, place_of
+from steptime.airflow.base import HoldsJob, RunOperator, airflow_errors, is_last_try, task_place
 from steptime.airflow.connections import airflow_connection, patiently
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.airflow.versions import AirflowFailException, TaskDeferred
@@ -76,7 +76,7 @@ class TrainingSensor(RunOperator, HoldsJob):
 
     def execute(self, context: Context) -> Any:
         """Wait for the job. Returns its handle."""
-        place = place_of(context)
+        place = task_place(context)
         job = wait_for_store(lambda: ledger.latest_at(place), self.log.warning)
         if job is None:
             raise AirflowFailException("no job was submitted for this run: clear 'submit'")
@@ -130,8 +130,8 @@ class TrainingSensor(RunOperator, HoldsJob):
         try:
             return await self.submit_patiently(config, attach)
         except UserError as refused:  # for example, it needs all the nodes that there are
-            without = f" without {', '.join(job.excluded_nodes)}" if job.excluded_nodes else ""
-            raise UserError(f"the run cannot be resubmitted{without}: {refused}") from None
+            avoiding = f" on nodes other than {', '.join(job.excluded_nodes)}" if job.excluded_nodes else ""
+            raise UserError(f"the run cannot be resubmitted{avoiding}: {refused}") from None
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Handle the trigger's event: return the job's handle, or fail with the cause.
@@ -139,7 +139,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         An event about another job than the latest is passed over: on SQLite Airflow gives the id of a trigger
         away again while the old one still runs.
         """
-        place = place_of(context)
+        place = task_place(context)
         job = wait_for_store(lambda: ledger.latest_at(place), self.log.warning)
         if job is None or job.name != event["job"]:
             self.log.info("job %s is not the latest one: waiting on", event["job"])

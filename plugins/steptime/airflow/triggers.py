@@ -53,7 +53,7 @@ class TrainingTrigger(WaitingTrigger):
     async def news(self) -> dict[str, Any]:
         """Wait for news of the job and return it as the event's payload."""
         # DAG files import this module, and never follow a job.
-        from steptime.runs.following import follow, limits_of
+        from steptime.runs.following import follow, wait_limits
 
         noted = await in_store(lambda: ledger.find(self.job), self.log.warning)
         if noted is None or noted.job is None:
@@ -64,7 +64,7 @@ class TrainingTrigger(WaitingTrigger):
             ended = await follow(
                 noted.run,
                 noted.job,
-                limits_of(noted.run, config),
+                wait_limits(noted.run, config),
                 airflow_connection,
                 info=self.log.info,
                 warn=self.log.warning,

@@ -79,7 +79,7 @@ def _options(
 def main() -> None:
     """Entry point: turns every error into one sentence and the documented exit code.
 
-    `STEPTIME_DEBUG=1` shows the traceback of an error that nobody foresaw.
+    `STEPTIME_DEBUG=1` shows the traceback of an unexpected error.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # If the terminal has no such character, or a path is no text: show its code instead of failing.

@@ -136,7 +136,7 @@ def _new_archive(file: Path) -> Iterator[tarfile.TarFile]:
     try:
         stream = file.open("xb")
     except FileExistsError:
-        raise UserError(f"'{shown(file)}' is there already: name another file, or remove it.") from None
+        raise UserError(f"'{shown(file)}' exists already: name another file, or remove it.") from None
     try:
         with (
             stream,

@@ -62,7 +62,7 @@ def clean(
 
     age = age_s(older_than)
     if age is None:
-        raise UserError(f"--older-than '{shown(older_than)}' is no age: write 30d or 12w.")
+        raise UserError(f"--older-than '{shown(older_than)}' is not an age: write 30d or 12w.")
     if age < _AT_LEAST_S:
         raise UserError(f"--older-than '{shown(older_than)}' is too short: write 1d or more.")
     found = prune(before=time.time() - age, dry_run=dry_run)

@@ -84,7 +84,7 @@ def add(
     the cluster. No existing file is changed. For Run:ai see docs/reference/clusters.md.
     """
     from steptime.clusters.config import load_cluster
-    from steptime.clusters.slurm.survey import gpu_type_of, survey
+    from steptime.clusters.slurm.survey import listed_gpu_type, survey
     from steptime.recipes.cluster_files import cluster_file, list_clusters
     from steptime.recipes.gpus import gpu_types
     from steptime.service.airflow_connections import airflow_connection
@@ -93,7 +93,7 @@ def add(
         raise UserError(f"'{shown(name)}' cannot name a cluster: write small letters, digits and '-'.")
     path = cluster_file(name)
     if name in list_clusters() or path.exists():
-        raise UserError(f"'{path}' is there already: choose another name, or remove it.")
+        raise UserError(f"'{path}' exists already: choose another name, or remove it.")
     asked_for = _chosen("connection", connection, name, "Airflow's SSH connection to a login node")
     seen = asyncio.run(survey(asked_for, airflow_connection))
     _describe(seen)
@@ -103,8 +103,8 @@ def add(
         raise SystemFailure(f"Slurm shows {seen.where} no partition: ask the cluster's administrators.")
     chosen = _chosen("partition", partition, suggested.name, "partition", partitions)
     lines = [one for one in seen.partitions if one.name == chosen]
-    of_slurm = next((kind for one in lines if (kind := gpu_type_of(one)) not in (None, "cpu")), None)
-    of_slurm = of_slurm or gpu_type_of(lines[0])
+    of_slurm = next((kind for one in lines if (kind := listed_gpu_type(one)) not in (None, "cpu")), None)
+    of_slurm = of_slurm or listed_gpu_type(lines[0])
     gpus = _chosen("gpu-type", gpu_type, of_slurm, "type of GPU", gpu_types())
     values = {
         "name": name,
@@ -188,9 +188,9 @@ def _account(given: str | None, seen: "Survey") -> str | None:
 
 
 def _most_gpus(lines: Sequence[Any]) -> int | None:
-    from steptime.clusters.slurm.checks import gpus_of
+    from steptime.clusters.slurm.checks import parse_gres
 
-    return max((found[1] for one in lines if (found := gpus_of(one.gres))), default=None)
+    return max((found[1] for one in lines if (found := parse_gres(one.gres))), default=None)
 
 
 def _yaml(value: str) -> str:

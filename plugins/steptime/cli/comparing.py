@@ -150,7 +150,7 @@ def judge(
 
     if not every:
         raise UserError(
-            "runs are judged as they are published: 'steptime results judge --all' judges all anew."
+            "runs are judged as they are published: 'steptime results judge --all' judges all of them again."
         )
     store = Store()
     require_results(store, "judge")

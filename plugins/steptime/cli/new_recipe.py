@@ -36,7 +36,7 @@ def new_recipe(
     matched = _NAME.fullmatch(name)
     if matched is None:
         raise UserError(
-            f"'{shown(name)}' is no name of a workload: write family and release, in small letters, as "
+            f"'{shown(name)}' is not a workload name: write family and release, in small letters, as "
             "gpt5-26.01."
         )
     family = matched["family"]
@@ -70,7 +70,7 @@ def _require_configuration() -> None:
 def _require_new(name: str, dag_id: str, path: Path) -> None:
     """Raise UserError if the file exists, or another workload has the same DAG id."""
     if path.exists() or path.is_symlink():
-        raise UserError(f"'{path}' is there already: choose another name, or remove it.")
+        raise UserError(f"'{path}' exists already: choose another name, or remove it.")
     there = load_workloads()[0] if names_in(config_dir() / "workloads") else ()
     for workload in there:
         if workload.dag_id == dag_id:

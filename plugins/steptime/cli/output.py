@@ -117,7 +117,7 @@ def show_columns(
 ) -> None:
     """Print rows of declared columns for programs in full: as CSV, or as JSON with the schema version.
 
-    `called` is the key of the rows in the JSON, and `beside` is what stands before them there.
+    `called` is the key of the rows in the JSON, and `beside` holds fields that precede them.
     """
     from steptime.results.columns import SCHEMA_VERSION
     from steptime.results.report import exported

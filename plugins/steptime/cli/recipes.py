@@ -18,7 +18,7 @@ from steptime.recipes.gpus import broken_gpu_types
 from steptime.recipes.megatron_bridge import broken_releases, hub_files
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_at_most, format_time_limit
-from steptime.recipes.parameters import Parameters, parameters_of
+from steptime.recipes.parameters import Parameters, recipe_parameters
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.staging.checking import check_plan
@@ -172,7 +172,7 @@ def show_plan(
     typer.echo(f"{note}. Nothing was submitted.", err=output_format is not Format.TABLE)
     typer.echo(cost.sentence, err=output_format is not Format.TABLE)
     if output_format is Format.TABLE:
-        counted = parameters_of(first)
+        counted = recipe_parameters(first)
         size = first.size if counted is None else f"{first.size} ({counted} parameters)"
         what = f"{first.workload} {size}, {first.dtype} on {first.gpu_type}, {first.scaling} scaling"
         headings = {"label": "run", "gpu_hours_max": "GPU-hours ≤", "gpu_hours_expected": "expected"}

@@ -67,7 +67,7 @@ class RunFilters:
     ) -> list[dict[str, Any]]:
         """Return the selected runs in reading order.
 
-        Raises UserError for a value that no stored run has, with those that there are.
+        Raises UserError for a value that no stored run has, and lists the stored values.
         """
         limit = None if limit is None else min(limit, sys.maxsize)
         return store.in_reading_order(**self._filters(store, include_rejected), limit=limit)
@@ -177,5 +177,5 @@ def since_when(text: str, now: float) -> float:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except ValueError:
         raise UserError(
-            f"--since '{shown(text)}' is no time: write 30m, 12h, 7d, 2w, or a date as 2026-11-21."
+            f"--since '{shown(text)}' is not a time: write 30m, 12h, 7d, 2w, or a date as 2026-11-21."
         ) from None

@@ -24,8 +24,7 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that `args` begins with.
 
-        Raises UserError if there is none, and for options that stand before it: they are the group's own,
-        which does nothing then.
+        Raises UserError if there is none, and for options before it, which would have no effect.
         """
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise unknown_value("command", args[0], self.list_commands(ctx), of=f"'{ctx.command_path}'")
@@ -33,7 +32,7 @@ class Commands(TyperGroup):
         if given:
             option = max(given[0].opts, key=len)
             raise UserError(
-                f"{option} stands before '{args[0]}', where nothing reads it: write it behind "
+                f"{option} has no effect before '{args[0]}': put it after "
                 f"'{ctx.command_path} {args[0]}', if that command has it."
             )
         return super().resolve_command(ctx, args)

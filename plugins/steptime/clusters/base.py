@@ -100,9 +100,7 @@ class JobSpec(Frozen):
         """`files` and the script. Raises UserError for a file with no plain name or the script's."""
         for name in self.files:
             if "/" in name or name in ("", ".", "..", SCRIPT_FILE):
-                raise UserError(
-                    f"job {self.name}: {name!r} is not a plain file name other than {SCRIPT_FILE}"
-                )
+                raise UserError(f"job {self.name}: {name!r} must be a plain file name, and not {SCRIPT_FILE}")
         return {**self.files, SCRIPT_FILE: self.script}
 
 
@@ -136,7 +134,7 @@ class JobStatus(Frozen):
     """The nodes that a resubmission should avoid."""
 
     @classmethod
-    def of_no_job(cls, cluster: str, name: str) -> Self:
+    def of_unknown_job(cls, cluster: str, name: str) -> Self:
         """Return the status for a job name that the cluster does not know."""
         return cls(state=JobState.UNKNOWN, reason=f"{cluster} has no job of the name {name}")
 

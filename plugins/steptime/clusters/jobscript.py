@@ -20,7 +20,7 @@ from steptime.clusters.hub import hub_cache, hub_environment
 from steptime.errors import SystemFailure, UserError
 from steptime.plug_points import CLUSTER_KINDS
 from steptime.recipes.environment import check_environment
-from steptime.recipes.megatron_bridge import CHECKPOINTS, bridge_command, checkout_of
+from steptime.recipes.megatron_bridge import CHECKPOINTS, bridge_command, bridge_commit
 from steptime.recipes.models import RUN_FILE, Mode, NamedRecipe, Run
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def job_spec(
             directory=directory,
             environment=environment,
             python=staged.python or "python",
-            program=program_of(run, config.root),
+            program=rank_program(run, config.root),
             ranks=run.recipe.gpus,
             **config.script_values(run, staged, directory=directory, environment=environment),
         )
@@ -166,7 +166,7 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
 
     Megatron-Bridge's is the folder above those of its iterations, in which its tracker names the last one.
 
-    Raises SystemFailure if there is none, more than one, or it is not whole.
+    Raises SystemFailure if there is none or more than one, or if it is incomplete.
     """
     folder = saved_checkpoint_dir(job)
     # NeMo keeps a file `<checkpoint>-unfinished` beside a checkpoint for as long as it is being written.
@@ -244,11 +244,11 @@ def bridge_checkout(run: Run, root: str) -> PurePosixPath | None:
         run: what to train.
         root: the cluster's `work_dir`.
     """
-    commit = checkout_of(run.recipe)
+    commit = bridge_commit(run.recipe)
     return None if commit is None else PurePosixPath(root, "megatron-bridge", commit)
 
 
-def program_of(run: Run, root: str) -> tuple[str, ...]:
+def rank_program(run: Run, root: str) -> tuple[str, ...]:
     """Return the arguments of Python, or of torch's launcher, for one rank. Raises UserError."""
     if run.recipe.launcher is not None:
         return ("-m", "trainer.command", *run.recipe.command(run.max_steps))
@@ -267,11 +267,11 @@ def on_one_machine(run: Run, root: str) -> tuple[str, ...]:
     if run.recipe.gpu_type == "cpu" and not by_others:
         return ("-m", "trainer.cpu_ranks", RUN_FILE)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1")
-    return (*torchrun, f"--nproc-per-node={run.recipe.gpus}", *program_of(run, root))
+    return (*torchrun, f"--nproc-per-node={run.recipe.gpus}", *rank_program(run, root))
 
 
 def modules_path(run: Run, staged: Staged, root: str) -> str:
     """Return the PYTHONPATH of the ranks: the trainer, and what the script has."""
     if not isinstance(run.recipe.model, NamedRecipe):
         return staged.trainer_path
-    return f"{staged.trainer_path}:{program_of(run, root)[0].rpartition('/')[0]}"
+    return f"{staged.trainer_path}:{rank_program(run, root)[0].rpartition('/')[0]}"

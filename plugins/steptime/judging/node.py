@@ -1,4 +1,4 @@
-"""A node: the recent runs that had it, and how they compare with runs of the same cells elsewhere."""
+"""The recent runs on a node, compared with runs of the same cells on other nodes."""
 
 import statistics
 import time

@@ -126,7 +126,7 @@ def all_series(store: Store) -> list[tuple[Series, str]]:
 
 
 def recent_seconds(store: Store) -> dict[Series, list[float]]:
-    """Return what the recent runs of each series are judged by, oldest first, in seconds."""
+    """Return the judged times of each series' recent runs, oldest first, in seconds."""
     found: dict[Series, list[float]] = {}
     for row in latest_numbers(store, RECENT_RUNS):
         if (series := Series.of_row(row)).is_judged and (run := _judged(row)) is not None:

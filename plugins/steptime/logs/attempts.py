@@ -100,7 +100,7 @@ class Attempts:
         return news
 
     def _is_repeat(self, number: int, label: bytes | None, text: bytes, before: bytes) -> bool:
-        """Return whether a known writer repeats a step or lags behind, so that this is no restart."""
+        """Return whether a known writer repeats a step or lags behind, which is not a restart."""
         if plain(text) == plain(before):
             return True
         highest = self.ranks[label].highest

@@ -13,7 +13,7 @@ from pydantic import Field
 from steptime.frozen import Frozen
 from steptime.logs.excerpts import Excerpt
 from steptime.logs.models import Problem
-from steptime.logs.shapes import label_of
+from steptime.logs.shapes import writer_label
 from steptime.recipes.config_files import load_yaml_model
 
 _TRACEBACK_KIND = "traceback"
@@ -153,11 +153,11 @@ class Failures:
         for problem in problems:
             self._quote_around(problem)
         if _LAST_ERROR in line:
-            self._awaiting, self._awaited_lines = label_of(line), _MOST_LINES_AWAITED
+            self._awaiting, self._awaited_lines = writer_label(line), _MOST_LINES_AWAITED
         return [*self._read_traceback(line, is_known=bool(problems)), *problems]
 
     def _read_traceback(self, line: bytes, *, is_known: bool) -> Iterator[Problem]:
-        label = label_of(line)
+        label = writer_label(line)
         begins = _TRACEBACK in line
         if not begins and label not in self._traces:
             return
@@ -191,7 +191,7 @@ class Failures:
 
     def follow_up(self, line: bytes) -> list[Problem]:
         """Return the problem in a line that follows `Last error:`."""
-        label = label_of(line)
+        label = writer_label(line)
         text = line.strip() if label is None else line.partition(b": ")[2].strip()
         self._awaited_lines -= 1
         if label != self._awaiting or not text:
@@ -206,7 +206,9 @@ class Failures:
         return [problem for label in [*self._traces] for problem in self._flush(label)]
 
     def finish(self) -> list[Problem]:
-        """Return what is left, including tracebacks whose exception never came or has an unusual name."""
+        """Return the remaining problems, including tracebacks whose exception never came or was not
+        recognized.
+        """
         problems = []
         for label in [*self._traces]:
             if self._traces[label].is_open:

@@ -72,7 +72,7 @@ def read_checkpoints(line: bytes) -> list[CheckpointLine]:
     return [line for _, line in sorted(found, key=itemgetter(0))]
 
 
-def checkpoints_of(lines: Sequence[CheckpointLine], record: object = None) -> list[Checkpoint]:
+def assemble_checkpoints(lines: Sequence[CheckpointLine], record: object = None) -> list[Checkpoint]:
     """Assemble the checkpoints of one attempt, in order of their start, asynchronous saves included.
 
     If every rank prints a line the lowest rank's counts, and what is printed twice counts once. The trainer's

@@ -15,7 +15,7 @@ from steptime.logs.excerpts import BYTES_BEFORE, Excerpt
 from steptime.logs.formats import SETUP_WORDS, LogFormat, Setup, Values, read_setup
 from steptime.logs.models import Problem, Step
 from steptime.logs.network import NETWORK_WORDS, NetworkLine, read_network
-from steptime.logs.shapes import Shapes, StepsPrinted, label_of, plain
+from steptime.logs.shapes import Shapes, StepsPrinted, plain, writer_label
 from steptime.plug_points import LOG_FORMATS
 from steptime.recipes.models import Mode
 
@@ -343,7 +343,7 @@ class LogEvents:
                     log_format,
                     log_format.last_step(number, values),
                     [number],
-                    [label_of(text)],
+                    [writer_label(text)],
                     [own_text],
                     partial(_all_of, [last]),
                     not_finite,

@@ -19,7 +19,7 @@ from steptime.errors import UserError
 from steptime.logs import completeness
 from steptime.logs.attempts import Attempts
 from steptime.logs.causes import advice, hidden_by
-from steptime.logs.checkpoints import Checkpoint, CheckpointLine, checkpoints_of
+from steptime.logs.checkpoints import Checkpoint, CheckpointLine, assemble_checkpoints
 from steptime.logs.completeness import Closing, End
 from steptime.logs.events import (
     NODE_CHECK,
@@ -34,7 +34,7 @@ from steptime.logs.excerpts import Excerpt
 from steptime.logs.formats import Setup
 from steptime.logs.models import Problem, Step, TrainingLog
 from steptime.logs.network import NetworkFacts, NetworkLine
-from steptime.logs.shapes import StepsPrinted, label_of
+from steptime.logs.shapes import StepsPrinted, writer_label
 from steptime.recipes.models import Mode
 
 _OfAttempts = Sequence[Sequence[Checkpoint]]
@@ -122,7 +122,7 @@ class Assembly:
         self._time_by_rate(steps)
         *earlier, last = self._checkpoint_lines
         recorded = self._records.get("result", {}).get("checkpoints")
-        checkpoints = [*map(checkpoints_of, earlier), checkpoints_of(last, recorded)]
+        checkpoints = [*map(assemble_checkpoints, earlier), assemble_checkpoints(last, recorded)]
         problems = [
             one.model_copy(update={"message": one.message + advice(one.kind, gpu_type)})
             for one in self._problems(steps, checkpoints, max_steps, first_step)
@@ -356,7 +356,7 @@ def glance(file: Path) -> Glance:
         for piece in _pieces(file, None):
             first, last = first or piece, (last + piece)[-_PIECE_BYTES:]
     text = first if first == last else first + b"\n" + last
-    ranks = {label for line in text.splitlines() if (label := label_of(line)) is not None}
+    ranks = {label for line in text.splitlines() if (label := writer_label(line)) is not None}
     return Glance(ranks, sorted(date.replace(b"T", b" ") for date in _DATE.findall(text)))
 
 

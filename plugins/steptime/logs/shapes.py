@@ -59,7 +59,7 @@ def plain(line: bytes) -> bytes:
     return _TERMINAL_CODE.sub(b"", line) if b"\x1b" in line else line
 
 
-def label_of(line: bytes) -> bytes | None:
+def writer_label(line: bytes) -> bytes | None:
     """Return the label of a line's writer (`3` of srun's `3: `); None if the line has none."""
     label = _LABEL.match(line)
     return None if label is None else label[1] or label[2] or label[3]
@@ -67,7 +67,7 @@ def label_of(line: bytes) -> bytes | None:
 
 @lru_cache(maxsize=1024)
 def _label_of_head(head: bytes) -> bytes | None:
-    return label_of(plain(head))
+    return writer_label(plain(head))
 
 
 class Shape(NamedTuple):
@@ -160,7 +160,8 @@ def _shape(line: bytes, log_format: LogFormat, suffix: str, groups_before: int) 
 def _body_pattern(log_format: LogFormat, values: Values, head: bytes, parts: Sequence[bytes]) -> bytes | None:
     """Return a pattern for texts that differ only in numbers; None if the numbers may differ in meaning.
 
-    The format reads the text with another number in each place: where a value comes out, there it stands.
+    The format reads the text with another number in each place: the values that change show which number is
+    which.
     """
     tried = [
         b"%d" % (_TRIED + at) if at % 2 and part[:1] != b"\x1b" else part for at, part in enumerate(parts)

@@ -151,7 +151,7 @@ def command(layout: SlurmLayout, name: str, *arguments: str) -> str:
     try:
         done = _run(layout, name, *arguments)
     except subprocess.TimeoutExpired:
-        raise SystemFailure(f"{name} does not answer within {_COMMAND_TIMEOUT_S} s.") from None
+        raise SystemFailure(f"{name} did not answer within {_COMMAND_TIMEOUT_S} s.") from None
     if done.returncode != 0:
         raise SystemFailure(f"{name} ended with code {done.returncode}: {done.stderr.strip()}")
     return done.stdout

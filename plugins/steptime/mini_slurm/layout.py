@@ -157,7 +157,8 @@ def check_ssh_host(host: str) -> None:
             probe.bind((host, 0))
     except OSError as error:
         raise UserError(
-            f"'{shown(host)}' is no address of this machine for sshd to listen on: {error.strerror or error}."
+            f"'{shown(host)}' is not an address of this machine for sshd to listen on: "
+            f"{error.strerror or error}."
         ) from None
 
 

@@ -86,7 +86,8 @@ def check_environment(environment: Mapping[str, str]) -> None:
     for name, value in environment.items():
         if not _NAME.fullmatch(name):
             raise UserError(
-                f"environment: '{shown(name)}' is no name of a variable: letters, digits and _ only."
+                f"environment: '{shown(name)}' is not a variable name: use letters, digits and _, "
+                "not beginning with a digit."
             )
         if name in _OWN or name.startswith(_OWN_PREFIXES):
             raise UserError(

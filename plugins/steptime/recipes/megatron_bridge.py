@@ -118,7 +118,7 @@ def _unknown_words(text: str, place: Location) -> Iterator[Mistake]:
     yield from (Mistake.of(unknown_value("word", word, known), *place) for word in words if word not in known)
 
 
-def release_of(image: str | None) -> BridgeRelease:
+def bridge_release(image: str | None) -> BridgeRelease:
     """Return the Megatron-Bridge release in an image. Raises UserError if it is unknown or broken."""
     path = bridge_file()
     by_tag = _by_tag(path, state_of(path))
@@ -148,7 +148,7 @@ def misnamed(model: NamedRecipe, image: str | None) -> Mistake | None:
         texts = enumerate(model.launch.arguments)
         words = (mistake for n, text in texts for mistake in _unknown_words(text, ("launch", "arguments", n)))
         return next(words, None)
-    known, of = release_of(image).recipes, f"Megatron-Bridge in {image}"
+    known, of = bridge_release(image).recipes, f"Megatron-Bridge in {image}"
     if model.family not in known:
         return _unknown("family", unknown_value("family", model.family, known, of=of))
     recipes = known[model.family]
@@ -174,7 +174,7 @@ def known_recipe(model: NamedRecipe, image: str | None) -> KnownRecipe | None:
     """Return the known facts about a recipe, or None. Raises UserError if the image's release is unknown."""
     if model.launch is not None:
         return None
-    return release_of(image).recipes.get(model.family, {}).get(model.recipe)
+    return bridge_release(image).recipes.get(model.family, {}).get(model.recipe)
 
 
 def hub_files(recipe: Recipe) -> dict[str, list[str]]:
@@ -198,7 +198,7 @@ def set_already(arguments: Collection[str], images: Iterable[str | None]) -> lis
     of_release = set()
     for image in images:
         with suppress(UserError):  # an image of no known release: its own problem
-            release = release_of(image)
+            release = bridge_release(image)
             texts = (*release.arguments, *release.given.values(), *itertools.chain(*release.modes.values()))
             of_release |= {text.removeprefix("--").partition("=")[0] for text in texts}
     return [name for name in arguments if name in of_release]
@@ -216,7 +216,7 @@ def misfit(
     if model.launch is not None:
         known = model.launch.commits
         return None if image in known else f"launch has no commit for {image}, only for {', '.join(known)}"
-    release = release_of(image)
+    release = bridge_release(image)
     if gpu_type not in release.gpu_types:
         return f"{image} has recipes for {', '.join(release.gpu_types)}, and not for {gpu_type}"
     if dtype not in release.dtypes:
@@ -250,7 +250,7 @@ def bridge_command(run: Run) -> tuple[str, ...]:
         dtype = launch.dtypes.get(recipe.dtype, recipe.dtype)
         script, told = launch.script, (*launch.arguments, *(launch.profile if run.profile else ()))
     else:
-        release = release_of(recipe.image)
+        release = bridge_release(recipe.image)
         dtype = release.dtypes[recipe.dtype]
         script, told = release.script, _arguments_of(release, recipe, model, run.mode)
     words = {**_words_of_row(recipe, model), "dtype": dtype, **_words_of_run(run)}
@@ -271,7 +271,7 @@ def _arguments_of(release: BridgeRelease, recipe: Recipe, model: NamedRecipe, mo
     return (*release.arguments, *optional, *release.overrides, *release.modes.get(mode, ()))
 
 
-def checkout_of(recipe: Recipe) -> str | None:
+def bridge_commit(recipe: Recipe) -> str | None:
     """Return the Megatron-Bridge commit whose scripts start a recipe; None to use the image's."""
     launch = recipe.model.launch if isinstance(recipe.model, NamedRecipe) else None
     return None if launch is None or recipe.image is None else launch.commits.get(recipe.image)

@@ -188,9 +188,7 @@ def check_gpt(shape: ModelShape) -> None:
     if shape.gated_linear_unit is None:
         raise ValueError(f"{shape.architecture} models have a gated MLP or none: give gated_linear_unit")
     if shape.mla is not None and shape.kv_channels is not None:
-        raise FieldError(
-            "latent attention has widths of its own, in mla: leave kv_channels out", "kv_channels"
-        )
+        raise FieldError("latent attention takes its widths from mla: leave kv_channels out", "kv_channels")
     if shape.nemo is None:
         return
     if shape.mtp_num_layers is not None and "mtp_loss_scaling_factor" not in shape.nemo.fields:

@@ -40,7 +40,7 @@ class Schedule(Frozen):
     time_limit: str
 
 
-def mode_of(request: PlanRequest) -> Mode:
+def requested_mode(request: PlanRequest) -> Mode:
     """Return the mode of the requested runs.
 
     Raises UserError for two kinds at once, and for options of a kind that was not asked for.
@@ -64,7 +64,7 @@ def _is_given(request: PlanRequest, name: str) -> bool:
     return value is not None and value is not False
 
 
-def schedule_of(
+def make_schedule(
     request: PlanRequest, mode: Mode, selection: Selection, recipes: Sequence[Recipe]
 ) -> Schedule:
     """Return the schedule of the runs. Raises UserError if it is impossible."""
@@ -102,7 +102,9 @@ def schedule_of(
     return Schedule(mode=mode, max_steps=max_steps, window=window, time_limit=time_limit)
 
 
-def profile_of(request: PlanRequest, selection: Selection, recipe: Recipe, max_steps: int) -> ProfileWindow:
+def make_profile_window(
+    request: PlanRequest, selection: Selection, recipe: Recipe, max_steps: int
+) -> ProfileWindow:
     """Return which steps and ranks a profile run records. Raises UserError if the run lacks them."""
     start, stop = _profile_steps(request, selection)
     if not start < stop <= max_steps:
@@ -207,7 +209,7 @@ def checked_checkpoint(path: str) -> str:
         or ".." in path.split("/")
     ):
         raise UserError(
-            f"load_checkpoint '{shown(path)}' is no folder on a cluster: write its absolute path, "
+            f"load_checkpoint '{shown(path)}' is not a folder on a cluster: write its absolute path, "
             "without '..' or control characters."
         )
     return path

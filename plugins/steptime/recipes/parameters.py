@@ -41,7 +41,7 @@ def _brief(number: int) -> str:
     return f"{number / divisor:.3g}{unit}"
 
 
-def parameters_of(recipe: Recipe) -> Parameters | None:
+def recipe_parameters(recipe: Recipe) -> Parameters | None:
     """Return the parameters of a row's model, counted or stated by upstream; None if unknown."""
     if not isinstance(recipe.model, NamedRecipe):
         return count_parameters(recipe.model)
@@ -63,7 +63,7 @@ def stated_parameters(known: KnownRecipe | None) -> Parameters | None:
 def count_parameters(shape: Model) -> Parameters | None:
     """Count the weights of all matrices; norms, biases and convolutions (under 0.1 %) are left out.
 
-    None for a recipe by name, or a family of another package: nobody here knows their layers.
+    None for a recipe by name, or a family of another package: their layers are not known here.
     """
     if isinstance(shape, NamedRecipe):
         return None
@@ -145,7 +145,7 @@ def contradiction(size: str, shape: ModelShape) -> str | None:
 def misnamed_size(size: str, model: NamedRecipe, known: KnownRecipe) -> str | None:
     """Return what is wrong with the size name of a recipe by name; None if nothing is.
 
-    A number that nobody can hold to anything is wrong, too: upstream states none for that recipe.
+    A number is also wrong if upstream states no parameter count for the recipe, so that it cannot be checked.
     """
     for kind, stated, has in _numbers(size, stated_parameters(known)):
         if has is None:

@@ -200,7 +200,7 @@ class PerformanceRules(Frozen):
     def for_no_row(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
         """Yield rules that apply to none of the workload's rows.
 
-        A rule in which `unknown_names` has found something is left out: nobody knows what it is for.
+        Rules with unknown names (`unknown_names`) are left out.
         """
         rows, unclear = tuple(rows), {mistake.location[:2] for mistake in misnamed}
         for index, rule in enumerate(self.rules):

@@ -16,11 +16,18 @@ from steptime.recipes.environment import check_environment
 from steptime.recipes.flops import recipe_flops
 from steptime.recipes.image import parse_image
 from steptime.recipes.models import Mode, Performance, Recipe, Run, Window
-from steptime.recipes.modes import Schedule, mode_of, profile_of, recipe_of_pair, require_tested, schedule_of
+from steptime.recipes.modes import (
+    Schedule,
+    make_profile_window,
+    make_schedule,
+    recipe_of_pair,
+    requested_mode,
+    require_tested,
+)
 from steptime.recipes.notation import parse_time_limit
 from steptime.recipes.options import ClusterOptions, declaration, options_of_kinds
 from steptime.recipes.request import PlanRequest, option_fields, parse_request
-from steptime.recipes.selection import Selection, recipes_of, select
+from steptime.recipes.selection import Selection, select, select_recipes
 from steptime.recipes.tuning import tune, tuned_performance
 
 __all__ = ["CheckpointPair", "Plan", "PlanRequest", "parse_request", "plan", "require_runnable"]
@@ -66,11 +73,11 @@ def plan(request: PlanRequest) -> Plan:
     A plan may be for another type of GPU than its cluster has, to be read; `require_runnable` refuses that.
     """
     selection = select(request)
-    rows = [tune(_with_image(recipe, request), request) for recipe in recipes_of(selection, request)]
+    rows = [tune(_with_image(recipe, request), request) for recipe in select_recipes(selection, request)]
     recipes = [recipe for recipe, _ in rows]
     tuned = {recipe.gpus: tuning for recipe, tuning in rows}
-    mode = mode_of(request)
-    schedule = schedule_of(request, mode, selection, recipes)
+    mode = requested_mode(request)
+    schedule = make_schedule(request, mode, selection, recipes)
     time_limit_s = parse_time_limit(schedule.time_limit)
     check_environment(request.environment)
     _check_options(request, recipes)
@@ -93,7 +100,7 @@ def plan(request: PlanRequest) -> Plan:
                 _performance(selection, recipe, mode, request), recipe, request, tuned[recipe.gpus]
             ),
             tuning=tuned[recipe.gpus],
-            profile=profile_of(request, selection, recipe, schedule.max_steps)
+            profile=make_profile_window(request, selection, recipe, schedule.max_steps)
             if mode is Mode.PROFILE
             else None,
             model_flops=recipe_flops(recipe).per_sample,

@@ -10,7 +10,7 @@ from steptime.recipes.models import Recipe
 from steptime.recipes.notation import select_gpus
 from steptime.recipes.request import PlanRequest
 from steptime.recipes.workload_file import PROXY_SUFFIX, Configuration, Scaling, Size, Workload
-from steptime.recipes.workloads import load_workload, releases_of
+from steptime.recipes.workloads import family_releases, load_workload
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def select(request: PlanRequest) -> Selection:
     try:
         return _select(request)
     except UserError as error:
-        releases = releases_of(request.workload)
+        releases = family_releases(request.workload)
         meant = load_workload(request.workload).workload if releases else None
         others = ", ".join(name for name in releases if name != meant)
         if not others:
@@ -173,7 +173,7 @@ def _scaling(
     raise unknown_value("scaling", asked, kinds)
 
 
-def recipes_of(selection: Selection, request: PlanRequest) -> list[Recipe]:
+def select_recipes(selection: Selection, request: PlanRequest) -> list[Recipe]:
     """Return a row for each requested GPU count, ascending. Raises UserError."""
     return [
         selection.workload.recipe(

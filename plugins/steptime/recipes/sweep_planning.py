@@ -46,7 +46,7 @@ class Cell(Frozen):
     at_once: PositiveInt | None = None
     """GPUs that all jobs of the sweep may hold at a time."""
     planned: Plan | None = Field(None, exclude=True, repr=False)
-    """Its plan; left out of JSON, as `plan_of` plans it again."""
+    """Its plan; left out of JSON, as `cell_plan` plans it again."""
 
 
 class SweepPlan(Frozen):
@@ -137,7 +137,7 @@ def fresh_number(label: str, cell: Cell) -> int:
     return 0 if number == label else int(number)
 
 
-def plan_of(cell: Cell) -> Plan:
+def cell_plan(cell: Cell) -> Plan:
     """Return the plan of a cell: one performance run, and its checkpoint pair if it has one."""
     planned = cell.planned or plan(cell.request)
 
@@ -154,7 +154,7 @@ def plan_of(cell: Cell) -> Plan:
 
 def runs_of(cell: Cell) -> tuple[Run, ...]:
     """Return all runs of a cell's plan."""
-    return plan_of(cell).all_runs
+    return cell_plan(cell).all_runs
 
 
 class _Exclusions:
@@ -201,7 +201,7 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], No
                 every = _cells(plan(parse_request(values)), entry, sweep.name)
                 cells = [cell for cell in every if not exclusions.match(_values(cell.request))]
                 for cell in cells:
-                    check(plan_of(cell))
+                    check(cell_plan(cell))
                     _require_new(cell, asked_by)
             except UserError as error:
                 place = f"sweep '{sweep.name}', runs.{entry} ({_words(values)})"
@@ -212,7 +212,7 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], No
             if found > MOST_CELLS or len(refused) > MOST_CELLS:
                 raise UserError(
                     f"sweep '{sweep.name}' has more than {MOST_CELLS:,} runs, the most that Airflow maps a "
-                    "task over by default: make two of it."
+                    "task over by default: split it into two sweeps."
                 )
     if refused:
         raise BrokenFiles.of_file(tuple(refused.values()))

@@ -243,7 +243,7 @@ def _zipped(lists: Any) -> list[dict[str, Any]]:
 def excludes(exclusion: Mapping[str, JsonValue], values: Mapping[str, Any]) -> bool:
     """Return whether an exclusion matches a run: all its values must match.
 
-    A field that `values` lacks is no match. A workload may be named without its release.
+    A field that `values` lacks does not match. A workload may be named without its release.
     """
     return all(
         name in values

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from steptime.recipes.models import Recipe
-from steptime.recipes.parameters import parameters_of
+from steptime.recipes.parameters import recipe_parameters
 from steptime.recipes.performance_rules import CPU
 from steptime.recipes.workload_file import Printed, Workload
 
@@ -14,7 +14,7 @@ def row(recipe: Recipe) -> dict[str, Any]:
 
     `vp` is None without virtual pipeline, `ep` and `etp` are None without experts.
     """
-    parallelism, identity, counted = recipe.parallelism, recipe.identity, parameters_of(recipe)
+    parallelism, identity, counted = recipe.parallelism, recipe.identity, recipe_parameters(recipe)
     return {
         "recipe": identity.pop("workload"),
         **identity,

@@ -39,7 +39,7 @@ from steptime.recipes.workload_file import (
 )
 
 
-def problems_of(document: Document) -> list[Mistake]:
+def find_mistakes(document: Document) -> list[Mistake]:
     """Return all mistakes between the parts of a workload file."""
     return [problem for check in _CHECKS for problem in check(document)]
 
@@ -196,7 +196,7 @@ def _uneven_batches(rule: Configuration, scaling: Scaling, place: Location) -> I
             continue  # a problem of the GPU count
         if batch % (rule.micro_batch_size * data):
             yield Mistake(
-                f"{batch} on {gpus} GPUs is no multiple of "
+                f"{batch} on {gpus} GPUs is not a multiple of "
                 f"micro batch size {rule.micro_batch_size} × data parallel {data}",
                 place,
             )

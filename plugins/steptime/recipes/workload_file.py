@@ -138,7 +138,7 @@ class BatchRule(Frozen):
             return self.fixed
         batch = gpus * (self.per_gpu or 0)
         if batch < 1 or batch != int(batch):
-            raise ValueError(f"{self.per_gpu} per GPU on {gpus} GPUs is no whole global batch size")
+            raise ValueError(f"{self.per_gpu} per GPU on {gpus} GPUs is not a whole global batch size")
         return int(batch)
 
 
@@ -189,11 +189,11 @@ class Configuration(Frozen):
         model = self.parallelism.model_dump() | ({} if tensor is None else {"tensor": tensor})
         replica = model["tensor"] * model["pipeline"] * model["context"]
         if gpus % replica:
-            raise ValueError(f"{gpus} is no multiple of tensor × pipeline × context parallel = {replica}")
+            raise ValueError(f"{gpus} is not a multiple of tensor × pipeline × context parallel = {replica}")
         parallelism = Parallelism(**model, data=gpus // replica)
         if parallelism.expert is not None and gpus % parallelism.expert_replica:
             raise ValueError(
-                f"{gpus} is no multiple of expert × expert tensor × pipeline parallel = "
+                f"{gpus} is not a multiple of expert × expert tensor × pipeline parallel = "
                 f"{parallelism.expert_replica}"
             )
         return parallelism

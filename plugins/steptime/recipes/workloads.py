@@ -10,7 +10,7 @@ from steptime.recipes.config_files import load_each, names_in, read_document, st
 from steptime.recipes.flops import flops_file
 from steptime.recipes.gpus import gpus_file
 from steptime.recipes.megatron_bridge import bridge_file
-from steptime.recipes.workload_checks import problems_of
+from steptime.recipes.workload_checks import find_mistakes
 from steptime.recipes.workload_file import Workload
 from steptime.settings import config_dir
 
@@ -27,12 +27,12 @@ def list_workloads() -> tuple[str, ...]:
 def load_workload(name: str) -> Workload:
     """Load the workload of that name; a family alone (`llama3.1`) means its default release or the newest.
 
-    Raises UserError for a name that there is not, and for a broken file: with everything that is wrong in it.
+    Raises UserError for an unknown name, and for a broken file, with all of its mistakes.
     """
     known = list_workloads()
     stem = name.lower()
     if stem not in known:
-        releases = releases_of(stem)
+        releases = family_releases(stem)
         if not releases:
             raise unknown_value("workload", name, known)
         stem = _meant(releases)
@@ -40,7 +40,7 @@ def load_workload(name: str) -> Workload:
     return _load(path, *map(state_of, (path, gpus_file(), flops_file(), bridge_file())))
 
 
-def releases_of(family: str) -> tuple[str, ...]:
+def family_releases(family: str) -> tuple[str, ...]:
     """Return the workloads of a family (`llama3.1`), sorted; empty if there are none."""
     names = (name for name in list_workloads() if name.rpartition("-")[0] == family.lower())
     return tuple(name for name in names if _release(name))
@@ -93,7 +93,7 @@ def _load(path: Path, *_state: tuple[int, int]) -> Workload:
     """Load one file; it is read again only when it, or a file that it depends on, changes."""
     document = read_document(path)
     workload, problems = document.fit(Workload)
-    problems += document.misnamed("workload", problems) + problems_of(document)
+    problems += document.misnamed("workload", problems) + find_mistakes(document)
     if workload is None or problems:
         raise document.refusal(problems)
     return workload

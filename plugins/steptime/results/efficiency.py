@@ -37,7 +37,7 @@ _RESAMPLES = 2000
 
 
 def lock(connection: "Connection", run: Row) -> None:
-    """Let one at a time write runs of a family (`run` is a stored one): each looks at those of the others."""
+    """Hold the lock of the run's family, whose runs are compared with each other; `run` is a stored row."""
     lock_series(connection, _family(run))
 
 

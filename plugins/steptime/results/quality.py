@@ -27,7 +27,7 @@ from steptime.settings import config_dir
 
 
 class FinishedRun(NamedTuple):
-    """What checks judge."""
+    """A run that has ended, with everything that the quality checks look at."""
 
     run: Run
     status: JobStatus

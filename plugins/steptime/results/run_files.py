@@ -28,7 +28,7 @@ def files_of(row: Mapping[str, Any]) -> list[Path]:
 
 
 def regular(paths: Iterable[Path]) -> list[Path]:
-    """Return the files among these paths, sorted; links are none."""
+    """Return the regular files among these paths, sorted, without symbolic links."""
     return sorted(path for path in paths if path.is_file() and not path.is_symlink())
 
 

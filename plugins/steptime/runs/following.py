@@ -11,7 +11,7 @@ from steptime.errors import Overdue
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.runs.log_following import LogFollower
-from steptime.runs.patience import Silence
+from steptime.runs.patience import Outage
 from steptime.runs.watching import watch
 from steptime.waiting import duration
 
@@ -33,7 +33,7 @@ class WaitLimits(Frozen):
     """The job may run, with what it does before the training and a grace period."""
 
 
-def limits_of(run: Run, config: ClusterConfig) -> WaitLimits:
+def wait_limits(run: Run, config: ClusterConfig) -> WaitLimits:
     """Return the limits on waiting for a run on a cluster."""
     return WaitLimits(
         patience_s=config.patience_h * 3600,
@@ -101,7 +101,7 @@ class JobFollower:
         self._limits = limits
         self._log = log
         self._info = info
-        self._silence = Silence(job.cluster, limits.patience_s, warn)
+        self._silence = Outage(job.cluster, limits.patience_s, warn)
         self._last_logged: tuple[JobState, str] | None = None
         self._unknown_since: float | None = None
         self._phase: JobState | None = None
@@ -154,8 +154,8 @@ class JobFollower:
     def _check_limits(self, status: JobStatus) -> None:
         """Raise Overdue if the job has queued or run for longer than allowed.
 
-        Both are measured between polls by the monotonic clock of this machine, so that no change of a clock
-        ends a job. A suspended job counts as queued, and the time that it has run stands still.
+        Both are measured between polls by the monotonic clock of this machine, so that clock changes cannot
+        end a job. A suspended job counts as queued, and its running time is paused.
         """
         now, phase = time.monotonic(), status.state
         if phase is self._phase:

@@ -125,7 +125,7 @@ async def add_job(
     Raises BudgetExceeded.
     """
     while True:
-        spec = spec_of(job, config)
+        spec = make_job_spec(job, config)
         job = job.model_copy(
             update={
                 "name": spec.name,
@@ -203,7 +203,7 @@ async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, report
         if why := await _take_room(job, config, reporter.warn):
             raise NoRoom(job.name, why)
     try:
-        spec = spec_of(job, config)
+        spec = make_job_spec(job, config)
         submitted = await cluster.submit(spec)
     except UserError as refusal:
         await note_refused(job, refusal, reporter.warn)
@@ -214,7 +214,7 @@ async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, report
     except BaseException:  # `on_kill` may have come too early to find the job
         await end_job(cluster, job.name, reporter.warn)
         raise
-    return job.model_copy(update=ledger.columns_of(submitted))
+    return job.model_copy(update=ledger.submission_columns(submitted))
 
 
 async def wait_for_room(name: str, info: Callable[[str], None], warn: Callable[[str], None]) -> None:
@@ -275,7 +275,7 @@ async def end_open_jobs(
         info(f"job {job.name}: {status.state}")
 
 
-def spec_of(job: LedgerJob, config: ClusterConfig) -> JobSpec:
+def make_job_spec(job: LedgerJob, config: ClusterConfig) -> JobSpec:
     """Return the specification of a job for its cluster. Raises UserError."""
     from steptime.clusters.jobscript import job_spec
 

@@ -239,10 +239,10 @@ def was_reached(cluster: str) -> bool:
 
 def note_submitted(job: Job) -> None:
     """Record that the cluster has the job."""
-    _update(job.name, **columns_of(job))
+    _update(job.name, **submission_columns(job))
 
 
-def columns_of(job: Job) -> dict[str, Any]:
+def submission_columns(job: Job) -> dict[str, Any]:
     """Return the ledger columns that are known once a cluster has the job."""
     names = ("job_id", "directory", "log_path", "submitted_at")
     return {"state": JobState.QUEUED, **{name: getattr(job, name) for name in names}}

@@ -19,7 +19,7 @@ _WARNED_AGAIN_WITHIN_S = 600.0
 Done = TypeVar("Done")
 
 
-class Silence:
+class Outage:
     """Measures how long a cluster has not answered, and warns about it at growing intervals."""
 
     def __init__(self, cluster_name: str, patience_s: float, warn: Callable[[str], None]) -> None:
@@ -105,7 +105,7 @@ async def patiently(
         OutOfReach: the cluster has not answered for its `patience_h`.
         Overdue: it has refused the job at a submit limit for its `queue_patience_h`.
     """
-    silence = Silence(config.name, config.patience_h * 3600, warn)
+    silence = Outage(config.name, config.patience_h * 3600, warn)
     queue = SubmitQueue(config.name, config.queue_patience_h * 3600, warn)
     failures = 0
     while True:

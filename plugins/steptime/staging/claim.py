@@ -33,8 +33,8 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 def claimed(thing: Path, doing: str) -> Iterator[int]:
     """Hold the claim on `thing`, waiting for it; yield the lock, which child processes must hold too.
 
-    Whoever waits prints it, with the words `doing`, as in `build of`. Whoever loses the claim, as it stood
-    still for longer than the lease, is ended with its process group: another is at it.
+    A waiting process prints that it waits, with the words `doing`, such as `build of`. A process that loses
+    the claim, because it did not renew it within the lease, is killed with its process group.
     """
     thing.parent.mkdir(parents=True, exist_ok=True)
     claim = thing.parent / f".{thing.name}.claim"
@@ -142,7 +142,8 @@ def _renew(claim: Path, owner: str, ended: threading.Event) -> None:
 def run_holding(lock: int, argv: Sequence[str]) -> tuple[int, str]:
     """Run a command, printing its output; return its exit code and its last lines.
 
-    The command holds the lock, too: should this process be killed, nobody begins anew before it has ended.
+    The command inherits the lock: if this process is killed, no other process starts until the command has
+    ended.
     """
     tail: deque[str] = deque(maxlen=_LINES_KEPT)
     with subprocess.Popen(

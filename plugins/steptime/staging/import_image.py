@@ -151,7 +151,7 @@ def _require_whole(path: Path) -> None:
         magic, used = _SQUASHFS.unpack(head) if len(head) == _SQUASHFS.size else (b"", 0)
         whole = magic == b"hsqs" and 0 < used <= size
     if not whole:
-        raise _FailedError(f"{path} is no whole image ({size} bytes)", 1)
+        raise _FailedError(f"{path} is not a complete image ({size} bytes)", 1)
 
 
 # --- what makes the file -------------------------------------------------------------------------------

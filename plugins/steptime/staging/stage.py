@@ -13,7 +13,7 @@ from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import ImageForm, Mount, mount_points
 from steptime.clusters.hub import fetch_command, hub_cache
-from steptime.clusters.jobscript import bridge_checkout, program_of
+from steptime.clusters.jobscript import bridge_checkout, rank_program
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.image import Image, parse_image
 from steptime.recipes.megatron_bridge import hub_files
@@ -95,8 +95,8 @@ async def stage_trainer(
 ) -> tuple[str, str]:
     """Copy the package folder `source` to the cluster unless its content is already there.
 
-    Returns the package's folder on the cluster, and the SHA-256 of its content (names and files).
-    Raises SystemFailure if it cannot be written, or if somebody has changed the copy.
+    Returns the package's folder on the cluster, and the SHA-256 of its content (names and files). Raises
+    SystemFailure if it cannot be written, or if the copy was changed.
     """
     files = await asyncio.to_thread(_read_package, source)
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -162,7 +162,7 @@ async def require_hub_files(cluster: Cluster, config: ClusterConfig, run: Run) -
 
 async def require_bridge_checkout(cluster: Cluster, config: ClusterConfig, run: Run) -> None:
     """Raise UserError if the cluster lacks the commit of Megatron-Bridge whose scripts start the run."""
-    folder, script = bridge_checkout(run, config.root), program_of(run, config.root)[0]
+    folder, script = bridge_checkout(run, config.root), rank_program(run, config.root)[0]
     if folder is None or await cluster.read(script, limit=1):
         return
     raise UserError(
@@ -374,7 +374,9 @@ async def _record(cluster: Cluster, target: PurePosixPath) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(content)
     except ValueError:
-        raise SystemFailure(f"{target}.json on {cluster.name} is no record of an image: remove it") from None
+        raise SystemFailure(
+            f"{target}.json on {cluster.name} is not a record of an image: remove it"
+        ) from None
     return record
 
 

@@ -146,7 +146,7 @@ def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
 
 
 def report(store: Readable, since: Annotated[float, Query()]) -> Response:
-    """Answer with the page as a file: `steptime report` of what the user may read."""
+    """Return the pages as a file, as `steptime report` writes it, with the runs that the user may read."""
     text = html(report_since(store, since), time.time())
     headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-report.html"'}
     return Response(text, media_type="text/html", headers=headers)

@@ -20,7 +20,7 @@ from unittest import mock
 
 import torch
 
-from trainer.environment import heavy_imports, thin_out_log
+from trainer.environment import filter_log, heavy_imports
 
 with heavy_imports():
     import fiddle
@@ -154,7 +154,7 @@ def config_fields(config: Any) -> dict[str, str]:
 
 def main(asked_path: str, built_path: str) -> None:
     torch.set_num_threads(1)
-    thin_out_log()
+    filter_log()
     logging.getLogger("nemo_logger").setLevel(logging.WARNING)
     asked = json.loads(Path(asked_path).read_text())
     counted: dict[Any, int] = {}

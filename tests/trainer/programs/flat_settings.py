@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from trainer.environment import heavy_imports, thin_out_log
+from trainer.environment import filter_log, heavy_imports
 
 with heavy_imports():
     from assembled import assembled
@@ -15,7 +15,7 @@ with heavy_imports():
 
 
 def main(runs_path: str, settings_path: str) -> None:
-    thin_out_log()
+    filter_log()
     settings = []
     with cpu_as_cuda(), tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.json")

@@ -9,7 +9,7 @@ from steptime.airflow.installation import own_runs
 from steptime.clusters.config import check_owner
 from steptime.recipes.config_files import load_each, refuse
 from steptime.recipes.planning import Plan
-from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_of, plan_sweep
+from steptime.recipes.sweep_planning import Cell, SweepPlan, cell_plan, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.recipes.workloads import load_workloads
 from steptime.results.record import parse_record
@@ -51,7 +51,7 @@ def runs_with_staged(cells: Iterable[Cell], staged: Mapping[str, Any]) -> dict[s
     """
     runs, pairs = [], []
     for cell in cells:
-        planned = plan_of(cell)
+        planned = cell_plan(cell)
         common = {"staged": staged[cell.label], "sweep_cell": as_json(cell)}
         runs += [{"run": as_json(run), **common} for run in planned.runs]
         pairs += [

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from airflow.sdk import BaseOperator, Context
 
-from steptime.airflow.base import airflow_errors, place_of
+from steptime.airflow.base import airflow_errors, task_place
 from steptime.airflow.budgets import reserve
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.sweep.cells import rows_by_cell, runs_with_staged
@@ -22,9 +22,9 @@ from steptime.recipes.sweep_planning import (
     MOST_CELLS,
     Cell,
     SweepPlan,
+    cell_plan,
     fresh_cells,
     fresh_number,
-    plan_of,
     runs_of,
 )
 from steptime.results.budgets import BudgetExceeded
@@ -94,7 +94,7 @@ class ConfirmOperator(BaseOperator):
             cells = fresh_cells(
                 cell, runs, checkpoint=checkpoint, after=repeats, cluster_options=apart.cluster_options
             )
-            check_plan(plan_of(cells[0]))
+            check_plan(cell_plan(cells[0]))
             hours = sum(one.gpu_hours_max for one in cells)
             self.log.info(
                 "%s is suspected to be %s by %.1f %%: %d fresh runs decide, %s",
@@ -128,7 +128,7 @@ class ConfirmOperator(BaseOperator):
 
 def _jobs_of_dag_run(context: Context) -> list[LedgerJob]:
     run_after = context["dag_run"].run_after.timestamp()  # not those of a deleted DAG run with the same id
-    jobs = jobs_of_dag_run(place_of(context))
+    jobs = jobs_of_dag_run(task_place(context))
     return [job for job in jobs if job.run_after == run_after and job.run.mode is Mode.PERFORMANCE]
 
 

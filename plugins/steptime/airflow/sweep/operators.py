@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import BaseOperator, Context
 
-from steptime.airflow import sentences
+from steptime.airflow import summaries
 from steptime.airflow.assets import extra_of_sweep, finished_sweep
 from steptime.airflow.base import RefusingOperator, airflow_errors, as_json
-from steptime.airflow.budgets import owner_of, reserve
+from steptime.airflow.budgets import budget_owner, reserve
 from steptime.airflow.notifications import Event, notify, notify_of_incidents
-from steptime.airflow.operators import options_of, stage_for
-from steptime.airflow.sentences import as_text
+from steptime.airflow.operators import requested_options, stage_for
+from steptime.airflow.summaries import as_text
 from steptime.airflow.sweep.cells import checked_sweep, rows_by_cell, runs_with_staged
 from steptime.airflow.versions import AirflowFailException, AirflowSkipException, response_limit
 from steptime.errors import unknown_value
 from steptime.judging.comparison import compare_dag_run
 from steptime.judging.series import Series
 from steptime.recipes.notation import format_at_most, format_hours
-from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_of, runs_of
+from steptime.recipes.sweep_planning import Cell, SweepPlan, cell_plan, runs_of
 from steptime.results.budgets import release
 from steptime.results.database import wait_for_store
 from steptime.results.store import Store
@@ -48,7 +48,7 @@ class CheckSweepOperator(RefusingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Check and plan the sweep, and reserve the budget of all cells."""
-        asked_for = options_of(context)
+        asked_for = requested_options(context)
         with self.refusals(context):
             for name in asked_for:
                 if name != _SWEEP_PARAM:
@@ -67,7 +67,7 @@ class CheckSweepOperator(RefusingOperator):
 class ApproveSweepOperator(ApprovalOperator):
     """Asks a person before a sweep that may cost more than its file allows without approval.
 
-    Skipped if nobody has to be asked. If it is rejected, nothing is started.
+    Skipped if no approval is needed. If the sweep is rejected, nothing is started.
 
     :param checked: what `CheckSweepOperator` returned. (templated)
     """
@@ -121,7 +121,7 @@ class StageSweepOperator(BaseOperator):
         staged: dict[tuple[str, str | None], Any] = {}
         by_label = {}
         for cell in cells:
-            run = plan_of(cell).runs[0]
+            run = cell_plan(cell).runs[0]
             needs = run.cluster, run.recipe.image
             if needs not in staged:
                 staged[needs] = as_json(stage_for(run, self))
@@ -196,7 +196,7 @@ class ReportSweepOperator(BaseOperator):
             raise AirflowFailException("nothing was started: see the log of check_sweep")
         plan = SweepPlan.model_validate(self.checked)
         with airflow_errors():
-            wait_for_store(lambda: release(owner_of(context)), self.log.warning)
+            wait_for_store(lambda: release(budget_owner(context)), self.log.warning)
         if rejected_by := ti.xcom_pull(task_ids=APPROVAL_TASK, key=REJECTED_BY_KEY):
             self.log.info("rejected by %s: nothing was started", rejected_by)
             return
@@ -212,7 +212,7 @@ class ReportSweepOperator(BaseOperator):
         fresh = [Cell.model_validate(one["sweep_cell"]) for one in (self.confirmed or {}).get("runs", ())]
         rows = [_row(cell, found.get(cell.label, ())) for cell in (*plan.cells, *fresh)]
         missing = [row["cell"] for row in rows if row["result"] != _VALID]
-        sentence = sentences.of_sweep(compared, [row["cell"] for row in rows], missing)
+        sentence = summaries.summarize_sweep(compared, [row["cell"] for row in rows], missing)
         self.log.info("%s", sentence)
         notify(Event.SWEEP_FINISHED, f"sweep {plan.sweep}: {sentence}", context, self.log.error)
         if compared.completeness is not None:

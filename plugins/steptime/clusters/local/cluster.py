@@ -315,7 +315,7 @@ class LocalCluster:
         job = self._job(name)
         submitted = job.read(LocalJob)
         if submitted is None:
-            return JobStatus.of_no_job(self.name, name)
+            return JobStatus.of_unknown_job(self.name, name)
         lives = job.runner_lives()  # asked before the records are read: a runner writes before it dies
         ended = job.read(Ended) or (None if lives else settle_abandoned(job))
         started = job.read(Started)

@@ -105,7 +105,7 @@ Record = TypeVar("Record", LocalJob, Runner, Started, Ended)
 
 
 class JobFolder:
-    """The files of one job. Raises UserError for a job name that is no plain file name."""
+    """The files of one job. Raises UserError unless the job name is a plain file name."""
 
     def __init__(self, state: Path, name: str) -> None:
         check_job_name(name)
@@ -149,8 +149,8 @@ class JobFolder:
 def settle_abandoned(job: JobFolder) -> Ended | None:
     """Record the end of a job whose runner is gone, and return it; None if the job can still be started.
 
-    Its state is unknown if it had started, and then no process of it stays; it is cancelled if it had not
-    started and somebody wanted it to end. Waits while another process settles the same job.
+    A job that had started is UNKNOWN, and its remaining processes are killed; one that had not started is
+    CANCELLED if this was requested. Waits while another process settles the same job.
     """
     while True:
         ended, started = job.read(Ended), job.read(Started)

@@ -306,7 +306,7 @@ def base_url(connection: Connection) -> str:
 
     The connection's host may be a name, an address, or all of it.
 
-    Raises UserError if there is none, or the secret would travel in the clear.
+    Raises UserError if there is none, or the secret would be sent unencrypted.
     """
     host = connection.host.strip()
     written = f"the host of the connection '{connection.name}'"
@@ -316,9 +316,11 @@ def base_url(connection: Connection) -> str:
         url = urlsplit(host if "://" in host else f"https://{host}")
         port = url.port or connection.port
     except ValueError:
-        raise UserError(f"{written}, '{shown(host)}', is no address: write https://… .") from None
+        raise UserError(f"{written}, '{shown(host)}', is not an address: write https://… .") from None
     if url.username or url.password or not url.hostname or url.query or url.fragment:
-        raise UserError(f"{written} is no plain address: write https://… and put the login into its fields.")
+        raise UserError(
+            f"{written} is not a plain address: write https://… and put the login into its fields."
+        )
     if url.scheme != "https" and url.hostname not in _LOOPBACK:
         raise UserError(f"{written}, '{shown(host)}', would send the secret in the clear: write https://… .")
     name = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
@@ -336,7 +338,9 @@ def _json(answer: "httpx.Response") -> dict[str, Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise SystemFailure(f"{answer.request.url.host} answered with what is no JSON object: is it Run:ai?")
+        raise SystemFailure(
+            f"{answer.request.url.host} answered with something that is not a JSON object: is it Run:ai?"
+        )
     return content
 
 

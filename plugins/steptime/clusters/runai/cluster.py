@@ -29,7 +29,7 @@ from steptime.clusters.runai.client import (
 )
 from steptime.clusters.runai.command import run_as_workload
 from steptime.clusters.runai.config import PREFIX, RunaiConfig, workload_name, workload_request
-from steptime.clusters.runai.phases import ENDED, MEANING, Stop, status_of, vanished
+from steptime.clusters.runai.phases import ENDED, MEANING, Stop, vanished, workload_status
 from steptime.clusters.runai.volume import JobNotes, RunaiJob
 from steptime.errors import SystemFailure, UserError
 from steptime.waiting import poll_until_async
@@ -115,14 +115,14 @@ class RunaiCluster:
                 log_path=spec.log_path,
                 time_limit_s=spec.time_limit_s,
             ),
-            annotations=annotations_of(spec),
+            annotations=job_annotations(spec),
         )
         try:
             made = await self._client.create(kind, request)
         except (UnclearAnswer, NameTaken) as error:
             return await self._made_after_all(spec.name, error)
-        submitted = job_of(
-            annotations_of(spec),
+        submitted = parse_job(
+            job_annotations(spec),
             workload=request["name"],
             workload_id=str(made["workloadId"]),
             kind=kind,
@@ -146,7 +146,7 @@ class RunaiCluster:
                 continue
             submitted = await self._submitted(name)
             if submitted is None:
-                statuses[name] = JobStatus.of_no_job(self.name, name)
+                statuses[name] = JobStatus.of_unknown_job(self.name, name)
             else:
                 open_jobs[name] = submitted
         listed, at = await self._list(open_jobs)
@@ -159,8 +159,8 @@ class RunaiCluster:
     async def cancel(self, name: str) -> None:
         """Suspend the workload and return when its pods are gone (SystemFailure if they stay).
 
-        Suspended, it keeps its name, so nobody can submit the job a second time. One that Run:ai does not
-        suspend is deleted.
+        A suspended workload keeps its name, so the job cannot be submitted a second time. A workload that
+        Run:ai cannot suspend is deleted.
         """
         submitted = await self._submitted(name)
         if submitted is not None:
@@ -281,7 +281,7 @@ class RunaiCluster:
             annotations = kept_annotations(details)
             if annotations.get(JOB_NAME) != name:
                 break
-            return job_of(
+            return parse_job(
                 annotations,
                 workload=str(workload["name"]),
                 workload_id=str(workload["id"]),
@@ -334,7 +334,7 @@ class RunaiCluster:
         if (phase == "Unknown" or phase not in MEANING) and since_s >= self._config.unknown_after_s:
             reason = f"Run:ai has called its phase '{phase}' for {since_s:.0f} s"
             return JobStatus(state=JobState.UNKNOWN, reason=reason)
-        status = status_of(workload, noted, time_limit_s=job.time_limit_s)
+        status = workload_status(workload, noted, time_limit_s=job.time_limit_s)
         if phase == "Failed" and not noted.ends:
             status = await self._with_event(job, status)
         if phase in ENDED:
@@ -407,7 +407,7 @@ def _project_name(config: RunaiConfig, connection: Connection) -> str:
     return project
 
 
-def annotations_of(spec: JobSpec) -> dict[str, str]:
+def job_annotations(spec: JobSpec) -> dict[str, str]:
     """Return the annotations to create a job's workload with."""
     return {
         JOB_NAME: spec.name,
@@ -424,7 +424,7 @@ def kept_annotations(details: Workload) -> dict[str, str]:
     return {str(entry.get("name")): str(entry.get("value") or "") for entry in kept}
 
 
-def job_of(
+def parse_job(
     annotations: Mapping[str, str], *, workload: str, workload_id: str, kind: str, created_at: str | None
 ) -> RunaiJob:
     """Return the job that a workload and its annotations describe."""

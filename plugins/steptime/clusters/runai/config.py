@@ -78,11 +78,11 @@ class RunaiConfig(ClusterConfig):
     def _work_dir_is_on_a_volume(self) -> Self:
         if not re.fullmatch(_PLAIN_PATH, str(self.state), re.ASCII):
             raise ValueError(
-                f"work_dir '{self.root}' and name '{self.name}' make a path here, and cannot be used: "
+                f"work_dir '{self.root}' and name '{self.name}' are used in a path: "
                 "write letters, digits, '.', '_', '-' and '/'"
             )
         if not any(PurePosixPath(self.root).is_relative_to(pvc.path) for pvc in self.pvcs):
-            raise ValueError(f"work_dir '{self.root}' is below none of the paths of pvcs")
+            raise ValueError(f"work_dir '{self.root}' is not below any path in pvcs")
         if self._mount.read_only:
             raise ValueError(f"claim '{self._mount.claim}' is read_only and holds work_dir: jobs write there")
         return self

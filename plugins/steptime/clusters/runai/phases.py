@@ -73,7 +73,7 @@ class Notes:
     stop: Stop | None = None
 
 
-def status_of(workload: Mapping[str, Any], notes: Notes, *, time_limit_s: int) -> JobStatus:
+def workload_status(workload: Mapping[str, Any], notes: Notes, *, time_limit_s: int) -> JobStatus:
     """Return the status of a job by its workload's phase and its pods' notes."""
     phase = str(workload.get("phase"))
     meaning = MEANING.get(phase, MEANING["Unknown"])

@@ -86,7 +86,7 @@ class Volume:
 
 
 class JobNotes:
-    """The files on the volume about one job. Raises UserError for a job name that is no plain file name."""
+    """The files on the volume about one job. Raises UserError unless the job name is a plain file name."""
 
     def __init__(self, volume: Volume, state: PurePosixPath, name: str) -> None:
         check_job_name(name)

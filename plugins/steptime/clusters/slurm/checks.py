@@ -74,7 +74,7 @@ async def _partition(config: SlurmConfig, slurm: SlurmCommands) -> str:
 
 async def _gpus(config: SlurmConfig, slurm: SlurmCommands) -> str:
     own = await _own_partitions(config, slurm)
-    lists = {gpus for one in own if (gpus := gpus_of(one.gres))}
+    lists = {gpus for one in own if (gpus := parse_gres(one.gres))}
     if config.gpu_type == "cpu":
         raise NotApplicableError("gpu_type is cpu: ranks are processes")
     if config.gpu_option == "none":
@@ -107,10 +107,10 @@ async def _gpus(config: SlurmConfig, slurm: SlurmCommands) -> str:
     return f"{shown} a node, as expected ({config.gpu_type})"
 
 
-def gpus_of(gres: str) -> tuple[str, int] | None:
+def parse_gres(gres: str) -> tuple[str, int] | None:
     """Parse a node's GRES, `gpu:h100:8(S:0-1)`: return the type (empty if Slurm has none) and number of GPUs.
 
-    >>> gpus_of("gpu:h100:8(S:0-1),nvme:1"), gpus_of("gpu:8"), gpus_of("(null)")
+    >>> parse_gres("gpu:h100:8(S:0-1),nvme:1"), parse_gres("gpu:8"), parse_gres("(null)")
     (('h100', 8), ('', 8), None)
     """
     found = re.search(r"(?:^|,)gpu(?::(?P<kind>[A-Za-z][^:,(]*))?:(?P<count>\d+)", gres)

@@ -18,10 +18,9 @@ from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobSta
 from steptime.clusters.checks import Check
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.slurm.checks import slurm_checks
-from steptime.clusters.slurm.commands import Silent, SlurmCommands
+from steptime.clusters.slurm.commands import AccountingUnavailable, SlurmCommands
 from steptime.clusters.slurm.config import SlurmConfig
-from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
-from steptime.clusters.slurm.states import (
+from steptime.clusters.slurm.job_records import (
     HELD_BY_USER,
     PREEMPTED,
     REVOKED,
@@ -29,9 +28,10 @@ from steptime.clusters.slurm.states import (
     end_record_path,
     read_end_record,
     read_squeue,
+    record_status,
     status_by_script,
-    status_of,
 )
+from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.clusters.slurm.submit import SUBMIT_TIMEOUT_S, refused, submit_command
 from steptime.errors import OutOfReach, SystemFailure, UserError, shown
 from steptime.frozen import Frozen
@@ -120,7 +120,7 @@ class SlurmCluster:
         await self._end_doubles(queue)
         await self._release_again(queue)
         self._seen_at |= dict.fromkeys(queue, time.monotonic())
-        statuses = {name: status_of(records[0]) for name, records in queue.items()}
+        statuses = {name: record_status(records[0]) for name, records in queue.items()}
         statuses |= await self._left_the_queue([name for name in asked if name not in queue])
         statuses |= await self._ended_elsewhere(
             [name for name, records in queue.items() if records[0].state == REVOKED]
@@ -222,7 +222,7 @@ class SlurmCluster:
             return noted[0]
         try:
             records = (await self._sacct([name])).get(name)
-        except Silent:
+        except AccountingUnavailable:
             if may_guess:
                 return None
             raise
@@ -249,7 +249,7 @@ class SlurmCluster:
         raise refused(spec.name, self.name, done)
 
     async def _sacct(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
-        """Return what Slurm's accounting has about these job names. Raises Silent if it does not answer."""
+        """Return what Slurm's accounting has about these job names. Raises AccountingUnavailable."""
         found = await self._slurm.sacct("--name", names, names)
         # By its name, sacct does not show a job that was never free to start, as one cancelled while held.
         missing = [name for name in names if name not in found]
@@ -274,16 +274,16 @@ class SlurmCluster:
             without = (
                 "the accounting does not have it" if self._slurm.has_accounting else "there is no accounting"
             )
-        except Silent as error:
+        except AccountingUnavailable as error:
             history, without = {}, f"the accounting does not answer: {error}"
         now: float | None = None
         statuses = {}
         for name in names:
             accounted = next(iter(history.get(name, ())), None)
             if accounted is not None and accounted.is_settled:
-                statuses[name] = status_of(accounted)
+                statuses[name] = record_status(accounted)
             elif (taken := next(iter(await self._noted(name)), accounted)) is None:
-                statuses[name] = JobStatus.of_no_job(self.name, name)
+                statuses[name] = JobStatus.of_unknown_job(self.name, name)
             else:
                 recorded = await self._recorded(name)
                 now = await self._clock() if now is None else now
@@ -311,9 +311,9 @@ class SlurmCluster:
         """Return the states of jobs that ended on another cluster of the federation."""
         try:
             history = await self._sacct(names)
-        except Silent:
+        except AccountingUnavailable:
             return {}
-        return {name: status_of(records[0]) for name, records in history.items() if records[0].is_settled}
+        return {name: record_status(records[0]) for name, records in history.items() if records[0].is_settled}
 
     async def _end_doubles(self, queue: dict[str, list[JobRecord]]) -> None:
         """Cancel jobs with the name of an earlier job, which Slurm accepted after their submitter gave up."""

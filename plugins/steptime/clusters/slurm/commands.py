@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from steptime.clusters.base import Completed
-from steptime.clusters.slurm.states import (
+from steptime.clusters.slurm.job_records import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
     TIME_FORMAT,
     JobRecord,
-    of_each_name,
+    group_by_name,
     read_sacct,
     read_squeue,
 )
@@ -55,7 +55,7 @@ class Association(Frozen):
     limits: dict[str, str]
 
 
-class Silent(OutOfReach):
+class AccountingUnavailable(OutOfReach):
     """The accounting does not answer."""
 
 
@@ -90,7 +90,7 @@ class SlurmCommands:
     ) -> dict[str, list[JobRecord]]:
         """Return the jobs of these names in the accounting, selected by the option `--name` or `--jobs`.
 
-        Raises Silent if it does not answer.
+        Raises AccountingUnavailable if it does not answer.
         """
         records: list[JobRecord] = []
         options = ["--federation", "--duplicates", "--allocations", "--noheader", "--parsable2"]
@@ -101,7 +101,7 @@ class SlurmCommands:
                 done = await self._slurm(["sacct", *options, f"{option}={some}"])
             except (SystemFailure, UserError) as error:
                 if "accounting storage is disabled" not in str(error):
-                    raise Silent(str(error)) from None
+                    raise AccountingUnavailable(str(error)) from None
                 self.has_accounting = False
                 break
             records += read_sacct(done.stdout)
@@ -118,7 +118,7 @@ class SlurmCommands:
     async def release_those_never_free(self, ids: Sequence[str]) -> None:
         """Release the jobs among `ids` that have been held since their submission. Raises SystemFailure.
 
-        Slurm sets a job's AccrueTime once the job is free, and keeps it if somebody holds the job later.
+        Slurm sets a job's AccrueTime once the job is free, and keeps it if the job is held later.
         """
         shown_by = ["squeue", "--noheader", f"--jobs={','.join(ids)}", "--Format=JobID:|,AccrueTime:|"]
         rows = [line.split("|") for line in (await self._slurm(shown_by)).stdout.splitlines()]
@@ -151,12 +151,12 @@ class SlurmCommands:
         ]
 
     async def associations(self, user: str) -> list[Association]:
-        """Return the accounts and limits of a user. Raises Silent if the accounting does not answer."""
+        """Return the accounts and limits of a user. Raises AccountingUnavailable."""
         asked = ["show", "assoc", f"user={user}", f"format=Account,{','.join(_LIMITS)}"]
         try:
             done = await self._slurm(["sacctmgr", "--noheader", "--parsable2", "--readonly", *asked])
         except (SystemFailure, UserError) as error:
-            raise Silent(str(error)) from None
+            raise AccountingUnavailable(str(error)) from None
         rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") == len(_LIMITS)]
         return [
             Association(
@@ -169,7 +169,7 @@ class SlurmCommands:
     def ours(self, records: Iterable[JobRecord], names: Sequence[str]) -> dict[str, list[JobRecord]]:
         """Return the records with these names and folders below `root`, grouped by name."""
         wanted = set(names)
-        return of_each_name(
+        return group_by_name(
             record
             for record in records
             if record.name in wanted and record.directory.startswith(f"{self._root}/")
@@ -178,8 +178,8 @@ class SlurmCommands:
     async def _slurm(self, argv: Sequence[str], *, harmless: tuple[str, ...] = ()) -> Completed:
         """Run a Slurm command. Raises SystemFailure with the command's own message if it fails.
 
-        An error message that ends with one of `harmless` is no failure. UserError if the login has no such
-        command.
+        An error message that ends with one of `harmless` is ignored. Raises UserError if the command is
+        missing.
         """
         done = await self._run(["env", TIME_FORMAT, *argv], timeout_s=_TIMEOUT_S)
         if done.exit_code == _NOT_FOUND:

@@ -1,7 +1,8 @@
 """The node check of a Slurm cluster: its thresholds, its command, and the nodes that it refused.
 
 The check is the trainer's (`trainer/node_check.py`). It leaves a file in the job's folder, and if it refuses
-a node it ends the job with an exit code of its own. The thresholds are ours, from no source.
+a node it ends the job with a special exit code. The default thresholds are steptime's own choice, not from a
+published source.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """What `job.sh.j2` needs: the job's #SBATCH options, srun's options, and the command of a rank.
 
-Slurm itself reads the #SBATCH lines, so every option there is of one strict form. What makes up a job's
-identity (its name, log, folder and time limit) is not here: the backend passes it on the command line. Each
-rank binds itself inside its container, as with the launchers of the recipe documents.
+Slurm itself reads the #SBATCH lines, so every option must have a strict form. A job's identity (name, log,
+folder and time limit) is passed on sbatch's command line instead. Each rank binds itself inside its
+container, as with the launchers of the recipe documents.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from steptime.clusters.base import Staged
 from steptime.clusters.containers import LaunchCommand
-from steptime.clusters.jobscript import program_of
+from steptime.clusters.jobscript import rank_program
+from steptime.clusters.slurm.job_records import end_record_path
 from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command
 from steptime.clusters.slurm.options import SlurmOptions, check_form
 from steptime.clusters.slurm.site import NumaBinding, Site
-from steptime.clusters.slurm.states import end_record_path
 from steptime.errors import UserError
 from steptime.recipes.gpus import load_gpu_type
 from steptime.recipes.models import Recipe, Run
@@ -74,8 +74,8 @@ def script_values(
     """Return the template's Slurm values. Raises UserError for a run that cannot be started so."""
     python = "python" if staged.python is None else staged.python
     start = partial(_started, run, staged, site, directory=directory, environment=environment)
-    command = profiled(run, (python, *program_of(run, site.root)))
-    started = start(bound(command, binding_of(run, site.numa_binding)))
+    command = profiled(run, (python, *rank_program(run, site.root)))
+    started = start(bound(command, rank_binding(run, site.numa_binding)))
     return {
         "sbatch_options": sbatch_options(run, site),
         "end_record": end_record_path(str(directory)),
@@ -202,7 +202,7 @@ def _started(
     )
 
 
-def binding_of(run: Run, numa_binding: NumaBinding) -> Binding | None:
+def rank_binding(run: Run, numa_binding: NumaBinding) -> Binding | None:
     """Return the binding of a run's ranks; None if there is none."""
     if isinstance(numa_binding, int):
         return Binding(numa_binding)

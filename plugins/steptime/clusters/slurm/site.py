@@ -159,5 +159,5 @@ class Site(ClusterConfig):
     @classmethod
     def _in_one_line(cls, value: str) -> str:
         if not value.isprintable():
-            raise ValueError("has a character that cannot be printed, and Slurm lists folders in lines")
+            raise ValueError("has a non-printable character, which breaks the output of squeue and sacct")
         return value

@@ -62,8 +62,8 @@ if logging.getLogger("asyncssh").level == logging.NOTSET:
 class LoginNode:
     """Runs commands and accesses files on the first login node that answers, of the connection `name`.
 
-    Nothing is connected before the first call. A dropped connection is made anew by the next call, which
-    tries `login_nodes` in their order; without them, the connection's own host. See `ssh_route`.
+    Nothing is connected before the first call. After a dropped connection the next call reconnects: it tries
+    `login_nodes` in order, or without them the connection's own host. See `ssh_route`.
     """
 
     def __init__(self, name: str, connections: Connections, login_nodes: Sequence[str] = ()) -> None:
@@ -179,8 +179,8 @@ class LoginNode:
     async def _kill(self, ssh: asyncssh.SSHClientConnection, process: str) -> bool:
         """Send SIGKILL to a process, or to a group given as `-` and its id; return whether `kill` answered.
 
-        Only over the connection that it came with: the next may lead to another login node, where the process
-        id is somebody else's.
+        This uses only the process's own connection: another one may lead to another login node, where the id
+        belongs to another process.
         """
         try:
             async with asyncio.timeout(_FAREWELL_S):

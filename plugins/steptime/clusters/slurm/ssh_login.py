@@ -77,7 +77,7 @@ def jump_connections(connection: Connection) -> tuple[str, ...]:
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise UserError(
-            f"{_named(connection)}: jump_connections in its extra is no list of names of connections."
+            f"{_named(connection)}: jump_connections in its extra is not a list of connection names."
         )
     return tuple(name.strip() for name in names)
 
@@ -203,8 +203,8 @@ def _private_key(connection: Connection) -> asyncssh.SSHKey | None:
         raise UserError(f"{_named(connection)}: key_file '{value}': {error.strerror}.") from None
     except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
         raise UserError(
-            f"{_named(connection)}: {field} in its extra is no usable key, or private_key_passphrase is not "
-            f"its passphrase: {str(error).rstrip('.')}."
+            f"{_named(connection)}: {field} in its extra is not a usable key, or private_key_passphrase is "
+            f"not its passphrase: {str(error).rstrip('.')}."
         ) from None
 
 
@@ -232,7 +232,7 @@ def _certificate(connection: Connection) -> Any:
         ) from None
     except asyncssh.KeyImportError:
         raise UserError(
-            f"{_named(connection)}: {named} in its extra is no ssh certificate: it begins as "
+            f"{_named(connection)}: {named} in its extra is not an ssh certificate, which begins like "
             "'ssh-ed25519-cert-v01@openssh.com AAAA…'."
         ) from None
 
@@ -242,7 +242,9 @@ def _connect_timeout_s(connection: Connection) -> float | None:
     try:
         return float(value) if value else None
     except (TypeError, ValueError):
-        raise UserError(f"{_named(connection)}: conn_timeout in its extra is no number of seconds.") from None
+        raise UserError(
+            f"{_named(connection)}: conn_timeout in its extra is not a number of seconds."
+        ) from None
 
 
 def _trusted(connection: Connection, read: asyncssh.SSHClientConnectionOptions) -> Any:
@@ -292,7 +294,7 @@ def _public_keys(connection: Connection, field: str, remedy: str) -> list[asyncs
             keys.append(asyncssh.import_public_key(" ".join(typed)))
         except asyncssh.KeyImportError:
             raise UserError(
-                f"{_named(connection)}: {field} in its extra is no public key: {remedy}"
+                f"{_named(connection)}: {field} in its extra is not a public key: {remedy}"
             ) from None
     return keys
 

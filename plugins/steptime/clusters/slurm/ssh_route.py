@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Reached:
+class HostConnection:
     """A connection to a host that has accepted the login."""
 
     ssh: asyncssh.SSHClientConnection
@@ -36,7 +36,7 @@ class Reached:
     """How messages call it."""
 
 
-async def reach(name: str, connections: Connections, login_nodes: Sequence[str] = ()) -> Reached:
+async def reach(name: str, connections: Connections, login_nodes: Sequence[str] = ()) -> HostConnection:
     """Log in to the first available one of `login_nodes`; without them, to the connection's own host.
 
     Raises UserError if no configured login can work, LoginRefused if every node refuses it, else OutOfReach;
@@ -75,7 +75,7 @@ def _no_login_node(name: str, failures: Sequence[UserError | OutOfReach]) -> Use
     return kind(f"no login node of connection '{name}' can be used: {'; '.join(reasons)}")
 
 
-async def _through(jumps: Sequence[Connection], node: Connection) -> Reached:
+async def _through(jumps: Sequence[Connection], node: Connection) -> HostConnection:
     through = None
     for jump in jumps:
         through = await _log_in(jump, "jump host", through)
@@ -83,8 +83,8 @@ async def _through(jumps: Sequence[Connection], node: Connection) -> Reached:
 
 
 async def _log_in(
-    connection: Connection, role: str, through: Reached | None, behind: tuple[str, ...] = ()
-) -> Reached:
+    connection: Connection, role: str, through: HostConnection | None, behind: tuple[str, ...] = ()
+) -> HostConnection:
     """Log in to a host, inside the connection `through`, which is closed if that fails.
 
     Without `through`, the way goes by the ProxyJump of the ssh_config; `behind` are the hosts that lie behind
@@ -101,10 +101,10 @@ async def _log_in(
         raise
     if through is not None:
         ssh.set_tunnel(through.ssh)
-    return Reached(ssh, login.title)
+    return HostConnection(ssh, login.title)
 
 
-async def _through_proxy_jump(login: Login, behind: tuple[str, ...]) -> Reached | None:
+async def _through_proxy_jump(login: Login, behind: tuple[str, ...]) -> HostConnection | None:
     through = None
     for jump in login.jumps:
         if jump.host == behind[-1]:  # `Host *` has a ProxyJump, and this is it: ssh then goes there directly
@@ -118,7 +118,7 @@ async def _through_proxy_jump(login: Login, behind: tuple[str, ...]) -> Reached 
     return through
 
 
-async def _connect(login: Login, through: Reached | None) -> asyncssh.SSHClientConnection:
+async def _connect(login: Login, through: HostConnection | None) -> asyncssh.SSHClientConnection:
     via = f", through {through.title}," if through else ""
     try:
         async with asyncio.timeout(login.timeout_s):
@@ -140,7 +140,7 @@ async def _connect(login: Login, through: Reached | None) -> asyncssh.SSHClientC
         raise OutOfReach(f"{login.title}{via} cannot be reached: {words(error)}") from None
 
 
-async def _logged_in(login: Login, through: Reached | None) -> asyncssh.SSHClientConnection:
+async def _logged_in(login: Login, through: HostConnection | None) -> asyncssh.SSHClientConnection:
     """Open a connection; retry if sshd rejects it because many come at once (MaxStartups)."""
     tunnel = through.ssh if through else None
 

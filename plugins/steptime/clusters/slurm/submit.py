@@ -5,7 +5,7 @@ import posixpath
 import re
 
 from steptime.clusters.base import Completed, JobSpec
-from steptime.clusters.slurm.states import SQUEUE_FORMAT, TIME_FORMAT
+from steptime.clusters.slurm.job_records import SQUEUE_FORMAT, TIME_FORMAT
 from steptime.errors import SubmitLimit, SystemFailure, UserError, shown
 
 _COMMAND_LIMIT_S = 60

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from steptime.clusters.connections import Connections
-from steptime.clusters.slurm.checks import Command, gpus_of
-from steptime.clusters.slurm.commands import Partition, Silent, SlurmCommands
+from steptime.clusters.slurm.checks import Command, parse_gres
+from steptime.clusters.slurm.commands import AccountingUnavailable, Partition, SlurmCommands
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.frozen import Frozen
 from steptime.plug_points import CONTAINERS
@@ -42,14 +42,14 @@ class Survey(Frozen):
         """The default partition if it has GPUs, else the first with GPUs, else the default one."""
         return min(
             self.partitions,
-            key=lambda one: (gpus_of(one.gres) is None, not one.is_default, not one.is_usable),
+            key=lambda one: (parse_gres(one.gres) is None, not one.is_default, not one.is_usable),
             default=None,
         )
 
 
-def gpu_type_of(partition: Partition) -> str | None:
+def listed_gpu_type(partition: Partition) -> str | None:
     """Return the key of Slurm's GPU type in config/gpus.yaml; None if Slurm names none or an unlisted one."""
-    found = gpus_of(partition.gres)
+    found = parse_gres(partition.gres)
     if found is None:
         return "cpu"
     kind = found[0].lower()
@@ -74,7 +74,7 @@ async def survey(connection: str, connections: Connections, login_nodes: Sequenc
         user, host = (await node.run(["sh", "-c", "echo $(id -un) $(uname -n)"], timeout_s=60)).stdout.split()
         try:
             accounts = tuple(dict.fromkeys(one.account for one in await slurm.associations(user)))
-        except Silent:
+        except AccountingUnavailable:
             accounts = ()
         containers = []
         for name in CONTAINERS.names():

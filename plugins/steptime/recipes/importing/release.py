@@ -106,8 +106,8 @@ def read_release(folder: Path) -> Release:
         version = str(yaml.safe_load((folder / "release.yaml").read_text(encoding="utf-8"))["llmb_version"])
     except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
         raise UserError(
-            f"'{folder}' is no checkout of NVIDIA/exemplar-performance: its release.yaml has no llmb_version "
-            f"({shown(str(error))}). Name the folder of one, or a repository with --tag."
+            f"'{folder}' is not a checkout of NVIDIA/exemplar-performance: its release.yaml has no "
+            f"llmb_version ({shown(str(error))}). Name the folder of one, or a repository with --tag."
         ) from error
     release = Release(version, folder)
     for path in sorted(folder.rglob("metadata.yaml")):
@@ -216,7 +216,7 @@ class Sandbox:
 def names_batch(commit: str, sandbox: Sandbox) -> bool:
     """Return whether a Megatron-Bridge commit names experiments after the actual batch size.
 
-    Until February 2026 the name had that of the recipe's own number of GPUs.
+    Until February 2026 the name had the batch size of the recipe's default number of GPUs.
     """
     text = (sandbox.bridges / commit / "scripts/performance/utils/utils.py").read_text(encoding="utf-8")
     function = text.partition("def get_exp_name_config(")[2].partition("\ndef ")[0]
@@ -246,6 +246,6 @@ def pinned(sources: Sequence[Source], repository: Path, into: Path) -> Path:
     """Unpack every Megatron-Bridge commit that recipes pin; return the folder that holds them by name."""
     for commit in sorted({commit for source in sources for commit in source.commits.values()}):
         if not re.fullmatch("[0-9a-f]{40}", commit):
-            raise UserError(f"'{shown(commit)}' is no commit of Megatron-Bridge.")
+            raise UserError(f"'{shown(commit)}' is not a commit of Megatron-Bridge.")
         unpacked(repository, commit, into / commit, *_BRIDGE_FOLDERS)
     return into

@@ -96,7 +96,7 @@ class Row:
         }
 
 
-def rows_of(source: Source, jobs: Mapping[Cell, Mapping[str, Any]]) -> list[Row]:
+def recorded_rows(source: Source, jobs: Mapping[Cell, Mapping[str, Any]]) -> list[Row]:
     """Return the recorded runs of a recipe. Raises NotImportable if there are none."""
     rows = []
     for cell, job in jobs.items():
@@ -237,7 +237,7 @@ def _files(release: Release, rows: Sequence[Row]) -> dict[str, str]:
             files[inside] = "\n".join(line for line in lines if not line.startswith("#")).strip() + "\n"
         elif inside and inside != outside:
             raise NotImportable(
-                f"it mounts {inside} of Megatron-Bridge over its image's, which steptime does not"
+                f"it replaces the image's {inside} by a mount, which steptime does not support"
             )
     return files
 
@@ -374,7 +374,7 @@ def _conditions(held: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, list
     return min(splits, key=len)
 
 
-def questions_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
+def recipe_questions(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
     """Return the questions about each size, grouped by size and commit."""
     return {
         (row.sizes, row.gpu_types): [
@@ -394,7 +394,7 @@ def described(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str
     Raises NotImportable for a recipe that does not say.
     """
     answers: dict[str, dict[str, Any]] = {}
-    asked = questions_of(rows)
+    asked = recipe_questions(rows)
     for commit in dict.fromkeys(source.commits.values()):
         of_commit = {key: question for key, question in asked.items() if source.commits[key[1]] == commit}
         try:
@@ -413,7 +413,7 @@ def described(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str
 
 def imported(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, list[Row]]:
     """Return the workload file of a recipe and its rows. Raises NotImportable."""
-    rows = rows_of(source, recorded(source, sandbox))
+    rows = recorded_rows(source, recorded(source, sandbox))
     for commit in dict.fromkeys(source.commits[row.gpu_types] for row in rows):
         if not names_batch(commit, sandbox):
             raise NotImportable(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _RUNS_NAMED = 4
 
 
-def of_log(run: "Run", log: "TrainingLog", measurement: "Measurement | None") -> str:
+def summarize_log(run: "Run", log: "TrainingLog", measurement: "Measurement | None") -> str:
     """Summarize a run's log: `tiny·fp32·2: 0.1213 s a step in steps 10:19, of 20 steps in its log`."""
     steps = f"{len(log.steps)} steps in its log"
     if measurement is None:
@@ -23,7 +23,7 @@ def of_log(run: "Run", log: "TrainingLog", measurement: "Measurement | None") ->
     return f"{run.label}: {measurement.step_time_mean_s:.4g} s a step{where}{mfu}, {steps}"
 
 
-def of_verdict(run: "Run", verdict: "Verdict") -> str:
+def summarize_verdict(run: "Run", verdict: "Verdict") -> str:
     """Summarize a run's checks: `tiny·fp32·2 is valid: 12 checks passed, 1 warns (first)`."""
     passed = sum(check.passed for check in verdict.checks)
     warning = [check.name for check in verdict.checks if not check.passed and check.severity == "warning"]
@@ -36,7 +36,7 @@ def of_verdict(run: "Run", verdict: "Verdict") -> str:
     )
 
 
-def of_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]]) -> str:
+def summarize_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]]) -> str:
     """Sum up how many planned runs are valid, the step times of the first few, and which are missing.
 
     Args:
@@ -56,7 +56,7 @@ def of_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]]) -> st
     return sentence + (f"; without: {_first(missing)}" if missing else "")
 
 
-def of_sweep(compared: "Comparison", runs: Sequence[str], missing: Sequence[str]) -> str:
+def summarize_sweep(compared: "Comparison", runs: Sequence[str], missing: Sequence[str]) -> str:
     """Summarize a sweep's findings, and name its runs without a valid result."""
     parts = [compared.sentence] if compared.cells else []
     if missing:

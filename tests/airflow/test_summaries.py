@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from steptime.airflow import sentences
+from steptime.airflow import summaries
 from steptime.judging.detection import Standing
 from steptime.judging.findings import Comparison, Finding
 from steptime.judging.series import JudgedRun, Series
@@ -16,9 +16,12 @@ def test_of_a_sweep_what_it_found_comes_before_what_is_missing(a_run: Callable[.
     found = Comparison((new,))
     one = "1 cell: 0 slower, 0 faster, 0 unchanged, 1 with insufficient history"
 
-    assert sentences.of_sweep(found, "abc", "") == one
-    assert sentences.of_sweep(found, "abc", "b") == f"{one}; 1 of 3 runs without a valid result: b"
-    assert sentences.of_sweep(Comparison(()), "abc", "abc") == "3 of 3 runs without a valid result: a, b, c"
-    assert sentences.of_sweep(Comparison(()), "abc", "") == (
+    assert summaries.summarize_sweep(found, "abc", "") == one
+    assert summaries.summarize_sweep(found, "abc", "b") == f"{one}; 1 of 3 runs without a valid result: b"
+    assert (
+        summaries.summarize_sweep(Comparison(()), "abc", "abc")
+        == "3 of 3 runs without a valid result: a, b, c"
+    )
+    assert summaries.summarize_sweep(Comparison(()), "abc", "") == (
         "all 3 runs have valid results, none of which is judged"
     )

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from steptime.clusters.base import Completed, JobState, JobStatus
 from steptime.clusters.slurm.commands import SlurmCommands
-from steptime.clusters.slurm.states import (
+from steptime.clusters.slurm.job_records import (
     JobRecord,
-    of_each_name,
+    group_by_name,
     read_sacct,
     read_squeue,
-    status_of,
+    record_status,
 )
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
-EARLY = of_each_name(read_squeue((DATA / "squeue-early.txt").read_text()))
-LATE = of_each_name(read_squeue((DATA / "squeue-late.txt").read_text()))
-ACCOUNTED = of_each_name(read_sacct((DATA / "sacct.txt").read_text()))
+EARLY = group_by_name(read_squeue((DATA / "squeue-early.txt").read_text()))
+LATE = group_by_name(read_squeue((DATA / "squeue-late.txt").read_text()))
+ACCOUNTED = group_by_name(read_sacct((DATA / "sacct.txt").read_text()))
 
 
 def in_short(status: JobStatus) -> tuple[str, str, int | None]:
@@ -40,7 +40,7 @@ def in_short(status: JobStatus) -> tuple[str, str, int | None]:
     ],
 )
 def test_live_jobs_in_squeue(name: str, state: str, reason: str) -> None:
-    assert in_short(status_of(EARLY[name][0])) == (state, reason, None)
+    assert in_short(record_status(EARLY[name][0])) == (state, reason, None)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_live_jobs_in_squeue(name: str, state: str, reason: str) -> None:
     ],
 )
 def test_ended_jobs_in_squeue(name: str, state: str, reason: str, exit_code: int | None) -> None:
-    assert in_short(status_of(LATE[name][0])) == (state, reason, exit_code)
+    assert in_short(record_status(LATE[name][0])) == (state, reason, exit_code)
 
 
 @pytest.mark.parametrize(
@@ -87,17 +87,17 @@ def test_ended_jobs_in_squeue(name: str, state: str, reason: str, exit_code: int
     ],
 )
 def test_ended_jobs_in_sacct(name: str, state: str, reason: str, exit_code: int | None) -> None:
-    assert in_short(status_of(ACCOUNTED[name][0])) == (state, reason, exit_code)
+    assert in_short(record_status(ACCOUNTED[name][0])) == (state, reason, exit_code)
 
 
 def test_times_nodes_and_folder_are_read() -> None:
     (record,) = ACCOUNTED["nodefail4"]
     assert (record.job_id, record.directory) == ("28", "/scratch/experiments")
-    status = status_of(record)
+    status = record_status(record)
     assert (status.started_at, status.ended_at, status.nodes) == (1795289882, 1795289915, ("n3", "n4"))
-    waiting = status_of(EARLY["pend"][0])  # squeue says when it is expected to start and to end
+    waiting = record_status(EARLY["pend"][0])  # squeue says when it is expected to start and to end
     assert (waiting.started_at, waiting.ended_at, waiting.nodes) == (None, None, ())
-    running = status_of(EARLY["multi"][0])
+    running = record_status(EARLY["multi"][0])
     assert (running.started_at, running.ended_at) == (1795289882, None)
 
 
@@ -140,7 +140,7 @@ FIELD = st.text(alphabet=st.sampled_from("ABC|:019[]-,\n by+é"), max_size=8)
 def test_no_text_breaks_the_reading(fields: list[str]) -> None:
     line = "|".join(["1", *fields])
     for job in (*read_squeue(line), *read_sacct(line)):
-        assert status_of(job).state is JobState.UNKNOWN
+        assert record_status(job).state is JobState.UNKNOWN
 
 
 LINES: list[tuple[str, JobRecord]] = [
@@ -224,17 +224,17 @@ def test_a_status_has_times_and_nodes_as_far_as_they_have_come() -> None:
     for state, words in IN_QUEUE.items():
         begun = None if state is JobState.QUEUED else 101
         for word in words:
-            job, status = record(state=word), status_of(record(state=word))
+            job, status = record(state=word), record_status(record(state=word))
             assert (job.in_queue, job.is_settled) == (True, False), word
             assert status.model_copy(update={"reason": ""}) == JobStatus(
                 state=state, started_at=begun, nodes=("n1",)
             ), word
-            assert status_of(record(state=word, nodes=())).started_at is None, word
+            assert record_status(record(state=word, nodes=())).started_at is None, word
     for word, (state, reason) in OVER.items():
         settled = {end: record(state=word, ended_at=end).is_settled for end in (102, None)}
         assert settled == {102: True, None: False}, word
         fault = word in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL", "PREEMPTED")
-        assert status_of(record(state=word)) == JobStatus(
+        assert record_status(record(state=word)) == JobStatus(
             **{"state": state, "reason": reason, "nodes": ("n1",), "started_at": 101, "ended_at": 102},
             **{"exit_code": 0 if word in ("COMPLETED", "FAILED") else None, "cluster_fault": fault},
         ), word
@@ -251,14 +251,14 @@ def test_a_reason_that_has_a_remedy_is_told_with_it() -> None:
         "": "",
     }
     for reason, told in remedies.items():
-        assert status_of(record(state="PENDING", reason=reason)).reason == told
+        assert record_status(record(state="PENDING", reason=reason)).reason == told
 
 
 def test_of_jobs_submitted_at_once_the_smaller_id_comes_first() -> None:
     jobs = [record(job_id="10"), record(job_id="9"), record(job_id="11", submitted_at=99)]
-    assert [job.job_id for job in of_each_name(jobs)["a"]] == ["11", "9", "10"]
+    assert [job.job_id for job in group_by_name(jobs)["a"]] == ["11", "9", "10"]
     again = [record(job_id="5"), record(job_id="6", submitted_at=150), record(job_id="5", submitted_at=200)]
-    assert [(job.job_id, job.submitted_at) for job in of_each_name(again)["a"]] == [("5", 200), ("6", 150)]
+    assert [(job.job_id, job.submitted_at) for job in group_by_name(again)["a"]] == [("5", 200), ("6", 150)]
 
 
 async def test_sacct_looks_back_sixty_days_for_all_jobs_of_a_name() -> None:

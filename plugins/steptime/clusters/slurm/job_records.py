@@ -137,7 +137,7 @@ def read_sacct(text: str) -> list[JobRecord]:
     ]
 
 
-def of_each_name(records: Iterable[JobRecord]) -> dict[str, list[JobRecord]]:
+def group_by_name(records: Iterable[JobRecord]) -> dict[str, list[JobRecord]]:
     """Group jobs by name, in order of submission; of a requeued job only the last record counts."""
     jobs: dict[str, dict[str, list[JobRecord]]] = {}
     for record in records:  # of one id, sacct lists the records in the order in which they came to be
@@ -152,7 +152,7 @@ def _first_submitted(same_id: list[JobRecord]) -> tuple[float, int]:
     return same_id[0].submitted_at, int(same_id[0].job_id)
 
 
-def status_of(record: JobRecord) -> JobStatus:
+def record_status(record: JobRecord) -> JobStatus:
     """Return the job status for a record; an unknown state is UNKNOWN, with Slurm's word as the reason."""
     if record.state in _QUEUED:
         return JobStatus(state=JobState.QUEUED, reason=_why_it_waits(record), nodes=record.nodes)
