@@ -92,6 +92,13 @@ def states(page: Page, monkeypatch: pytest.MonkeyPatch, report: Path) -> Iterato
     yield "the report"
     shown(page, "?view=node&cluster=east&node=e001", "#node-runs")
     yield "a node"
+    shown(page, "?view=plan&workload=llama3.1&size=tiny&gpus=1,2&cluster=local", "#plan-runs")
+    expect(page.locator("#plan-runs tbody tr")).to_have_count(2)
+    yield "a plan"
+    page.get_by_label("GPUs").fill("3")
+    page.get_by_role("button", name="Plan").click()
+    expect(page.locator("#message .failure")).to_contain_text("did you mean")
+    yield "options without a plan"
 
 
 @pytest.fixture

@@ -394,6 +394,34 @@ async def test_a_profile_has_no_trend_and_no_level_to_accept(pages: FastAPI, pub
     )
 
 
+async def test_a_plan_has_its_runs_and_its_cost(pages: FastAPI, publish: Publish) -> None:
+    asked = {"workload": "llama3.1", "cluster": "local", "size": "tiny", "gpus": "1,2", "repeats": "2"}
+    answer = (await get(pages, "/api/plan", params=asked)).json()
+    assert [one["gpus"] for one in answer["runs"]] == [1, 1, 2, 2]
+    assert answer["sentence"].startswith("4 jobs, at most ")
+    assert answer["sentence"].endswith(" GPU-hours on cluster 'local'. Nothing was submitted.")
+    assert answer["refused"] is None
+    elsewhere = (await get(pages, "/api/plan", params=asked | {"size": "70b", "gpus": "64"})).json()
+    assert elsewhere["refused"].startswith("cluster 'local' has cpu, not h100")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"gpus": "3"}, "3"),
+        ({"color": "red"}, "color"),
+        ({"environment": "A"}, "environment"),
+    ],
+)
+async def test_a_plan_that_cannot_be_is_refused_in_the_planners_words(
+    pages: FastAPI, store: Store, options: dict[str, str], sentence: str
+) -> None:
+    asked = {"workload": "llama3.1", "cluster": "local", "size": "tiny"} | options
+    response = await get(pages, "/api/plan", params=asked)
+    assert response.status_code == 422
+    assert sentence in response.json()["detail"]
+
+
 async def test_a_trend_has_what_its_chart_is_drawn_with(pages: FastAPI, store: Store, slower: str) -> None:
     answer = (await get(pages, f"/api/trend/{slower}")).json()
     assert (answer["label"], answer["may_accept"]) == ("tiny·fp32·2", True)

@@ -216,7 +216,8 @@ def documentation(document: Workload) -> str:
     return (
         f"Benchmarks the pre-training of **{document.title}** as `{document.document}` describes it.\n\n"
         f"{_table(document)}\n\n"
-        "`steptime plan` shows what a set of params would run, and what it is expected to cost. "
+        f"[Plan]({page}/steptime/?view=plan&workload={document.workload}) shows what a set of params would "
+        "run, and what it is expected to cost; so does `steptime plan`. "
         "Each run is one job; its task `wait` logs its progress, and results are on the page "
         f"[Step times]({page})."
     )

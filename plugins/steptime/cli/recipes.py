@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,14 +17,10 @@ from steptime.recipes.flops import broken_formulas
 from steptime.recipes.gpus import broken_gpu_types
 from steptime.recipes.megatron_bridge import broken_releases, hub_files
 from steptime.recipes.models import Run
-from steptime.recipes.notation import format_at_most, format_time_limit
 from steptime.recipes.parameters import Parameters, recipe_parameters
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.staging.checking import check_plan
-
-if TYPE_CHECKING:
-    from steptime.judging.expected_cost import Expected
 
 RECIPES_EXAMPLES = """
 [bold]Examples[/bold]
@@ -161,15 +157,13 @@ def show_plan(
     """
     from steptime.clusters.config import check_permitted
     from steptime.judging.expected_cost import expected_cost
+    from steptime.reporting.plans import row_of, sentence_of
 
     check_permitted(planned.all_runs)
     cost = expected_cost(planned.all_runs)
-    rows = [_row(run, expected) for run, expected in zip(planned.all_runs, cost.each, strict=True)]
+    rows = [row_of(run, expected) for run, expected in zip(planned.all_runs, cost.each, strict=True)]
     asked, first = planned.request, planned.runs[0].recipe
-    note = f"{format_at_most(len(rows), planned.gpu_hours_max)} on cluster '{asked.cluster}'"
-    if asked.gpu_type != planned.cluster_gpu_type:
-        note += f", which has no {asked.gpu_type} and could not run them"
-    typer.echo(f"{note}. Nothing was submitted.", err=output_format is not Format.TABLE)
+    typer.echo(sentence_of(planned), err=output_format is not Format.TABLE)
     typer.echo(cost.sentence, err=output_format is not Format.TABLE)
     if output_format is Format.TABLE:
         counted = recipe_parameters(first)
@@ -227,23 +221,6 @@ def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
         typer.echo(str(balance), err=err)
     for balance in balances:
         balance.require()
-
-
-def _row(run: Run, expected: "Expected") -> dict[str, Any]:
-    return {
-        "label": run.label,
-        "experiment": run.experiment,
-        "mode": run.mode.value,
-        "repeat": run.repeat,
-        **tables.row(run.recipe),
-        "steps": run.max_steps - run.first_step,
-        "window": str(run.window),
-        "time_limit": format_time_limit(run.time_limit_s),
-        "gpu_hours_max": run.recipe.gpus * run.time_limit_s / 3600,
-        "gpu_hours_expected": expected.gpu_hours,
-        "seconds_expected": expected.seconds,
-        "expected_from": expected.source.value,
-    }
 
 
 def _scripts(planned: Plan) -> list[str]:

@@ -22,6 +22,7 @@ from steptime.judging.trend import OWN_VERDICT, with_verdicts
 from steptime.reporting import answers
 from steptime.reporting.openmetrics import CONTENT_TYPE, openmetrics
 from steptime.reporting.page import html, report_since
+from steptime.reporting.plans import plan_of
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.record import record_differences
 from steptime.results.report import csv_text, exported
@@ -156,6 +157,14 @@ def metrics(store: Readable) -> Response:
     """Answer Prometheus with `reporting.openmetrics` of what the user may read."""
     text = openmetrics(store, time.time())
     return Response(text, headers=HEADERS | {"Content-Type": CONTENT_TYPE})
+
+
+def plan(request: Request, store: Readable) -> Response:
+    """Answer with `reporting.plans.plan_of` of the options in the address, or with why they have no plan."""
+    try:
+        return json_response(plan_of(store, request.query_params))
+    except UserError as error:
+        raise HTTPException(status_code=422, detail=str(error)) from None
 
 
 def node(

@@ -9,6 +9,7 @@ import { redrawRun, showRun } from "./run.js";
 import * as runs from "./runs.js";
 import * as scaling from "./scaling.js";
 import * as node from "./node.js";
+import * as plan from "./plan.js";
 import { announce, attempt, summarise } from "./messages.js";
 import { giveUp } from "./server.js";
 import * as trend from "./trend.js";
@@ -16,7 +17,8 @@ import * as week from "./week.js";
 
 const REREAD_MS = 15_000;
 // In the tab of a DAG run its own runs come first.
-const VIEWS = scope.size ? { runs, scaling, trend, node } : { week, runs, trend, scaling, node };
+const VIEWS = scope.size ? { runs, scaling, trend, node } : { week, runs, trend, scaling, node, plan };
+const ONLY_BY_LINK = ["node", "plan"];
 
 let shown = null;
 
@@ -27,7 +29,7 @@ function wanted() {
 
 function drawNavigation(name) {
   const focused = [...byId("views").children].indexOf(document.activeElement);
-  const links = Object.entries(VIEWS).filter(([view]) => view !== "node" || view === name).map(([view, { title }]) => {
+  const links = Object.entries(VIEWS).filter(([view]) => !ONLY_BY_LINK.includes(view) || view === name).map(([view, { title }]) => {
     const link = viewLink({ view }, title);
     if (view === name) link.setAttribute("aria-current", "page");
     return link;

@@ -1,0 +1,72 @@
+"""What a request would run, and what that costs: the same for the command line and the page."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from steptime.clusters.config import check_permitted
+from steptime.errors import UserError
+from steptime.judging.expected_cost import Expected, expected_cost
+from steptime.recipes import tables
+from steptime.recipes.models import Run
+from steptime.recipes.notation import format_at_most, format_time_limit
+from steptime.recipes.planning import Plan, parse_request, plan, require_runnable
+from steptime.recipes.request import DICTIONARIES
+from steptime.results.store import Store
+
+
+def plan_of(store: Store, options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the runs of a request whose options are texts, as in an address; nothing is submitted.
+
+    `{"sentence", "cost", "refused", "runs": [{…}, …]}`: `refused` says why such a request would
+    start nothing, None if it would start. Raises UserError for options that have no plan.
+    """
+    planned = plan(parse_request({name: _value(name, text) for name, text in options.items()}))
+    cost = expected_cost(planned.all_runs, store)
+    refused = None
+    try:
+        require_runnable(planned)
+        check_permitted(planned.all_runs)
+    except UserError as error:
+        refused = str(error)
+    return {
+        "sentence": sentence_of(planned),
+        "cost": cost.sentence,
+        "refused": refused,
+        "runs": [row_of(run, expected) for run, expected in zip(planned.all_runs, cost.each, strict=True)],
+    }
+
+
+def sentence_of(planned: Plan) -> str:
+    """Return how many jobs a plan has, and what they cost at most."""
+    asked = planned.request
+    note = f"{format_at_most(len(planned.all_runs), planned.gpu_hours_max)} on cluster '{asked.cluster}'"
+    if asked.gpu_type != planned.cluster_gpu_type:
+        note += f", which has no {asked.gpu_type} and could not run them"
+    return f"{note}. Nothing was submitted."
+
+
+def row_of(run: Run, expected: Expected) -> dict[str, Any]:
+    """Return what people compare runs of a plan by."""
+    return {
+        "label": run.label,
+        "experiment": run.experiment,
+        "mode": run.mode.value,
+        "repeat": run.repeat,
+        **tables.row(run.recipe),
+        "steps": run.max_steps - run.first_step,
+        "window": str(run.window),
+        "time_limit": format_time_limit(run.time_limit_s),
+        "gpu_hours_max": run.recipe.gpus * run.time_limit_s / 3600,
+        "gpu_hours_expected": expected.gpu_hours,
+        "seconds_expected": expected.seconds,
+        "expected_from": expected.source.value,
+    }
+
+
+def _value(name: str, text: str) -> Any:
+    if name in DICTIONARIES:
+        with suppress(ValueError):  # else the option says what it takes
+            return json.loads(text)
+    return text
