@@ -228,7 +228,7 @@ async def test_a_page_in_place_of_an_answer_is_told_apart(
     impatient: RunaiClient, runai_server: RunaiStandIn
 ) -> None:
     runai_server.fail(Fault("GET", "/workloads", "refuse", status=200, page="<html>Log in</html>"))
-    with pytest.raises(SystemFailure, match="no JSON object: is it Run:ai"):
+    with pytest.raises(SystemFailure, match="not a JSON object: is it Run:ai"):
         await impatient.workloads([])
     runai_server.fail(Fault("GET", "/workloads", "refuse", status=302, page="<html>Log in</html>"))
     with pytest.raises(UserError, match="answered GET /workloads with 302"):

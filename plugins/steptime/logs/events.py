@@ -220,8 +220,12 @@ class LogEvents:
         yield from self._read(self.lines.finish())
         yield from self._unnumbered_steps()
         yield from self.failures.finish()
+        for _, excerpt in self.failures.excerpts.values():
+            excerpt.is_open = False
 
     def _read(self, block: bytes) -> Iterator[Event]:
+        for _, excerpt in self.failures.excerpts.values():
+            excerpt.extend(block)
         if self._looks_for_calls > 0:
             self._looks_for_calls -= len(block)
             if _NCCL_CALL in block:

@@ -1,7 +1,8 @@
 """The lines of a log around the cause of a failure, for people: few, printable, and without secrets."""
 
 import re
-from typing import NamedTuple, Self
+from dataclasses import dataclass
+from typing import Self
 
 from steptime.logs.shapes import plain
 from steptime.recipes.environment import PASSWORD_IN_ADDRESS, SENSITIVE_WORDS
@@ -15,12 +16,15 @@ _NAMED_SECRET = re.compile(rf"\w*{SENSITIVE_WORDS}\W{{1,5}}\w", re.IGNORECASE)
 _TOKEN = re.compile(r"\bBearer\s+\S|\b(?:hf_|nvapi-|gh[opsu]_|github_pat_|glpat-|sk-|AKIA|eyJ)[\w-]{10,}")
 
 
-class Excerpt(NamedTuple):
+@dataclass
+class Excerpt:
     """Lines around a sign of a failure, as they are in the log."""
 
     before: bytes = b""
     """With the sign's own line."""
     behind: bytes = b""
+    is_open: bool = False
+    """Whether the log goes on and `behind` may be too short."""
 
     @classmethod
     def around(cls, end: int, block: bytes, block_before: bytes) -> Self:
@@ -29,7 +33,12 @@ class Excerpt(NamedTuple):
         missing = BYTES_BEFORE - len(before)
         if missing:
             before = block_before[-missing:] + before
-        return cls(before, block[end : end + BYTES_BEHIND])
+        return cls(before, block[end : end + BYTES_BEHIND], is_open=True)
+
+    def extend(self, block: bytes) -> None:
+        """Take in the next block of the log."""
+        if self.is_open:
+            self.behind += block[: BYTES_BEHIND - len(self.behind)]
 
     @property
     def text(self) -> str:

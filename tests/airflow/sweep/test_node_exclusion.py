@@ -68,15 +68,13 @@ def test_a_cluster_that_chooses_no_nodes_says_so(planned: Callable[..., Any]) ->
 @pytest.mark.slurm
 def test_other_nodes_are_asked_for_beside_those_that_are_left_out_anyway(cell: Callable[..., Cell]) -> None:
     assert node_exclusion(cell(), "node3") == ({"exclude": "node3"}, "without node3")
-    assert node_exclusion(cell(exclude="node[1-2]"), "node3").cluster_options == {
-        "exclude": "node[1-2],node3"
-    }
+    assert node_exclusion(cell(exclude="node[1-2]"), "node3").cluster_options == {"exclude": "node[1-3]"}
 
     also = cell(additional_slurm_params="exclude=node1;comment=x")
     options = node_exclusion(also, "node3").cluster_options
     [fresh] = fresh_cells(also, 1, checkpoint=False, after=1, cluster_options=options)
     [run] = runs_of(fresh)
-    assert run.cluster_options == {"exclude": "node1,node3", "additional_slurm_params": "comment=x"}
+    assert run.cluster_options == {"exclude": "node[1,3]", "additional_slurm_params": "comment=x"}
 
 
 @pytest.mark.slurm

@@ -8,7 +8,7 @@ from trainer import cpu_ranks
 from trainer.ending import Ending
 from trainer.launch import Launch
 
-_ready = cpu_ranks.ready
+_prepare = cpu_ranks.prepare_training
 
 
 def _slow_down() -> None:
@@ -27,8 +27,8 @@ def _slow_down() -> None:
     TransformerLayer.forward = twice_as_long
 
 
-def _ready_with_slow_rank(*arguments: Any) -> cpu_ranks.Train:
-    train = _ready(*arguments)
+def _with_slow_rank(*arguments: Any) -> cpu_ranks.Train:
+    train = _prepare(*arguments)
 
     def train_rank(launch: Launch, ending: Ending) -> None:
         if launch.rank == launch.world_size - 1:
@@ -39,5 +39,5 @@ def _ready_with_slow_rank(*arguments: Any) -> cpu_ranks.Train:
 
 
 if __name__ == "__main__":
-    cpu_ranks.ready = _ready_with_slow_rank
+    cpu_ranks.prepare_training = _with_slow_rank
     sys.exit(cpu_ranks.main())
