@@ -16,7 +16,7 @@ SLOW_RANK = Path(__file__).parent / "programs" / "slow_rank.py"
 
 @pytest.mark.trainer
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize("ranks", [4, pytest.param(8, marks=pytest.mark.exhaustive)])
 def test_a_slow_rank_is_named(train: Train, tmp_path: Path, ranks: int) -> None:
     run = planned(4, parallelism=Parallelism(data=ranks), max_steps=8)
     trained = train(run, tmp_path, program=str(SLOW_RANK))
