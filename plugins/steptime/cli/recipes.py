@@ -157,11 +157,11 @@ def show_plan(
     """
     from steptime.clusters.config import check_permitted
     from steptime.judging.expected_cost import expected_cost
-    from steptime.reporting.plans import row_of, sentence_of
+    from steptime.reporting.plans import plan_rows, sentence_of
 
     check_permitted(planned.all_runs)
     cost = expected_cost(planned.all_runs)
-    rows = [row_of(run, expected) for run, expected in zip(planned.all_runs, cost.each, strict=True)]
+    rows = plan_rows(planned, cost)
     asked, first = planned.request, planned.runs[0].recipe
     typer.echo(sentence_of(planned), err=output_format is not Format.TABLE)
     typer.echo(cost.sentence, err=output_format is not Format.TABLE)

@@ -45,9 +45,9 @@ def node_of(store: Store, cluster: str, node: str, now: float | None = None) -> 
     names = ("job_name", "label", "submitted_at", "state", "change_percent", "verdict", "suspicion")
     own = [row for row in rows if _had(row, node)]
     ranks = {
-        job: 100 * (times.node_ratios[node] - 1)
+        job: 100 * (ratio - 1)
         for job, times in store.rank_times([row["job_name"] for row in own]).items()
-        if node in times.node_ratios
+        if (ratio := times.node_ratios.get(node)) is not None
     }
     return {
         "node": node,

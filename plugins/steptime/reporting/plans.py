@@ -7,7 +7,7 @@ from typing import Any
 
 from steptime.clusters.config import check_permitted
 from steptime.errors import UserError
-from steptime.judging.expected_cost import Expected, expected_cost
+from steptime.judging.expected_cost import Cost, Expected, expected_cost
 from steptime.recipes import tables
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_at_most, format_time_limit
@@ -34,7 +34,7 @@ def plan_of(store: Store, options: Mapping[str, str]) -> dict[str, Any]:
         "sentence": sentence_of(planned),
         "cost": cost.sentence,
         "refused": refused,
-        "runs": [row_of(run, expected) for run, expected in zip(planned.all_runs, cost.each, strict=True)],
+        "runs": plan_rows(planned, cost),
     }
 
 
@@ -47,8 +47,12 @@ def sentence_of(planned: Plan) -> str:
     return f"{note}. Nothing was submitted."
 
 
-def row_of(run: Run, expected: Expected) -> dict[str, Any]:
-    """Return what people compare runs of a plan by."""
+def plan_rows(planned: Plan, cost: Cost) -> list[dict[str, Any]]:
+    """Return a row for each run of a plan: its settings, limits and expected cost."""
+    return [_row(run, expected) for run, expected in zip(planned.all_runs, cost.each, strict=True)]
+
+
+def _row(run: Run, expected: Expected) -> dict[str, Any]:
     return {
         "label": run.label,
         "experiment": run.experiment,
