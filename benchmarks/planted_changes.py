@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 
-from steptime.judging.comparison import compare_judged
+from steptime.judging.comparison import compare_judgements
 from steptime.judging.detection import FEWEST_RUNS, FRESH_RUNS, Standing, judge
 from steptime.judging.findings import Comparison
-from steptime.judging.judged import Judged
 from steptime.judging.judgements import Records, judge_runs
-from steptime.judging.series import JudgedRun, Series
+from steptime.judging.models import Judgement
+from steptime.judging.series import Series, SeriesRun
 from steptime.results.columns import COLUMNS, of_series
 
 WEEK_S = 7 * 86_400.0
@@ -67,7 +67,7 @@ def cells() -> dict[Key, Series]:
         values = dict(zip(("size", "gpus", "dtype", "mode"), key, strict=True))
         spread = dict.fromkeys(of_series("spread"), 1)
         rest = {"cluster": cluster, "gpu_type": "h100", "workload": "w", "proxy": False, "scaling": "weak"}
-        found[key] = Series.of_row(dict.fromkeys(of_series()) | spread | rest | values)
+        found[key] = Series.from_row(dict.fromkeys(of_series()) | spread | rest | values)
     assert len(found) == 60
     return found
 
@@ -133,7 +133,7 @@ class HalfYear:
 
     seed: int
     is_planted: bool
-    runs: dict[Key, list[JudgedRun]] = field(default_factory=lambda: defaultdict(list))
+    runs: dict[Key, list[SeriesRun]] = field(default_factory=lambda: defaultdict(list))
     weeks: dict[str, int] = field(default_factory=dict)
     """The week of each job."""
     records: dict[str, str] = field(default_factory=dict)
@@ -152,14 +152,14 @@ class HalfYear:
                     break
                 self._run(key, week, place, number, nodes)
 
-    def judged(self, key: Key) -> list[Judged]:
+    def judged(self, key: Key) -> list[Judgement]:
         """Judge the runs of a cell."""
         return judge_runs(self.runs[key], Records(self.records.__getitem__, lambda: self.hashes))
 
     def compare(self) -> Comparison:
         """Compare all cells as they stand."""
         stand = {series: self.judged(key)[: -LATEST_RUNS - 1 : -1] for key, series in cells().items()}
-        return compare_judged(stand, self.records.__getitem__)
+        return compare_judgements(stand, self.records.__getitem__)
 
     def _run(self, key: Key, week: int, place: int, number: int, without: tuple[str, ...]) -> tuple[str, ...]:
         rng = random.Random(f"{self.seed} {key} {week} {number}")  # noqa: S311 - step times, not secrets
@@ -184,7 +184,7 @@ class HalfYear:
         submitted_at = STARTED_AT + week * WEEK_S + 60 * place + 3600 * number
         row = dict.fromkeys(column.name for column in COLUMNS)
         row |= {"job_name": job, "nodes": ", ".join(nodes), "submitted_at": submitted_at}
-        self.runs[key].append(JudgedRun(row, seconds, "median of steps 30 to 49"))
+        self.runs[key].append(SeriesRun(row, seconds, "median of steps 30 to 49"))
         self.weeks[job] = week
         self.records[job] = _record(made, nodes)
         self.hashes[job] = json.dumps(made)

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from steptime.airflow import summaries
 from steptime.judging.detection import Standing
 from steptime.judging.findings import Comparison, Finding
-from steptime.judging.series import JudgedRun, Series
+from steptime.judging.series import Series, SeriesRun
 from steptime.recipes.models import Run
 
 
 def test_of_a_sweep_what_it_found_comes_before_what_is_missing(a_run: Callable[..., Run]) -> None:
     new = Finding(
-        Series.of_run(a_run()), JudgedRun({"stragglers": None}, 0.1, "step_time_mean_s"), Standing()
+        Series.from_run(a_run()), SeriesRun({"stragglers": None}, 0.1, "step_time_mean_s"), Standing()
     )
     found = Comparison((new,))
     one = "1 cell: 0 slower, 0 faster, 0 unchanged, 1 with insufficient history"

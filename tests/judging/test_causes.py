@@ -9,14 +9,14 @@ import pytest
 from steptime.judging.causes import WEEK_S, CommonCause, causes
 from steptime.judging.comparison import compare_since
 from steptime.judging.detection import BASELINE_RUNS, Baseline, Standing, judge
-from steptime.judging.judged import Judged
+from steptime.judging.models import Judgement
 from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
-from steptime.judging.series import JudgedRun, Series
+from steptime.judging.series import Series, SeriesRun
 from steptime.results.columns import of_series
 from steptime.results.store import Store
 
-SERIES = Series.of_row(
+SERIES = Series.from_row(
     {"cluster": "h100", "gpu_type": "h100", "workload": "llama3.1-25.04", "size": "8b", "proxy": False}
     | {"gpus": 8, "dtype": "bf16", "scaling": "weak", "mode": "performance"}
     | {"tuning": "", "for_judging": True}
@@ -38,7 +38,7 @@ def judged(
     since: float | None = None,
     nearby: tuple[str, ...] = (),
     fresh: Sequence[str] | None = None,
-) -> Judged:
+) -> Judgement:
     """A run, judged by a usual history, or after other runs; with `fresh` confirmed on these nodes."""
     row = {"job_name": job, "nodes": ", ".join(nodes) or None, "submitted_at": at}
     standing = judge(before or Standing("unchanged", baseline=Baseline(USUAL)), seconds)
@@ -48,13 +48,13 @@ def judged(
     if fresh is not None:
         standing = judge(judge(standing, seconds), seconds)
         placement = Placement(", ".join(nodes), tuple(fresh))
-    return Judged(JudgedRun(row, seconds, ""), standing, changes, None, placement, onset)
+    return Judgement(SeriesRun(row, seconds, ""), standing, changes, None, placement, onset)
 
 
-def cells(*runs: Judged | list[Judged]) -> dict[Series, list[Judged]]:
+def cells(*runs: Judgement | list[Judgement]) -> dict[Series, list[Judgement]]:
     """A cell for each run, or for several."""
     return {
-        Series.of_row(SERIES.key | {"size": f"{number}b"}): run if isinstance(run, list) else [run]
+        Series.from_row(SERIES.key | {"size": f"{number}b"}): run if isinstance(run, list) else [run]
         for number, run in enumerate(runs)
     }
 
@@ -122,7 +122,7 @@ def test_cells_that_began_to_move_at_different_times_did_not_move_together() -> 
 def test_clusters_are_looked_at_apart() -> None:
     moved = cells(*(judged(1.08, job=f"moved-{number}") for number in range(6)))
     apart = {
-        Series.of_row(cell.key | {"cluster": f"c{number % 2}"}): some
+        Series.from_row(cell.key | {"cluster": f"c{number % 2}"}): some
         for number, (cell, some) in enumerate(moved.items())
     }
 
@@ -150,7 +150,7 @@ def test_faster_together_is_named_too_and_what_only_some_have_changed_is_not() -
 IMAGE, NCCL = "image nemo:26.04 → nemo:26.06.01", "nccl 2.28 → 2.29"
 
 
-def upgraded(number: int, **options: Any) -> Judged:
+def upgraded(number: int, **options: Any) -> Judgement:
     return judged(1.08, job=f"image-{number}", fresh=["a", "b"], changes=(IMAGE, NCCL), **options)
 
 

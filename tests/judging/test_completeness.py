@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.judging.comparison import compare_dag_run, compare_planned, compare_since, compare_sweep
-from steptime.judging.completeness import WEEK_S, missing_of, two_levels
+from steptime.judging.completeness import WEEK_S, find_missing, two_levels
 from steptime.judging.series import Series
 from steptime.judging.trend import sentence, trend
 from steptime.logs.models import Problem
@@ -112,7 +112,7 @@ def test_a_job_that_left_no_log_has_failed(
     ledger.add(ledger_job("first", **of_cell, state="timed_out"))
     ledger.add(ledger_job("second", **of_cell | {"created_at": NOW - 60}, state="failed", reason="no space"))
     ledger.add(ledger_job("before", **of_cell | {"created_at": NOW - 2 * WEEK_S, "dag_run_id": "2"}))
-    marked = answers.trend_of(weeks, Series.of_run(of_cell["run"]), may_accept=False)["failed"]
+    marked = answers.series_trend(weeks, Series.from_run(of_cell["run"]), may_accept=False)["failed"]
     assert [one for one in marked if one["job_name"] is None] == [
         {"job_name": None, "submitted_at": NOW - 3600, "reason": "timed_out"},
         {"job_name": None, "submitted_at": NOW - 60, "reason": "no space"},
@@ -148,8 +148,8 @@ def test_command_line_and_report_print_the_same(weeks: Store) -> None:
 def test_the_trend_of_such_a_cell_says_so_instead_of_a_verdict_of_today(weeks: Store) -> None:
     said = {}
     for row in weeks.results(since=NOW - 2 * WEEK_S):
-        series = Series.of_row(row)
-        said[row["gpus"]] = sentence(series, trend(weeks, series), missing_of(weeks, series, NOW))
+        series = Series.from_row(row)
+        said[row["gpus"]] = sentence(series, trend(weeks, series), find_missing(weeks, series, NOW))
 
     assert "0.2 s, unchanged, after 8 runs." in said[1]
     assert ": 0.4 s, unchanged until " in said[2]

@@ -103,8 +103,8 @@ def test_stored_judgements_equal_a_fresh_judgement(half_a_year: Store) -> None:
 
 
 def test_a_trend_has_the_levels_that_its_runs_belong_to(half_a_year: Store) -> None:
-    rows = trend(half_a_year, Series.of_row(half_a_year.run("2-00")))
-    usual = trend(half_a_year, Series.of_row(half_a_year.run("1-00")))
+    rows = trend(half_a_year, Series.from_row(half_a_year.run("2-00")))
+    usual = trend(half_a_year, Series.from_row(half_a_year.run("1-00")))
 
     levels = list(dict.fromkeys(row["level_s"] for row in rows))
     assert levels == sorted(levels)
@@ -115,7 +115,7 @@ def test_a_trend_has_the_levels_that_its_runs_belong_to(half_a_year: Store) -> N
 def test_an_accepted_level_is_in_the_trend_and_ends_the_drift(half_a_year: Store) -> None:
     accept(half_a_year, "2-20", note="meant", accepted_by="somebody")
 
-    rows = trend(half_a_year, Series.of_row(half_a_year.run("2-00")))
+    rows = trend(half_a_year, Series.from_row(half_a_year.run("2-00")))
 
     assert {row["job_name"]: row["accepted"] for row in rows if row["accepted"]} == {
         "2-20": "meant (somebody)"

@@ -5,17 +5,17 @@ from dataclasses import replace
 from steptime.judging.detection import Standing, standings
 from steptime.judging.findings import Comparison, Finding, among_all
 from steptime.judging.placement import Placement
-from steptime.judging.series import JudgedRun, Series
+from steptime.judging.series import Series, SeriesRun
 from steptime.results.columns import of_series
 
 USUAL = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.995]
 
 
 def cell(gpus: int, standing: Standing) -> Finding:
-    series = Series.of_row(
+    series = Series.from_row(
         dict.fromkeys(of_series(), "x") | {"proxy": False, "tuning": "", "gpus": gpus, "mode": "performance"}
     )
-    return Finding(series, JudgedRun({"stragglers": None}, 1.0, ""), standing)
+    return Finding(series, SeriesRun({"stragglers": None}, 1.0, ""), standing)
 
 
 def test_what_got_slower_most_comes_first_and_is_the_worst() -> None:

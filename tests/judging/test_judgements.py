@@ -283,7 +283,7 @@ def test_a_run_is_told_as_its_series_stood_after_it(store: Store, runs: list[Res
     publish(store, runs[0].model_copy(update={}))  # once more changes nothing
 
     def told(job_name: str) -> tuple[Any, ...]:
-        judged = judgements.judged_run(store, store.run(job_name))
+        judged = judgements.read_judgement(store, store.run(job_name))
         assert judged is not None
         return judged.run.job_name, judged.standing.state, judged.standing.direction, len(judged.changes)
 
@@ -323,7 +323,7 @@ def test_what_fresh_runs_decided_says_on_which_nodes(
     placed = json.loads(kept_judgements(store)["run-9"]["rests_on"])["nodes"]
     assert placed == {"suspected": "a[1-2]", "fresh": [fold_nodes(some) for some in fresh]}
     assert "nodes" not in json.loads(kept_judgements(store)["run-6"]["rests_on"]), "usual"
-    judged = judgements.judged_run(store, store.run("run-9"))
+    judged = judgements.read_judgement(store, store.run("run-9"))
     assert judged is not None
     assert judged.placement is not None
     assert judged.placement.words == words

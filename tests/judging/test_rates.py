@@ -14,7 +14,7 @@ import pytest
 
 from steptime.judging.detection import BASELINE_RUNS, FRESH_RUNS, Baseline, Standing, judge, standings
 from steptime.judging.findings import Finding, among_all
-from steptime.judging.series import JudgedRun, Series
+from steptime.judging.series import Series, SeriesRun
 from steptime.results.columns import of_series
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ NOISY_STEPS = [(0.1, 0.08), (0.2, 0.42), (0.3, 0.82)]
 """Steps of a cell with 8 % noise, and how often each is confirmed within ten weeks."""
 ALTERNATING = 0.02
 """How often a cell that alternates between two levels, 4 % apart, is confirmed as slower in half a year."""
-RUN = JudgedRun({"stragglers": None}, 1.0, "")
+RUN = SeriesRun({"stragglers": None}, 1.0, "")
 
 Cells = Mapping[Series, Standing]
 
@@ -34,7 +34,7 @@ Cells = Mapping[Series, Standing]
 @cache
 def series(number: int) -> Series:
     """A cell of its own for each number."""
-    return Series.of_row(dict.fromkeys(of_series()) | {"gpus": number})
+    return Series.from_row(dict.fromkeys(of_series()) | {"gpus": number})
 
 
 def usual(noise: np.random.Generator, cells: int) -> Cells:

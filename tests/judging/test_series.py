@@ -6,7 +6,7 @@ import pytest
 import stored
 
 from steptime.judging.comparison import compare_since
-from steptime.judging.series import JudgedRun, Series, judged_runs
+from steptime.judging.series import Series, SeriesRun, series_runs
 from steptime.recipes.models import Mode, Run
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -14,19 +14,19 @@ from steptime.results.store import Store
 MakeResult = Callable[..., Result]
 
 
-def history(store: Store, series: Series) -> list[JudgedRun]:
-    return judged_runs(store.results(**series.key)[::-1])
+def history(store: Store, series: Series) -> list[SeriesRun]:
+    return series_runs(store.results(**series.key)[::-1])
 
 
 def test_a_stored_run_and_its_plan_are_of_one_series(store: Store, make_result: MakeResult) -> None:
     result = make_result(gpus=4, tensor=2)
     stored.write(store, result)
 
-    series = Series.of_row(store.run(result.job.name))
+    series = Series.from_row(store.run(result.job.name))
 
-    assert series == Series.of_run(result.run)
+    assert series == Series.from_run(result.run)
     assert series.label == result.run.label
-    assert Series.of_row(series.key | {"mode": "checkpoint_save"}).label == "tiny·fp32·4·checkpoint save"
+    assert Series.from_row(series.key | {"mode": "checkpoint_save"}).label == "tiny·fp32·4·checkpoint save"
 
 
 def test_what_was_asked_for_makes_a_series_and_nothing_else_does(
@@ -36,12 +36,12 @@ def test_what_was_asked_for_makes_a_series_and_nothing_else_does(
     moved = one.run.model_copy(update={"seed": 99, "repeat": 2, "environment": {"OMP_NUM_THREADS": "4"}})
     stored.write(store, one)
     stored.write(store, make_result("two", run=moved))
-    series = Series.of_run(one.run)
+    series = Series.from_run(one.run)
 
     assert [run.job_name for run in history(store, series)] == ["one", "two"]
     for name, value in series.key.items():
         other = not value if isinstance(value, bool) else f"other{value}"
-        differs = Series.of_row(series.key | {name: other})
+        differs = Series.from_row(series.key | {name: other})
         assert series.differences(differs) == [f"{name.replace('_', ' ')} {value} and {other}"]
 
 
@@ -58,7 +58,7 @@ def test_expert_parallelism_makes_a_series_only_where_there_is_some(
         stored.write(store, make_result(name, run=spread_over_experts(dense.run, ranks)))
     stored.write(store, dense)
 
-    series, other = Series.of_run(dense.run), Series.of_run(spread_over_experts(dense.run, 2))
+    series, other = Series.from_run(dense.run), Series.from_run(spread_over_experts(dense.run, 2))
 
     assert {run.job_name for run in history(store, series)} == {"dense", "one"}
     assert [run.job_name for run in history(store, other)] == ["two"]
@@ -71,7 +71,7 @@ def test_a_run_is_judged_by_its_steady_steps(store: Store, make_result: MakeResu
     result = make_result(max_steps=50, step_times=slow_start)
     stored.write(store, result)
 
-    (run,) = history(store, Series.of_run(result.run))
+    (run,) = history(store, Series.from_run(result.run))
 
     assert run.seconds == 0.3, "its documented number is the mean of 25:49"
     assert run.judged_on == "median of steps 25 to 49"
@@ -85,7 +85,7 @@ def test_a_run_without_steps_is_judged_by_its_documented_number(
     measured = result.measurement.model_copy(update={"steady_steps": None, "steady_step_time_s": None})
     stored.write(store, result.model_copy(update={"measurement": measured}))
 
-    (run,) = history(store, Series.of_run(result.run))
+    (run,) = history(store, Series.from_run(result.run))
 
     assert (run.seconds, run.judged_on) == (result.measurement.step_time_mean_s, "step_time_mean_s")
 

@@ -91,7 +91,7 @@ def test_it_says_how_the_series_stands_and_draws_it(half_a_year: Store) -> None:
 
 
 def test_a_run_is_usual_between_what_was_usual_then(half_a_year: Store) -> None:
-    rows = [row for row in trend(half_a_year, Series.of_row(half_a_year.run(SLOWER))) if row["low_s"]]
+    rows = [row for row in trend(half_a_year, Series.from_row(half_a_year.run(SLOWER))) if row["low_s"]]
 
     beside = [row["job_name"] for row in rows if not row["low_s"] < row["judged_s"] < row["high_s"]]
 
@@ -100,7 +100,7 @@ def test_a_run_is_usual_between_what_was_usual_then(half_a_year: Store) -> None:
 
 
 def test_programs_get_what_the_page_has(half_a_year: Store) -> None:
-    (series,) = {Series.of_row(half_a_year.run(SLOWER))}
+    (series,) = {Series.from_row(half_a_year.run(SLOWER))}
     rows = [{column.name: row[column.name] for column in COLUMNS} for row in trend(half_a_year, series)]
 
     whole = json.loads(call(SLOWER, "--format", "json").stdout)
@@ -191,7 +191,7 @@ def test_what_changed_is_what_the_records_say(make_result: Callable[..., Result]
             "WHERE run_id IN (SELECT id FROM runs WHERE job_name IN ('run-1', 'run-6'))"
         )
 
-    rows = trend(store, Series.of_row(store.run("run-0")))
+    rows = trend(store, Series.from_row(store.run("run-0")))
 
     to_ring, to_tree = "NCCL_ALGO Tree → Ring", "NCCL_ALGO Ring → Tree"
     assert [(row["changes"], row["node_changes"]) for row in rows] == [

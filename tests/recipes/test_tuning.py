@@ -12,7 +12,7 @@ from steptime.logs.models import Step, TrainingLog
 from steptime.recipes.megatron_bridge import bridge_command
 from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, parse_request, plan
-from steptime.results import judgement_rows
+from steptime.results import judgement_queries
 from steptime.results.metrics import measure
 from steptime.results.repeating import repeat_command
 from steptime.results.store import Store
@@ -81,11 +81,11 @@ def test_it_is_judged_apart_from_the_document_and_its_published_number(
         add(store, make_result, own, f"own-{number}", 5.0 + number / 1000, at=1e9 + number)
     add(store, make_result, tuned, "tuned", 9.0, at=2e9)
 
-    [row] = judgement_rows.judged_rows(store, Series.of_run(tuned).key)
+    [row] = judgement_queries.rows_with_judgements(store, Series.from_run(tuned).key)
     assert (row["verdict"], row["baseline_runs"]) == ("insufficient history", 0)
     assert (row["published_step_time_s"], row["against_publication"]) == (None, None)
     assert store.run("own-6")["published_step_time_s"] is not None
-    assert "tuned cp1" in Series.of_run(tuned).label
+    assert "tuned cp1" in Series.from_run(tuned).label
     command = repeat_command(tuned, PlanRequest(**LLAMA, context_parallel=1))
     assert command is not None
     assert "--context-parallel 1" in command

@@ -24,7 +24,7 @@ from steptime.judging.series import Series
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.results import judgement_rows
+from steptime.results import judgement_queries
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -121,7 +121,7 @@ def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pyt
         "run.json": b"{ }",
     }
     assert other.run("run-1")["log_path"] == str(folder / "log-run.out")
-    level = judgement_rows.accepted_level(other, "run-1")
+    level = judgement_queries.accepted_level(other, "run-1")
     assert level is not None
     assert (level["note"], level["accepted_by"]) == ("NeMo 2.8", "ada")
 
@@ -315,7 +315,7 @@ def add_own(store: Store, make_result: MakeResult, run: Run, *, step_ms: float) 
         store,
         make_result("own", run=run, log=log, measurement=measure(run, log), submitted_at=4e9),
     )
-    rows = judgement_rows.judged_rows(store, Series.of_run(run).key)
+    rows = judgement_queries.rows_with_judgements(store, Series.from_run(run).key)
     return next(row for row in rows if row["job_name"] == "own")
 
 

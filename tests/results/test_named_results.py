@@ -97,7 +97,7 @@ def test_every_command_and_page_shows_it(store: Store, tmp_path: Path) -> None:
         endpoints.differences(store, "first", "second"),
         endpoints.series(store),
         endpoints.scaling(store, None),
-        endpoints.trend_of(store, may_edit=lambda *_: False, job_name="second"),
+        endpoints.series_trend(store, may_edit=lambda *_: False, job_name="second"),
     ):
         assert answer.status_code == 200
 

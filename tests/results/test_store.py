@@ -15,10 +15,14 @@ from sqlalchemy import Connection, select
 from steptime.errors import UserError
 from steptime.logs.models import Problem
 from steptime.recipes.models import Mode
-from steptime.results import judgement_rows, schema, writing
+from steptime.results import judgement_queries, schema, writing
 from steptime.results.columns import CHOICES, COLUMNS
 from steptime.results.database import read_connection, write_transaction
-from steptime.results.judgement_rows import judged_rows, latest_judged_rows, newest_of_each
+from steptime.results.judgement_queries import (
+    latest_rows_with_judgements,
+    newest_of_each,
+    rows_with_judgements,
+)
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
@@ -132,7 +136,7 @@ def test_a_measured_run_is_read_whole_and_is_no_result_until_it_is_published(
 
 def _what_readers_see(store: Store) -> list[Any]:
     with read_connection(store.url) as connection:
-        judged_by = judgement_rows.runs_of(connection, {}, ["step_time_mean_s", "checkpoint_save_s"])
+        judged_by = judgement_queries.runs_of(connection, {}, ["step_time_mean_s", "checkpoint_save_s"])
     return [
         store.results(include_rejected=True),
         store.in_reading_order(include_rejected=True),
@@ -145,10 +149,10 @@ def _what_readers_see(store: Store) -> list[Any]:
         store.measured_together(limit=9),
         store.run_named("last"),
         [row["job_name"] for row in judged_by],
-        judged_rows(store, {}),
-        latest_judged_rows(store, 0, 9),
+        rows_with_judgements(store, {}),
+        latest_rows_with_judgements(store, 0, 9),
         newest_of_each(store),
-        judgement_rows.hidden(Store(store.url, dags=[])),
+        judgement_queries.hidden(Store(store.url, dags=[])),
     ]
 
 
@@ -429,24 +433,24 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
     for gpus in (1, 2):
         stored.write(store, make_result(f"of-{gpus}", gpus=gpus, submitted_at=1e9 + gpus))
     judged = {"figure": "step_time_s", "verdict": "slower", "judged_on": "means", "judged_s": 0.5}
-    unknown = dict.fromkeys(judgement_rows.columns()) | judged | {"rests_on": [1], "changes": {}}
+    unknown = dict.fromkeys(judgement_queries.columns()) | judged | {"rests_on": [1], "changes": {}}
     with write_transaction(store_url) as connection:
-        for row in judgement_rows.runs_of(connection, {}, ["step_time_mean_s"]):
+        for row in judgement_queries.runs_of(connection, {}, ["step_time_mean_s"]):
             ids[row["gpus"]] = row["id"]
         drift = {"kind": "drift", "rests_on": [2], "verdict": "drifted"}
         rows = [unknown | {"kind": "history"}, unknown | drift]
         for _ in range(2):
-            judgement_rows.write(connection, {"gpus": 1}, {ids[1]: rows})
-        judgement_rows.write(connection, {"gpus": 2}, {ids[2]: []})
+            judgement_queries.write(connection, {"gpus": 1}, {ids[1]: rows})
+        judgement_queries.write(connection, {"gpus": 2}, {ids[2]: []})
         for note in ("once", "again"):
-            judgement_rows.accept(connection, ids[1], note=note, accepted_by="ada", accepted_at=5.0)
+            judgement_queries.accept(connection, ids[1], note=note, accepted_by="ada", accepted_at=5.0)
         level = {"note": "again", "accepted_by": "ada", "accepted_at": 5.0}
-        [(job_name, kept)] = judgement_rows.accepted(connection, {"gpus": 1}).items()
+        [(job_name, kept)] = judgement_queries.accepted(connection, {"gpus": 1}).items()
         assert job_name == "of-1"
         assert level.items() <= kept.items()
-        assert judgement_rows.accepted(connection, {"gpus": 2}) == {}
+        assert judgement_queries.accepted(connection, {"gpus": 2}) == {}
     names = ("job_name", "verdict", "rests_on", "drift")
-    assert [tuple(row[name] for name in names) for row in judged_rows(store, {})] == [
+    assert [tuple(row[name] for name in names) for row in rows_with_judgements(store, {})] == [
         ("of-2", None, None, None),
         ("of-1", "slower", [1], [2]),
     ]
@@ -456,7 +460,7 @@ def test_judgements_are_replaced_by_run_figure_and_kind(tmp_path: Path, make_res
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     for number in range(2):
         stored.write(store, make_result(f"run-{number}", submitted_at=1e9 + number))
-    unknown = dict.fromkeys(judgement_rows.columns()) | {"judged_on": "means", "judged_s": 0.5}
+    unknown = dict.fromkeys(judgement_queries.columns()) | {"judged_on": "means", "judged_s": 0.5}
     unknown |= {"kind": "history", "rests_on": [1], "changes": {}}
     places = {("step_time_s", "same"), ("checkpoint_save_s", "slower")}
     wanted = {
@@ -469,9 +473,9 @@ def test_judgements_are_replaced_by_run_figure_and_kind(tmp_path: Path, make_res
         return {tuple(row) for row in connection.execute(kept)}
 
     with write_transaction(store.url) as connection:
-        judgement_rows.write(connection, {}, wanted)
+        judgement_queries.write(connection, {}, wanted)
         assert there() == {(run_id, *place) for run_id in (1, 2) for place in places}
-        judgement_rows.write(connection, {}, {1: wanted[1][:1]})
+        judgement_queries.write(connection, {}, {1: wanted[1][:1]})
         [first] = wanted[1][:1]
         assert there() == {(1, first["figure"], first["verdict"])}, "what is not wanted any more is removed"
 
@@ -486,7 +490,7 @@ def test_runs_without_the_number_are_not_judged(tmp_path: Path, make_result: Mak
     numbers = measured.model_copy(update={"checkpoint_save_s": 2.0})
     stored.write(store, make_result("bad", verdict=BAD, measurement=numbers))
     with read_connection(store.url) as connection:
-        found = judgement_rows.runs_of(connection, {}, ["checkpoint_save_s"])
+        found = judgement_queries.runs_of(connection, {}, ["checkpoint_save_s"])
     assert [row["job_name"] for row in found] == ["has"]
 
 
@@ -530,13 +534,13 @@ def test_of_each_series_the_latest_runs_are_read_with_their_judgements(
     none = Store(store_url, dags=["another"])
 
     def read(since: float, limit: int) -> list[str]:
-        return [row["job_name"] for row in latest_judged_rows(store, since, limit)]
+        return [row["job_name"] for row in latest_rows_with_judgements(store, since, limit)]
 
     assert read(0, 2) == ["2-3", "1-3", "2-2", "1-2", "small"]
     assert read(1e9 + 3, 2) == ["2-3", "1-3"]
     assert read(1e9 + 4, 2) == []
-    assert latest_judged_rows(none, 0, 2) == []
-    assert [row["job_name"] for row in judged_rows(store, {"gpus": 1}, limit=1)] == ["1-3"]
-    assert judged_rows(none, {}) == []
+    assert latest_rows_with_judgements(none, 0, 2) == []
+    assert [row["job_name"] for row in rows_with_judgements(store, {"gpus": 1}, limit=1)] == ["1-3"]
+    assert rows_with_judgements(none, {}) == []
     assert [row["job_name"] for row in newest_of_each(store)] == ["2-3", "1-3", "small"]
     assert newest_of_each(none) == []

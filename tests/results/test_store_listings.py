@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from steptime.errors import UserError
 from steptime.recipes.models import Mode
-from steptime.results import judgement_rows, schema
+from steptime.results import judgement_queries, schema
 from steptime.results import store as module
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -66,9 +66,9 @@ def test_runs_measured_together_have_several_scales(store: Store) -> None:
 
 def test_series_with_runs_that_a_reader_may_not_read_are_known(store: Store) -> None:
     def hidden(*dags: str) -> set[tuple[str, int]]:
-        return {(row["size"], row["gpus"]) for row in judgement_rows.hidden(of_reader(store, *dags))}
+        return {(row["size"], row["gpus"]) for row in judgement_queries.hidden(of_reader(store, *dags))}
 
-    assert judgement_rows.hidden(store) == []
+    assert judgement_queries.hidden(store) == []
     assert hidden("llama31", "weekly") == {("small", 1), ("small", 2)}
     assert hidden("secret") == {("tiny", 1), ("tiny", 2), ("tiny", 4)}
     assert hidden("secret", "llama31", "weekly", "another") == set()

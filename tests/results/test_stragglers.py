@@ -11,7 +11,7 @@ from stored import publish
 from typer.testing import CliRunner
 
 from steptime.cli import app
-from steptime.judging.node import node_of
+from steptime.judging.node import describe_node
 from steptime.logs.models import TrainingLog
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -111,7 +111,7 @@ def test_a_straggler_stands_in_the_verdict_with_the_run_and_on_the_page_of_its_n
 
     said = store.run("job-1")["stragglers"]
     assert said.startswith("node gb-000: ranks 5.8 % slower than the others (4.3 to ")
-    node = node_of(store, "local", "gb-000", now=1.79e9 + 3600)
+    node = describe_node(store, "local", "gb-000", now=1.79e9 + 3600)
     assert [run["ranks_percent"] for run in node["runs"]] == [pytest.approx(5.8, abs=0.05)]
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     shown = CliRunner().invoke(app, ["results", "show", "job-1", "--format", "json"])

@@ -9,7 +9,7 @@ from sixty_cells import ACCEPTED, BELOW, LAST, STEP, Made, Stores
 from web.framed import NAVIGATION, column, ending, opened
 
 from steptime.judging import judgements
-from steptime.judging.series import Series, judged_runs
+from steptime.judging.series import Series, series_runs
 from steptime.judging.trend import trend
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -34,10 +34,10 @@ def test_a_cell_leads_to_its_trend_and_a_point_to_its_run(page: Page, half_a_yea
     frame.get_by_role("link", name=STEP, exact=True).click()
     expect(frame.locator("#summary")).to_contain_text("slower, confirmed, after 30 runs")
     expect(page).to_have_url(ending(f"{NAVIGATION}?view=trend&series={SLOWER}"))
-    (series,) = {Series.of_row(half_a_year.run(SLOWER))}
+    (series,) = {Series.from_row(half_a_year.run(SLOWER))}
     known = {one["label"]: one for one in frame.locator("canvas#trend").evaluate(SETS)}
     assert known["runs"]["values"] == [
-        run.seconds for run in judged_runs(half_a_year.results(**series.key)[::-1])
+        run.seconds for run in series_runs(half_a_year.results(**series.key)[::-1])
     ]
     rows = trend(half_a_year, series)
     assert known["usual, at most"]["values"] == [row["high_s"] for row in rows]

@@ -427,7 +427,7 @@ async def test_a_trend_has_what_its_chart_is_drawn_with(pages: FastAPI, store: S
     answer = (await get(pages, f"/api/trend/{slower}")).json()
     assert (answer["label"], answer["may_accept"]) == ("tiny·fp32·2", True)
     assert answer["since"] == "Its level began with the run of 2001-09-09."
-    assert answer["series"] == Series.of_row(store.run(slower)).key
+    assert answer["series"] == Series.from_row(store.run(slower)).key
     low, high, shows_published = answer["range"]
     assert 0.8 < low < 1.0
     assert 1.2 < high < 1.4
@@ -603,7 +603,7 @@ def slower(publish: Publish, store: Store) -> str:
 
 def accepted(store: Store, job_name: str) -> str:
     """Why the level that begins with a run was accepted."""
-    return {row["job_name"]: row["accepted"] for row in trend(store, Series.of_row(store.run(job_name)))}[
+    return {row["job_name"]: row["accepted"] for row in trend(store, Series.from_row(store.run(job_name)))}[
         job_name
     ]
 

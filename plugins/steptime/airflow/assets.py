@@ -46,7 +46,7 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
     numbers = {column.name: row[column.name] for column in COLUMNS if column.in_events}
     if finding is None:
         return numbers | dict.fromkeys(_JUDGED) | {"changes": []}
-    return numbers | finding.judged | {"changes": list(finding.changes)}
+    return numbers | finding.verdict_columns | {"changes": list(finding.changes)}
 
 
 def extra_of_sweep(sweep: str, sentence: str, cells: Iterable["Finding"]) -> dict[str, Any]:

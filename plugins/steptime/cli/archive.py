@@ -109,7 +109,7 @@ def write_llmb_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Pa
 def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> Archived:
     """Write runs of a store to a new archive. Raises UserError if the file exists."""
     from steptime.results.importing import LOGS, MANIFEST, RUNS, ArchivedRun
-    from steptime.results.judgement_rows import accepted_level
+    from steptime.results.judgement_queries import accepted_level
 
     runs = logs = 0
     with _new_archive(file) as archive:

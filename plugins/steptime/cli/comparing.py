@@ -226,7 +226,7 @@ def show_trend(
     command lists them. Without either it is the one that ran last.
     Beside each run stand the published value, and why a level that begins with it was accepted.
     """
-    from steptime.judging.completeness import missing_of
+    from steptime.judging.completeness import find_missing
     from steptime.judging.trend import COLUMNS, sentence, trend
     from steptime.results.store import Store
 
@@ -234,7 +234,7 @@ def show_trend(
     require_results(store, "show")
     series = _series(store, run, selection)
     rows = trend(store, series)
-    said = sentence(series, rows, missing_of(store, series))
+    said = sentence(series, rows, find_missing(store, series))
     if output_format is not Format.TABLE:
         beside = {"sentence": said, "label": series.label, "series": series.key}
         show_columns(rows, COLUMNS, output_format, called="runs", beside=beside)
@@ -253,13 +253,13 @@ def _series(store: "Store", run: str | None, selection: RunFilters) -> "Series":
     if run is not None:
         if asked := selection.flags:
             raise UserError(f"{', '.join(asked)} and a run exclude each other: name one of them.")
-        series = Series.of_row(store.run_named(run))
+        series = Series.from_row(store.run_named(run))
         if not series.is_judged:
             raise UserError(f"runs in mode {series['mode']} are not judged: they have no trend.")
         return series
     newest: dict[Series, str] = {}
     for row in selection.latest_first(store):
-        if (series := Series.of_row(row)).is_judged:
+        if (series := Series.from_row(row)).is_judged:
             newest.setdefault(series, row["job_name"])
     if not newest:
         raise UserError("no valid run that is judged fits these filters: 'steptime results' lists all runs.")

@@ -157,13 +157,13 @@ def show_plan(
     """
     from steptime.clusters.config import check_permitted
     from steptime.judging.expected_cost import expected_cost
-    from steptime.reporting.plans import plan_rows, sentence_of
+    from steptime.reporting.plans import plan_rows, summarize_plan
 
     check_permitted(planned.all_runs)
     cost = expected_cost(planned.all_runs)
     rows = plan_rows(planned, cost)
     asked, first = planned.request, planned.runs[0].recipe
-    typer.echo(sentence_of(planned), err=output_format is not Format.TABLE)
+    typer.echo(summarize_plan(planned), err=output_format is not Format.TABLE)
     typer.echo(cost.sentence, err=output_format is not Format.TABLE)
     if output_format is Format.TABLE:
         counted = recipe_parameters(first)

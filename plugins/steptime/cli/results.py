@@ -137,8 +137,8 @@ def show_run(
     json has it whole: the row, the steps, the checks, checkpoint timings and the record. --record prints the
     record alone, as it was written once.
     """
-    from steptime.judging.completeness import cause_of
-    from steptime.judging.trend import verdict_of
+    from steptime.judging.completeness import find_cause
+    from steptime.judging.trend import read_verdict
     from steptime.results.columns import COLUMNS
     from steptime.results.repeating import repeat_of
     from steptime.results.report import exported
@@ -153,7 +153,7 @@ def show_run(
         typer.echo(kept["content"], nl=False)
         return
     record, checks = json.loads(kept["content"]), store.checks(job_name)
-    verdict, parsed = verdict_of(store, row), store.parsed_log(job_name)
+    verdict, parsed = read_verdict(store, row), store.parsed_log(job_name)
     if output_format is Format.JSON:
         whole = {
             "result": exported(row, COLUMNS),
@@ -167,7 +167,7 @@ def show_run(
         }
         show_json(whole)
         return
-    cause = cause_of(store, row)
+    cause = find_cause(store, row)
     judged = {"failed": cause} if cause else {}
     judged |= {"verdict": verdict.sentence, "changed": verdict.changed} if verdict else {}
     times = store.rank_times([job_name]).get(job_name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steptime.judging.detection import Direction
-from steptime.judging.judged import Judged
+from steptime.judging.models import Judgement
 from steptime.judging.onset import date
 from steptime.judging.series import Series
 from steptime.recipes.node_lists import expand_nodes
@@ -84,7 +84,7 @@ class CommonCause:
     """Of the kind `node`."""
 
 
-def causes(judged: Mapping[Series, Sequence[Judged]], has_changed: HasChanged) -> tuple[CommonCause, ...]:
+def causes(judged: Mapping[Series, Sequence[Judgement]], has_changed: HasChanged) -> tuple[CommonCause, ...]:
     """Return what moved cells of a comparison have in common: a node, a change, or the whole cluster.
 
     Args:
@@ -108,11 +108,11 @@ def causes(judged: Mapping[Series, Sequence[Judged]], has_changed: HasChanged) -
     return tuple(found)
 
 
-def _counts(judged: Judged, since: float) -> bool:
+def _counts(judged: Judgement, since: float) -> bool:
     return judged.standing.against.suffices and judged.run.row["submitted_at"] >= since
 
 
-def _evidence(series: Series, judged: Judged) -> Evidence:
+def _evidence(series: Series, judged: Judgement) -> Evidence:
     standing, row = judged.standing, judged.run.row
     is_open = standing.state in ("suspected", "confirmed")
     leaning = standing.against.direction([judged.run.seconds], alpha=LEANS, least=0.0)

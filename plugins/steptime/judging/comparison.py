@@ -22,14 +22,14 @@ from steptime.judging.detection import (
     Standing,
 )
 from steptime.judging.findings import Comparison, Finding, among_all
-from steptime.judging.judged import Judged
 from steptime.judging.judgements import (
-    judged_of,
-    judged_run,
-    judged_since,
-    newest,
+    judgements_since,
+    newest_judgement,
+    read_judgement,
+    select_judgements,
 )
-from steptime.judging.series import JudgedRun, Series, judged_runs
+from steptime.judging.models import Judgement
+from steptime.judging.series import Series, SeriesRun, series_runs
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
@@ -50,8 +50,8 @@ def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) ->
     rows = store.results(include_rejected=True, since=since - LOOK_BACK_S)
     ran = [row for row in rows if row["submitted_at"] >= since]
     lost = store.lost_jobs(since=since, cancelled=True)
-    found = _of_runs(
-        store, _compare(store, judged_since(store, since)), ran, rows[len(ran) :], lost=lost, only=only
+    found = _with_totals(
+        store, _compare(store, judgements_since(store, since)), ran, rows[len(ran) :], lost=lost, only=only
     )
     length = time.time() - since
     if length > LOOK_BACK_S:
@@ -76,31 +76,31 @@ def compare_sweep_run(
 ) -> Comparison:
     """Compare the cells of all runs of one DAG run of a sweep, as each stands today."""
     lost = store.lost_jobs(cancelled=True, dag_id=rows[0]["dag_id"], dag_run_id=rows[0]["dag_run_id"])
-    return _of_runs(store, compare_cells(store, rows), rows, _before(store, rows), lost=lost, only=only)
+    return _with_totals(store, compare_cells(store, rows), rows, _before(store, rows), lost=lost, only=only)
 
 
 def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterable[Series] = ()) -> Comparison:
     """Compare the cells of a DAG run, each as it was judged after its own runs; `planned` should have run."""
     scope: dict[str, Any] = {"dag_id": dag_id, "dag_run_id": dag_run_id}
     rows = store.results(include_rejected=True, **scope)
-    found = _compare(store, judged_of(store, scope))
-    return _of_runs(
+    found = _compare(store, select_judgements(store, scope))
+    return _with_totals(
         store, found, rows, _before(store, rows), planned, lost=store.lost_jobs(cancelled=True, **scope)
     )
 
 
 def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
     """Compare the cells of a sweep as planned today. Raises UserError if `config/` has no such sweep."""
-    runs = (Series.of_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in runs_of(cell))
+    runs = (Series.from_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in runs_of(cell))
     planned = [one for one in runs if one.is_judged]
-    found = _compare(store, {one: newest(store, one) for one in planned}).only(only)
+    found = _compare(store, {one: newest_judgement(store, one) for one in planned}).only(only)
     return replace(found, completeness=completeness(store, found.standings, (), planned=planned, only=only))
 
 
 def compare_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison:
     """Compare the cells that these runs of the store are of, as each stands by its newest run."""
-    cells = dict.fromkeys(Series.of_row(row) for row in rows)
-    stand = judged_since(store, min((row["submitted_at"] for row in rows), default=math.inf))
+    cells = dict.fromkeys(Series.from_row(row) for row in rows)
+    stand = judgements_since(store, min((row["submitted_at"] for row in rows), default=math.inf))
     return _compare(store, {one: stand.get(one, []) for one in cells if one.is_judged})
 
 
@@ -109,10 +109,10 @@ def finding_of_run(store: Store, row: Mapping[str, Any]) -> Finding | None:
 
     As *This week* has it while the run is the newest of its cell.
     """
-    judged, series = judged_run(store, row), Series.of_row(row)
+    judged, series = read_judgement(store, row), Series.from_row(row)
     if judged is None:
         return None
-    among = judged_since(store, row["submitted_at"] - WEEK_S) | {series: [judged]}
+    among = judgements_since(store, row["submitted_at"] - WEEK_S) | {series: [judged]}
     return next(one for one in _compare(store, among).findings if one.series == series)
 
 
@@ -126,7 +126,7 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
     for row in rows:
         if row["state"] != "valid":
             raise UserError(f"run {row['job_name']} is rejected and not judged: {row['reason']}")
-    series, other = map(Series.of_row, rows)
+    series, other = map(Series.from_row, rows)
     names = [row["job_name"] for row in rows]
     if series != other:
         differ = ", ".join(series.differences(other))
@@ -135,37 +135,41 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
         raise UserError(f"'{shown(earlier)}' and '{shown(later)}' are the same run, {names[0]}: name two.")
     if not series.is_judged:
         raise UserError(f"runs in mode {series['mode']} are not judged: their times are not for comparison.")
-    runs = judged_runs(store.results(**series.key)[::-1])
+    runs = series_runs(store.results(**series.key)[::-1])
     by_name = {run.job_name: run for run in runs}
     for name in names:
         if name not in by_name:
             raise UserError(f"run {name} has no time that it could be judged by.")
     one, two = (by_name[name] for name in names)
     before = list(takewhile(lambda run: run.job_name not in names, runs))
-    standing, read = _two_runs(before, one, two), records_of(store)
+    standing, read = _two_runs(before, one, two), record_reader(store)
     found = Finding(
         series, two, standing, tuple(changes(*map(read, names))), fresh_runs_command(two, standing, read)
     )
     return Comparison(among_all([found]))
 
 
-def fresh_runs_command(newest: JudgedRun, standing: Standing, record_of: Callable[[str], str]) -> str | None:
+def fresh_runs_command(
+    newest: SeriesRun, standing: Standing, read_record: Callable[[str], str]
+) -> str | None:
     """Return the command for the runs that decide a suspicion; None without one or such recipes."""
     if standing.state != "suspected":
         return None
-    command = repeat_command_of_record(json.loads(record_of(newest.job_name)))
+    command = repeat_command_of_record(json.loads(read_record(newest.job_name)))
     return command and f"{command} --repeats {FRESH_RUNS}"
 
 
-def records_of(store: Store) -> Callable[[str], str]:
+def record_reader(store: Store) -> Callable[[str], str]:
     """Return the function that reads the record of a job."""
     return lambda job_name: str(store.record(job_name)["content"])
 
 
-def compare_judged(cells: Mapping[Series, Sequence[Judged]], record_of: Callable[[str], str]) -> Comparison:
+def compare_judgements(
+    cells: Mapping[Series, Sequence[Judgement]], read_record: Callable[[str], str]
+) -> Comparison:
     """Compare cells, each by the latest of its judged runs, which come first.
 
-    `record_of` reads the record of a job.
+    `read_record` reads the record of a job.
     """
     findings = [
         Finding(
@@ -173,19 +177,19 @@ def compare_judged(cells: Mapping[Series, Sequence[Judged]], record_of: Callable
             one.run,
             one.standing,
             one.changes,
-            fresh_runs_command(one.run, one.standing, record_of),
+            fresh_runs_command(one.run, one.standing, read_record),
             one.onset,
             None if one.is_step else one.drift,
             one.placement,
         )
         for series, (one, *_) in ((series, some) for series, some in cells.items() if some)
     ]
-    made = cache(lambda job_name: made_of(record_of(job_name)))
+    made = cache(lambda job_name: made_of(read_record(job_name)))
     found = causes(cells, lambda job_name, change: has_changed_to(made(job_name), change))
     return Comparison(among_all(findings), found)
 
 
-def _of_runs(
+def _with_totals(
     store: Store,
     found: Comparison,
     ran: Sequence[Mapping[str, Any]],
@@ -201,7 +205,7 @@ def _of_runs(
     missing = completeness(store, found.standings, ran, before, planned=planned, lost=failed, only=only)
     selected = _selected(ran, only)
     if only:
-        lost = [job for job in lost if Series.of_run(Run.model_validate(job["run"])).has(only)]
+        lost = [job for job in lost if Series.from_run(Run.model_validate(job["run"])).has(only)]
     goodput = goodput_of(selected, lost)
     return replace(
         found,
@@ -212,7 +216,7 @@ def _of_runs(
 
 
 def _selected(rows: Iterable[Mapping[str, Any]], only: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [row for row in rows if Series.of_row(row).has(only)] if only else [*rows]
+    return [row for row in rows if Series.from_row(row).has(only)] if only else [*rows]
 
 
 def _before(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -224,11 +228,11 @@ def _before(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return [row for row in of_sweep if row["submitted_at"] < first]
 
 
-def _compare(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> Comparison:
-    return compare_judged(cells, records_of(store))
+def _compare(store: Store, cells: Mapping[Series, Sequence[Judgement]]) -> Comparison:
+    return compare_judgements(cells, record_reader(store))
 
 
-def _two_runs(before: Sequence[JudgedRun], one: JudgedRun, two: JudgedRun) -> Standing:
+def _two_runs(before: Sequence[SeriesRun], one: SeriesRun, two: SeriesRun) -> Standing:
     """Whether two single runs are further apart than those before them usually are."""
     usual = Baseline().with_runs(*(run.seconds for run in before))
     against = replace(usual, level=(one.seconds,))

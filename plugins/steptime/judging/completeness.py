@@ -17,11 +17,11 @@ from typing import Any
 
 from steptime.errors import UserError
 from steptime.judging.detection import LEAST_CHANGE, Standing
-from steptime.judging.series import Series, judged_runs
+from steptime.judging.series import Series, series_runs
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
-from steptime.results import judgement_rows
+from steptime.results import judgement_queries
 from steptime.results.store import Store
 
 WEEK_S = 7 * 86_400.0
@@ -194,7 +194,7 @@ def completeness(
     planned = (one for one in planned if one.is_judged)
     jobs: dict[Series, list[Row]] = defaultdict(list)
     for job in lost:
-        series = Series.of_run(Run.model_validate(job["run"]))
+        series = Series.from_run(Run.model_validate(job["run"]))
         if series.is_judged:
             jobs[series].append(job)
     known = (*attempts, *_cells_of_sweeps(ran, before, now), *planned, *judged, *jobs)
@@ -231,7 +231,7 @@ def completeness(
     )
 
 
-def missing_of(store: Store, series: Series, now: float | None = None) -> MissingCell | None:
+def find_missing(store: Store, series: Series, now: float | None = None) -> MissingCell | None:
     """Return why a series is not up to date: its newest attempts failed, or it did not run this week.
 
     None for a series that is not planned, and for one whose newest attempt is valid.
@@ -249,17 +249,17 @@ def missing_of(store: Store, series: Series, now: float | None = None) -> Missin
     before = [row for row in of_sweep if row["submitted_at"] < since]
     if series not in _cells_of_sweeps(ran, before, now):
         return None
-    jobs = lost_jobs_of(store, series, since)
+    jobs = list_lost_jobs(store, series, since)
     return _lost(series, jobs) if jobs else _not_run(series, ran, rows)
 
 
-def lost_jobs_of(store: Store, series: Series, since: float | None = None) -> list[Row]:
+def list_lost_jobs(store: Store, series: Series, since: float | None = None) -> list[Row]:
     """Return the jobs of a series that failed without a log, the newest first; `since` is Unix time."""
     jobs = store.lost_jobs(since=since)
-    return [job for job in jobs if Series.of_run(Run.model_validate(job["run"])) == series]
+    return [job for job in jobs if Series.from_run(Run.model_validate(job["run"])) == series]
 
 
-def cause_of(store: Store, row: Row) -> str | None:
+def find_cause(store: Store, row: Row) -> str | None:
     """Return why a run is rejected, in one line: what its log names, or the first check that failed."""
     if row["state"] != "rejected":
         return None
@@ -293,9 +293,9 @@ def _squares(seconds: Sequence[float]) -> float:
 
 def _alternating(store: Store, series: Collection[Series]) -> list[Series]:
     """Cells that vary more than others, as they alternate between two levels."""
-    rows = judgement_rows.latest_numbers(store, _LEVEL_RUNS)
+    rows = judgement_queries.latest_numbers(store, _LEVEL_RUNS)
     times = {
-        one: [run.seconds for run in judged_runs(some)]
+        one: [run.seconds for run in series_runs(some)]
         for one, some in _by_series(rows).items()
         if one in series
     }
@@ -321,7 +321,7 @@ def _by_series(rows: Iterable[Row]) -> dict[Series, list[Row]]:
     """Rows by their cell, in their order; only of modes that are judged."""
     found: dict[Series, list[Row]] = defaultdict(list)
     for row in rows:
-        series = Series.of_row(row)
+        series = Series.from_row(row)
         if series.is_judged:
             found[series].append(row)
     return found
@@ -359,7 +359,7 @@ def _cells_of_file(sweep: str) -> list[Series]:
         cells = plan_sweep(load_sweep(sweep)).cells
     except UserError:
         return []
-    planned = (Series.of_run(run) for cell in cells for run in runs_of(cell))
+    planned = (Series.from_run(run) for cell in cells for run in runs_of(cell))
     return [series for series in planned if series.is_judged]
 
 

@@ -35,7 +35,7 @@ State = Literal["insufficient history", "unchanged", "suspected", "confirmed", "
 _SIGNS: dict[Direction, int] = {"slower": 1, "faster": -1}
 
 
-class Seconds(float):
+class RunSeconds(float):
     """What a run is judged by, which knows the run: a baseline of such numbers names its runs."""
 
     job_name: str
@@ -66,7 +66,7 @@ class Baseline:
         if direction is None:
             return run
         limit = self.mean * (1 + _SIGNS[direction] * self.bound())
-        return Seconds.of(run.job_name, limit) if isinstance(run, Seconds) else limit
+        return RunSeconds.of(run.job_name, limit) if isinstance(run, RunSeconds) else limit
 
     @property
     def suffices(self) -> bool:

@@ -146,9 +146,9 @@ def _changes(seconds: "Numbers") -> list[int]:
         return []
     clear = _clearness(seconds)
     place = FEWEST_RUNS + int(np.argmax(clear))
-    dice = np.random.default_rng(12)
+    rng = np.random.default_rng(12)
     for _ in range(_PERMUTATIONS):
-        if _clearness(dice.permutation(seconds)).max() >= clear.max():
+        if _clearness(rng.permutation(seconds)).max() >= clear.max():
             return []
     after = (place + change for change in _changes(seconds[place:]))
     return [*_changes(seconds[:place]), place, *after]

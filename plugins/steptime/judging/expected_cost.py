@@ -74,7 +74,7 @@ def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
     found: dict[tuple[Series, int, int], Expected] = {}
     store, problem, each = store or Store(), None, []
     for run in runs:
-        series = Series.of_run(run)
+        series = Series.from_run(run)
         alike = (series, run.max_steps - run.first_step, run.time_limit_s)  # repeats are
         if alike not in found:
             past: Sequence[RunTimes] = ()

@@ -21,7 +21,7 @@ from steptime.judging.detection import (
 from steptime.judging.drift import Drift
 from steptime.judging.onset import Onset, changed_words, date
 from steptime.judging.placement import Placement
-from steptime.judging.series import JudgedRun, Series
+from steptime.judging.series import Series, SeriesRun
 from steptime.results import columns
 from steptime.results.columns import Column
 from steptime.results.report import Totals
@@ -32,7 +32,7 @@ class Finding:
     """What is found of one cell."""
 
     series: Series
-    run: JudgedRun
+    run: SeriesRun
     """Its newest run."""
     standing: Standing
     changes: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class Finding:
         return None if self.drift is None else self.drift.began_at
 
     @property
-    def judged(self) -> dict[str, Any]:
+    def verdict_columns(self) -> dict[str, Any]:
         """How it stands, in columns of a comparison."""
         against = self.standing.against
         least = against.minimum_detectable_change if against.suffices else None
@@ -198,11 +198,11 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """A row for each finding, by `COLUMNS`."""
         return [
-            _row(name, one) | {"cause": self._cause_of(one.series)}
+            _row(name, one) | {"cause": self._cause_name(one.series)}
             for name, one in zip(self.names, self.findings, strict=True)
         ]
 
-    def _cause_of(self, series: Series) -> str:
+    def _cause_name(self, series: Series) -> str:
         return next((cause.name for cause in self.causes if series in cause.cells), "")
 
 
@@ -263,7 +263,7 @@ def _row(name: str, finding: Finding) -> dict[str, Any]:
     against, known = standing.against, standing.against.suffices
     return (
         {column.name: row.get(column.name) for column in COLUMNS}
-        | finding.judged
+        | finding.verdict_columns
         | {
             "cell": name,
             "judged_s": sum(standing.judged) / len(standing.judged),
@@ -286,7 +286,7 @@ def _row(name: str, finding: Finding) -> dict[str, Any]:
     )
 
 
-def _of_runs(*names: str) -> tuple[Column, ...]:
+def _run_columns(*names: str) -> tuple[Column, ...]:
     return tuple(columns.BY_NAME[name] for name in names)
 
 
@@ -346,11 +346,11 @@ COLUMNS = (
     ),
     Column("p_value", "number", "How often so large a change is chance in an unchanged series."),
     Column("q_value", "number", "The same for all cells of the comparison, after Benjamini and Hochberg."),
-    *_of_runs("step_time_over_published", "against_publication"),
-    *_of_runs("checkpoint_blocked_s", "checkpoint_save_s", "checkpoint_load_s"),
-    *_of_runs("scaling_efficiency_percent", "gpu_hours", "queue_wait_s"),
-    *_of_runs(*columns.of_series()),
-    *_of_runs("job_name"),
+    *_run_columns("step_time_over_published", "against_publication"),
+    *_run_columns("checkpoint_blocked_s", "checkpoint_save_s", "checkpoint_load_s"),
+    *_run_columns("scaling_efficiency_percent", "gpu_hours", "queue_wait_s"),
+    *_run_columns(*columns.of_series()),
+    *_run_columns("job_name"),
     replace(columns.BY_NAME["submitted_at"], priority=6),
     Column("since", "time", "When the level began, or the drift.", heading="since", priority=1),
     Column("since_earliest", "time", "The level began then or later, at 95 % probability."),

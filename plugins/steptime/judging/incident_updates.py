@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from steptime.judging.causes import WEEK_S
-from steptime.judging.comparison import compare_judged, records_of
+from steptime.judging.comparison import compare_judgements, record_reader
 from steptime.judging.detection import Direction
 from steptime.judging.findings import Comparison, Finding
 from steptime.judging.incidents import ACTIVE, Incident, IncidentCell, Kind, State, stands_out
-from steptime.judging.judged import Judged
-from steptime.judging.judgements import judged_since, newest
+from steptime.judging.judgements import judgements_since, newest_judgement
+from steptime.judging.models import Judgement
 from steptime.judging.series import Series
-from steptime.results import incident_rows, judgement_rows
+from steptime.results import incident_queries, judgement_queries
 from steptime.results.database import lock_series, write_transaction
 from steptime.results.record import changed_to, is_notable
 from steptime.results.store import Store
@@ -37,7 +37,7 @@ class _Group:
     findings: tuple[Finding, ...]
     nodes: tuple[str, ...] = ()
 
-    def is_of(self, incident: Incident) -> bool:
+    def has_cause_of(self, incident: Incident) -> bool:
         """Whether an incident is about the same cause."""
         return self.kind in _NAMED and (self.kind, _cause_key(self.kind, self.subject)) == (
             incident.kind,
@@ -58,28 +58,28 @@ def update_incidents(store: Store, *, now: float | None = None) -> list[Incident
     now = time.time() if now is None else now
     with write_transaction(store.url) as connection:
         lock_series(connection, {"table": "incidents"})
-        found = compare_judged(judged_since(store, now - WEEK_S), records_of(store))
-        active = [Incident.stored(row) for row in incident_rows.read(connection, states=ACTIVE)]
+        found = compare_judgements(judgements_since(store, now - WEEK_S), record_reader(store))
+        active = [Incident.stored(row) for row in incident_queries.read(connection, states=ACTIVE)]
 
         def is_accepted(incident: Incident) -> bool:
-            levels = (judgement_rows.accepted(connection, one.series.key) for one in incident.cells)
+            levels = (judgement_queries.accepted(connection, one.series.key) for one in incident.cells)
             return any(
                 level["accepted_at"] >= incident.opened_at for some in levels for level in some.values()
             )
 
-        updated, merged = _reconcile(active, found, lambda series: newest(store, series), now)
+        updated, merged = _reconcile(active, found, lambda series: newest_judgement(store, series), now)
         for incident in updated:
             closed = _closed(incident, now, is_accepted)
             if closed not in active:
-                incident_rows.write(connection, closed.id, closed.as_row)
-        incident_rows.delete(connection, [one.id for one in merged if one.id is not None])
-        return [*map(Incident.stored, incident_rows.to_notify_of(connection, ACTIVE))]
+                incident_queries.write(connection, closed.id, closed.as_row)
+        incident_queries.delete(connection, [one.id for one in merged if one.id is not None])
+        return [*map(Incident.stored, incident_queries.to_notify_of(connection, ACTIVE))]
 
 
 def _reconcile(
     active: Sequence[Incident],
     found: Comparison,
-    runs_of: Callable[[Series], Sequence[Judged]],
+    runs_of: Callable[[Series], Sequence[Judgement]],
     now: float,
 ) -> tuple[list[Incident], list[Incident]]:
     """Return the active incidents with today's cells, new ones included, and those merged into others.
@@ -89,7 +89,7 @@ def _reconcile(
     left, updated, merged = list(active), list[Incident](), list[Incident]()
     for group in _groups(found):
         alike = [one for one in left if (one.cluster, one.direction) == (group.cluster, group.direction)]
-        same = [one for one in alike if group.is_of(one)]
+        same = [one for one in alike if group.has_cause_of(one)]
         taken = {
             cell.series
             for one in (*alike, *updated)
@@ -203,7 +203,7 @@ def _merged(opened: Incident, earlier: Sequence[Incident], group: _Group) -> Inc
             opened, kind=first.kind, subject=first.subject, evidence=first.evidence, nodes=first.nodes
         )
     cells = {cell.series: cell for one in (*earlier, opened) for cell in one.cells}
-    if group.is_of(first) or len(cells) == len(first.cells):  # what is known of its beginning stays
+    if group.has_cause_of(first) or len(cells) == len(first.cells):  # what is known of its beginning stays
         opened = replace(opened, since=first.since, earliest=first.earliest, latest=first.latest)
     return replace(
         opened,
@@ -231,7 +231,7 @@ def _range(findings: Collection[Finding]) -> tuple[float, float]:
 
 
 def _with_standings(
-    incident: Incident, known: Collection[Series], runs_of: Callable[[Series], Sequence[Judged]]
+    incident: Incident, known: Collection[Series], runs_of: Callable[[Series], Sequence[Judgement]]
 ) -> Incident:
     """Return an incident whose cells have today's standing; cells of `known` series stay as they are."""
 

@@ -15,10 +15,10 @@ from steptime.errors import UserError
 from steptime.judging import judgements
 from steptime.judging.detection import Direction, Standing
 from steptime.judging.findings import Finding
-from steptime.judging.judged import Judged
+from steptime.judging.models import Judgement
 from steptime.judging.onset import date
 from steptime.judging.series import Series
-from steptime.results import incident_rows
+from steptime.results import incident_queries
 from steptime.results.database import read_connection, write_transaction
 from steptime.results.store import Store
 
@@ -47,7 +47,7 @@ class IncidentCell:
     """`confirmed`, `suspected`, `leaning` (moves with the others without standing out) or `returned`."""
 
     @classmethod
-    def of(cls, series: Series, found: Finding | Judged, direction: Direction) -> Self:
+    def of(cls, series: Series, found: Finding | Judgement, direction: Direction) -> Self:
         """Describe a cell that has a baseline; it leans if it does not stand out in this direction."""
         standing, run = found.standing, found.run
         return cls(
@@ -64,7 +64,7 @@ class IncidentCell:
     @classmethod
     def stored(cls, values: Mapping[str, Any]) -> Self:
         """Read it from the column `cells`."""
-        return cls(Series.of_row(values["series"]), **{k: v for k, v in values.items() if k != "series"})
+        return cls(Series.from_row(values["series"]), **{k: v for k, v in values.items() if k != "series"})
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class Incident:
 def mark_notified(store: Store, incident: Incident) -> None:
     """Keep that people were notified of the state of an incident."""
     with write_transaction(store.url) as connection:
-        incident_rows.write(connection, incident.id, {"notified": incident.state})
+        incident_queries.write(connection, incident.id, {"notified": incident.state})
 
 
 def incidents(store: Store, *, closed_since: float | None = None) -> list[Incident]:
@@ -169,7 +169,7 @@ def incidents(store: Store, *, closed_since: float | None = None) -> list[Incide
     """
     with read_connection(store.url) as connection:
         states = ACTIVE if closed_since is None else None
-        rows = incident_rows.read(connection, states=states, closed_since=closed_since)
+        rows = incident_queries.read(connection, states=states, closed_since=closed_since)
     visible = filter(None, (_as_seen(store, Incident.stored(row)) for row in rows))
     order: dict[str, int] = {"confirmed": 0, "open": 1}
     return sorted(
@@ -181,7 +181,7 @@ def incidents(store: Store, *, closed_since: float | None = None) -> list[Incide
 def incident(store: Store, incident_id: int) -> Incident:
     """Return one incident. Raises UserError if there is none that the reader may see."""
     with read_connection(store.url) as connection:
-        rows = incident_rows.read(connection, incident_id=incident_id)
+        rows = incident_queries.read(connection, incident_id=incident_id)
     found = next(filter(None, (_as_seen(store, Incident.stored(row)) for row in rows)), None)
     if found is None:
         raise UserError(f"there is no incident {incident_id}: 'steptime incidents' lists them.")
@@ -193,7 +193,7 @@ def comment(store: Store, incident_id: int, *, note: str, author: str, now: floa
     incident(store, incident_id)
     noted = {"note": note, "noted_by": author, "noted_at": time.time() if now is None else now}
     with write_transaction(store.url) as connection:
-        incident_rows.write(connection, incident_id, noted)
+        incident_queries.write(connection, incident_id, noted)
     return incident(store, incident_id)
 
 
@@ -213,7 +213,7 @@ def accept(store: Store, incident_id: int, *, note: str, author: str, now: float
         judgements.accept(store, first, note=note, accepted_by=author, now=now)
     comment(store, incident_id, note=note, author=author, now=now)
     with write_transaction(store.url) as connection:
-        incident_rows.write(connection, found.id, {"state": "accepted", "closed_at": now})
+        incident_queries.write(connection, found.id, {"state": "accepted", "closed_at": now})
     return incident(store, incident_id)
 
 

@@ -16,16 +16,16 @@ from steptime.judging.detection import (
     BASELINE_RUNS,
     FRESH_RUNS,
     Baseline,
-    Seconds,
+    RunSeconds,
     Standing,
     standings,
 )
 from steptime.judging.drift import find_drift
-from steptime.judging.judged import Judged, kept_drift, kept_rows, kept_standing, named
+from steptime.judging.models import Judgement, read_drift, read_standing, rows_to_store, with_job_names
 from steptime.judging.onset import Onset, likely_places
 from steptime.judging.placement import Placement
-from steptime.judging.series import JudgedRun, Series, all_series, judged_runs
-from steptime.results import efficiency, judgement_rows, writing
+from steptime.judging.series import Series, SeriesRun, all_series, series_runs
+from steptime.results import efficiency, judgement_queries, writing
 from steptime.results.database import lock_series, read_connection, write_transaction
 from steptime.results.models import Result, Verdict
 from steptime.results.record import changes, is_notable
@@ -69,17 +69,17 @@ class Records:
 
 def keep_measured(store: Store, result: Result) -> bool:
     """Store a measured run; judge its series again if it was published. As `writing.keep_measured`."""
-    return writing.keep_measured(store.url, result, _judge_series_of)
+    return writing.keep_measured(store.url, result, _judge_its_series)
 
 
 def keep_verdict(store: Store, job_name: str, verdict: Verdict) -> bool:
     """Store the verdict on a run; judge its series again if it was published. As `writing.keep_verdict`."""
-    return writing.keep_verdict(store.url, job_name, verdict, _judge_series_of)
+    return writing.keep_verdict(store.url, job_name, verdict, _judge_its_series)
 
 
 def publish(store: Store, job_name: str) -> bool:
     """Publish a valid run and judge its series, in one transaction. As `writing.publish`."""
-    return writing.publish(store.url, job_name, _judge_series_of)
+    return writing.publish(store.url, job_name, _judge_its_series)
 
 
 def keep_imported(store: Store, imported: Iterable[tuple[Result, Verdict, Mapping[str, Any] | None]]) -> None:
@@ -96,8 +96,8 @@ def keep_imported(store: Store, imported: Iterable[tuple[Result, Verdict, Mappin
             writing.publish(store.url, name, _judge_nothing)
         if accepted is not None:
             with write_transaction(store.url) as connection:
-                judgement_rows.accept(connection, judgement_rows.run_id(connection, name), **accepted)
-        found[Series.of_run(result.run)] = None
+                judgement_queries.accept(connection, judgement_queries.run_id(connection, name), **accepted)
+        found[Series.from_run(result.run)] = None
     for series in found:
         if series.is_judged:
             with write_transaction(store.url) as connection:
@@ -126,9 +126,9 @@ def judge_series(connection: "Connection", series: Series) -> None:
     """Judge all runs of a series within a transaction, and store what has changed."""
     key = series.key
     lock_series(connection, key)
-    judged = _judge_rows(connection, series, judgement_rows.runs_of(connection, key, series.numbers))
-    of_runs = {one.run.row["id"]: kept_rows(one) for one in judged}
-    judgement_rows.write(connection, key, of_runs)
+    judged = _judge_rows(connection, series, judgement_queries.runs_of(connection, key, series.numbers))
+    of_runs = {one.run.row["id"]: rows_to_store(one) for one in judged}
+    judgement_queries.write(connection, key, of_runs)
 
 
 def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: float | None = None) -> str:
@@ -146,52 +146,52 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
     Raises UserError for an unknown run, and for one that is not judged.
     """
     row = store.run_named(beginning)
-    series, job_name = Series.of_row(row), row["job_name"]
+    series, job_name = Series.from_row(row), row["job_name"]
     with write_transaction(store.url) as connection:
         lock_series(connection, series.key)
-        runs = judgement_rows.runs_of(connection, series.key, series.numbers) if series.is_judged else []
+        runs = judgement_queries.runs_of(connection, series.key, series.numbers) if series.is_judged else []
         by_name = {one.run.job_name: one for one in _judge_rows(connection, series, runs)}
         if job_name not in by_name:
             raise UserError(f"run {job_name} is not judged, so that there is no level to accept.")
         first = by_name[by_name[job_name].began_with].run
         accepted_at = time.time() if now is None else now
-        judgement_rows.accept(
+        judgement_queries.accept(
             connection, first.row["id"], note=note, accepted_by=accepted_by, accepted_at=accepted_at
         )
         judge_series(connection, series)
     return first.job_name
 
 
-def newest(store: Store, series: Series) -> list[Judged]:
+def newest_judgement(store: Store, series: Series) -> list[Judgement]:
     """Return how a series stands by its newest run; empty if it has no number to be judged by."""
-    rows = judgement_rows.judged_rows(store, series.key, limit=1)
+    rows = judgement_queries.rows_with_judgements(store, series.key, limit=1)
     return _as_stored(store, series, rows, _hidden(store))
 
 
-def judged_run(store: Store, row: Mapping[str, Any]) -> Judged | None:
+def read_judgement(store: Store, row: Mapping[str, Any]) -> Judgement | None:
     """Return how its series stood after a stored run; None if it is rejected, or its mode is not judged."""
-    series = Series.of_row(row)
+    series = Series.from_row(row)
     if not series.is_judged:
         return None
-    rows = judgement_rows.judged_rows(store, {"job_name": row["job_name"]}, limit=1)
+    rows = judgement_queries.rows_with_judgements(store, {"job_name": row["job_name"]}, limit=1)
     return next(iter(_as_stored(store, series, rows, _hidden(store))), None)
 
 
-def judged_since(store: Store, since: float) -> dict[Series, list[Judged]]:
+def judgements_since(store: Store, since: float) -> dict[Series, list[Judgement]]:
     """Return the latest runs of every series that has run since then (Unix time), the last first."""
-    return _latest_of_each(store, judgement_rows.latest_judged_rows(store, since, _LATEST_RUNS))
+    return _latest_of_each(store, judgement_queries.latest_rows_with_judgements(store, since, _LATEST_RUNS))
 
 
-def judged_of(store: Store, selected: Mapping[str, Any]) -> dict[Series, list[Judged]]:
+def select_judgements(store: Store, selected: Mapping[str, Any]) -> dict[Series, list[Judgement]]:
     """Return the same for the runs with these column values: how each series stood after them."""
-    return _latest_of_each(store, judgement_rows.judged_rows(store, selected))
+    return _latest_of_each(store, judgement_queries.rows_with_judgements(store, selected))
 
 
-def _latest_of_each(store: Store, rows: Iterable[Mapping[str, Any]]) -> dict[Series, list[Judged]]:
+def _latest_of_each(store: Store, rows: Iterable[Mapping[str, Any]]) -> dict[Series, list[Judgement]]:
     """Runs as their series stood after them; rows are of the latest first."""
     of_series: dict[Series, list[Mapping[str, Any]]] = {}
     for row in rows:
-        of_series.setdefault(Series.of_row(row), []).append(row)
+        of_series.setdefault(Series.from_row(row), []).append(row)
     hidden = _hidden(store)
     return {
         series: _as_stored(store, series, some[:_LATEST_RUNS], hidden)
@@ -202,63 +202,67 @@ def _latest_of_each(store: Store, rows: Iterable[Mapping[str, Any]]) -> dict[Ser
 
 def _hidden(store: Store) -> set[Series]:
     """The series with runs that the reader of the store may not read."""
-    return {Series.of_row(row) for row in judgement_rows.hidden(store)}
+    return {Series.from_row(row) for row in judgement_queries.hidden(store)}
 
 
 def _as_stored(
     store: Store, series: Series, rows: Sequence[Mapping[str, Any]], hidden: Collection[Series]
-) -> list[Judged]:
+) -> list[Judgement]:
     """How a series stood after each of its runs, latest first.
 
     Judged now if a run has no stored judgement yet, and if the reader may not read all runs of the series:
     stored judgements also rest on those.
     """
-    runs = judged_runs(rows)
+    runs = series_runs(rows)
     if all(run.row["verdict"] for run in runs) and series not in hidden:
         return [_as_kept(run) for run in runs]
     names = {run.job_name for run in runs}
-    return [one for one in reversed(judged_now(store, series)) if one.run.job_name in names]
+    return [one for one in reversed(judge_now(store, series)) if one.run.job_name in names]
 
 
-def _as_kept(run: JudgedRun) -> Judged:
+def _as_kept(run: SeriesRun) -> Judgement:
     """A run as its row, with the columns of its judgement, has it."""
     row = run.row
     rests_on = row["rests_on"]
-    return Judged(
+    return Judgement(
         run,
-        kept_standing(row),
+        read_standing(row),
         tuple(row["changes"]),
-        kept_drift(row["drift"]),
+        read_drift(row["drift"]),
         Placement.stored(rests_on),
         Onset.stored(rests_on),
     )
 
 
-def judged_now(store: Store, series: Series) -> list[Judged]:
+def judge_now(store: Store, series: Series) -> list[Judgement]:
     """Judge the runs of a series that the reader may read by no others, oldest first."""
     rows = store.results(**series.key)[::-1]
     with read_connection(store.url) as connection:
         return _judge_rows(connection, series, rows)
 
 
-def _judge_rows(connection: "Connection", series: Series, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
+def _judge_rows(
+    connection: "Connection", series: Series, rows: Sequence[Mapping[str, Any]]
+) -> list[Judgement]:
     """Judge stored runs of a series, oldest first, by its accepted levels."""
-    begin = judgement_rows.accepted(connection, series.key)
+    begin = judgement_queries.accepted(connection, series.key)
     records = Records(
-        partial(judgement_rows.record, connection),
-        partial(judgement_rows.made_sha256s, connection, series.key),
+        partial(judgement_queries.record, connection),
+        partial(judgement_queries.made_sha256s, connection, series.key),
     )
-    return judge_runs(judged_runs(rows), records, begin)
+    return judge_runs(series_runs(rows), records, begin)
 
 
-def judge_runs(runs: Sequence[JudgedRun], records: Records, begin_anew: Collection[str] = ()) -> list[Judged]:
+def judge_runs(
+    runs: Sequence[SeriesRun], records: Records, begin_anew: Collection[str] = ()
+) -> list[Judgement]:
     """Judge runs of one series, oldest first, each by those before it, from the last of `begin_anew` on."""
-    seconds = [Seconds.of(run.job_name, run.seconds) for run in runs]
+    seconds = [RunSeconds.of(run.job_name, run.seconds) for run in runs]
     places = {place for place, run in enumerate(runs) if run.job_name in begin_anew}
     stood = standings(seconds, places)
     judged = [
         _with_onset(
-            Judged(run, standing, placement=Placement.of_standing(runs, place, standing)), runs, records
+            Judgement(run, standing, placement=Placement.from_standing(runs, place, standing)), runs, records
         )
         for place, (run, standing) in enumerate(zip(runs, stood, strict=True))
     ]
@@ -267,7 +271,7 @@ def judge_runs(runs: Sequence[JudgedRun], records: Records, begin_anew: Collecti
     return judged
 
 
-def _with_onset(one: Judged, runs: Sequence[JudgedRun], records: Records) -> Judged:
+def _with_onset(one: Judgement, runs: Sequence[SeriesRun], records: Records) -> Judgement:
     """Add when a suspected or confirmed level began, and what changed then.
 
     A suspected level has one run, which it begins with. That of a confirmed one is looked for from the first
@@ -277,10 +281,10 @@ def _with_onset(one: Judged, runs: Sequence[JudgedRun], records: Records) -> Jud
     if standing.state not in ("suspected", "confirmed") or standing.direction is None:
         return one
     names = [run.job_name for run in runs]
-    first = names.index(named(standing.since)[0][0])
+    first = names.index(with_job_names(standing.since)[0][0])
     places = (first, first, first)
     if standing.state == "confirmed":
-        begin = names.index(named(standing.against.runs)[0][0])
+        begin = names.index(with_job_names(standing.against.runs)[0][0])
         end = min(names.index(one.run.job_name), first + BASELINE_RUNS) + 1
         found = likely_places(
             [run.seconds for run in runs[begin:end]],
@@ -293,8 +297,8 @@ def _with_onset(one: Judged, runs: Sequence[JudgedRun], records: Records) -> Jud
 
 
 def _began_at(
-    one: Judged, runs: Sequence[JudgedRun], places: tuple[int, int, int], records: Records
-) -> Judged:
+    one: Judgement, runs: Sequence[SeriesRun], places: tuple[int, int, int], records: Records
+) -> Judgement:
     """Add that its level began at the first of these places of runs, and what changed then."""
     names = [run.job_name for run in runs]
     at, earliest, latest = places
@@ -312,7 +316,7 @@ def _began_at(
     )
 
 
-def _with_slow_change(one: Judged, runs: Sequence[JudgedRun], records: Records) -> Judged:
+def _with_slow_change(one: Judgement, runs: Sequence[SeriesRun], records: Records) -> Judgement:
     """Add how the last of these runs of a level got slower without standing out; a step is confirmed.
 
     A run that is suspected by the runs of the new level alone stays suspected.
@@ -330,7 +334,7 @@ def _with_slow_change(one: Judged, runs: Sequence[JudgedRun], records: Records) 
         return one if is_suspected else replace(one, drift=drift)
     at, earliest, latest = (len(runs) + place for place in drift.step)
     before, after = (
-        tuple(Seconds.of(run.job_name, run.seconds) for run in some) for some in (runs[:at], runs[at:])
+        tuple(RunSeconds.of(run.job_name, run.seconds) for run in some) for some in (runs[:at], runs[at:])
     )
     own = Baseline().with_runs(*after[:-1])
     if is_suspected and own.suffices and own.direction(after[-1:]) == "slower":
@@ -341,8 +345,8 @@ def _with_slow_change(one: Judged, runs: Sequence[JudgedRun], records: Records) 
     return _began_at(step, runs, (at, earliest, latest), records)
 
 
-def _judge_series_of(connection: "Connection", row: Mapping[str, Any]) -> None:
+def _judge_its_series(connection: "Connection", row: Mapping[str, Any]) -> None:
     """Judge the series of a run that was published, or is not any more."""
-    series = Series.of_row(row)
+    series = Series.from_row(row)
     if series.is_judged:
         judge_series(connection, series)

@@ -13,7 +13,7 @@ from steptime.results.store import Store
 LOOK_BACK_S = 28 * 86_400.0
 
 
-def node_of(store: Store, cluster: str, node: str, now: float | None = None) -> dict[str, Any]:
+def describe_node(store: Store, cluster: str, node: str, now: float | None = None) -> dict[str, Any]:
     """Return what is known of a node from the runs of the last four weeks, as JSON.
 
     `runs`: the runs that had it, latest first, each with its change from what is usual for its cell and the
@@ -35,9 +35,9 @@ def node_of(store: Store, cluster: str, node: str, now: float | None = None) -> 
         if row["change_percent"] is None:
             continue
         if not _had(row, node):
-            elsewhere[Series.of_row(row)].append(row["change_percent"])
+            elsewhere[Series.from_row(row)].append(row["change_percent"])
         elif active is None or row["submitted_at"] >= active.since:
-            here[Series.of_row(row)].append(row["change_percent"])
+            here[Series.from_row(row)].append(row["change_percent"])
     usual = {series: statistics.median(changes) for series, changes in elsewhere.items()}
     differences = [
         statistics.median(changes) - usual[series] for series, changes in here.items() if series in usual
@@ -55,7 +55,7 @@ def node_of(store: Store, cluster: str, node: str, now: float | None = None) -> 
         "runs": [
             {name: row[name] for name in names}
             | {
-                "elsewhere_percent": usual.get(Series.of_row(row)),
+                "elsewhere_percent": usual.get(Series.from_row(row)),
                 "ranks_percent": ranks.get(row["job_name"]),
             }
             for row in own

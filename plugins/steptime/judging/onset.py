@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from steptime.judging.detection import LEAST_DEVIATION, Direction
-from steptime.judging.series import JudgedRun
+from steptime.judging.series import SeriesRun
 
 CREDIBLE = 0.95
 """Probability that the level began within the reported range."""
@@ -29,7 +29,7 @@ class Onset:
     """What changed at other runs of this range, other than nodes and the version of steptime."""
 
     @classmethod
-    def of(cls, runs: Sequence[JudgedRun], places: tuple[int, int, int], nearby: Iterable[str] = ()) -> Self:
+    def of(cls, runs: Sequence[SeriesRun], places: tuple[int, int, int], nearby: Iterable[str] = ()) -> Self:
         """Name the runs of a series at these places: the likeliest, the earliest and the latest one."""
         at, earliest, latest = (runs[place].row["submitted_at"] for place in places)
         return cls(runs[places[0]].job_name, at, earliest, latest, tuple(nearby))

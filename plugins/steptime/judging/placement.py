@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from steptime.judging.detection import FRESH_RUNS, Standing
-from steptime.judging.series import JudgedRun
+from steptime.judging.series import SeriesRun
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
 
 _NAMED = 8
@@ -22,7 +22,7 @@ class Placement:
     """Of each fresh run that there is."""
 
     @classmethod
-    def of_standing(cls, runs: Sequence[JudgedRun], place: int, standing: Standing) -> Self | None:
+    def from_standing(cls, runs: Sequence[SeriesRun], place: int, standing: Standing) -> Self | None:
         """After the run at that place of its series; None if nothing is suspected, nor was until then."""
         involved = 1 + FRESH_RUNS if standing.state == "dismissed" else len(standing.since)
         if not involved:
@@ -61,7 +61,7 @@ class Placement:
         return f" {where} ({self.fresh_nodes})" if len(after) <= _NAMED else f" {where}"
 
 
-def _nodes(run: JudgedRun) -> str:
+def _nodes(run: SeriesRun) -> str:
     return fold_nodes(filter(None, (run.row["nodes"] or "").split(", ")))
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from steptime.recipes.models import Mode, Run
 from steptime.results.columns import of_series, planned_values
-from steptime.results.judgement_rows import latest_numbers, newest_of_each
+from steptime.results.judgement_queries import latest_numbers, newest_of_each
 from steptime.results.store import Store
 
 _FIGURES = {
@@ -39,14 +39,14 @@ class Series:
         return self.values[COLUMNS.index(column)]
 
     @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> Self:
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
         """Return the series of a run of the store."""
         return cls(tuple(row[name] for name in COLUMNS))
 
     @classmethod
-    def of_run(cls, run: Run) -> Self:
+    def from_run(cls, run: Run) -> Self:
         """Return the series of a planned run."""
-        return cls.of_row(planned_values(run))
+        return cls.from_row(planned_values(run))
 
     @property
     def key(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class JudgedRun:
+class SeriesRun:
     """A run of a series, with the number that it is judged by."""
 
     row: Mapping[str, Any]
@@ -113,7 +113,7 @@ class JudgedRun:
         return str(self.row["job_name"])
 
 
-def judged_runs(rows: Iterable[Mapping[str, Any]]) -> list[JudgedRun]:
+def series_runs(rows: Iterable[Mapping[str, Any]]) -> list[SeriesRun]:
     """Return those of the stored runs that have the number by which they are judged."""
     return [run for run in map(_judged, rows) if run is not None]
 
@@ -121,7 +121,7 @@ def judged_runs(rows: Iterable[Mapping[str, Any]]) -> list[JudgedRun]:
 def all_series(store: Store) -> list[tuple[Series, str]]:
     """Return every judged series of a store, with the job name of its newest run; latest first."""
     rows = newest_of_each(store)
-    known = ((Series.of_row(row), row["job_name"]) for row in rows)
+    known = ((Series.from_row(row), row["job_name"]) for row in rows)
     return [(series, job_name) for series, job_name in known if series.is_judged]
 
 
@@ -129,17 +129,17 @@ def recent_seconds(store: Store) -> dict[Series, list[float]]:
     """Return the judged times of each series' recent runs, oldest first, in seconds."""
     found: dict[Series, list[float]] = {}
     for row in latest_numbers(store, RECENT_RUNS):
-        if (series := Series.of_row(row)).is_judged and (run := _judged(row)) is not None:
+        if (series := Series.from_row(row)).is_judged and (run := _judged(row)) is not None:
             found.setdefault(series, []).append(run.seconds)
     return found
 
 
-def _judged(row: Mapping[str, Any]) -> JudgedRun | None:
+def _judged(row: Mapping[str, Any]) -> SeriesRun | None:
     figure, numbers = _FIGURES[Mode(row["mode"])]
     name = next((name for name in numbers if row[name]), None)
     if name is None:
         return None
     if name == "steady_step_time_s":
         first, last = row["steady_steps"].split(":")
-        return JudgedRun(row, row[name], f"median of steps {first} to {last}", figure)
-    return JudgedRun(row, row[name], name, figure)
+        return SeriesRun(row, row[name], f"median of steps {first} to {last}", figure)
+    return SeriesRun(row, row[name], name, figure)

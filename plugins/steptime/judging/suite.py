@@ -54,7 +54,7 @@ class SuiteCell:
     @cached_property
     def series(self) -> Series:
         """What its runs have in common."""
-        return Series.of_run(self.run)
+        return Series.from_run(self.run)
 
     @property
     def name(self) -> str:
@@ -166,9 +166,9 @@ class Suite:
         every = (*(row for cell in self.cells for row in cell.runs), *self.rejected)
         return sorted(every, key=lambda row: row["submitted_at"])
 
-    def cell_of(self, row: Row) -> SuiteCell:
+    def find_cell(self, row: Row) -> SuiteCell:
         """Return the cell of one of its runs."""
-        return next(cell for cell in self.cells if cell.series == Series.of_row(row))
+        return next(cell for cell in self.cells if cell.series == Series.from_row(row))
 
     @property
     def sentence(self) -> str:
@@ -218,18 +218,18 @@ def judge_suite(store: Store, name: str, since: float | None = None) -> Suite:
     sweep = load_sweep(name)
     # Whether it can run today does not matter here.
     planned = [run for cell in plan_sweep(sweep, lambda _: None).cells for run in runs_of(cell)]
-    cells = {Series.of_run(run): run for run in reversed(planned) if run.mode is Mode.PERFORMANCE}
+    cells = {Series.from_run(run): run for run in reversed(planned) if run.mode is Mode.PERFORMANCE}
     if since is None:
         newest = store.newest_sweep_run(name)
         since = min((row["submitted_at"] for row in newest), default=None)
         if newest:
             lost = store.lost_jobs(dag_id=newest[0]["dag_id"], dag_run_id=newest[0]["dag_run_id"])
             since = min([since, *(job["created_at"] for job in lost)])
-    ran = [row for row in store.results(include_rejected=True, since=since) if Series.of_row(row) in cells]
+    ran = [row for row in store.results(include_rejected=True, since=since) if Series.from_row(row) in cells]
     valid: dict[Series, list[Row]] = {series: [] for series in cells}
     for row in ran:
         if row["state"] == "valid" and row["step_time_mean_s"]:
-            valid[Series.of_row(row)].append(row)
+            valid[Series.from_row(row)].append(row)
     known = {series: Standing() for series, rows in valid.items() if rows}
     found = completeness(store, known, ran, planned=cells, lost=store.lost_jobs(since=since))
     missing = {one.series: one for one in (*found.not_run, *found.failed, *found.failed_since)}
@@ -261,9 +261,9 @@ def made_with(store: Store, suite: Suite) -> list[dict[str, Any]]:
     found: Counter[tuple[str, str]] = Counter()
     for name, text in store.records([*rows]).items():
         row, file = rows[name], f"config/references/{rows[name]['workload']}.yaml"
-        cell = suite.cell_of(row)
+        cell = suite.find_cell(row)
         known = {} if cell.baseline_s is None else {"baseline": f"{cell.source} ({file})"}
-        found.update((_made_of(row, json.loads(text)) | known).items())
+        found.update((_made_with(row, json.loads(text)) | known).items())
     order = list(dict.fromkeys(what for what, _ in found))
     return [
         {"what": what, "value": value, "runs": number}
@@ -273,7 +273,7 @@ def made_with(store: Store, suite: Suite) -> list[dict[str, Any]]:
     ]
 
 
-def _made_of(row: Row, record: Mapping[str, Any]) -> dict[str, str]:
+def _made_with(row: Row, record: Mapping[str, Any]) -> dict[str, str]:
     made_by, recipe = record["provenance"], record["run"]["recipe"]
     staged, launch = made_by["staged"], recipe["model"].get("launch") or {}
     unclean = {False: " with uncommitted changes"}.get(made_by["git_clean"], "")

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from steptime.judging import findings
 from steptime.judging.completeness import MissingCell
 from steptime.judging.detection import Standing
-from steptime.judging.judged import Judged
-from steptime.judging.judgements import judged_now, judged_run
+from steptime.judging.judgements import judge_now, read_judgement
+from steptime.judging.models import Judgement
 from steptime.judging.onset import changed_words, date
-from steptime.judging.series import JudgedRun, Series, judged_runs
+from steptime.judging.series import Series, SeriesRun, series_runs
 from steptime.recipes.models import Mode
-from steptime.results import columns, judgement_rows
+from steptime.results import columns, judgement_queries
 from steptime.results.columns import Column
 from steptime.results.database import read_connection
 from steptime.results.metrics import PUBLISHED_THROUGHPUT
@@ -62,11 +62,11 @@ class RunVerdict(NamedTuple):
     """What changed when its level began; empty if nothing did."""
 
 
-def verdict_of(store: Store, row: Mapping[str, Any]) -> RunVerdict | None:
+def read_verdict(store: Store, row: Mapping[str, Any]) -> RunVerdict | None:
     """Return how a run of the store compares with its history; None if it is not judged."""
-    if row["state"] != "valid" or not Series.of_row(row).is_judged:
+    if row["state"] != "valid" or not Series.from_row(row).is_judged:
         return None
-    judged = judged_run(store, row)
+    judged = read_judgement(store, row)
     if judged is None:
         return None
     return RunVerdict(run_sentence(judged), changed_words(judged.changes, judged.onset))
@@ -75,12 +75,12 @@ def verdict_of(store: Store, row: Mapping[str, Any]) -> RunVerdict | None:
 def with_verdicts(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return rows of the store with the columns of `OWN_VERDICT`; None for runs that are not judged."""
     first = min((row["submitted_at"] for row in rows), default=0.0)
-    kept = judgement_rows.verdicts(store, since=first)
+    kept = judgement_queries.verdicts(store, since=first)
     found = []
     for row in rows:
         stood = kept.get(row["job_name"])
         values = dict.fromkeys(column.name for column in OWN_VERDICT)
-        if stood is not None and (runs := judged_runs([row])):
+        if stood is not None and (runs := series_runs([row])):
             usual = stood["baseline_mean_s"]
             change = None if usual is None else runs[0].seconds / usual - 1
             values |= {
@@ -98,10 +98,10 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
 
     Beside them `low_s` and `high_s`: between these a run was usual then; None with too few runs before it.
     """
-    judged = judged_now(store, series)
+    judged = judge_now(store, series)
     changed = _changes(store, series, [one.run for one in judged])
     with read_connection(store.url) as connection:
-        accepted = judgement_rows.accepted(connection, series.key)
+        accepted = judgement_queries.accepted(connection, series.key)
     levels = _levels(judged)
     return [
         _row(one.run, one.standing, changed.get(one.run.job_name, ("", "")))
@@ -130,7 +130,7 @@ def verdict_sentence(rows: Sequence[Mapping[str, Any]], missing: MissingCell | N
     return f"{stands}{until}, after {runs} run{'' if runs == 1 else 's'}{since}."
 
 
-def run_sentence(judged: Judged) -> str:
+def run_sentence(judged: Judgement) -> str:
     """Say how a run compares with what is usual for its series, and how certain that is."""
     against, seconds = judged.standing.against, judged.run.seconds
     slow = f"; {judged.run.row['stragglers']}" if judged.run.row["stragglers"] else ""
@@ -178,13 +178,13 @@ def passes_until_s(row: Mapping[str, Any]) -> float | None:
     return None if published is None else published / PUBLISHED_THROUGHPUT
 
 
-def _changes(store: Store, series: Series, runs: Sequence[JudgedRun]) -> dict[str, tuple[str, str]]:
+def _changes(store: Store, series: Series, runs: Sequence[SeriesRun]) -> dict[str, tuple[str, str]]:
     """What changed since the run before each, and on which nodes, by its job.
 
     Records are long, and most neighbours were made alike: only those of the others are read.
     """
     with read_connection(store.url) as connection:
-        made = judgement_rows.made_sha256s(connection, series.key)
+        made = judgement_queries.made_sha256s(connection, series.key)
     others = [
         (before.job_name, after.job_name)
         for before, after in pairwise(runs)
@@ -201,7 +201,7 @@ def _changes(store: Store, series: Series, runs: Sequence[JudgedRun]) -> dict[st
     }
 
 
-def _levels(judged: Sequence[Judged]) -> dict[str, float]:
+def _levels(judged: Sequence[Judgement]) -> dict[str, float]:
     """The level of each run that has one, by its job."""
     drift = judged[-1].drift if judged else None
     found: dict[str, float] = {}
@@ -219,7 +219,7 @@ def _accepted(level: Mapping[str, Any] | None) -> str:
     return "" if level is None else f"{level['note']} ({level['accepted_by']})"
 
 
-def _row(run: JudgedRun, standing: Standing, changed: tuple[str, str]) -> dict[str, Any]:
+def _row(run: SeriesRun, standing: Standing, changed: tuple[str, str]) -> dict[str, Any]:
     against = standing.against
     low, high = _usual(standing)
     change = against.change([run.seconds]) if against.suffices else None

@@ -4,21 +4,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from steptime.judging import incidents
-from steptime.judging.completeness import cause_of, lost_jobs_of, missing_of
+from steptime.judging.completeness import find_cause, find_missing, list_lost_jobs
 from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
 from steptime.judging.series import Series, all_series, recent_seconds
 from steptime.judging.trend import COLUMNS as TREND
 from steptime.judging.trend import (
     passes_until_s,
+    read_verdict,
     shown_range,
     since_sentence,
     trend,
-    verdict_of,
     verdict_sentence,
 )
 from steptime.results.columns import COLUMNS
-from steptime.results.judgement_rows import verdicts
+from steptime.results.judgement_queries import verdicts
 from steptime.results.metrics import peak_source
 from steptime.results.repeating import repeat_of
 from steptime.results.store import Store
@@ -144,7 +144,7 @@ def _worst_first(one: Mapping[str, Any]) -> tuple[int, float]:
     return order, -(one["change_percent"] or 0.0)
 
 
-def trend_of(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
+def series_trend(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
     """Return a series over time, oldest run first: `{"label", "series", "columns", "rows", …}`.
 
     `stands`: its verdict in words, with what failed or did not run since; `missing`: whether something did;
@@ -157,9 +157,9 @@ def trend_of(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
     failed = [{name: row[name] for name in ("job_name", "submitted_at", "reason")} for row in rejected]
     failed += [
         {"job_name": None, "submitted_at": job["created_at"], "reason": job["reason"] or job["state"]}
-        for job in lost_jobs_of(store, own)
+        for job in list_lost_jobs(store, own)
     ]
-    points, missing = trend(store, own), missing_of(store, own)
+    points, missing = trend(store, own), find_missing(store, own)
     return {
         "label": own.label,
         "series": own.key,
@@ -184,8 +184,8 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
     `may_run_again`: whether it is a cell of a DAG run, and the user may edit that.
     """
     job_name = row["job_name"]
-    is_judged = row["state"] == "valid" and Series.of_row(row).is_judged
-    verdict = verdict_of(store, row)
+    is_judged = row["state"] == "valid" and Series.from_row(row).is_judged
+    verdict = read_verdict(store, row)
     is_mapped = row["task_id"] is not None and (row["map_index"] or 0) >= 0
     record, times = store.record(job_name), store.rank_times([job_name]).get(job_name)
     return {
@@ -203,7 +203,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
         # As text: through numbers of a browser, 1.0 would become 1, and the checksum wrong.
         "record": record["content"],
         "record_sha256": record["sha256"],
-        "cause": cause_of(store, row),
+        "cause": find_cause(store, row),
         "repeat": repeat_of(record["content"]),
     }
 

@@ -54,7 +54,7 @@ class _Table:
     rows: Sequence[Sequence[str]]
 
 
-def _table_of(rows: Sequence[Any], of: Sequence[Column]) -> _Table | None:
+def _make_table(rows: Sequence[Any], of: Sequence[Column]) -> _Table | None:
     """As the command line prints it with full names; None without rows."""
     if not rows:
         return None
@@ -68,7 +68,7 @@ def dossier(store: Store, suite: Suite, now: float) -> str:
     """Render the dossier of a suite, made at `now` (Unix time)."""
     counted = "every run counts" if suite.since is None else f"runs since {when(suite.since)} count"
     runs = [
-        {**row, "cell": suite.cell_of(row).name, "log_sha256": log_sha256(row) or "not on this machine"}
+        {**row, "cell": suite.find_cell(row).name, "log_sha256": log_sha256(row) or "not on this machine"}
         for row in suite.runs
     ]
     return _templates.get_template("dossier.html.j2").render(
@@ -80,12 +80,12 @@ def dossier(store: Store, suite: Suite, now: float) -> str:
         sentence=suite.sentence,
         confidence=f"{100 * suites.CONFIDENCE:g} %",
         limit=f"{100 * PUBLISHED_THROUGHPUT:g}",
-        cells=_table_of(suite.rows, suites.COLUMNS),
+        cells=_make_table(suite.rows, suites.COLUMNS),
         verdicts=[_SHOWN_AS.get(cell.verdict, "") for cell in suite.cells],
         lacking=suite.lacking,
         parts=[
-            ("Made with", _table_of(suites.made_with(store, suite), suites.MADE_WITH)),
-            ("Runs", _table_of(runs, _RUNS)),
+            ("Made with", _make_table(suites.made_with(store, suite), suites.MADE_WITH)),
+            ("Runs", _make_table(runs, _RUNS)),
         ],
         notes=notes(suite.runs),
     )

@@ -50,7 +50,7 @@ def openmetrics(store: Store, now: float) -> str:
     month = month_bounds(month_of(now))[0]
     rows = store.results(include_rejected=True, since=min(month, now - _RECENT_S))
     found: dict[_Metric, list[str]] = {metric: [] for metric in METRICS}
-    for metric, labels, value in (*_of_cells(store, rows), *_of_clusters(store, rows, month)):
+    for metric, labels, value in (*_sample_cells(store, rows), *_sample_clusters(store, rows, month)):
         pairs = ",".join(f'{name}="{text.translate(_ESCAPED)}"' for name, text in labels.items())
         found[metric].append(f"{metric.name}{{{pairs}}} {value}")
     lines = []
@@ -59,7 +59,7 @@ def openmetrics(store: Store, now: float) -> str:
     return "\n".join([*lines, "# EOF", ""])
 
 
-def _of_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[_Sample]:
+def _sample_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[_Sample]:
     compared = compare_cells(store, [row for row in rows if row["state"] == "valid"])
     for name, one in zip(compared.names, compared.findings, strict=True):
         series = one.series
@@ -74,7 +74,7 @@ def _of_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[_Samp
             yield _VERDICT, labels | {"verdict": verdict}, int(one.verdict == verdict)
 
 
-def _of_clusters(store: Store, rows: Sequence[Mapping[str, Any]], month: float) -> Iterator[_Sample]:
+def _sample_clusters(store: Store, rows: Sequence[Mapping[str, Any]], month: float) -> Iterator[_Sample]:
     active = Counter(one.cluster for one in incidents(store))
     lost = store.lost_jobs(since=month, cancelled=True)
     for cluster in sorted({*active, *(row["cluster"] for row in (*rows, *lost))}):

@@ -92,7 +92,7 @@ def _report(
         "api/series": answers.series(store, named.values()),
     }
     told |= _scaling(store, together)
-    told |= {f"api/trend/{job}": answers.trend_of(store, one, False) for one, job in named.items()}
+    told |= {f"api/trend/{job}": answers.series_trend(store, one, False) for one, job in named.items()}
     told |= {
         f"api/runs/{row['job_name']}": answers.run(store, row, _nothing) for row in _opened(store, found)
     }
@@ -137,7 +137,7 @@ def _aliases(store: Store, named: Mapping[Series, str], told: Mapping[str, Any])
     cells = [cell for one in told["api/incidents"]["incidents"] for cell in one["cells"]]
     completeness = told["api/comparison"]["completeness"] or {"missing": []}
     links = {one["job_name"] for one in (*cells, *completeness["missing"])} - {None, *named.values()}
-    series = {name: Series.of_row(store.run(name)) for name in sorted(links)}
+    series = {name: Series.from_row(store.run(name)) for name in sorted(links)}
     return {name: named[one] for name, one in series.items() if one in named}
 
 

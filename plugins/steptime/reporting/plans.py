@@ -16,7 +16,7 @@ from steptime.recipes.request import DICTIONARIES
 from steptime.results.store import Store
 
 
-def plan_of(store: Store, options: Mapping[str, str]) -> dict[str, Any]:
+def describe_plan(store: Store, options: Mapping[str, str]) -> dict[str, Any]:
     """Return the runs of a request whose options are texts, as in an address; nothing is submitted.
 
     `{"sentence", "cost", "refused", "runs": [{…}, …]}`: `refused` says why such a request would
@@ -31,14 +31,14 @@ def plan_of(store: Store, options: Mapping[str, str]) -> dict[str, Any]:
     except UserError as error:
         refused = str(error)
     return {
-        "sentence": sentence_of(planned),
+        "sentence": summarize_plan(planned),
         "cost": cost.sentence,
         "refused": refused,
         "runs": plan_rows(planned, cost),
     }
 
 
-def sentence_of(planned: Plan) -> str:
+def summarize_plan(planned: Plan) -> str:
     """Return how many jobs a plan has, and what they cost at most."""
     asked = planned.request
     note = f"{format_at_most(len(planned.all_runs), planned.gpu_hours_max)} on cluster '{asked.cluster}'"

@@ -124,11 +124,12 @@ def efficiencies(rows: Sequence[Row]) -> dict[int, Row]:
 
 
 def interval(rates: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the percents between which the efficiency of a scale is, by a bootstrap over both scales' jobs.
+    """Return the confidence interval of a scale's efficiency in percent, by bootstrap over the jobs.
 
-    None with fewer than `FEWEST_REPEATS` of either. The same numbers give the same interval: the dice have a
-    seed. The percentiles are those that Student's t asks of so few jobs, else the interval would be too
-    narrow (Hesterberg, 2015, "expanded percentile interval").
+    `rates` and `base` have the throughput per GPU of each job at this scale and at the smallest one. Both
+    ends are None if either has fewer than `FEWEST_REPEATS` jobs. The random generator has a fixed seed, so
+    the same numbers give the same interval. With few jobs plain percentiles would be too narrow: they are
+    widened by Student's t (Hesterberg, 2015, "expanded percentile interval").
     """
     fewest = min(len(rates), len(base))
     if fewest < FEWEST_REPEATS:
@@ -136,8 +137,8 @@ def interval(rates: Sequence[float], base: Sequence[float]) -> tuple[float | Non
     import numpy as np
     from scipy import stats
 
-    dice = np.random.default_rng(12)
-    means = [dice.choice(some, (_RESAMPLES, len(some))).mean(axis=1) for some in (rates, base)]
+    rng = np.random.default_rng(12)
+    means = [rng.choice(some, (_RESAMPLES, len(some))).mean(axis=1) for some in (rates, base)]
     t = stats.t.ppf((1 + CONFIDENCE) / 2, fewest - 1) * math.sqrt(fewest / (fewest - 1))
     tail = float(stats.norm.sf(t))
     low, high = np.quantile(100 * means[0] / means[1], (tail, 1 - tail))

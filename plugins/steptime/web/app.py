@@ -50,7 +50,7 @@ def create_app() -> FastAPI:
     app.get("/api/plan")(endpoints.plan)
     app.get("/api/report.html")(endpoints.report)
     app.get("/api/series")(endpoints.series)
-    app.get("/api/trend/{job_name:path}")(endpoints.trend_of)
+    app.get("/api/trend/{job_name:path}")(endpoints.series_trend)
     app.get("/api/runs/{job_name:path}")(endpoints.run)
     app.post("/api/accept", dependencies=[Depends(require_own_page)])(endpoints.accept)
     app.post("/api/incidents/{incident_id}", dependencies=[Depends(require_own_page)])(

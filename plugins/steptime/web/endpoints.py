@@ -16,13 +16,13 @@ from steptime.frozen import Frozen
 from steptime.judging import incidents, judgements
 from steptime.judging.comparison import compare_dag_run, compare_since
 from steptime.judging.findings import Comparison
-from steptime.judging.node import node_of
+from steptime.judging.node import describe_node
 from steptime.judging.series import Series
 from steptime.judging.trend import OWN_VERDICT, with_verdicts
 from steptime.reporting import answers
 from steptime.reporting.openmetrics import CONTENT_TYPE, openmetrics
 from steptime.reporting.page import html, report_since
-from steptime.reporting.plans import plan_of
+from steptime.reporting.plans import describe_plan
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.record import record_differences
 from steptime.results.report import csv_text, exported
@@ -130,20 +130,20 @@ def series(store: Readable) -> Response:
     return json_response(answers.series(store))
 
 
-def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
-    """Answer with the `reporting.answers.trend_of` of a run's series."""
-    row = row_of(store, job_name)
-    own = Series.of_row(row)
+def series_trend(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
+    """Answer with the `reporting.answers.series_trend` of a run's series."""
+    row = find_run(store, job_name)
+    own = Series.from_row(row)
     if not own.is_judged:
         raise HTTPException(
             status_code=422, detail=f"runs in mode {own['mode']} are not judged: they have no trend"
         )
-    return json_response(answers.trend_of(store, own, may_edit(row["dag_id"])))
+    return json_response(answers.series_trend(store, own, may_edit(row["dag_id"])))
 
 
 def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     """Answer with `reporting.answers.run`."""
-    return json_response(answers.run(store, row_of(store, job_name), may_edit))
+    return json_response(answers.run(store, find_run(store, job_name), may_edit))
 
 
 def report(store: Readable, since: Annotated[float, Query()]) -> Response:
@@ -160,9 +160,9 @@ def metrics(store: Readable) -> Response:
 
 
 def plan(request: Request, store: Readable) -> Response:
-    """Answer with `reporting.plans.plan_of` of the options in the address, or with why they have no plan."""
+    """Answer with `reporting.plans.describe_plan` of the address's options, or 422 if they have no plan."""
     try:
-        return json_response(plan_of(store, request.query_params))
+        return json_response(describe_plan(store, request.query_params))
     except UserError as error:
         raise HTTPException(status_code=422, detail=str(error)) from None
 
@@ -172,8 +172,8 @@ def node(
     cluster: Annotated[str, Query(max_length=200)],
     name: Annotated[str, Query(alias="node", max_length=200)],
 ) -> Response:
-    """Answer with `judging.node.node_of`."""
-    return json_response(node_of(store, cluster, name))
+    """Answer with `judging.node.describe_node`."""
+    return json_response(describe_node(store, cluster, name))
 
 
 def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[str, Query()]) -> Response:
@@ -182,13 +182,13 @@ def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[
     `apart` has what makes them runs of different series, whose times are not for comparison.
     The other one may be named by the beginning of its name.
     """
-    row = row_of(store, run)
+    row = find_run(store, run)
     try:
         another = store.run_named(other)
     except UserError as error:
         raise HTTPException(status_code=404, detail=str(error)) from None
     names = [row["job_name"], another["job_name"]]
-    apart = Series.of_row(row).differences(Series.of_row(another))
+    apart = Series.from_row(row).differences(Series.from_row(another))
     records = [store.record(name)["content"] for name in names]
     times = store.step_times(names)
     return json_response(
@@ -222,7 +222,8 @@ def _with_verdicts(
     }
     unknown = dict.fromkeys(OF_ITS_CELL)
     judged = (
-        row | (cells.get(Series.of_row(row), unknown) if row["state"] == "valid" else unknown) for row in rows
+        row | (cells.get(Series.from_row(row), unknown) if row["state"] == "valid" else unknown)
+        for row in rows
     )
     return [*names, *OF_ITS_CELL], judged
 
@@ -237,7 +238,7 @@ def _value(name: str, text: str) -> str | int:
     return int(text)
 
 
-def row_of(store: Store, job_name: str) -> dict[str, Any]:
+def find_run(store: Store, job_name: str) -> dict[str, Any]:
     """Return a run that the user may read; a forbidden one is answered as one that does not exist."""
     rows = store.results(job_name=job_name, include_rejected=True)
     if not rows:
@@ -263,7 +264,7 @@ def accept(store: Readable, may_edit: MayEdit, user: GetUserDep, acceptance: Acc
 
     For users who may edit the runs of the run's DAG; the store keeps their name.
     """
-    row = row_of(store, acceptance.job_name)
+    row = find_run(store, acceptance.job_name)
     if not may_edit(row["dag_id"]):
         whose = (
             f"of the DAG {row['dag_id']}" if row["dag_id"] else "of no DAG: type 'steptime results accept'"

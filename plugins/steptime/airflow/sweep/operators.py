@@ -201,7 +201,7 @@ class ReportSweepOperator(BaseOperator):
             self.log.info("rejected by %s: nothing was started", rejected_by)
             return
         with airflow_errors():
-            planned = [Series.of_run(run) for cell in plan.cells for run in runs_of(cell)]
+            planned = [Series.from_run(run) for cell in plan.cells for run in runs_of(cell)]
             found, compared = wait_for_store(
                 lambda: (
                     rows_by_cell(Store(), ti.dag_id, ti.run_id),

@@ -122,7 +122,7 @@ def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[s
         connection.execute(judgements.insert(), added)
 
 
-def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[dict[str, Any]]:
+def rows_with_judgements(store: "Store", key: Key, *, limit: int | None = None) -> list[dict[str, Any]]:
     """Return valid runs with their judgements against their history, latest submitted first.
 
     `key` may be that of a series, a DAG run, or one job. The columns of the judgement are None for a run
@@ -135,7 +135,7 @@ def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[d
         return list(dicts(connection.execute(store.readable(query))))
 
 
-def latest_judged_rows(store: "Store", since: float, limit: int) -> list[dict[str, Any]]:
+def latest_rows_with_judgements(store: "Store", since: float, limit: int) -> list[dict[str, Any]]:
     """Return the same for the latest `limit` runs of each series, submitted since then (Unix time)."""
 
     from steptime.results.schema import runs

@@ -5,20 +5,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from steptime.judging.detection import LEAST_CHANGE, Baseline, Seconds, Standing
+from steptime.judging.detection import LEAST_CHANGE, Baseline, RunSeconds, Standing
 from steptime.judging.drift import Drift, Level
 from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
-from steptime.judging.series import JudgedRun
-from steptime.results import judgement_rows
+from steptime.judging.series import SeriesRun
+from steptime.results import judgement_queries
 from steptime.results.metrics import PUBLISHED_THROUGHPUT
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judgement:
     """A run, how it stands in its series, and what changed before it stood out."""
 
-    run: JudgedRun
+    run: SeriesRun
     standing: Standing
     changes: tuple[str, ...] = ()
     """What changed at the run with which its level began, if that is suspected or confirmed."""
@@ -40,7 +40,7 @@ class Judged:
         return self.onset.job_name if self.onset else self.run.job_name
 
 
-def kept_rows(one: Judged) -> Iterator[dict[str, Any]]:
+def rows_to_store(one: Judgement) -> Iterator[dict[str, Any]]:
     """Yield the rows that are kept of a judged run."""
     yield _against_history(one)
     if one.run.row["against_publication"]:
@@ -49,7 +49,7 @@ def kept_rows(one: Judged) -> Iterator[dict[str, Any]]:
         yield _drifted(one.run, one.drift)
 
 
-def _against_history(one: Judged) -> dict[str, Any]:
+def _against_history(one: Judgement) -> dict[str, Any]:
     standing, against = one.standing, one.standing.against
     known = against.suffices
     of_baseline: dict[str, Any] = (
@@ -74,9 +74,9 @@ def _against_history(one: Judged) -> dict[str, Any]:
         judged_s=statistics.fmean(standing.judged),
         baseline_runs=len(against.runs),
         rests_on={
-            "judged": named(standing.judged),
-            "baseline": named(against.runs),
-            "since": named(standing.since),
+            "judged": with_job_names(standing.judged),
+            "baseline": with_job_names(against.runs),
+            "since": with_job_names(standing.since),
             **({"nodes": one.placement.as_stored} if one.placement else {}),
             **({"onset": one.onset.as_stored} if one.onset else {}),
         },
@@ -100,7 +100,7 @@ def _against_publication(row: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _drifted(run: JudgedRun, drift: Drift) -> dict[str, Any]:
+def _drifted(run: SeriesRun, drift: Drift) -> dict[str, Any]:
     return _row(
         run.figure,
         "drift",
@@ -121,7 +121,7 @@ def _drifted(run: JudgedRun, drift: Drift) -> dict[str, Any]:
     )
 
 
-def kept_drift(rests_on: Mapping[str, Any] | None) -> Drift | None:
+def read_drift(rests_on: Mapping[str, Any] | None) -> Drift | None:
     """Return the content of a stored judgement of that kind."""
     if rests_on is None:
         return None
@@ -131,17 +131,18 @@ def kept_drift(rests_on: Mapping[str, Any] | None) -> Drift | None:
 
 def _row(figure: str, kind: str, **values: Any) -> dict[str, Any]:
     """A row of the table; what is not known of it is None."""
-    return dict.fromkeys(judgement_rows.columns()) | {"figure": figure, "kind": kind} | values
+    return dict.fromkeys(judgement_queries.columns()) | {"figure": figure, "kind": kind} | values
 
 
-def named(runs: Sequence[float]) -> list[tuple[str, float]]:
+def with_job_names(runs: Sequence[float]) -> list[tuple[str, float]]:
     """Return each run by its job, with its seconds."""
-    return [(run.job_name, float(run)) for run in runs if isinstance(run, Seconds)]
+    return [(run.job_name, float(run)) for run in runs if isinstance(run, RunSeconds)]
 
 
-def kept_standing(row: Mapping[str, Any]) -> Standing:
+def read_standing(row: Mapping[str, Any]) -> Standing:
     """Return the content of a stored judgement, without the baseline of the next run."""
     judged, baseline, since = (
-        tuple(Seconds.of(*run) for run in row["rests_on"][name]) for name in ("judged", "baseline", "since")
+        tuple(RunSeconds.of(*run) for run in row["rests_on"][name])
+        for name in ("judged", "baseline", "since")
     )
     return Standing(row["verdict"], row["direction"], judged, Baseline(baseline), since=since)
