@@ -213,10 +213,13 @@ def test_two_runs_are_compared_by_the_spread_of_their_series() -> None:
         (["--sweep", "wekly"], "did you mean 'weekly'?"),
         (["small-4-2", "small-4-26"], "'small-4-2' begins the names of 8 runs (small-4-20, small-4-21, "),
         (["small-4-99", "small-4-26"], "there is no run 'small-4-99' in the metrics store: did you mean"),
-        (["small-4-26", "small-4-26"], "are the same run, small-4-26: name two."),
-        (["small-4-24", "tiny-8-24"], "are not of one series and cannot be judged: size small and tiny"),
-        (["tiny-2-24", "rej"], "run rejected is rejected and not judged: Expected 20 steps"),
-        (["profile-07", "profile-08"], "runs in mode profile are not judged"),
+        (["small-4-26", "small-4-26"], "name the same run, small-4-26: name two runs."),
+        (
+            ["small-4-24", "tiny-8-24"],
+            "belong to different series and cannot be compared: size small and tiny",
+        ),
+        (["tiny-2-24", "rej"], "run rejected was rejected, so it cannot be compared: Expected 20 steps"),
+        (["profile-07", "profile-08"], "ran in mode profile, whose times are not comparable"),
     ],
 )
 def test_what_cannot_be_compared_is_said(

@@ -265,7 +265,7 @@ async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI,
 async def test_a_filter_that_no_column_can_have_is_refused(pages: FastAPI) -> None:
     for text in ("many", "9" * 23):
         response = await get(pages, "/api/results", params={"gpus": text})
-        told = f"gpus must be a number of at most 9 digits, not '{text}'"
+        told = f"'{text}' is not a value of gpus: write a number of at most 9 digits"
         assert (response.status_code, response.json()["detail"]) == (422, told)
     response = await get(pages, "/api/results", params={"search": "a " * 3000})
     assert response.status_code == 422
@@ -391,7 +391,7 @@ async def test_a_profile_has_no_trend_and_no_level_to_accept(pages: FastAPI, pub
     response = await post(pages, "/api/accept", json={"job_name": "profile", "note": "why"})
     assert (response.status_code, response.json()["detail"]) == (
         422,
-        "run profile is not judged, so that there is no level to accept.",
+        "run profile is not judged, so it has no level to accept: name a valid, judged run.",
     )
 
 
@@ -696,7 +696,7 @@ async def test_an_incident_is_accepted_with_the_level_of_its_cells(
     again = await post(pages, f"/api/incidents/{incident_id}", json=asked)
     assert (again.status_code, again.json()["detail"]) == (
         422,
-        f"incident {incident_id} is accepted: there is no level to accept.",
+        f"incident {incident_id} is accepted: only an open or confirmed one can be accepted.",
     )
 
 

@@ -1,7 +1,7 @@
-"""Causes: what cells that moved have in common: a node, a recorded change, or that most moved together.
+"""Find what cells that got slower or faster have in common: a node, a recorded change, or the whole cluster.
 
-Each cell has one cause at most. A cause is found among the cells of one comparison, as chance is, and not
-stored with a run. `docs/reference/judging.md` has the rates of errors.
+A cell is a series as its newest run was judged. Each cell is explained by one cause at most. Causes are found
+for one comparison and not stored with runs. `docs/reference/judging.md` has the error rates.
 """
 
 import statistics
@@ -18,50 +18,52 @@ from steptime.recipes.node_lists import expand_nodes
 from steptime.results.record import changed_to, is_notable
 
 WEEK_S = 7 * 86_400.0
-"""Runs that are older than the newest by more show nothing of what happens now, and cells that began to move
-further apart did not move together."""
+"""Runs more than this older than the newest run are ignored. Cells whose levels began further apart than this
+did not move together."""
 FEWEST_CELLS_ON_NODE = 3
 NODE_ALPHA = 0.01
-"""How often one of the nodes would be named by chance."""
+"""Probability that chance alone names any node of the cluster."""
 FEWEST_CELLS_TOGETHER = 4
 LEAST_PART_TOGETHER = 1 / 3
 TOGETHER_ALPHA = 0.001
-"""How often so many cells of one cluster would lean the same way by chance."""
+"""Probability that chance alone makes this many cells of one cluster lean the same way."""
 LEANS = 0.05
-"""A run leans if it is further off than so many of an unchanged cell, on each side."""
+"""A run leans if an unchanged cell has this share of its runs as far off, on each side."""
 
 
 FEWEST_CELLS_SHARING = 2
 SHARED_ALPHA = 0.01
-"""How often as many of the cells that moved would share a change by chance, among all cells with it."""
+"""Probability that chance alone makes this many of the moved cells share a change."""
 
 HasChanged = Callable[[str, str], bool]
-"""Whether a job was made with the value that an event of `changes` has changed to."""
+"""Whether a job ran with the new value of a change; arguments are the job and an event of `record.changes`.
+"""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one run shows."""
+    """What one run of a cell contributes to the search for causes."""
 
     cell: Series
     job: str
     nodes: frozenset[str]
     leaning: Direction | None
-    """In which direction it is off, by itself."""
+    """Whether the run by itself is slower or faster than usual, at the probability `LEANS`."""
     moved: Direction | None
-    """Which way its cell has moved, as it stands with this run; what it leans to if it is not open."""
+    """Direction of the cell's suspected or confirmed change; without one, the same as `leaning`."""
     is_open: bool
-    """Whether its cell is suspected or confirmed."""
+    """Whether its cell has a suspected or confirmed change."""
     change: float
-    """Of the run, relative to the baseline of its cell: 0.03 is 3 % slower."""
+    """The run's time relative to the baseline of its cell: 0.03 is 3 % slower."""
     usual: float
-    """A change of another run within this of it is no other change."""
+    """Largest change that is usual for one run of the cell; changes closer than this count as equal."""
     since: float
-    """Unix time of the first run that moved."""
+    """Unix time of the run with which the change began."""
     changes: tuple[str, ...] = ()
-    """At the runs with which an open level may have begun; without nodes and versions of steptime."""
+    """What changed at the runs with which the level may have begun, apart from nodes and the version of
+    steptime."""
     decided_on: tuple[frozenset[str], ...] | None = None
-    """If it is confirmed, the nodes of each run that confirmed it, as far as they are known."""
+    """Nodes of each run that confirmed the change, as far as known; None if it is not confirmed."""
 
 
 @dataclass(frozen=True)
@@ -71,25 +73,26 @@ class CommonCause:
     kind: Literal["node", "change", "cluster"]
     cluster: str
     name: str
-    """The node or nodes, the change, or `whole cluster`."""
+    """The nodes, the change, or `whole cluster`."""
     sentence: str
     cells: frozenset[Series]
-    """Those that it explains; no other cause explains them."""
+    """The cells that it explains; no cell is in two causes."""
     direction: Direction
     change: float
-    """Their median: 0.03 is 3 % slower."""
+    """Median change of the cells: 0.03 is 3 % slower."""
     since: float
-    """Unix time of the first run that moved."""
+    """Unix time of the first run that was slower or faster."""
     nodes: tuple[str, ...] = ()
-    """Of the kind `node`."""
+    """Names of the nodes if the kind is `node`, else empty."""
 
 
 def causes(judged: Mapping[Series, Sequence[Judgement]], has_changed: HasChanged) -> tuple[CommonCause, ...]:
-    """Return what moved cells of a comparison have in common: a node, a change, or the whole cluster.
+    """Return what cells that got slower or faster have in common: a node, a change, or the whole cluster.
 
     Args:
-        judged: of each cell its runs, latest first.
-        has_changed: tells whether a job of a cell that is not open has a change, too.
+        judged: the judgements of each cell, newest run first.
+        has_changed: returns whether a job ran with the new value of a change; asked about cells without a
+            suspected or confirmed change.
     """
     runs = [run for some in judged.values() for run in some]
     newest = max((run.run.row["submitted_at"] for run in runs), default=0.0)
@@ -138,10 +141,10 @@ def _evidence(series: Series, judged: Judgement) -> Evidence:
 
 
 def _slow_nodes(cluster: str, cells: Mapping[Series, Sequence[Evidence]]) -> Iterator[CommonCause]:
-    """Yield nodes whose cells are slower more often than by chance, the clearest first.
+    """Yield the nodes whose cells are slower more often than by chance, the clearest first.
 
-    Fisher's exact test compares slow or not with on the node or not; a cell counts once on each side. The
-    runs of a node that was found are left out when the next one is looked for.
+    Fisher's exact test compares slow or not with on the node or elsewhere; each cell counts once on each
+    side. After a node is found, its runs are left out of the search for the next one.
     """
     from scipy import stats
 
@@ -183,16 +186,16 @@ def _slow_nodes(cluster: str, cells: Mapping[Series, Sequence[Evidence]]) -> Ite
 
 @dataclass(frozen=True)
 class _Table:
-    """Cells on a node and elsewhere."""
+    """The contingency table of a node: cells that ran on it and cells that ran elsewhere."""
 
     on: Mapping[Series, Sequence[Evidence]]
-    """Its runs on the node."""
+    """The runs of each cell on the node."""
     off: Mapping[Series, bool]
-    """Whether most of its runs elsewhere are slow."""
+    """For each cell with runs elsewhere, whether most of those are slow."""
 
     @classmethod
     def of(cls, node: str, cells: Mapping[Series, Sequence[Evidence]]) -> "_Table":
-        """Leave out cells that were confirmed without the node: they are slower for another reason."""
+        """Build the table of a node, without cells confirmed on other nodes: those have another cause."""
         counted = {
             series: some for series, some in cells.items() if some and not _confirmed_without(node, some[0])
         }
@@ -215,7 +218,7 @@ class _Table:
 
 
 def _confirmed_without(node: str, latest: Evidence) -> bool:
-    """Whether a cell was confirmed by runs of which one is known to have had other nodes, or by old ones."""
+    """Return whether a cell's change was confirmed by old runs, or by a run known to have had other nodes."""
     return latest.decided_on is not None and (
         not latest.decided_on or any(nodes and node not in nodes for nodes in latest.decided_on)
     )
@@ -226,7 +229,7 @@ def _mostly_slow(runs: Collection[Evidence]) -> bool:
 
 
 def _named_node(cluster: str, alike: Sequence[str], table: _Table) -> CommonCause:
-    """Return the cause, with the cells that are slower on the nodes by about as much as the others are."""
+    """Return the cause for nodes, with the cells that are slower on them by about the median change."""
     changes = {series: statistics.median(run.change for run in some) for series, some in table.slow.items()}
     change = statistics.median(changes.values())
     fitting = frozenset(
@@ -243,7 +246,7 @@ def _named_node(cluster: str, alike: Sequence[str], table: _Table) -> CommonCaus
 
 
 def _shared(cluster: str, latest: Sequence[Evidence], has_changed: HasChanged) -> Iterator[CommonCause]:
-    """Yield what the cells of a cluster share that moved the same way; `latest` has one run of each."""
+    """Yield the changes shared by a cluster's cells that moved the same way; `latest` has a run of each."""
     directions: tuple[Direction, ...] = ("slower", "faster")
     for direction in directions:
         open_ones = [run for run in latest if run.is_open and run.moved == direction]
@@ -261,7 +264,7 @@ def _shared(cluster: str, latest: Sequence[Evidence], has_changed: HasChanged) -
 
 
 def _is_chance(sharing: int, moved: int, others_with: int, others: int) -> bool:
-    """Whether that many of the moved cells may have a change by chance, as so many others have it."""
+    """Return whether chance explains how many moved cells share a change, by how many others have it."""
     from scipy import stats
 
     every, having = moved + others, sharing + others_with
@@ -271,16 +274,17 @@ def _is_chance(sharing: int, moved: int, others_with: int, others: int) -> bool:
 def _moved_together(
     cluster: str, direction: Direction, latest: Sequence[Evidence], has_changed: HasChanged
 ) -> CommonCause | None:
-    """Return that many cells of a cluster began to move the same way within a week; None if not.
+    """Return the cause if many cells of a cluster began to move the same way within a week, else None.
 
-    The cause is the change that most of them share; those that are known to be without it are left out.
+    The cause is the change that more than half of them share, and then covers only cells with that change;
+    without such a change it is the whole cluster.
     """
     from scipy import stats
 
     moved = [run for run in latest if run.moved == direction]
     weeks = [[run for run in moved if 0 <= run.since - first.since <= WEEK_S] for first in moved]
     together = max(weeks, key=len, default=[])
-    # Those that moved at another time did so for a reason of their own.
+    # Cells that moved at another time have another reason.
     every = len(latest) - len(moved) + len(together)
     chance = float(stats.binom.sf(len(together) - 1, every, LEANS)) if together else 1.0
     if len(together) < max(FEWEST_CELLS_TOGETHER, LEAST_PART_TOGETHER * every) or chance > TOGETHER_ALPHA:
@@ -310,7 +314,7 @@ def _moved_together(
 
 
 def _most_shared(runs: Iterable[Evidence]) -> str | None:
-    """Return the change that most cells share, the first of several; None if no two share one."""
+    """Return the change that most cells share (of equals the first); None if no two cells share one."""
     counted = Counter(changed_to(change) for run in runs for change in dict.fromkeys(run.changes))
     most = max(counted, key=lambda key: counted[key], default=None)
     if most is None or counted[most] < FEWEST_CELLS_SHARING:

@@ -1,6 +1,6 @@
-"""Which cells are compared: of a week, a sweep, a DAG run, a plan, or two runs of one.
+"""Compare cells: those of a week, a sweep, a DAG run or a plan, or two runs of one cell.
 
-A cell is a series of `judging.series` as its newest run was judged.
+A cell is a series (`judging.series`) as its newest run was judged.
 """
 
 import json
@@ -43,9 +43,10 @@ _ALL: Mapping[str, Any] = MappingProxyType({})
 
 
 def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) -> Comparison:
-    """Compare the cells that have run since then (Unix time), and return those with the values of `only`.
+    """Compare the cells with runs submitted at or after `since` (Unix time).
 
-    Which findings are chance is decided among all cells, so a cell's verdict does not depend on `only`.
+    Returns the cells whose columns have the values of `only`. The false discovery rate is controlled over all
+    cells, so a cell's verdict does not depend on `only`.
     """
     rows = store.results(include_rejected=True, since=since - LOOK_BACK_S)
     ran = [row for row in rows if row["submitted_at"] >= since]
@@ -61,11 +62,10 @@ def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) ->
 
 
 def compare_sweep(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
-    """Compare the cells of the newest run of a sweep, or of today's plan if the store has no run of it.
+    """Compare the cells of a sweep's newest DAG run, or of its current plan if it never ran.
 
-    Returns those with the values of `only`.
-
-    Raises UserError for a sweep that has neither.
+    Returns the cells whose columns have the values of `only`. Raises UserError if the store has no such run
+    and `config/` no such sweep.
     """
     rows = store.newest_sweep_run(name)
     return compare_sweep_run(store, rows, only) if rows else compare_planned(store, name, only)
@@ -74,13 +74,16 @@ def compare_sweep(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Co
 def compare_sweep_run(
     store: Store, rows: Sequence[Mapping[str, Any]], only: Mapping[str, Any] = _ALL
 ) -> Comparison:
-    """Compare the cells of all runs of one DAG run of a sweep, as each stands today."""
+    """Compare the cells of one DAG run of a sweep, each by its newest run; `rows` are the DAG run's runs."""
     lost = store.lost_jobs(cancelled=True, dag_id=rows[0]["dag_id"], dag_run_id=rows[0]["dag_run_id"])
     return _with_totals(store, compare_cells(store, rows), rows, _before(store, rows), lost=lost, only=only)
 
 
 def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterable[Series] = ()) -> Comparison:
-    """Compare the cells of a DAG run, each as it was judged after its own runs; `planned` should have run."""
+    """Compare the cells of a DAG run, each as judged after its own runs.
+
+    `planned` are the series that should have run; those that did not are reported as missing.
+    """
     scope: dict[str, Any] = {"dag_id": dag_id, "dag_run_id": dag_run_id}
     rows = store.results(include_rejected=True, **scope)
     found = _compare(store, select_judgements(store, scope))
@@ -90,7 +93,7 @@ def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterabl
 
 
 def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
-    """Compare the cells of a sweep as planned today. Raises UserError if `config/` has no such sweep."""
+    """Compare the cells that a sweep plans today. Raises UserError if `config/` has no such sweep."""
     runs = (Series.from_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in runs_of(cell))
     planned = [one for one in runs if one.is_judged]
     found = _compare(store, {one: newest_judgement(store, one) for one in planned}).only(only)
@@ -98,16 +101,16 @@ def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> 
 
 
 def compare_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison:
-    """Compare the cells that these runs of the store are of, as each stands by its newest run."""
+    """Compare the cells that these rows of the store belong to, each by its newest run."""
     cells = dict.fromkeys(Series.from_row(row) for row in rows)
     stand = judgements_since(store, min((row["submitted_at"] for row in rows), default=math.inf))
     return _compare(store, {one: stand.get(one, []) for one in cells if one.is_judged})
 
 
 def finding_of_run(store: Store, row: Mapping[str, Any]) -> Finding | None:
-    """Return how a run stands among all cells of the week before it, or None if it is not judged.
+    """Return the finding of a run among all cells of the week before it; None if the run is not judged.
 
-    As *This week* has it while the run is the newest of its cell.
+    While the run is the newest of its cell, this agrees with the page *This week*.
     """
     judged, series = read_judgement(store, row), Series.from_row(row)
     if judged is None:
@@ -117,29 +120,40 @@ def finding_of_run(store: Store, row: Mapping[str, Any]) -> Finding | None:
 
 
 def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
-    """Compare two runs of one series, by job name or its beginning: the later one with the earlier.
+    """Compare a later run with an earlier one of the same series; runs are named by job or its beginning.
 
-    How far two runs usually are apart is known from those before both. Raises UserError if there is no
-    such run, if one is rejected, and if they are of different series.
+    How far two runs usually differ is estimated from the runs before both. Raises UserError if there is no
+    such run, if one is rejected, or if the runs are of different series.
     """
     rows = [store.run_named(name) for name in (earlier, later)]
     for row in rows:
         if row["state"] != "valid":
-            raise UserError(f"run {row['job_name']} is rejected and not judged: {row['reason']}")
+            raise UserError(
+                f"run {row['job_name']} was rejected, so it cannot be compared: {row['reason']} "
+                "Name a valid run."
+            )
     series, other = map(Series.from_row, rows)
     names = [row["job_name"] for row in rows]
     if series != other:
         differ = ", ".join(series.differences(other))
-        raise UserError(f"{' and '.join(names)} are not of one series and cannot be judged: {differ}.")
+        raise UserError(
+            f"{' and '.join(names)} belong to different series and cannot be compared: {differ}. "
+            "Name two runs of one series."
+        )
     if names[0] == names[1]:
-        raise UserError(f"'{shown(earlier)}' and '{shown(later)}' are the same run, {names[0]}: name two.")
+        raise UserError(
+            f"'{shown(earlier)}' and '{shown(later)}' name the same run, {names[0]}: name two runs."
+        )
     if not series.is_judged:
-        raise UserError(f"runs in mode {series['mode']} are not judged: their times are not for comparison.")
+        raise UserError(
+            f"{' and '.join(names)} ran in mode {series['mode']}, whose times are not comparable: "
+            "name runs in another mode."
+        )
     runs = series_runs(store.results(**series.key)[::-1])
     by_name = {run.job_name: run for run in runs}
     for name in names:
         if name not in by_name:
-            raise UserError(f"run {name} has no time that it could be judged by.")
+            raise UserError(f"run {name} has no time to compare: name a run with step times.")
     one, two = (by_name[name] for name in names)
     before = list(takewhile(lambda run: run.job_name not in names, runs))
     standing, read = _two_runs(before, one, two), record_reader(store)
@@ -152,7 +166,11 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
 def fresh_runs_command(
     newest: SeriesRun, standing: Standing, read_record: Callable[[str], str]
 ) -> str | None:
-    """Return the command for the runs that decide a suspicion; None without one or such recipes."""
+    """Return the command that starts the fresh runs needed to decide a suspicion.
+
+    None if nothing is suspected, or if today's recipes no longer have this run. `read_record` returns the
+    record of a job as JSON text.
+    """
     if standing.state != "suspected":
         return None
     command = repeat_command_of_record(json.loads(read_record(newest.job_name)))
@@ -160,16 +178,16 @@ def fresh_runs_command(
 
 
 def record_reader(store: Store) -> Callable[[str], str]:
-    """Return the function that reads the record of a job."""
+    """Return a function that reads the record of a job, as JSON text, from the store."""
     return lambda job_name: str(store.record(job_name)["content"])
 
 
 def compare_judgements(
     cells: Mapping[Series, Sequence[Judgement]], read_record: Callable[[str], str]
 ) -> Comparison:
-    """Compare cells, each by the latest of its judged runs, which come first.
+    """Compare cells, each by its newest judgement, which comes first in its sequence.
 
-    `read_record` reads the record of a job.
+    `read_record` returns the record of a job as JSON text.
     """
     findings = [
         Finding(
@@ -199,7 +217,7 @@ def _with_totals(
     lost: Sequence[Mapping[str, Any]],
     only: Mapping[str, Any] = _ALL,
 ) -> Comparison:
-    """A comparison with what all of its runs took, and what is missing in it."""
+    """Return the comparison with the totals, goodput and missing cells of all its runs."""
     found = found.only(only)
     failed = [job for job in lost if job["state"] != "cancelled"]
     missing = completeness(store, found.standings, ran, before, planned=planned, lost=failed, only=only)
@@ -220,7 +238,7 @@ def _selected(rows: Iterable[Mapping[str, Any]], only: Mapping[str, Any]) -> lis
 
 
 def _before(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The earlier runs of the sweep that these runs of one DAG run are of; none if they are of no sweep."""
+    """Return the earlier runs of the sweep that `rows` (of one DAG run) belong to; none outside of sweeps."""
     if not rows or rows[0]["sweep"] is None:
         return []
     first = min(row["submitted_at"] for row in rows)
@@ -233,7 +251,7 @@ def _compare(store: Store, cells: Mapping[Series, Sequence[Judgement]]) -> Compa
 
 
 def _two_runs(before: Sequence[SeriesRun], one: SeriesRun, two: SeriesRun) -> Standing:
-    """Whether two single runs are further apart than those before them usually are."""
+    """Return whether two single runs differ by more than the runs before them usually do."""
     usual = Baseline().with_runs(*(run.seconds for run in before))
     against = replace(usual, level=(one.seconds,))
     judged = (two.seconds,)

@@ -1,8 +1,8 @@
-"""What a comparison leaves out: planned cells that failed or did not run, and verdicts that say little.
+"""What a comparison lacks: planned cells that failed or did not run, and cells that are too noisy to judge.
 
-A sweep's cells are planned: those of its file, or, if no file plans any cell that ran under the sweep's
-name, those that it ran in the four weeks before. A sweep that did not run counts if it is overdue.
-Other cells are planned if they ran.
+The planned cells of a sweep are those of its file. If the file plans none of the cells that ran under the
+sweep's name, they are those that ran in the four weeks before. A sweep that did not run is included if it is
+overdue. Outside of sweeps, the planned cells are those that ran.
 """
 
 import statistics
@@ -26,42 +26,42 @@ from steptime.results.store import Store
 
 WEEK_S = 7 * 86_400.0
 LOOK_BACK_S = 4 * WEEK_S
-"""How long before a comparison a sweep's runs show which cells it has."""
+"""How long before a comparison the runs of a sweep are used to learn its cells."""
 LARGEST_UNSEEN_CHANGE = 0.05
-"""A cell is too noisy if one run that is slower by this is noticed in fewer than 4 of 5 cases."""
+"""A cell is too noisy if a single run slower by this much is noticed in fewer than 4 of 5 cases."""
 _OVERDUE = 1.25
-"""Time since a sweep began, relative to the longest between two of its runs, from which on it is overdue."""
+"""A sweep is overdue after this times the longest interval between its runs."""
 _LEVEL_RUNS = 52
-"""Runs of a cell that are searched for two levels."""
+"""Newest runs of a cell that are searched for two alternating levels."""
 _FEWEST_RUNS = 12
 _FEWEST_OF_A_LEVEL = 3
 _FEWEST_ALTERNATIONS = 4
-"""Changes from one level to the other: a step has one, a slowdown that was mended two."""
+"""Fewest changes between the two levels: a step has one, a slowdown that was fixed has two."""
 _UNUSUAL_DEVIATION = 1.5
-"""Deviation of a cell with two levels, relative to the median of the comparison's cells, at least."""
+"""Least relative deviation of an alternating cell, as a multiple of the median over all cells."""
 _NAMED = 4
-"""Cells that the line names of those with one cause."""
+"""Most cells with one cause that the line names."""
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class MissingCell:
-    """A planned cell without a valid result, or whose newest attempts have none."""
+    """A planned cell that has no valid result, or whose newest attempts failed."""
 
     series: Series
     cause: str
     """Why it has no result, without the cell's name."""
     attempts: int
-    """How often it failed; 0 if it did not run."""
+    """Number of failed attempts; 0 if it did not run."""
     last_job: str | None
-    """Its newest run, failed or not; None if it never ran."""
+    """Job name of its newest run, valid or not; None if it never ran."""
     last_ran: float | None
-    """When that was submitted, in Unix time."""
+    """When its newest run was submitted, in Unix time."""
 
     @property
     def sentence(self) -> str:
-        """Whether it failed or did not run, why, and when it ran last."""
+        """Whether the cell failed or did not run, why, and when it last ran."""
         if not self.attempts:
             last = "it has never run" if self.last_ran is None else f"it ran last on {_day(self.last_ran)}"
             return f"did not run: {self.cause}; {last}"
@@ -72,12 +72,13 @@ class MissingCell:
 
 @dataclass(frozen=True)
 class Completeness:
-    """How many cells of a comparison were planned, and what became of them."""
+    """How many cells of a comparison were planned, and how many were judged, failed or did not run."""
 
     judged: int
+    """Number of judged cells, without those of insufficient history."""
     insufficient_history: int = 0
     without_a_number: int = 0
-    """Cells whose runs are valid but have no number to be judged by."""
+    """Number of cells whose valid runs have no time to judge."""
     failed: tuple[MissingCell, ...] = ()
     """Cells that ran without a valid result."""
     not_run: tuple[MissingCell, ...] = ()
@@ -88,17 +89,17 @@ class Completeness:
     alternating: tuple[Series, ...] = ()
     """Judged cells that alternate between two levels; they are not among those too noisy."""
     full_names: frozenset[Series] = frozenset()
-    """Cells whose short name another planned cell has, too."""
+    """Cells whose short name is shared by another planned cell."""
 
     @property
     def planned(self) -> int:
-        """How many cells there should be."""
+        """Number of planned cells."""
         known = self.judged + self.insufficient_history + self.without_a_number
         return known + len(self.failed) + len(self.not_run)
 
     @property
     def line(self) -> str:
-        """One line: planned, judged, failed and why, not run, too noisy, alternating between two levels."""
+        """One line that counts cells: planned, judged, failed (and why), not run, too noisy, alternating."""
         parts = [f"{self.judged} judged"]
         if self.insufficient_history:
             parts.append(f"{self.insufficient_history} with insufficient history")
@@ -119,7 +120,7 @@ class Completeness:
 
     @property
     def missing(self) -> list[dict[str, Any]]:
-        """Return each cell that failed, did not run, or failed after it was judged, as JSON."""
+        """Each cell that failed or did not run, as JSON; also judged cells whose newest run failed."""
         return [
             {
                 "cell": self._name(one.series),
@@ -132,12 +133,12 @@ class Completeness:
 
     @property
     def remarks(self) -> list[str]:
-        """A sentence for each of these cells."""
+        """One sentence for each cell in `missing`."""
         return [f"{one['cell']} {one['sentence']}" for one in self.missing]
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """Return it for programs and for the page."""
+        """The counts and cells as JSON, for programs and for the page."""
         return {
             "line": self.line,
             "planned": self.planned,
@@ -178,16 +179,16 @@ def completeness(
     only: Mapping[str, Any] = MappingProxyType({}),
     now: float | None = None,
 ) -> Completeness:
-    """Return which planned cells of a comparison are not judged, and why.
+    """Return how many cells of a comparison were planned, which of them are missing, and why.
 
     Args:
         store: where causes of failures are read.
-        judged: how each cell of the comparison that has a run to judge stands.
+        judged: how each cell with a run to judge stands.
         ran: all runs of the comparison, rejected ones included.
-        before: runs from before, which show what sweeps have as cells.
-        planned: cells that are planned beside those that ran, and those of sweeps that ran.
-        lost: the jobs of the comparison that failed without a log to read, from `Store.lost_jobs`.
-        only: columns that the cells must have these values of.
+        before: earlier runs, which show the cells of sweeps.
+        planned: planned series besides those that ran and those of sweeps that ran.
+        lost: jobs of the comparison that failed without a log, from `Store.lost_jobs`.
+        only: values by column; other cells are left out.
         now: Unix time.
     """
     attempts, earlier = _by_series(ran), _by_series(before)
@@ -232,9 +233,9 @@ def completeness(
 
 
 def find_missing(store: Store, series: Series, now: float | None = None) -> MissingCell | None:
-    """Return why a series is not up to date: its newest attempts failed, or it did not run this week.
+    """Return why a series has no recent valid run: its newest attempts failed, or it did not run this week.
 
-    None for a series that is not planned, and for one whose newest attempt is valid.
+    None if its newest attempt is valid, or if the series is not planned.
     """
     now = time.time() if now is None else now
     since = now - WEEK_S
@@ -254,23 +255,27 @@ def find_missing(store: Store, series: Series, now: float | None = None) -> Miss
 
 
 def list_lost_jobs(store: Store, series: Series, since: float | None = None) -> list[Row]:
-    """Return the jobs of a series that failed without a log, the newest first; `since` is Unix time."""
+    """Return the jobs of a series that failed without a log, newest first, from `since` (Unix time) on."""
     jobs = store.lost_jobs(since=since)
     return [job for job in jobs if Series.from_run(Run.model_validate(job["run"])) == series]
 
 
 def find_cause(store: Store, row: Row) -> str | None:
-    """Return why a run is rejected, in one line: what its log names, or the first check that failed."""
+    """Return in one line why a run was rejected; None if it was not.
+
+    The cause is the first failure in its log, else the first check that failed.
+    """
     if row["state"] != "rejected":
         return None
     return _causes(store, [row]).get(row["job_name"]) or row["reason"]
 
 
 def two_levels(seconds: Sequence[float]) -> tuple[float, float] | None:
-    """Return the means of two levels between which runs alternate, in seconds; None if they do not.
+    """Return the means (seconds) of two levels that the run times alternate between; None if they do not.
 
-    The runs are split where both parts together deviate least. Levels are at least `LEAST_CHANGE` apart, and
-    so many of their own deviations that it happens by chance in 1 % of series that have one level.
+    The times are split where the two parts deviate least from their means. The levels are at least
+    `LEAST_CHANGE` apart, and by so many of their standard deviations that a series with a single level passes
+    in 1 % of cases.
     """
     if len(seconds) < _FEWEST_RUNS:
         return None
@@ -292,7 +297,7 @@ def _squares(seconds: Sequence[float]) -> float:
 
 
 def _alternating(store: Store, series: Collection[Series]) -> list[Series]:
-    """Cells that vary more than others, as they alternate between two levels."""
+    """Return the cells that vary more than others because they alternate between two levels."""
     rows = judgement_queries.latest_numbers(store, _LEVEL_RUNS)
     times = {
         one: [run.seconds for run in series_runs(some)]
@@ -318,7 +323,7 @@ def _too_noisy(standing: Standing) -> bool:
 
 
 def _by_series(rows: Iterable[Row]) -> dict[Series, list[Row]]:
-    """Rows by their cell, in their order; only of modes that are judged."""
+    """Group rows by series, in their order, without modes that are not judged."""
     found: dict[Series, list[Row]] = defaultdict(list)
     for row in rows:
         series = Series.from_row(row)
@@ -328,7 +333,7 @@ def _by_series(rows: Iterable[Row]) -> dict[Series, list[Row]]:
 
 
 def _cells_of_sweeps(ran: Iterable[Row], before: Iterable[Row], now: float | None) -> list[Series]:
-    """The cells of all sweeps that ran or are overdue, by their files, or else by what they ran."""
+    """Return the cells of sweeps that ran or are overdue, from their files, else from their earlier runs."""
     of_sweep: dict[str, list[Row]] = defaultdict(list)
     for row in (*ran, *before):
         if row["sweep"] is not None:
@@ -343,7 +348,7 @@ def _cells_of_sweeps(ran: Iterable[Row], before: Iterable[Row], now: float | Non
 
 
 def _is_overdue(rows: Iterable[Row], now: float) -> bool:
-    """Whether a sweep has not begun for longer than between its runs; once a week if only one is known."""
+    """Return whether a sweep is due again, by its earlier intervals; one that ran once is due weekly."""
     began: dict[tuple[str, str], float] = {}
     for row in rows:
         dag_run = (row["dag_id"], row["dag_run_id"])
@@ -354,7 +359,7 @@ def _is_overdue(rows: Iterable[Row], now: float) -> bool:
 
 
 def _cells_of_file(sweep: str) -> list[Series]:
-    """The cells that a sweep's file plans today; none if there is no such file, or it cannot be planned."""
+    """Return the cells that a sweep's file plans today; none if the file is missing or has a mistake."""
     try:
         cells = plan_sweep(load_sweep(sweep)).cells
     except UserError:
@@ -364,7 +369,7 @@ def _cells_of_file(sweep: str) -> list[Series]:
 
 
 def _newest_rejected(rows: Iterable[Row]) -> list[Row]:
-    """The rejected runs since the newest valid one, the newest first."""
+    """Return the runs rejected since the newest valid one, newest first."""
     found: list[Row] = []
     for row in sorted(rows, key=lambda row: row["submitted_at"], reverse=True):
         if row["state"] == "valid":
@@ -399,7 +404,7 @@ def _not_run(series: Series, ran: Iterable[Row], earlier: Sequence[Row]) -> Miss
 
 
 def _causes(store: Store, rows: Sequence[Row]) -> dict[str, str]:
-    """The first cause that the log of each rejected job names, or else the first check that failed."""
+    """Return by job name why runs were rejected: first failure in the log, else first failed check."""
     from sqlalchemy import select
 
     from steptime.results.schema import readings, runs, validations

@@ -1,9 +1,8 @@
-"""Whether a series got slower or faster: suspected by one run, confirmed or dismissed by two more.
+"""Detect whether a series got slower or faster: one run raises a suspicion, two more confirm or dismiss it.
 
-The unit of replication is the job, so a series has one number per run: seconds, less is faster. A run is
-held to a one-sided t prediction interval over the last runs before it. What leaves it is only a suspicion:
-the mean of the next two runs, judged without the first, decides.
-`docs/reference/judging.md` has the rates of errors.
+A series has one number per run: seconds, less is faster. A run is compared with a one-sided t prediction
+interval from the runs before it. A run outside of it raises a suspicion; the mean of the next two runs,
+without the first, decides. `docs/reference/judging.md` has the error rates.
 """
 
 import math
@@ -13,21 +12,21 @@ from functools import cache, cached_property
 from typing import Literal, Self
 
 ALPHA = 0.008
-"""How often a run of an unchanged series leaves the interval, on each side. Slightly more often, as runs
-beyond a limit count as that limit in the baseline, which narrows the interval."""
+"""Probability that a run of an unchanged series is outside of the interval, on each side. The true rate is
+slightly higher: outliers enter the baseline at their limit, which narrows the interval."""
 FALSE_DISCOVERY_RATE = 0.05
-"""Of the suspicions that one comparison reports, the part that may be false."""
+"""Expected share of false ones among the suspicions that one comparison reports."""
 LEAST_CHANGE = 0.015
-"""Smaller ones are never reported, however steady a series is."""
+"""Smaller relative changes are never reported, however steady a series is."""
 LEAST_DEVIATION = 0.003
-"""Floor of the standard deviation, relative to the mean: a few runs may be alike by luck."""
+"""Least standard deviation relative to the mean: a few runs may be equal by chance."""
 BASELINE_RUNS = 12
 FEWEST_RUNS = 6
-"""Of a baseline that anything is judged by."""
+"""Fewest runs of a baseline; below this nothing is judged."""
 FRESH_RUNS = 2
-"""That confirm or dismiss a suspicion."""
+"""Number of runs after a suspicion that confirm or dismiss it."""
 DETECTED = 0.8
-"""How often a run that is slower by the minimum detectable change is suspected."""
+"""Probability that a run slower by the minimum detectable change raises a suspicion."""
 
 Direction = Literal["slower", "faster"]
 State = Literal["insufficient history", "unchanged", "suspected", "confirmed", "dismissed"]
@@ -36,13 +35,13 @@ _SIGNS: dict[Direction, int] = {"slower": 1, "faster": -1}
 
 
 class RunSeconds(float):
-    """What a run is judged by, which knows the run: a baseline of such numbers names its runs."""
+    """The time of a run in seconds, with the name of its job: a baseline can then list its runs."""
 
     job_name: str
 
     @classmethod
     def of(cls, job_name: str, seconds: float) -> Self:
-        """Return the seconds of a run."""
+        """Return the time of a job."""
         number = cls(seconds)
         number.job_name = job_name
         return number
@@ -50,18 +49,19 @@ class RunSeconds(float):
 
 @dataclass(frozen=True)
 class Baseline:
-    """The last runs that count as usual, oldest first, in seconds."""
+    """The latest runs that count as usual, in seconds, oldest first."""
 
     runs: tuple[float, ...] = ()
     level: tuple[float, ...] = ()
-    """Runs whose mean changes are relative to, if it is not that of `runs`: of two the earlier."""
+    """Runs whose mean replaces that of `runs` as the reference of changes: the earlier of two compared runs.
+    """
 
     def with_runs(self, *runs: float) -> "Baseline":
-        """Return the baseline with more usual runs."""
+        """Return a baseline with these runs appended, cut to the latest `BASELINE_RUNS`."""
         return Baseline((*self.runs, *runs)[-BASELINE_RUNS:])
 
     def limited(self, run: float) -> float:
-        """Return a run, or the limit that it is beyond: outliers then hardly widen the interval."""
+        """Return the time of a run, clipped to the usual range so that an outlier hardly widens it."""
         direction = self.direction([run])
         if direction is None:
             return run
@@ -70,12 +70,12 @@ class Baseline:
 
     @property
     def suffices(self) -> bool:
-        """Whether there are enough runs to judge another by."""
+        """Whether there are enough runs to judge others by."""
         return len(self.runs) >= FEWEST_RUNS
 
     @cached_property
     def mean(self) -> float:
-        """What changes are relative to, in seconds."""
+        """Mean in seconds that changes are relative to."""
         return _mean(self.level or self.runs)
 
     @cached_property
@@ -86,33 +86,33 @@ class Baseline:
         return max(LEAST_DEVIATION, math.sqrt(squares / (len(self.runs) - 1)) / usual)
 
     def change(self, runs: Sequence[float]) -> float:
-        """Return by how much the mean of runs differs: 0.03 is 3 % slower."""
+        """Return the relative difference of the mean of `runs` from the baseline: 0.03 is 3 % slower."""
         return _mean(runs) / self.mean - 1
 
     def bound(self, runs: int = 1, *, alpha: float = ALPHA, least: float = LEAST_CHANGE) -> float:
-        """Return the change beyond which the mean of so many runs is not usual, either way."""
+        """Return the relative change up to which the mean of this many runs is usual, in either direction."""
         return max(least, _quantile(1 - alpha, len(self.runs) - 1) * self._error(runs))
 
     def direction(
         self, runs: Sequence[float], *, alpha: float = ALPHA, least: float = LEAST_CHANGE
     ) -> Direction | None:
-        """Return whether the mean of runs is slower or faster than usual, or None if it is neither."""
+        """Return whether the mean of `runs` is slower or faster than usual; None if it is usual."""
         change = self.change(runs)
         if abs(change) < self.bound(len(runs), alpha=alpha, least=least):
             return None
         return "slower" if change > 0 else "faster"
 
     def p_value(self, runs: Sequence[float], direction: Direction) -> float:
-        """Return how often the mean of as many unchanged runs differs as much in this direction."""
+        """Return the probability that as many unchanged runs differ at least this much in this direction."""
         from scipy import special  # scipy.stats takes thirty times as long for each, and to import
 
         t = _SIGNS[direction] * self.change(runs) / self._error(len(runs))
         return float(special.stdtr(len(self.runs) - 1, -t))
 
     def interval(self, confidence: float, *, runs: int | None = None) -> tuple[float, float]:
-        """Return the confidence interval of the mean of two or more `runs`, by Student's t.
+        """Return the confidence interval of the mean of at least two `runs`, by Student's t.
 
-        A number of `runs` gives the interval that so many runs would have if they vary as these do.
+        `runs` is another number of runs to assume, with the same standard deviation.
         """
         number = runs or len(self.runs)
         mean = _mean(self.runs)
@@ -121,11 +121,11 @@ class Baseline:
 
     @property
     def minimum_detectable_change(self) -> float:
-        """The slowdown that a single run shows in `DETECTED` of all cases."""
+        """The relative slowdown that a single run reveals with probability `DETECTED`."""
         return self.bound() + _quantile(DETECTED, len(self.runs) - 1) * self._error(1)
 
     def _error(self, runs: int) -> float:
-        """Standard error of the change of the mean of so many runs."""
+        """Return the standard error of the relative change of the mean of this many runs."""
         return self.deviation * math.sqrt(1 / runs + 1 / len(self.level or self.runs))
 
 
@@ -135,7 +135,7 @@ def _mean(runs: Sequence[float]) -> float:
 
 @cache
 def _quantile(probability: float, degrees_of_freedom: int) -> float:
-    """Of Student's t. Kept: there are a dozen of them, and each run asks for two."""
+    """Return a quantile of Student's t; cached, as every run needs two of about a dozen."""
     from scipy import special
 
     return float(special.stdtrit(degrees_of_freedom, probability))
@@ -143,38 +143,38 @@ def _quantile(probability: float, degrees_of_freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of a series after a run, and what the next run is judged by."""
+    """The state of a series after a run, and the baseline for the next run."""
 
     state: State = "insufficient history"
     direction: Direction | None = None
-    """Of what is suspected, confirmed or was dismissed."""
+    """Direction of the suspected, confirmed or dismissed change."""
     judged: tuple[float, ...] = ()
-    """The runs whose mean the state rests on: the newest, the one that raised an open suspicion, or the two
-    that decided it."""
+    """Times that the state rests on: the newest run, the run that raised an open suspicion, or the two that
+    decided it."""
     against: Baseline = field(default_factory=Baseline)
-    """What they were judged by."""
+    """The baseline that `judged` was compared with."""
     baseline: Baseline = field(default_factory=Baseline)
-    """What the next run is judged by."""
+    """The baseline for the next run."""
     since: tuple[float, ...] = ()
-    """The run that raised the suspicion, and all after it."""
+    """The run that raised the suspicion, and all runs after it."""
     is_open: bool = False
-    """Whether the next run is judged together with these."""
+    """Whether the next run is judged together with `since`."""
 
     @property
     def change(self) -> float | None:
-        """Of the runs judged, relative to the baseline; None if that has no level yet."""
+        """Relative change of the judged runs against the baseline; None if that has too few runs."""
         known = self.against.suffices or self.against.level
         return self.against.change(self.judged) if known else None
 
     def p_value(self, direction: Direction) -> float:
-        """Return the p-value of the judged runs, by a baseline that suffices."""
+        """Return the p-value of the judged runs in a direction. The baseline must have enough runs."""
         return self.against.p_value(self.judged, direction)
 
 
 def standings(runs: Iterable[float], begin_anew: Collection[int] = ()) -> list[Standing]:
-    """Judge each run of a series (seconds, oldest first) by those before it.
+    """Judge each run of a series (seconds, oldest first) by the runs before it.
 
-    `begin_anew` are the places of runs, from 0, that nothing before them is held against.
+    Returns the state after each run. `begin_anew` are indexes of runs at which the history is discarded.
     """
     stood: list[Standing] = []
     last = Standing()
@@ -185,11 +185,11 @@ def standings(runs: Iterable[float], begin_anew: Collection[int] = ()) -> list[S
 
 
 def judge(before: Standing, run: float) -> Standing:
-    """Judge one more run (seconds) of a series.
+    """Return the state of a series after one more run (seconds).
 
-    Each run is judged in its own direction: a run beyond the opposite limit ends an open suspicion and opens
-    its own. A confirmed change stays reported against the baseline from before it until the mean of the last
-    two runs is usual again. After `FEWEST_RUNS` faster runs these become the new baseline.
+    Each run is judged in its own direction: a run beyond the opposite limit ends an open suspicion and raises
+    its own. A confirmed change is reported against the baseline from before it until the mean of the last two
+    runs is usual again. After `FEWEST_RUNS` faster runs, these become the new baseline.
     """
     against, since = before.baseline, (*before.since, run)
     if before.is_open and against.direction([run]) in (None, before.direction):
@@ -212,7 +212,7 @@ def judge(before: Standing, run: float) -> Standing:
 def _confirmed(
     direction: Direction | None, fresh: Sequence[float], against: Baseline, since: Sequence[float]
 ) -> Standing:
-    """Return a confirmed change; what has been faster for `FEWEST_RUNS` runs becomes the new baseline."""
+    """Return the state of a confirmed change; after `FEWEST_RUNS` faster runs these are the new baseline."""
     settled = direction == "faster" and len(since) > FEWEST_RUNS
     return Standing(
         state="confirmed",
@@ -226,9 +226,9 @@ def _confirmed(
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:
-    """Adjust the p-values of one comparison after Benjamini and Hochberg, in the same order.
+    """Adjust p-values for multiple tests by Benjamini and Hochberg; the order is kept.
 
-    Those at most as large as a rate are the discoveries at that false discovery rate.
+    Findings whose adjusted value is at most a rate are the discoveries at that false discovery rate.
     """
     order = sorted(range(len(p_values)), key=lambda index: p_values[index], reverse=True)
     found, least = [1.0] * len(p_values), 1.0

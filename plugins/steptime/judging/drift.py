@@ -1,10 +1,10 @@
-"""Slow changes: a small step or a drift that no run of a series showed by itself.
+"""Detect slow changes: a small step or a drift that no single run of a series revealed.
 
-A series is split into levels by E-divisive (Matteson and James, 2014): where the energy distance of the two
-sides is largest, if the same runs in another order are hardly ever split as clearly; then each side again.
-A single step is also looked for by t-tests, which weigh runs more at which something changed. What one jump
-explains better than a straight line is a step, and confirmed; a drift is advice.
-`docs/reference/judging.md` has the rates of errors.
+A series is split into levels by E-divisive (Matteson and James, 2014): at the place with the largest energy
+distance between the two sides, if random permutations of the runs are hardly ever split as clearly; then each
+side is split again. A single step is also searched for by t-tests, which give more weight to runs at which
+something changed. A change that one jump explains better than a straight line is a step and is confirmed; a
+drift is only advice. `docs/reference/judging.md` has the error rates.
 """
 
 import statistics
@@ -23,59 +23,63 @@ if TYPE_CHECKING:
     Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 LONGEST_RUNS = 104
-"""Of the history that is searched: two years of one run a week."""
+"""Most runs of the history that are searched: two years of one run a week."""
 _PERMUTATIONS = 999
-"""Other orders of the same runs, none of which may be split as clearly: one in a thousand would be chance."""
+"""Random permutations, none of which may be split as clearly: a false split has a probability of 1 in 1000.
+"""
 STEP_ALPHA = 0.001
-"""How often a search finds a step in a series that never changed."""
+"""Probability that the search finds a step in a series that never changed."""
 STEP_RUNS = 4
-"""The fewest runs after a step."""
+"""Fewest runs after a step."""
 STEP_ODDS = 20.0
-"""How much better than a straight line one jump must explain the runs to be called a step."""
+"""How much better than a straight line a jump must explain the runs to count as a step."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """Runs that are alike, one after the other."""
+    """Consecutive runs with similar times."""
 
     first: str
-    """The job of the first."""
+    """Job name of the first run."""
     seconds: float
-    """Their median."""
+    """Median time of the runs."""
     runs: int
+    """Number of runs."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """Levels that a series went through, oldest first, to one that is slower than it has been."""
+    """The levels of a series, oldest first, of which the last is slower than an earlier one."""
 
     levels: tuple[Level, ...]
     step: tuple[int, int, int] | None = None
-    """If a single step explains it: the likeliest, the earliest and the latest run, counted from the last,
-    which is -1, with which the last level began. There are two levels then."""
+    """For a single step: the likeliest, earliest and latest run with which the last of two levels began. Runs
+    are counted from the end: the last is -1."""
     began_at: float = 0.0
-    """Unix time of the run `since`."""
+    """Unix time at which the run `since` was submitted."""
 
     @property
     def fastest(self) -> Level:
-        """The one that the last is relative to."""
+        """The level that the last one is compared with."""
         return min(self.levels, key=lambda level: level.seconds)
 
     @property
     def since(self) -> str:
-        """The job with which the fastest level had ended."""
+        """Job name of the first run after the fastest level."""
         return self.levels[self.levels.index(self.fastest) + 1].first
 
     @property
     def change(self) -> float:
-        """Of the last level, relative to the fastest: 0.03 is 3 % slower."""
+        """Relative change of the last level against the fastest: 0.03 is 3 % slower."""
         return self.levels[-1].seconds / self.fastest.seconds - 1
 
 
 def find_drift(runs: Sequence[tuple[str, float]], changed: Collection[str] = ()) -> Drift | None:
-    """Find how a series got slower, by its jobs and their seconds, oldest first; None if it did not.
+    """Find how a series got slower; None if it did not.
 
-    `changed` are the jobs at which something besides the nodes changed.
+    Args:
+        runs: job name and seconds of each run, oldest first.
+        changed: job names at which something besides the nodes changed.
     """
     import numpy as np
 
@@ -105,9 +109,9 @@ def _level(runs: Sequence[tuple[str, float]]) -> Level:
 def _step(
     runs: Sequence[tuple[str, float]], changed: Collection[int], known: bool
 ) -> tuple[int, int, int] | None:
-    """Return the likeliest, the earliest and the latest place of a step to slower runs; None without one.
+    """Return the likeliest, earliest and latest place of a step to slower runs; None if there is none.
 
-    `known` is whether these runs are known to have got slower; otherwise a t-test decides.
+    With `known`, these runs are known to have got slower; otherwise a t-test decides.
     """
     import numpy as np
     from scipy import special
@@ -120,7 +124,7 @@ def _step(
     steps = (total - before) / (count - places) - before / places
     explained = steps**2 * places * (count - places) / count
     residual = np.maximum(((seconds - seconds.mean()) ** 2).sum() - explained, 1e-12 * seconds.mean() ** 2)
-    # Half of the error goes to the few runs at which something changed: a step there is missed less often.
+    # Half of the error rate is spent on the few runs with a change, so a step there is missed less often.
     has_change = np.isin(places, sorted(changed))
     shares = np.where(has_change, 1 / max(1, has_change.sum()), 1 / max(1, (~has_change).sum()))
     if has_change.any() and not has_change.all():
@@ -139,7 +143,7 @@ def _step(
 
 
 def _changes(seconds: "Numbers") -> list[int]:
-    """The places of the runs with which another level begins."""
+    """Return the places of the runs with which a new level begins."""
     import numpy as np
 
     if len(seconds) < 2 * FEWEST_RUNS:
@@ -155,7 +159,10 @@ def _changes(seconds: "Numbers") -> list[int]:
 
 
 def _clearness(seconds: "Numbers") -> "Numbers":
-    """Energy distance of the runs before and from each place that leaves `FEWEST_RUNS` on both sides."""
+    """Return the energy distance between the runs before and after each possible split.
+
+    A split leaves at least `FEWEST_RUNS` runs on both sides.
+    """
     import numpy as np
 
     runs = len(seconds)
@@ -177,7 +184,7 @@ def _clearness(seconds: "Numbers") -> "Numbers":
 
 @cache
 def _upper(runs: int) -> "Numbers":
-    """A matrix of ones for pairs whose column is a later run than their row."""
+    """Return a matrix with ones where the column is a later run than the row."""
     import numpy as np
 
     return np.triu(np.ones((runs, runs)), 1)

@@ -1,4 +1,4 @@
-"""What runs are expected to take, besides what they may take at most: by their series or the publication."""
+"""Estimate what runs will cost, from the history of their series or the publication."""
 
 import statistics
 from collections import Counter
@@ -14,11 +14,11 @@ from steptime.recipes.published import published_performance
 from steptime.results.store import RunTimes, Store
 
 _LATEST_RUNS = 12
-"""Of a series: as many as it is judged by."""
+"""Newest runs of a series that the estimate uses."""
 
 
 class Source(StrEnum):
-    """From what an expectation is."""
+    """What an estimate is based on."""
 
     HISTORY = "history"
     PUBLICATION = "publication"
@@ -27,31 +27,31 @@ class Source(StrEnum):
 
 @dataclass(frozen=True)
 class Expected:
-    """What one run is expected to take."""
+    """The expected cost of one run."""
 
     source: Source
     seconds: float | None = None
-    """From started to ended; by a publication the steps alone. None if nobody knows."""
+    """From start to end of the job; by a publication the steps alone. None if there is no estimate."""
     gpu_hours: float | None = None
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What several runs are expected to take."""
+    """The expected cost of several runs."""
 
     each: tuple[Expected, ...]
     problem: str | None = None
-    """Why the history could not be read."""
+    """Why the history could not be read; None if it was."""
 
     @property
     def gpu_hours(self) -> float | None:
-        """Of the runs of which it is known; None if it is of none."""
+        """Sum over the runs with an estimate; None if no run has one."""
         known = [one.gpu_hours for one in self.each if one.gpu_hours is not None]
         return sum(known) if known else None
 
     @property
     def sentence(self) -> str:
-        """GPU-hours, the duration of the longest job, and by what each is expected."""
+        """Expected GPU-hours, the duration of the longest job, and how many runs each source covers."""
         hours, unread = self.gpu_hours, f" ({self.problem})" if self.problem else ""
         if hours is None:
             return f"no history and no publication: upper bound only{unread}"
@@ -67,9 +67,9 @@ class Cost:
 
 
 def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
-    """Return what runs are expected to take; a store that fails is named in the result.
+    """Estimate what runs will cost. A failure to read the store is returned as `problem`, not raised.
 
-    Raises UserError for a store that could not take the results either, as one of another revision.
+    Raises UserError if the store could not take the results either, such as one of another revision.
     """
     found: dict[tuple[Series, int, int], Expected] = {}
     store, problem, each = store or Store(), None, []

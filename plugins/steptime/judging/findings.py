@@ -1,6 +1,6 @@
-"""Findings: whether each cell of a comparison got slower, what that rests on, and one sentence.
+"""Findings: whether each cell of a comparison got slower or faster, the evidence, and a sentence about it.
 
-Which of many findings are chance is decided here, as it depends on which cells are compared.
+The false discovery rate is controlled here, as it depends on which cells are compared.
 """
 
 from collections import Counter
@@ -29,30 +29,31 @@ from steptime.results.report import Totals
 
 @dataclass(frozen=True)
 class Finding:
-    """What is found of one cell."""
+    """What was found for one cell."""
 
     series: Series
     run: SeriesRun
     """Its newest run."""
     standing: Standing
     changes: tuple[str, ...] = ()
-    """What changed at the run with which its level began, if it is slower or faster."""
+    """What changed at the run with which a slower or faster level began."""
     fresh_runs: str | None = None
-    """The command for the runs that a suspicion waits for; None if today's recipes have no such run."""
+    """The command that starts the runs to decide a suspicion; None if today's recipes have no such run."""
     onset: Onset | None = None
-    """When its level began, if it is slower or faster."""
+    """When a slower or faster level began."""
     drift: Drift | None = None
-    """How it drifted slower, if it is not reported as slower; advice."""
+    """A slow drift, if the cell is not reported as slower; advice only."""
     placement: Placement | None = None
-    """On which nodes it was suspected, and decided by fresh runs."""
+    """Nodes of the suspected run and of the fresh runs."""
     q_values: Mapping[Direction, float] | None = None
-    """Its p-values, adjusted for all cells of the comparison."""
+    """p-values by direction, adjusted for the number of cells compared."""
 
     @property
     def verdict(self) -> str:
         """`slower`, `faster`, `unchanged` or `insufficient history`.
 
-        A suspicion that is likely to be chance among so many cells is unchanged, until fresh runs confirm it.
+        A suspicion that is likely to be chance among this many cells counts as unchanged until fresh runs
+        confirm it.
         """
         state, direction = self.standing.state, self.standing.direction
         if state == "insufficient history":
@@ -62,10 +63,10 @@ class Finding:
 
     @property
     def fresh_runs_wanted(self) -> int:
-        """How many fresh runs decide an open suspicion, slower or faster; 0 without one.
+        """How many fresh runs an open suspicion still needs; 0 if there is none.
 
-        For every suspicion, reported or not: if fresh runs waited for the report, they would come a week
-        late for changes that the number of cells hides.
+        Suspicions that are not reported count too: otherwise changes hidden by the number of cells would be
+        decided a week late.
         """
         standing = self.standing
         if standing.state != "suspected":
@@ -74,25 +75,25 @@ class Finding:
 
     @property
     def q_value(self) -> float:
-        """That of the direction in question; 1 if there is none."""
+        """The adjusted p-value in the direction of the suspicion; 1 if there is none."""
         direction = self.standing.direction
         return 1.0 if direction is None or self.q_values is None else self.q_values[direction]
 
     @property
     def moved(self) -> bool:
-        """Whether it is reported as slower or faster."""
+        """Whether the cell is reported as slower or faster."""
         return self.verdict in ("slower", "faster")
 
     @property
     def since(self) -> float | None:
-        """Unix time from which on it is slower or faster, suspected ones included, or drifts."""
+        """Unix time at which the suspected or confirmed level or the drift began; None if there is none."""
         if self.onset is not None:
             return self.onset.at
         return None if self.drift is None else self.drift.began_at
 
     @property
     def verdict_columns(self) -> dict[str, Any]:
-        """How it stands, in columns of a comparison."""
+        """Verdict, suspicion, change and least detectable change, by columns of a comparison."""
         against = self.standing.against
         least = against.minimum_detectable_change if against.suffices else None
         return {
@@ -105,33 +106,33 @@ class Finding:
 
     @property
     def remarks(self) -> list[str]:
-        """Say how it moved, since when, and what changed then or what to do; empty if it did not."""
+        """Sentences on how the cell moved, since when, and what changed or what to do; empty if unmoved."""
         return [*_remarks(self), *_drift_remarks(self)]
 
     @property
     def change_percent(self) -> float | None:
-        """Of the runs judged, relative to the baseline: above 0 is slower."""
+        """Change of the judged runs against the baseline: above 0 is slower."""
         return None if self.standing.change is None else 100 * self.standing.change
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The findings of a selection of the store, worst first."""
+    """The findings of several cells, worst first, with their common causes and totals."""
 
     findings: tuple[Finding, ...]
     causes: tuple[CommonCause, ...] = ()
     """What cells that moved have in common."""
     totals: Totals | None = None
-    """What all runs of the selection took; None if runs are compared that were named."""
+    """Number and cost of all runs; None for a comparison of two named runs."""
     cost: str = ""
-    """GPU-hours by cluster, compared with as long a time before; empty if that is not known."""
+    """GPU-hours by cluster, beside those of an equally long time before; empty if unknown."""
     goodput: str = ""
-    """What their jobs' GPU-hours went into; empty if that is not known."""
+    """What the GPU-hours of the jobs were spent on; empty if unknown."""
     completeness: Completeness | None = None
-    """Which cells are planned, and why some are not judged; None if runs are compared that were named."""
+    """Which planned cells are missing and why; None for a comparison of two named runs."""
 
     def only(self, values: Mapping[str, Any]) -> Self:
-        """Return the findings of the cells with these values, by their columns, and the causes of those."""
+        """Return the findings of the cells with these column values, and the causes that concern them."""
         findings = tuple(one for one in self.findings if one.series.has(values))
         series = {one.series for one in findings}
         causes = tuple(cause for cause in self.causes if not series.isdisjoint(cause.cells))
@@ -139,29 +140,29 @@ class Comparison:
 
     @property
     def took(self) -> str:
-        """How many cells there are, and what their runs took; empty if that is not known."""
+        """Number of cells, and number and cost of their runs; empty if unknown."""
         if self.totals is None:
             return ""
         return f"{self.cells} cell{'' if self.cells == 1 else 's'} · {self.totals.sentence}"
 
     @property
     def cells(self) -> int:
-        """How many cells have a run to judge."""
+        """Number of cells with a run to judge."""
         return len(self.findings)
 
     @property
     def standings(self) -> dict[Series, Standing]:
-        """Return how each cell stands."""
+        """The state of each cell."""
         return {one.series: one.standing for one in self.findings}
 
     @property
     def confirmed_slower(self) -> bool:
-        """Whether anything is slower for certain."""
+        """Whether any cell is confirmed as slower."""
         return any(one.verdict == "slower" and one.standing.state == "confirmed" for one in self.findings)
 
     @property
     def names(self) -> list[str]:
-        """What each finding is called: its label, with more if two have the same."""
+        """The name of each finding's cell: its label, or its full name if two cells share a label."""
         labels = Counter(one.series.label for one in self.findings)
         return [
             one.series.label if labels[one.series.label] == 1 else one.series.full_name
@@ -170,7 +171,7 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """How many cells are slower, faster, unchanged, unknown; and the worst of them."""
+        """Counts of slower, faster, unchanged and unknown cells, and the worst cell."""
         counts = Counter(one.verdict for one in self.findings)
         parts = [f"{counts[verdict]} {verdict}" for verdict in ("slower", "faster", "unchanged")]
         if unknown := counts["insufficient history"]:
@@ -196,7 +197,7 @@ class Comparison:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each finding, by `COLUMNS`."""
+        """A row for each finding, with the columns `COLUMNS`."""
         return [
             _row(name, one) | {"cause": self._cause_name(one.series)}
             for name, one in zip(self.names, self.findings, strict=True)
@@ -207,7 +208,7 @@ class Comparison:
 
 
 def among_all(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings of one comparison, worst first, with p-values adjusted for all of them."""
+    """Adjust the p-values of findings for their number, and return them worst first."""
     findings = list(findings)
     judged = [one for one in findings if one.standing.against.suffices]
     directions: tuple[Direction, ...] = ("slower", "faster")

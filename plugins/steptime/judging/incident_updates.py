@@ -1,4 +1,4 @@
-"""Update the stored incidents: group today's findings, and match the groups with what is stored."""
+"""Update the stored incidents: group the current findings, and match the groups with stored incidents."""
 
 import statistics
 import time
@@ -20,7 +20,8 @@ from steptime.results.record import changed_to, is_notable
 from steptime.results.store import Store
 
 _NAMED: tuple[Kind, ...] = ("change", "node")
-"""Kinds with a cause: their cells are theirs alone, and they absorb incidents of other kinds."""
+"""Kinds with a known cause: a cell belongs to one such incident, and these absorb incidents of other kinds.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,12 @@ class _Group:
     direction: Direction
     evidence: str
     change: float
-    """At the median: 0.03 is 3 % slower."""
+    """Median change: 0.03 is 3 % slower."""
     findings: tuple[Finding, ...]
     nodes: tuple[str, ...] = ()
 
     def has_cause_of(self, incident: Incident) -> bool:
-        """Whether an incident is about the same cause."""
+        """Return whether an incident has the same cause."""
         return self.kind in _NAMED and (self.kind, _cause_key(self.kind, self.subject)) == (
             incident.kind,
             _cause_key(incident.kind, incident.subject),
@@ -46,13 +47,13 @@ class _Group:
 
 
 def update_incidents(store: Store, *, now: float | None = None) -> list[Incident]:
-    """Bring the incidents up to date with the cells of the last week; return those to notify people of.
+    """Update the incidents with the cells of the last week; return those that people must be notified of.
 
-    Call it after runs were judged. Calling it again changes nothing. What it returns is returned again until
+    Call it after runs were judged. It is idempotent: an incident is returned on every call until
     `mark_notified`.
 
     Args:
-        store: with all runs: incidents are the same for all readers.
+        store: with all runs; one restricted to some DAGs would give wrong incidents.
         now: Unix time.
     """
     now = time.time() if now is None else now
@@ -82,9 +83,9 @@ def _reconcile(
     runs_of: Callable[[Series], Sequence[Judgement]],
     now: float,
 ) -> tuple[list[Incident], list[Incident]]:
-    """Return the active incidents with today's cells, new ones included, and those merged into others.
+    """Return the active incidents with their current cells, new ones included, and those merged into others.
 
-    `runs_of` returns the judged runs of a cell, the newest one first.
+    `runs_of` returns the judgements of a series, newest first.
     """
     left, updated, merged = list(active), list[Incident](), list[Incident]()
     for group in _groups(found):
@@ -117,7 +118,7 @@ def _reconcile(
 
 
 def _groups(found: Comparison) -> list[_Group]:
-    """Return what is reported by a comparison, each cell in one group; the largest groups first."""
+    """Group the reported findings of a comparison by cause, each cell in one group, largest groups first."""
     by_series = {one.series: one for one in found.findings}
     groups = [
         _Group(
@@ -158,7 +159,7 @@ def _is_shared(change: str, findings: Iterable[Finding]) -> bool:
 
 
 def _families(findings: Iterable[Finding]) -> Iterator[list[Finding]]:
-    """Yield findings of one size, data type, mode and direction on one cluster that began within a week."""
+    """Yield groups of one cluster, size, data type, mode and direction that began within a week."""
     families: dict[tuple[Any, ...], list[Finding]] = {}
     for one in findings:
         key = (*(one.series[name] for name in ("cluster", "workload", "size", "dtype", "mode")), one.verdict)
@@ -196,7 +197,7 @@ def _opened(group: _Group, judged_cells: int, now: float) -> Incident:
 
 
 def _merged(opened: Incident, earlier: Sequence[Incident], group: _Group) -> Incident:
-    """Return the first of earlier incidents with the cells of all, and what is now known of their cause."""
+    """Return the first of earlier incidents with the cells of all, and the newest view of their cause."""
     first = earlier[0]
     if first.kind in _NAMED and group.kind not in _NAMED:
         opened = replace(
@@ -224,7 +225,7 @@ def _in_order(cells: Iterable[IncidentCell]) -> tuple[IncidentCell, ...]:
 
 
 def _range(findings: Collection[Finding]) -> tuple[float, float]:
-    """Return the range that all onsets allow; of all onsets together if they have none in common."""
+    """Return the intersection of all onset ranges; if it is empty, their union. Unix times."""
     ranges = [(one.onset.earliest, one.onset.latest) if one.onset else (_began(one),) * 2 for one in findings]
     starts, ends = zip(*ranges, strict=True)
     return (max(starts), min(ends)) if max(starts) <= min(ends) else (min(starts), max(ends))
@@ -233,7 +234,7 @@ def _range(findings: Collection[Finding]) -> tuple[float, float]:
 def _with_standings(
     incident: Incident, known: Collection[Series], runs_of: Callable[[Series], Sequence[Judgement]]
 ) -> Incident:
-    """Return an incident whose cells have today's standing; cells of `known` series stay as they are."""
+    """Return an incident with the current state of its cells, except for those of series in `known`."""
 
     def today(cell: IncidentCell) -> IncidentCell:
         if cell.series in known:
@@ -252,7 +253,7 @@ def _with_standings(
 
 
 def _closed(incident: Incident, now: float, is_accepted: Callable[[Incident], bool]) -> Incident:
-    """Return an incident closed if none of its cells is affected any more, with its times."""
+    """Return an incident with its times, closed if all its cells have returned to their usual level."""
     if incident.state == "confirmed" and incident.confirmed_at is None:
         incident = replace(incident, confirmed_at=now)
     if any(one.state != "returned" for one in incident.cells):

@@ -1,8 +1,8 @@
-"""Incidents: cells that got slower or faster together, kept in the store until their level returns.
+"""Incidents: cells that got slower or faster together, stored until their times are usual again.
 
-An incident opens when cells are reported as slower or faster, is confirmed with the first of its cells, and
-closes when none of them has that level any more, or when a person accepts the level. Findings say how each
-cell stands today; incidents remember what they had in common, since when, and what people said about it.
+An incident opens when cells are reported as slower or faster. It is confirmed when the first of its cells is,
+and closes when all cells have returned to their usual level or a person accepts the new level. Findings
+describe each cell today; incidents remember the common cause, the onset, and people's notes.
 """
 
 import statistics
@@ -27,28 +27,33 @@ Kind = Literal["change", "node", "cluster", "family", "cell"]
 State = Literal["open", "confirmed", "accepted", "fixed", "dismissed"]
 """`dismissed`: fresh runs confirmed none of its cells. `fixed`: it was confirmed, and the level returned."""
 ACTIVE: tuple[State, ...] = ("open", "confirmed")
+"""States of incidents that are not closed."""
 
 
 @dataclass(frozen=True)
 class IncidentCell:
-    """How a cell of an incident stands."""
+    """The state of one cell of an incident."""
 
     series: Series
     job_name: str
-    """Its newest judged run."""
+    """Job name of its newest judged run."""
     dag_id: str | None
     began_with: str
-    """The run with which its level began."""
+    """Job name of the run with which the level began."""
     change: float
-    """Of its level, relative to its baseline: 0.03 is 3 % slower."""
+    """Change of the level against the baseline: 0.03 is 3 % slower."""
     seconds: float
     usual_s: float
     state: str
-    """`confirmed`, `suspected`, `leaning` (moves with the others without standing out) or `returned`."""
+    """`confirmed`, `suspected`, `leaning` (moves with the others, but is not suspected itself) or `returned`.
+    """
 
     @classmethod
     def of(cls, series: Series, found: Finding | Judgement, direction: Direction) -> Self:
-        """Describe a cell that has a baseline; it leans if it does not stand out in this direction."""
+        """Describe a cell from its finding or judgement.
+
+        It is `leaning` unless it is suspected or confirmed in `direction`. The cell must have a baseline.
+        """
         standing, run = found.standing, found.run
         return cls(
             series,
@@ -63,12 +68,12 @@ class IncidentCell:
 
     @classmethod
     def stored(cls, values: Mapping[str, Any]) -> Self:
-        """Read it from the column `cells`."""
+        """Read a cell from an item of the column `cells`."""
         return cls(Series.from_row(values["series"]), **{k: v for k, v in values.items() if k != "series"})
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """Describe it as JSON."""
+        """The cell as JSON, as the column `cells` has it."""
         plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "series"}
         return {"series": self.series.key, **plain}
 
@@ -83,22 +88,22 @@ class Incident:
     direction: Direction
     kind: Kind
     subject: str
-    """The change, the node, the family and data type, or what changed in a single cell; may be empty."""
+    """The change, the node, the model size and data type, or what changed in a single cell; may be empty."""
     state: State
     opened_at: float
     since: float
     earliest: float
     latest: float
-    """With `earliest`: the range in which the level began."""
+    """The level began between `earliest` and `latest`."""
     evidence: str
-    """A sentence."""
+    """What supports it, in a sentence."""
     nodes: tuple[str, ...]
-    """What its cells have in common if its kind is `node`, else empty."""
+    """The nodes in common if the kind is `node`, else empty."""
     cells: tuple[IncidentCell, ...]
     change: float
-    """Of the cells at the median: 0.03 is 3 % slower."""
+    """Median change of the cells: 0.03 is 3 % slower."""
     judged_cells: int
-    """How many cells of the cluster were judged when it was last updated."""
+    """Number of judged cells of the cluster at the last update."""
     confirmed_at: float | None = None
     closed_at: float | None = None
     note: str = ""
@@ -109,25 +114,25 @@ class Incident:
 
     @classmethod
     def stored(cls, row: Mapping[str, Any]) -> Self:
-        """Read it from a row of the table."""
+        """Read an incident from a row of its table."""
         cells = tuple(map(IncidentCell.stored, row["cells"]))
         return cls(**(dict(row) | {"nodes": tuple(row["nodes"]), "cells": cells}))
 
     @property
     def as_row(self) -> dict[str, Any]:
-        """The values of its columns, without the id."""
+        """The row of its table, without the id."""
         plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "id"}
         return plain | {"cells": [one.as_json for one in self.cells]}
 
     @property
     def affected(self) -> tuple[IncidentCell, ...]:
-        """The cells that have not returned to their usual level, the most changed one first."""
+        """Cells that are not back at their usual level (all, if every one is), most changed first."""
         some = [one for one in self.cells if one.state != "returned"] or self.cells
         return tuple(sorted(some, key=lambda one: -abs(one.change)))
 
     @property
     def title(self) -> str:
-        """What happened, in one line."""
+        """Where, by how much, since when and why, in one line."""
         affected = self.affected
         if len(self.cells) == 1:
             who = f"{affected[0].series.label} on {self.cluster}"
@@ -144,7 +149,7 @@ class Incident:
 
     @property
     def sentence(self) -> str:
-        """The title with the state, and how many cells of the cluster were judged."""
+        """State, title and evidence, with the number of judged cells of the cluster."""
         what = {"open": "Suspected", "confirmed": "Confirmed", "fixed": "Fixed", "accepted": "Accepted"}
         of = f" ({len(self.affected)} of {self.judged_cells} judged cells)" if len(self.cells) > 1 else ""
         return f"{what.get(self.state, 'Not confirmed by fresh runs')}: {self.title}{of}. {self.evidence}"
@@ -157,15 +162,15 @@ class Incident:
 
 
 def mark_notified(store: Store, incident: Incident) -> None:
-    """Keep that people were notified of the state of an incident."""
+    """Record that people were notified of the incident's current state."""
     with write_transaction(store.url) as connection:
         incident_queries.write(connection, incident.id, {"notified": incident.state})
 
 
 def incidents(store: Store, *, closed_since: float | None = None) -> list[Incident]:
-    """Return the active incidents, then those closed since then (Unix time), the largest first.
+    """Return the active incidents, then those closed at or after `closed_since` (Unix time), largest first.
 
-    A reader of `store` sees the cells of the DAGs that they may read, and no incident without such a cell.
+    A store restricted to some DAGs gives only cells of these DAGs, and no incident without such a cell.
     """
     with read_connection(store.url) as connection:
         states = ACTIVE if closed_since is None else None
@@ -179,7 +184,7 @@ def incidents(store: Store, *, closed_since: float | None = None) -> list[Incide
 
 
 def incident(store: Store, incident_id: int) -> Incident:
-    """Return one incident. Raises UserError if there is none that the reader may see."""
+    """Return one incident. Raises UserError if it does not exist or the reader may not see it."""
     with read_connection(store.url) as connection:
         rows = incident_queries.read(connection, incident_id=incident_id)
     found = next(filter(None, (_as_seen(store, Incident.stored(row)) for row in rows)), None)
@@ -198,14 +203,16 @@ def comment(store: Store, incident_id: int, *, note: str, author: str, now: floa
 
 
 def accept(store: Store, incident_id: int, *, note: str, author: str, now: float | None = None) -> Incident:
-    """Accept the level of all cells of an incident: their baselines begin with it, and the incident closes.
+    """Accept the current level of all cells of an incident as their new baseline, and close the incident.
 
-    Raises UserError if there is no such incident, or if it is closed.
+    Raises UserError if there is no such incident, or if it is already closed.
     """
     now = time.time() if now is None else now
     found = incident(store, incident_id)
     if found.state not in ACTIVE:
-        raise UserError(f"incident {incident_id} is {found.state}: there is no level to accept.")
+        raise UserError(
+            f"incident {incident_id} is {found.state}: only an open or confirmed one can be accepted."
+        )
     for cell in found.affected:
         first = cell.began_with
         if cell.state == "leaning":
@@ -218,7 +225,7 @@ def accept(store: Store, incident_id: int, *, note: str, author: str, now: float
 
 
 def _as_seen(store: Store, found: Incident) -> Incident | None:
-    """Return an incident with the cells that the reader may see; None if there are none."""
+    """Return an incident with only the cells that the reader may see; None if there are none."""
     if store.dags is None:
         return found
     cells = tuple(one for one in found.cells if one.dag_id is None or one.dag_id in store.dags)
@@ -228,5 +235,5 @@ def _as_seen(store: Store, found: Incident) -> Incident | None:
 
 
 def stands_out(standing: Standing, direction: Direction) -> bool:
-    """Return whether a cell is suspected or confirmed in a direction."""
+    """Return whether a cell is suspected or confirmed in this direction."""
     return standing.state in ("suspected", "confirmed") and standing.direction == direction

@@ -1,8 +1,9 @@
-"""Judgements: how each run of the store was judged, stored with the runs it rests on.
+"""Judge the stored runs, and store and read these judgements.
 
-A series is judged as a whole in the transaction that publishes one of its runs: runs do not end in the order
-in which they were submitted. Three kinds: against `history`, by `judging.detection`; against the
-`publication`, by the documented step time; and the `drift` of a series, with its newest run.
+A series is judged as a whole, in the transaction that publishes one of its runs: runs do not end in the order
+in which they were submitted. There are three kinds of judgement: against the `history` of the series
+(`judging.detection`), against the `publication` (by the documented step time), and the `drift` of the series,
+stored with its newest run.
 """
 
 import time
@@ -35,31 +36,31 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _LATEST_RUNS = 6
-"""Of a series that a comparison looks at: one a week, its fresh runs, and some more."""
+"""Newest runs of a series that a comparison uses: one a week, with its fresh runs, and some more."""
 
 
 class Records:
-    """The records of the runs of a series, read when something moved."""
+    """The records of the runs of a series, each read only if something got slower or faster."""
 
     def __init__(
         self, read: Callable[[str], str], made_sha256s: Callable[[], Mapping[str, str | None]]
     ) -> None:
-        """Take functions that read the record of a job, and the hashes of how the jobs were made."""
+        """Take a function that reads a job's record, and one that returns a hash of how each job was made."""
         self._read, self._made_sha256s = cache(read), cache(made_sha256s)
         self._changes = cache(lambda before, after: tuple(changes(self._read(before), self._read(after))))
 
     def changes(self, before: str, after: str) -> tuple[str, ...]:
-        """Return what changed from one job to another."""
+        """Return what changed between two jobs, given by name."""
         return self._changes(before, after)
 
     def changed(self, jobs: Sequence[str]) -> set[int]:
-        """Return the places of jobs that were made otherwise than the job before them, nodes apart."""
+        """Return the indexes of jobs made differently from the job before them; nodes do not count."""
         made = [self._made_sha256s().get(job) for job in jobs]
         known = (place for place in range(1, len(made)) if None not in made[place - 1 : place + 1])
         return {place for place in known if made[place - 1] != made[place]}
 
     def notable(self, jobs: Sequence[str]) -> set[int]:
-        """Return those of `changed` at which more changed than steptime itself, which runs no step."""
+        """Return those of `changed` at which more than steptime's version changed, which trains nothing."""
         return {
             place
             for place in self.changed(jobs)
@@ -68,24 +69,24 @@ class Records:
 
 
 def keep_measured(store: Store, result: Result) -> bool:
-    """Store a measured run; judge its series again if it was published. As `writing.keep_measured`."""
+    """Store a measured run, and judge its series again if it was published. See `writing.keep_measured`."""
     return writing.keep_measured(store.url, result, _judge_its_series)
 
 
 def keep_verdict(store: Store, job_name: str, verdict: Verdict) -> bool:
-    """Store the verdict on a run; judge its series again if it was published. As `writing.keep_verdict`."""
+    """Store a run's verdict, and judge its series again if it was published. See `writing.keep_verdict`."""
     return writing.keep_verdict(store.url, job_name, verdict, _judge_its_series)
 
 
 def publish(store: Store, job_name: str) -> bool:
-    """Publish a valid run and judge its series, in one transaction. As `writing.publish`."""
+    """Publish a valid run and judge its series, in one transaction. See `writing.publish`."""
     return writing.publish(store.url, job_name, _judge_its_series)
 
 
 def keep_imported(store: Store, imported: Iterable[tuple[Result, Verdict, Mapping[str, Any] | None]]) -> None:
-    """Store checked runs that were made elsewhere, and then judge each series that has got some.
+    """Store imported runs with their verdicts, then judge each series that got new runs. Nobody is notified.
 
-    The third of each is who accepted its level, if anybody did. Nobody is notified of what they show.
+    The third item of each is who accepted the run's level, when and why; None if nobody did.
     """
     found: dict[Series, None] = {}
     for result, verdict, accepted in imported:
@@ -105,13 +106,13 @@ def keep_imported(store: Store, imported: Iterable[tuple[Result, Verdict, Mappin
 
 
 def _judge_nothing(_connection: "Connection", _row: Mapping[str, Any]) -> None:
-    """Leave the series for later."""
+    """Do nothing: the series is judged later."""
 
 
 def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _all: None) -> int:
-    """Judge every run of the store anew, and compute how each scales; return how many series there were.
+    """Judge every run of the store again, and compute its scaling efficiency; return the number of series.
 
-    `each` is called after each series, with the number of those done and of all.
+    `each` is called after each series with the number of series done and the number of all.
     """
     efficiency.compute_all(store.url)
     found = all_series(store)
@@ -123,7 +124,7 @@ def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _al
 
 
 def judge_series(connection: "Connection", series: Series) -> None:
-    """Judge all runs of a series within a transaction, and store what has changed."""
+    """Judge all runs of a series within a transaction, and store the judgements that changed."""
     key = series.key
     lock_series(connection, key)
     judged = _judge_rows(connection, series, judgement_queries.runs_of(connection, key, series.numbers))
@@ -132,15 +133,15 @@ def judge_series(connection: "Connection", series: Series) -> None:
 
 
 def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: float | None = None) -> str:
-    """Accept the level that a run shows: the baseline of its series begins anew with it.
+    """Accept the level of a run: the baseline of its series starts again there. Returns a job name.
 
-    If the run belongs to a suspicion, or to a confirmed change, the new level begins with the first run of
-    that. Returns the name of that run's job.
+    If the run belongs to a suspicion or a confirmed change, the new level starts with the first run of that,
+    whose job name is returned; otherwise with the run itself.
 
     Args:
         beginning: name of the run's job, or a unique beginning of it.
-        note: why it is accepted.
-        accepted_by: who does.
+        note: why the level is accepted.
+        accepted_by: name of the person who accepts it.
         now: Unix time.
 
     Raises UserError for an unknown run, and for one that is not judged.
@@ -152,7 +153,9 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
         runs = judgement_queries.runs_of(connection, series.key, series.numbers) if series.is_judged else []
         by_name = {one.run.job_name: one for one in _judge_rows(connection, series, runs)}
         if job_name not in by_name:
-            raise UserError(f"run {job_name} is not judged, so that there is no level to accept.")
+            raise UserError(
+                f"run {job_name} is not judged, so it has no level to accept: name a valid, judged run."
+            )
         first = by_name[by_name[job_name].began_with].run
         accepted_at = time.time() if now is None else now
         judgement_queries.accept(
@@ -163,13 +166,13 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
 
 
 def newest_judgement(store: Store, series: Series) -> list[Judgement]:
-    """Return how a series stands by its newest run; empty if it has no number to be judged by."""
+    """Return the judgement of a series' newest run, as a list of one; empty if no run has a time to judge."""
     rows = judgement_queries.rows_with_judgements(store, series.key, limit=1)
     return _as_stored(store, series, rows, _hidden(store))
 
 
 def read_judgement(store: Store, row: Mapping[str, Any]) -> Judgement | None:
-    """Return how its series stood after a stored run; None if it is rejected, or its mode is not judged."""
+    """Return the judgement of a stored run; None if the run is rejected, or its mode is not judged."""
     series = Series.from_row(row)
     if not series.is_judged:
         return None
@@ -178,17 +181,17 @@ def read_judgement(store: Store, row: Mapping[str, Any]) -> Judgement | None:
 
 
 def judgements_since(store: Store, since: float) -> dict[Series, list[Judgement]]:
-    """Return the latest runs of every series that has run since then (Unix time), the last first."""
+    """Return the newest judgements of every series with runs since then (Unix time), newest run first."""
     return _latest_of_each(store, judgement_queries.latest_rows_with_judgements(store, since, _LATEST_RUNS))
 
 
 def select_judgements(store: Store, selected: Mapping[str, Any]) -> dict[Series, list[Judgement]]:
-    """Return the same for the runs with these column values: how each series stood after them."""
+    """Return the judgements of the runs with these column values, by series, newest run first."""
     return _latest_of_each(store, judgement_queries.rows_with_judgements(store, selected))
 
 
 def _latest_of_each(store: Store, rows: Iterable[Mapping[str, Any]]) -> dict[Series, list[Judgement]]:
-    """Runs as their series stood after them; rows are of the latest first."""
+    """Return the newest judgements of each series; `rows` are ordered newest first."""
     of_series: dict[Series, list[Mapping[str, Any]]] = {}
     for row in rows:
         of_series.setdefault(Series.from_row(row), []).append(row)
@@ -201,17 +204,17 @@ def _latest_of_each(store: Store, rows: Iterable[Mapping[str, Any]]) -> dict[Ser
 
 
 def _hidden(store: Store) -> set[Series]:
-    """The series with runs that the reader of the store may not read."""
+    """Return the series with runs that the reader of the store may not read."""
     return {Series.from_row(row) for row in judgement_queries.hidden(store)}
 
 
 def _as_stored(
     store: Store, series: Series, rows: Sequence[Mapping[str, Any]], hidden: Collection[Series]
 ) -> list[Judgement]:
-    """How a series stood after each of its runs, latest first.
+    """Return the judgement of each of a series' runs, newest first.
 
-    Judged now if a run has no stored judgement yet, and if the reader may not read all runs of the series:
-    stored judgements also rest on those.
+    The runs are judged now if one has no stored judgement yet, or if the reader may not read all runs of the
+    series: stored judgements are based on all of them.
     """
     runs = series_runs(rows)
     if all(run.row["verdict"] for run in runs) and series not in hidden:
@@ -221,7 +224,7 @@ def _as_stored(
 
 
 def _as_kept(run: SeriesRun) -> Judgement:
-    """A run as its row, with the columns of its judgement, has it."""
+    """Return the judgement of a run from its row, which includes the columns of its judgement."""
     row = run.row
     rests_on = row["rests_on"]
     return Judgement(
@@ -235,7 +238,7 @@ def _as_kept(run: SeriesRun) -> Judgement:
 
 
 def judge_now(store: Store, series: Series) -> list[Judgement]:
-    """Judge the runs of a series that the reader may read by no others, oldest first."""
+    """Judge the runs of a series that the reader may read, ignoring all others. Oldest first."""
     rows = store.results(**series.key)[::-1]
     with read_connection(store.url) as connection:
         return _judge_rows(connection, series, rows)
@@ -244,7 +247,7 @@ def judge_now(store: Store, series: Series) -> list[Judgement]:
 def _judge_rows(
     connection: "Connection", series: Series, rows: Sequence[Mapping[str, Any]]
 ) -> list[Judgement]:
-    """Judge stored runs of a series, oldest first, by its accepted levels."""
+    """Judge stored runs of a series, oldest first, with its accepted levels."""
     begin = judgement_queries.accepted(connection, series.key)
     records = Records(
         partial(judgement_queries.record, connection),
@@ -256,7 +259,10 @@ def _judge_rows(
 def judge_runs(
     runs: Sequence[SeriesRun], records: Records, begin_anew: Collection[str] = ()
 ) -> list[Judgement]:
-    """Judge runs of one series, oldest first, each by those before it, from the last of `begin_anew` on."""
+    """Judge runs of one series, oldest first, each by those before it.
+
+    The history starts again at the runs whose job names are in `begin_anew`.
+    """
     seconds = [RunSeconds.of(run.job_name, run.seconds) for run in runs]
     places = {place for place, run in enumerate(runs) if run.job_name in begin_anew}
     stood = standings(seconds, places)
@@ -274,8 +280,8 @@ def judge_runs(
 def _with_onset(one: Judgement, runs: Sequence[SeriesRun], records: Records) -> Judgement:
     """Add when a suspected or confirmed level began, and what changed then.
 
-    A suspected level has one run, which it begins with. That of a confirmed one is looked for from the first
-    run of its baseline until as many runs after the suspicion; it began before the last fresh run.
+    A suspected level consists of the one run that raised the suspicion. The beginning of a confirmed level is
+    searched for among the runs from the first of its baseline to the last fresh run.
     """
     standing = one.standing
     if standing.state not in ("suspected", "confirmed") or standing.direction is None:
@@ -299,7 +305,7 @@ def _with_onset(one: Judgement, runs: Sequence[SeriesRun], records: Records) -> 
 def _began_at(
     one: Judgement, runs: Sequence[SeriesRun], places: tuple[int, int, int], records: Records
 ) -> Judgement:
-    """Add that its level began at the first of these places of runs, and what changed then."""
+    """Add that the level began with one of these runs (likeliest, earliest, latest), and what changed."""
     names = [run.job_name for run in runs]
     at, earliest, latest = places
     within = {earliest - 1 + place for place in records.notable(names[earliest - 1 : latest + 1])} - {at}
@@ -317,14 +323,14 @@ def _began_at(
 
 
 def _with_slow_change(one: Judgement, runs: Sequence[SeriesRun], records: Records) -> Judgement:
-    """Add how the last of these runs of a level got slower without standing out; a step is confirmed.
+    """Add the slow change that ends with the last of these runs: a drift, or a step, which is confirmed.
 
-    A run that is suspected by the runs of the new level alone stays suspected.
+    A run that is suspected even relative to the new level stays suspected.
     """
     names = [run.job_name for run in runs]
     seconds = [(run.job_name, run.seconds) for run in runs]
     drift = find_drift(seconds, [names[place] for place in records.changed(names)])
-    if drift is not None and drift.step is not None:  # to read all records takes long
+    if drift is not None and drift.step is not None:  # reading all records is slow
         drift = find_drift(seconds, [names[place] for place in records.notable(names)]) or drift
     is_suspected = one.standing.state == "suspected" and one.standing.direction == "slower"
     if drift is None:
@@ -346,7 +352,7 @@ def _with_slow_change(one: Judgement, runs: Sequence[SeriesRun], records: Record
 
 
 def _judge_its_series(connection: "Connection", row: Mapping[str, Any]) -> None:
-    """Judge the series of a run that was published, or is not any more."""
+    """Judge the series of a run whose published state changed."""
     series = Series.from_row(row)
     if series.is_judged:
         judge_series(connection, series)

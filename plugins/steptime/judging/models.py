@@ -1,4 +1,4 @@
-"""A judged run, and its rows in the table of judgements."""
+"""The judgement of a run, and its rows in the table `judgements`."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,32 +16,32 @@ from steptime.results.metrics import PUBLISHED_THROUGHPUT
 
 @dataclass(frozen=True)
 class Judgement:
-    """A run, how it stands in its series, and what changed before it stood out."""
+    """The state of a series after a run, and what changed before a slowdown or speed-up."""
 
     run: SeriesRun
     standing: Standing
     changes: tuple[str, ...] = ()
-    """What changed at the run with which its level began, if that is suspected or confirmed."""
+    """What changed at the run with which the suspected or confirmed level began."""
     drift: Drift | None = None
-    """How its series got slower although no run of it stood out; of the newest run alone."""
+    """How the series got slower without a suspicion; only for the newest run."""
     placement: Placement | None = None
-    """On which nodes it was suspected, and decided by fresh runs; None if nothing is or was suspected."""
+    """Nodes of the suspected run and of the fresh runs; None if nothing is or was suspected."""
     onset: Onset | None = None
-    """When its level began, if it is suspected or confirmed."""
+    """When the suspected or confirmed level began."""
 
     @property
     def is_step(self) -> bool:
-        """Whether it is confirmed by all runs of its level together, none of which stood out."""
+        """Whether the change is confirmed as a step, by all runs of its level together."""
         return self.drift is not None and self.drift.step is not None and self.standing.state == "confirmed"
 
     @property
     def began_with(self) -> str:
-        """The job with which a suspected or confirmed level began; its own if nothing is."""
+        """Job name of the run with which the suspected or confirmed level began; else its own."""
         return self.onset.job_name if self.onset else self.run.job_name
 
 
 def rows_to_store(one: Judgement) -> Iterator[dict[str, Any]]:
-    """Yield the rows that are kept of a judged run."""
+    """Yield the rows of the table `judgements` for a judgement, one for each kind."""
     yield _against_history(one)
     if one.run.row["against_publication"]:
         yield _against_publication(one.run.row)
@@ -122,7 +122,7 @@ def _drifted(run: SeriesRun, drift: Drift) -> dict[str, Any]:
 
 
 def read_drift(rests_on: Mapping[str, Any] | None) -> Drift | None:
-    """Return the content of a stored judgement of that kind."""
+    """Return the drift of a stored judgement of that kind, from its column `rests_on`; None for None."""
     if rests_on is None:
         return None
     levels, step = rests_on["levels"], rests_on["step"]
@@ -130,17 +130,17 @@ def read_drift(rests_on: Mapping[str, Any] | None) -> Drift | None:
 
 
 def _row(figure: str, kind: str, **values: Any) -> dict[str, Any]:
-    """A row of the table; what is not known of it is None."""
+    """Return a row of the table; columns without a value are None."""
     return dict.fromkeys(judgement_queries.columns()) | {"figure": figure, "kind": kind} | values
 
 
 def with_job_names(runs: Sequence[float]) -> list[tuple[str, float]]:
-    """Return each run by its job, with its seconds."""
+    """Return the job name and the seconds of each run."""
     return [(run.job_name, float(run)) for run in runs if isinstance(run, RunSeconds)]
 
 
 def read_standing(row: Mapping[str, Any]) -> Standing:
-    """Return the content of a stored judgement, without the baseline of the next run."""
+    """Return the state of a series from a stored judgement, without the baseline for the next run."""
     judged, baseline, since = (
         tuple(RunSeconds.of(*run) for run in row["rests_on"][name])
         for name in ("judged", "baseline", "since")

@@ -1,4 +1,4 @@
-"""The recent runs on a node, compared with runs of the same cells on other nodes."""
+"""Compare the recent runs on a node with runs of the same cells on other nodes."""
 
 import statistics
 import time
@@ -14,15 +14,16 @@ LOOK_BACK_S = 28 * 86_400.0
 
 
 def describe_node(store: Store, cluster: str, node: str, now: float | None = None) -> dict[str, Any]:
-    """Return what is known of a node from the runs of the last four weeks, as JSON.
+    """Return what the runs of the last four weeks tell about a node, as JSON.
 
-    `runs`: the runs that had it, latest first, each with its change from what is usual for its cell and the
-    median change of the cell's runs on other nodes (`elsewhere_percent`), None if there are none, and how its
-    ranks compare with the others of the run (`ranks_percent`), None if they were not timed;
-    `incident`: the title of an active incident that names the node; `since`: when that began, in Unix time;
-    `difference_percent`: the median difference of both over the cells, above 0 is slower, by the runs since
-    the incident began if there is one; `cells`: their number; `excluded`: whether the newest job of the
-    cluster, `newest_job`, excludes it.
+    - `runs`: the runs on the node, newest first, each with its change against the cell's baseline
+      (`change_percent`), the median change of the cell's runs on other nodes (`elsewhere_percent`; None if
+      there are none), and how the node's ranks compare with the run's others (`ranks_percent`; None if not
+      timed).
+    - `difference_percent`: median over the cells of the difference between the two changes, above 0 is
+      slower; during an active incident only runs since its start count. `cells`: the number of these cells.
+    - `incident`: title of an active incident that names the node; `since`: its start in Unix time.
+    - `excluded`: whether the newest job of the cluster, `newest_job`, excludes the node.
     """
     since = (time.time() if now is None else now) - LOOK_BACK_S
     rows = with_verdicts(store, store.results(include_rejected=True, cluster=cluster, since=since))

@@ -1,4 +1,4 @@
-"""Onset: with which run of a series a level began, how certain that is, and what changed at that run."""
+"""Onset: with which run of a series a level began, how certain that is, and what changed then."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,48 +12,48 @@ from steptime.judging.series import SeriesRun
 CREDIBLE = 0.95
 """Probability that the level began within the reported range."""
 CHANGE_ODDS = 30.0
-"""How much likelier a level begins with a run at which something changed than with another one. The nodes and
-the version of steptime do not count, as they change all the time."""
+"""How much likelier a level begins with a run at which something changed than with another. Nodes and the
+version of steptime do not count: they change all the time."""
 
 
 @dataclass(frozen=True)
 class Onset:
-    """The run with which a level began. All times are Unix times of submissions."""
+    """The run with which a level began. Times are Unix times of submission."""
 
     job_name: str
     at: float
     earliest: float
     latest: float
-    """With `earliest`: the level began within this range, at a probability of `CREDIBLE`."""
+    """The level began between `earliest` and `latest` with probability `CREDIBLE`."""
     nearby: tuple[str, ...] = ()
-    """What changed at other runs of this range, other than nodes and the version of steptime."""
+    """What changed at the other runs of this range, apart from nodes and the version of steptime."""
 
     @classmethod
     def of(cls, runs: Sequence[SeriesRun], places: tuple[int, int, int], nearby: Iterable[str] = ()) -> Self:
-        """Name the runs of a series at these places: the likeliest, the earliest and the latest one."""
+        """Build an onset from the indexes of three runs: the likeliest, the earliest and the latest one."""
         at, earliest, latest = (runs[place].row["submitted_at"] for place in places)
         return cls(runs[places[0]].job_name, at, earliest, latest, tuple(nearby))
 
     @classmethod
     def stored(cls, rests_on: Mapping[str, Any] | None) -> Self | None:
-        """Read it from `rests_on` of a stored judgement; None if nothing moved."""
+        """Read the onset from the column `rests_on` of a judgement; None if nothing got slower or faster."""
         kept = (rests_on or {}).get("onset")
         return cls(**(kept | {"nearby": tuple(kept["nearby"])})) if kept else None
 
     @property
     def as_stored(self) -> dict[str, Any]:
-        """The same as JSON."""
+        """The onset as JSON, for the column `rests_on`."""
         return asdict(self)
 
     @property
     def words(self) -> str:
-        """`since 2026-10-22`, with the range if it is more than one day."""
+        """`since 2026-10-22`, with the range if that is longer than a day."""
         at, earliest, latest = map(date, (self.at, self.earliest, self.latest))
         return f"since {at}" + ("" if earliest == latest else f" (between {earliest} and {latest})")
 
 
 def changed_words(changes: Sequence[str], onset: Onset | None) -> str:
-    """Say what changed at the run with which a level began, and within its range; empty if nothing did."""
+    """Describe what changed at the run with which a level began, and near it; empty if nothing did."""
     within = f"at another run of that range: {'; '.join(onset.nearby)}" if onset and onset.nearby else ""
     return "; or, ".join(filter(None, ("; ".join(changes), within)))
 
@@ -66,16 +66,17 @@ def date(at: float) -> str:
 def likely_places(
     seconds: Sequence[float], candidates: range, direction: Direction, changed: Collection[int] = ()
 ) -> tuple[int, int, int]:
-    """Return the place of the run with which the last level most likely began, and its credible range.
+    """Return the index of the run with which the last level began: the likeliest, the earliest, the latest.
 
-    The model is one level, then another, with normal noise. Means and deviation are integrated out.
+    Earliest and latest are the ends of the credible range. The model is one level followed by another, with
+    normal noise; means and deviation are integrated out.
 
     Args:
-        seconds: of each run, oldest first.
-        candidates: places, from 1 to one less than there are runs; if no split at these has the
-            direction, the last one is returned.
+        seconds: time of each run, oldest first.
+        candidates: indexes to consider, from 1 to the number of runs minus 1. If none gives a change in the
+            direction, all three are the last candidate.
         direction: of the later level relative to the earlier one.
-        changed: places of runs at which something besides the nodes changed.
+        changed: indexes of runs at which something besides the nodes changed.
     """
     runs, mean = len(seconds), math.fsum(seconds) / len(seconds)
     off = [one / mean - 1 for one in seconds]

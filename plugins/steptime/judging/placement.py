@@ -1,4 +1,4 @@
-"""On which nodes a change was suspected, and on which the fresh runs ran that decided it."""
+"""On which nodes the run that raised a suspicion ran, and on which the fresh runs that decide it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,21 +9,24 @@ from steptime.judging.series import SeriesRun
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
 
 _NAMED = 8
-"""Nodes that a sentence has place for; the columns have all."""
+"""Most nodes that a sentence names; the columns have all."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Lists of nodes, `node[1-4]`; empty if it is not known on which a run was."""
+    """The nodes of a suspected run and its fresh runs, as in `node[1-4]`; empty text where unknown."""
 
     suspected: str
-    """Of the run that raised the suspicion."""
+    """Nodes of the run that raised the suspicion."""
     fresh: tuple[str, ...] = ()
-    """Of each fresh run that there is."""
+    """Nodes of each fresh run so far."""
 
     @classmethod
     def from_standing(cls, runs: Sequence[SeriesRun], place: int, standing: Standing) -> Self | None:
-        """After the run at that place of its series; None if nothing is suspected, nor was until then."""
+        """Return the nodes of the suspected run and its fresh runs up to index `place` of `runs`.
+
+        None if nothing is or was suspected.
+        """
         involved = 1 + FRESH_RUNS if standing.state == "dismissed" else len(standing.since)
         if not involved:
             return None
@@ -33,23 +36,23 @@ class Placement:
 
     @classmethod
     def stored(cls, rests_on: Mapping[str, Any]) -> Self | None:
-        """Read it from `rests_on` of a stored judgement; None if nothing is or was suspected."""
+        """Read the nodes from the column `rests_on` of a judgement; None if nothing is or was suspected."""
         kept = rests_on.get("nodes")
         return cls(kept["suspected"], tuple(kept["fresh"])) if kept else None
 
     @property
     def as_stored(self) -> dict[str, Any]:
-        """The same as JSON."""
+        """The nodes as JSON, for the column `rests_on`."""
         return asdict(self)
 
     @property
     def fresh_nodes(self) -> str:
-        """Those of all fresh runs together."""
+        """Nodes of all fresh runs together."""
         return fold_nodes(_names(self.fresh))
 
     @property
     def words(self) -> str:
-        """Where the fresh runs ran, ` on other nodes (node[2-3])`; empty if that is not known of all."""
+        """Where the fresh runs ran, as ` on other nodes (node[2-3])`; empty unless all nodes are known."""
         before, after = _names([self.suspected]), _names(self.fresh)
         if not (before and all(self.fresh) and after):
             return ""

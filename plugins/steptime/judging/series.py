@@ -1,8 +1,8 @@
-"""Series: the runs of the store that may be compared with each other, over time.
+"""Series: runs of the store that are comparable with each other over time.
 
-A series is cluster, GPU type, recipe and its release, size, scale, data type, parallelism, scaling and mode.
-An image, a version, a driver, an option or a commit that changes is an event in it and not its end: upgrades
-are the commonest cause of a slowdown.
+A series is identified by cluster, GPU type, workload and release, model size, number of GPUs, data type,
+parallelism, scaling and mode. Image, versions, drivers, options and commits may change within a series, where
+they are events: upgrades are the commonest cause of a slowdown.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,19 +19,19 @@ _FIGURES = {
     Mode.CHECKPOINT_SAVE: ("checkpoint_blocked_s", ("checkpoint_blocked_s", "checkpoint_save_s")),
     Mode.CHECKPOINT_LOAD: ("checkpoint_load_s", ("checkpoint_load_s",)),
 }
-"""What each mode is judged by, and the columns of it, of which the first that a run has counts; profiles and
-traces are not for comparison."""
+"""What each mode is judged by, and the columns for it; the first with a value counts. Profiles and traces are
+not judged."""
 
 RECENT_RUNS = 20
-"""Of a series that a small chart shows."""
+"""Newest runs of a series that a small chart shows."""
 
 COLUMNS = of_series()
-"""The columns of the store that make a series."""
+"""The columns of the store that identify a series."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """What makes a series: a value of each of `COLUMNS`."""
+    """The identity of a series: the value of each of `COLUMNS`."""
 
     values: tuple[Any, ...]
 
@@ -40,7 +40,7 @@ class Series:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Return the series of a run of the store."""
+        """Return the series of a run, from its row of the store."""
         return cls(tuple(row[name] for name in COLUMNS))
 
     @classmethod
@@ -50,33 +50,33 @@ class Series:
 
     @property
     def key(self) -> dict[str, Any]:
-        """Its columns with their values."""
+        """The columns of the series with their values."""
         return dict(zip(COLUMNS, self.values, strict=True))
 
     def has(self, values: Mapping[str, Any]) -> bool:
-        """Return whether the series has these values, by their columns."""
+        """Return whether the series has these values, given by column."""
         return all(self[name] == value for name, value in values.items())
 
     @property
     def is_judged(self) -> bool:
-        """Whether the times of its mode, and its runs, are for comparison."""
+        """Whether its runs are judged: its mode has comparable times, and the runs are meant for judging."""
         return self["mode"] in _FIGURES and self["for_judging"]
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The columns of the numbers that its runs are judged by; a run without any is not judged."""
+        """The columns that its runs may be judged by; a run without a value in any is not judged."""
         return _FIGURES[self["mode"]][1]
 
     @property
     def label(self) -> str:
-        """What people call it: `70b·fp8·64`."""
+        """The short name, as in `70b·fp8·64`."""
         mode = [] if self["mode"] == Mode.PERFORMANCE else [self["mode"].replace("_", " ")]
         tuned = [f"tuned {self['tuning']}"] if self["tuning"] else []
         return "·".join([self["size"], self["dtype"], str(self["gpus"]), *mode, *tuned])
 
     @property
     def full_name(self) -> str:
-        """With all that two series of one label may differ in."""
+        """The label with everything in which two series of one label may differ."""
         # tp for tensor_parallel; a dense model has no experts to spread.
         ways = {f"{way[0]}p": self[way] for way in of_series("spread")}
         if ways["ep"] == 1:
@@ -87,7 +87,7 @@ class Series:
         return f"{self.label} ({', '.join(apart)}, {self['gpu_type']} of {self['cluster']})"
 
     def differences(self, other: Self) -> list[str]:
-        """Return the columns in which two series differ, one by one."""
+        """Describe each column in which two series differ, as in `gpus 8 and 16`."""
         return [
             f"{name.replace('_', ' ')} {self[name]} and {other[name]}"
             for name in COLUMNS
@@ -97,15 +97,15 @@ class Series:
 
 @dataclass(frozen=True)
 class SeriesRun:
-    """A run of a series, with the number that it is judged by."""
+    """A run of a series, with the time that it is judged by."""
 
     row: Mapping[str, Any]
-    """Of the store."""
+    """The row of the store."""
     seconds: float
     judged_on: str
-    """Which number that is: `median of steps 30 to 49`, or a column of the results."""
+    """Which time that is: `median of steps 30 to 49`, or a column of the results."""
     figure: str = "step_time_s"
-    """What it is a number of: step time, or seconds of a checkpoint."""
+    """What the time measures: a step, or a checkpoint operation."""
 
     @property
     def job_name(self) -> str:
@@ -114,19 +114,19 @@ class SeriesRun:
 
 
 def series_runs(rows: Iterable[Mapping[str, Any]]) -> list[SeriesRun]:
-    """Return those of the stored runs that have the number by which they are judged."""
+    """Return the runs of these rows of the store that have a time to judge."""
     return [run for run in map(_judged, rows) if run is not None]
 
 
 def all_series(store: Store) -> list[tuple[Series, str]]:
-    """Return every judged series of a store, with the job name of its newest run; latest first."""
+    """Return every judged series of a store with the job name of its newest run, newest first."""
     rows = newest_of_each(store)
     known = ((Series.from_row(row), row["job_name"]) for row in rows)
     return [(series, job_name) for series, job_name in known if series.is_judged]
 
 
 def recent_seconds(store: Store) -> dict[Series, list[float]]:
-    """Return the judged times of each series' recent runs, oldest first, in seconds."""
+    """Return the times that each series' recent runs are judged by, in seconds, oldest first."""
     found: dict[Series, list[float]] = {}
     for row in latest_numbers(store, RECENT_RUNS):
         if (series := Series.from_row(row)).is_judged and (run := _judged(row)) is not None:

@@ -1,7 +1,7 @@
-"""Suites: whether each cell of a sweep reaches 95 % of its published throughput, and which do not yet.
+"""Suites: whether each cell of a sweep reaches 95 % of its published throughput.
 
-A cell's throughput is that of the mean step time over its valid runs, with a confidence interval over these.
-It passes if the whole interval reaches the limit, and is below if the whole interval is below it.
+A cell's throughput is the mean over its valid runs, with a confidence interval. The cell passes if the whole
+interval is at or above the limit, and is below if the whole interval is below it.
 """
 
 import json
@@ -28,10 +28,10 @@ from steptime.results.store import Store
 
 CONFIDENCE = 0.95
 FEWEST_RUNS = 2
-"""Of a cell that has an interval."""
+"""Fewest runs of a cell for an interval."""
 _USUAL_REPEATS = 3
 _MOST_REPEATS = 30
-"""Of a cell: more are not asked for to decide it."""
+"""Most runs of a cell that are proposed to decide it."""
 
 Row = Mapping[str, Any]
 
@@ -41,24 +41,24 @@ class SuiteCell:
     """One cell of a suite, and its runs."""
 
     run: Run
-    """As it is planned."""
+    """The run as planned today."""
     runs: tuple[Row, ...]
-    """Valid ones, the newest first."""
+    """Its valid runs, newest first."""
     baseline_s: float | None
-    """Published step time; None if none is known."""
+    """Published step time; None if there is none."""
     source: str
-    """What publishes it, or would."""
+    """The publication of the step time, or why there is none."""
     missing: MissingCell | None = None
     """Why it has no valid run, or why its newest attempts have none."""
 
     @cached_property
     def series(self) -> Series:
-        """What its runs have in common."""
+        """The series that its runs belong to."""
         return Series.from_run(self.run)
 
     @property
     def name(self) -> str:
-        """As in `llama3.1-26.08 70b·fp8_cs·512`."""
+        """Workload and label, as in `llama3.1-26.08 70b·fp8_cs·512`."""
         return f"{self.run.recipe.workload} {self.series.label}"
 
     @cached_property
@@ -77,12 +77,12 @@ class SuiteCell:
 
     @property
     def percent(self) -> float | None:
-        """Throughput in percent of the published one, the mean over the runs; None if it is not known."""
+        """Mean throughput of its runs in percent of the published one; None if either is unknown."""
         return fmean(self._percents.runs) if self._percents.runs else None
 
     @property
     def percents(self) -> tuple[float, float] | None:
-        """The interval of `percent`; None with fewer than `FEWEST_RUNS`, or without a baseline."""
+        """Confidence interval of `percent`; None with fewer than `FEWEST_RUNS` runs or without a baseline."""
         if len(self._percents.runs) < FEWEST_RUNS:
             return None
         low, high = self._percents.interval(CONFIDENCE)
@@ -90,7 +90,7 @@ class SuiteCell:
 
     @property
     def repeats_wanted(self) -> int | None:
-        """How many more runs decide it if they vary as these do; None if it would be more than 30."""
+        """How many more runs would decide the verdict if they vary as much; None if more than 30 in all."""
         if self.verdict != "undecided":
             return 0
         if len(self.runs) < FEWEST_RUNS:
@@ -102,7 +102,7 @@ class SuiteCell:
 
     @property
     def remark(self) -> str:
-        """What is to be done, or known; empty if it passes and nothing failed since."""
+        """What to do or to know about the cell; empty if it passes and nothing failed since."""
         if not self.runs:
             return self.missing.sentence if self.missing else ""
         match self.verdict:
@@ -132,14 +132,14 @@ class SuiteCell:
 
     @cached_property
     def _percents(self) -> Baseline:
-        """Of each run; none without a baseline."""
+        """Throughput of each run in percent of the published one; none without a baseline."""
         if self.baseline_s is None:
             return Baseline()
         return Baseline(tuple(100 * self.baseline_s / row["step_time_mean_s"] for row in self.runs))
 
 
 def _decided(low: float, high: float) -> str | None:
-    """The verdict of an interval in percent; None if the limit is inside of it."""
+    """Return the verdict for an interval in percent; None if the limit is inside of it."""
     if low >= _LIMIT_PERCENT:
         return "passes"
     return "below" if high < _LIMIT_PERCENT else None
@@ -151,28 +151,28 @@ VERDICTS = ("passes", "below", "undecided", "no baseline", "failed", "missing")
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite and what the store has of it."""
+    """The state of a suite: its sweep, its cells and their runs."""
 
     sweep: Sweep
     since: float | None
-    """Unix time from which on runs count; None if every run does."""
+    """Unix time from which on runs count; None if all do."""
     cells: tuple[SuiteCell, ...]
     rejected: tuple[Row, ...]
-    """Runs of its cells that do not count."""
+    """Rejected runs of its cells, which do not count."""
 
     @property
     def runs(self) -> list[Row]:
-        """Every run of its cells, the oldest first."""
+        """All runs of its cells, rejected ones included, oldest first."""
         every = (*(row for cell in self.cells for row in cell.runs), *self.rejected)
         return sorted(every, key=lambda row: row["submitted_at"])
 
     def find_cell(self, row: Row) -> SuiteCell:
-        """Return the cell of one of its runs."""
+        """Return the cell that a run belongs to, from its row of the store."""
         return next(cell for cell in self.cells if cell.series == Series.from_row(row))
 
     @property
     def sentence(self) -> str:
-        """As in `3 of 5 cells pass at 95 % of the baseline; 1 below, 1 missing`."""
+        """Count of cells by verdict: `3 of 5 cells pass at 95 % of the baseline; 1 below, 1 missing`."""
         counts = Counter(cell.verdict for cell in self.cells)
         others = ", ".join(f"{counts[one]} {one}" for one in VERDICTS[1:] if counts[one])
         passing = (
@@ -182,7 +182,7 @@ class Suite:
 
     @property
     def lacking(self) -> list[str]:
-        """A sentence for each cell that does not pass, or failed since it did."""
+        """A sentence for each cell that does not pass, or whose newest attempts failed."""
         return [
             f"{cell.name}: {f'{cell.verdict}, ' if cell.runs else ''}{cell.remark}"
             for cell in self.cells
@@ -191,7 +191,7 @@ class Suite:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each cell, by `COLUMNS`."""
+        """A row for each cell, with the columns `COLUMNS`."""
         return [
             {
                 **cell.run.recipe.identity,
@@ -210,10 +210,10 @@ class Suite:
 
 
 def judge_suite(store: Store, name: str, since: float | None = None) -> Suite:
-    """Judge the cells of the sweep of that name by their valid runs, however those were started.
+    """Judge the cells of a sweep by their valid performance runs, whichever DAG or command started these.
 
-    Runs count from `since` (Unix time) on, by default from the first job of the sweep's newest run on. If
-    the sweep has not run, every run counts. Raises UserError if there is no such sweep, or it is broken.
+    Runs count from `since` (Unix time) on; by default from the first job of the sweep's newest DAG run, or
+    all runs if there is none. Raises UserError if the sweep does not exist or has a mistake.
     """
     sweep = load_sweep(name)
     # Whether it can run today does not matter here.
@@ -245,7 +245,7 @@ def judge_suite(store: Store, name: str, since: float | None = None) -> Suite:
 
 
 def _baseline(run: Run) -> tuple[float | None, str]:
-    """The published step time of a run, and what publishes it or would."""
+    """Return the published step time of a run and its publication, or None and why there is none."""
     workload = run.recipe.workload
     file = f"config/references/{workload}.yaml"
     published = published_performance(run.recipe)
@@ -256,7 +256,10 @@ def _baseline(run: Run) -> tuple[float | None, str]:
 
 
 def made_with(store: Store, suite: Suite) -> list[dict[str, Any]]:
-    """Return rows by `MADE_WITH`: what the suite's runs were made with, where, and in how many of them."""
+    """Return what the suite's runs were made with (image, commits, versions, nodes), with counts of runs.
+
+    The rows have the columns `MADE_WITH`.
+    """
     rows = {row["job_name"]: row for row in suite.runs}
     found: Counter[tuple[str, str]] = Counter()
     for name, text in store.records([*rows]).items():

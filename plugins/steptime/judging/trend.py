@@ -1,4 +1,4 @@
-"""A series over time: each of its runs with what was known of it then, and what changed before it."""
+"""A series over time: each run with its judgement at that time and what changed before it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -47,15 +47,15 @@ COLUMNS = (
     ),
     *(_COMPARED[name] for name in ("judged_on", *columns.of_series())),
 )
-"""Of a trend, a row for each run."""
+"""The columns of a trend, which has a row for each run."""
 
 
 OWN_VERDICT = tuple(_COMPARED[name] for name in ("verdict", "suspicion", "change_percent", "baseline_s"))
-"""Columns of how a run compares with its own history."""
+"""Columns that compare a run with the history of its own series."""
 
 
 class RunVerdict(NamedTuple):
-    """How a run compares with what is usual for its series."""
+    """How a run compares with the usual times of its series, in words."""
 
     sentence: str
     changed: str
@@ -63,7 +63,7 @@ class RunVerdict(NamedTuple):
 
 
 def read_verdict(store: Store, row: Mapping[str, Any]) -> RunVerdict | None:
-    """Return how a run of the store compares with its history; None if it is not judged."""
+    """Return how a run (a row of the store) compares with its history; None if it is not judged."""
     if row["state"] != "valid" or not Series.from_row(row).is_judged:
         return None
     judged = read_judgement(store, row)
@@ -73,7 +73,7 @@ def read_verdict(store: Store, row: Mapping[str, Any]) -> RunVerdict | None:
 
 
 def with_verdicts(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of the store with the columns of `OWN_VERDICT`; None for runs that are not judged."""
+    """Add the columns `OWN_VERDICT` to rows of the store; they are None for runs that are not judged."""
     first = min((row["submitted_at"] for row in rows), default=0.0)
     kept = judgement_queries.verdicts(store, since=first)
     found = []
@@ -96,7 +96,7 @@ def with_verdicts(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[
 def trend(store: Store, series: Series) -> list[dict[str, Any]]:
     """Return a row for each judged run of a series, oldest first, with columns of a comparison.
 
-    Beside them `low_s` and `high_s`: between these a run was usual then; None with too few runs before it.
+    `low_s` and `high_s` are the limits of a usual run at that time; None if too few runs precede it.
     """
     judged = judge_now(store, series)
     changed = _changes(store, series, [one.run for one in judged])
@@ -115,12 +115,15 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
 
 
 def sentence(series: Series, rows: Sequence[Mapping[str, Any]], missing: MissingCell | None = None) -> str:
-    """Sum up how a series stands after its newest row, what failed or did not run since, and since when."""
+    """Sum up a series: its name, its newest verdict, what failed or did not run since, and when it began."""
     return f"{series.full_name}: {verdict_sentence(rows, missing)} {since_sentence(rows)}".rstrip()
 
 
 def verdict_sentence(rows: Sequence[Mapping[str, Any]], missing: MissingCell | None) -> str:
-    """Sum up the same without the name and the date."""
+    """Sum up the newest verdict of a series and what failed or did not run since, in one sentence.
+
+    `rows` are those of `trend`, oldest first.
+    """
     since = f"; since then it {missing.sentence}" if missing else ""
     if not rows:
         return f"no run has a time to be judged by{since.replace('since then it', 'it')}."
@@ -131,7 +134,7 @@ def verdict_sentence(rows: Sequence[Mapping[str, Any]], missing: MissingCell | N
 
 
 def run_sentence(judged: Judgement) -> str:
-    """Say how a run compares with what is usual for its series, and how certain that is."""
+    """Describe how a run compares with the usual times of its series, and how certain that is."""
     against, seconds = judged.standing.against, judged.run.seconds
     slow = f"; {judged.run.row['stragglers']}" if judged.run.row["stragglers"] else ""
     if not against.suffices:
@@ -146,7 +149,7 @@ def run_sentence(judged: Judgement) -> str:
 
 
 def since_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Say when the level of the last row began and what changed then, or that it drifts; else empty."""
+    """Say when the newest level of a trend began and what changed then, or that it drifts; else empty."""
     last = rows[-1] if rows else {"since": None}
     if last["since"] is not None:
         began = next((row for row in rows if row["submitted_at"] == last["since"]), last)
@@ -160,7 +163,10 @@ def since_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def shown_range(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, bool]:
-    """Return the range of the y axis in seconds, and whether the published value is near enough for it."""
+    """Return the y axis of a trend's chart: its ends in seconds, and whether the published time is within.
+
+    The published time is included if it is close to the runs.
+    """
     published = rows[-1]["published_step_time_s"]
     known = [row[name] for row in rows for name in ("judged_s", "low_s", "high_s") if row[name] is not None]
     low, high = min(known), max(known)
@@ -173,15 +179,15 @@ def shown_range(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, bool]:
 
 
 def passes_until_s(row: Mapping[str, Any]) -> float | None:
-    """Return the longest step time that still passes as published; None if none is published."""
+    """Return the longest step time (s) that passes against the published one; None if none is published."""
     published: float | None = row["published_step_time_s"]
     return None if published is None else published / PUBLISHED_THROUGHPUT
 
 
 def _changes(store: Store, series: Series, runs: Sequence[SeriesRun]) -> dict[str, tuple[str, str]]:
-    """What changed since the run before each, and on which nodes, by its job.
+    """Return by job name what changed since the previous run, and how the nodes changed.
 
-    Records are long, and most neighbours were made alike: only those of the others are read.
+    Records are long, and most neighbours were made alike: only the records of the others are read.
     """
     with read_connection(store.url) as connection:
         made = judgement_queries.made_sha256s(connection, series.key)
@@ -202,7 +208,7 @@ def _changes(store: Store, series: Series, runs: Sequence[SeriesRun]) -> dict[st
 
 
 def _levels(judged: Sequence[Judgement]) -> dict[str, float]:
-    """The level of each run that has one, by its job."""
+    """Return by job name the median seconds of the drift level that a run belongs to, if there is a drift."""
     drift = judged[-1].drift if judged else None
     found: dict[str, float] = {}
     if drift is not None:
@@ -243,7 +249,7 @@ def _row(run: SeriesRun, standing: Standing, changed: tuple[str, str]) -> dict[s
 
 
 def _own_verdict(state: str, direction: str | None, change: float | None) -> str:
-    """The verdict of one run: if its series stands out, it does so only in the same direction."""
+    """Return the verdict of one run: slower or faster only if its series is suspected that way."""
     if change is None:
         return "insufficient history"
     stands_out = state in ("suspected", "confirmed") and (change > 0) == (direction == "slower")
@@ -251,7 +257,7 @@ def _own_verdict(state: str, direction: str | None, change: float | None) -> str
 
 
 def _usual(standing: Standing) -> tuple[float, float] | tuple[None, None]:
-    """The least and the most that one run may take, in seconds."""
+    """Return the usual range of one run in seconds, or a pair of None."""
     against = standing.against
     if not against.suffices:
         return None, None

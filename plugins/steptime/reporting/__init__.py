@@ -1,1 +1,1 @@
-"""One file to send: what got slower, how it scales and how it came to be, as HTML that needs nothing else."""
+"""What the pages show, as data, and as a single HTML file to send."""

@@ -1,4 +1,4 @@
-"""What the pages show, as data: the same for the page's server and for the file of a report."""
+"""What the pages show, as JSON: both the pages' server and the report file use it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -27,13 +27,13 @@ MayEdit = Callable[[str | None], bool]
 """Whether the reader may edit the runs of a DAG."""
 
 _KNOWN_TOGETHER = 50
-"""Sweep runs and DAG runs that people can choose of."""
+"""Most sweep runs and DAG runs to choose from."""
 _OF_A_TREND = [column.name for column in TREND if not column.series]
-"""Its rows have the same values of the others, which stand beside them."""
+"""Columns of a trend that vary within a series; the others are given once."""
 
 
 def columns() -> dict[str, Any]:
-    """Return what each column of results, comparisons and trends is: heading, unit, how it is written."""
+    """Describe each column of results, comparisons and trends: heading, unit and format."""
     return {
         "columns": [column.published for column in COLUMNS],
         "comparison": [column.published for column in COMPARED],
@@ -42,11 +42,11 @@ def columns() -> dict[str, Any]:
 
 
 def comparison(store: Store, compared: Comparison) -> dict[str, Any]:
-    """Return what got slower or faster among cells, and what all took.
+    """Return a comparison of cells: what got slower or faster, and what the runs cost.
 
     `{"sentence", "completeness", "took", "cost", "goodput", "remarks", "columns": […], "rows": [[…], …],
-    "recent"}`; `completeness` says which planned cells are missing and why; what it `took` is of all runs,
-    rejected ones included; `recent` has the recent runs of each row's cell, oldest first, as seconds.
+    "recent"}`. `completeness` says which planned cells are missing and why. `took` covers all runs, rejected
+    ones included. `recent` has the times of the recent runs of each row's cell, oldest first, in seconds.
     """
     recent = recent_seconds(store)
     return (
@@ -57,7 +57,7 @@ def comparison(store: Store, compared: Comparison) -> dict[str, Any]:
 
 
 def said(compared: Comparison) -> dict[str, Any]:
-    """Return what a comparison says in sentences."""
+    """Return the sentences of a comparison."""
     return {
         "sentence": compared.sentence,
         "completeness": compared.completeness and compared.completeness.as_json,
@@ -69,9 +69,9 @@ def said(compared: Comparison) -> dict[str, Any]:
 
 
 def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, Any]:
-    """Return the active incidents, and those closed since then (Unix time): `{"incidents": […]}`.
+    """Return the active incidents and those closed at or after `since` (Unix time): `{"incidents": […]}`.
 
-    Each has the recent runs of its most changed cell in `recent`, oldest first, as seconds.
+    `recent` of each has the recent times of its most changed cell, oldest first, in seconds.
     """
     recent = recent_seconds(store)
     found = [
@@ -105,9 +105,10 @@ def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, 
 
 
 def scaling(store: Store, together: str | None) -> dict[str, Any]:
-    """Return how the runs of one sweep run or DAG run scale, by default the latest with several scales.
+    """Return how the runs of one sweep run or DAG run scale; by default the newest with several scales.
 
-    `{"known": […], "together", "columns", "rows"}`, where `known` is what there is to choose.
+    `{"known": […], "together", "columns", "rows"}`: `known` lists the runs to choose from, `together` is the
+    chosen one.
     """
     known = store.measured_together(limit=_KNOWN_TOGETHER)
     chosen = together or next((one["together"] for one in known), None)
@@ -116,15 +117,16 @@ def scaling(store: Store, together: str | None) -> dict[str, Any]:
 
 
 def results(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return runs of the store as a table."""
+    """Return rows of the store as a table: `{"columns": […], "rows": [[…], …]}`."""
     return table([column.name for column in COLUMNS], rows)
 
 
 def series(store: Store, among: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return every judged series, the worst first, each with its newest run.
+    """Return every judged series with its newest run, worst first.
 
     `{"series": [{"label", "job_name", "state", "direction", "change_percent", …}, …]}`; the last three are
-    None if the series has no stored verdict that its reader may see. `among` selects by newest runs.
+    None if there is no stored verdict that the reader may see. `among` restricts it to series whose newest
+    run has one of these job names.
     """
     stood, wanted = verdicts(store, newest=True), None if among is None else set(among)
     found = []
@@ -147,11 +149,12 @@ def _worst_first(one: Mapping[str, Any]) -> tuple[int, float]:
 def series_trend(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
     """Return a series over time, oldest run first: `{"label", "series", "columns", "rows", …}`.
 
-    `stands`: its verdict in words, with what failed or did not run since; `missing`: whether something did;
-    `since`: when the level began, a sentence; `range`: of the y axis, its ends and whether the published
-    value is in it, None without rows; `passes_until_s`: the step time from which on a run is below the
-    publication, None if there is none; `failed`: the runs of it that were rejected, and its jobs that failed
-    without a log, whose `job_name` is None, oldest first.
+    - `stands`: the newest verdict in words, with what failed or did not run since; `missing`: whether
+      anything failed or did not run.
+    - `since`: a sentence on when the level began.
+    - `range`: ends of the y axis, and whether the published time is within; None without rows.
+    - `passes_until_s`: the longest step time that passes against the publication; None if there is none.
+    - `failed`: rejected runs, and jobs that failed without a log (their `job_name` is None), oldest first.
     """
     rejected = store.results(include_rejected=True, state="rejected", **own.key)
     failed = [{name: row[name] for name in ("job_name", "submitted_at", "reason")} for row in rejected]
@@ -174,14 +177,14 @@ def series_trend(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
 
 
 def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, Any]:
-    """Return one run, its steps, its checkpoints, its checks, and its record.
+    """Return one run with its steps, checkpoints, checks and record.
 
-    `verdict`: how it compares with what is usual for its cell, a sentence, and `changed`: what changed with
-    its level; None for a run that is not judged;
-    `cause`: why it is rejected, in one line; `repeat`: from `results.repeating.repeat_of`;
-    `forward_pass`: how far its ranks are apart, a sentence; None if they were not timed;
-    `may_accept`: whether there is a level of its series to accept from it on, and the user may do so;
-    `may_run_again`: whether it is a cell of a DAG run, and the user may edit that.
+    - `verdict`: a sentence on how it compares with its cell's usual times; `changed`: what changed when its
+      level began. Both are None for a run that is not judged.
+    - `cause`: why it was rejected, in one line; `repeat`: see `results.repeating.repeat_of`.
+    - `forward_pass`: a sentence on the spread of its ranks; None if they were not timed.
+    - `may_accept`: whether it has a level to accept, and the user may do so.
+    - `may_run_again`: whether it is a cell of a DAG run that the user may edit.
     """
     job_name = row["job_name"]
     is_judged = row["state"] == "valid" and Series.from_row(row).is_judged
@@ -200,7 +203,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
         "checks": store.checks(job_name),
         "forward_pass": times and times.summary,
         **store.parsed_log(job_name),
-        # As text: through numbers of a browser, 1.0 would become 1, and the checksum wrong.
+        # As text: a browser would parse and write 1.0 as 1, and the checksum would no longer match.
         "record": record["content"],
         "record_sha256": record["sha256"],
         "cause": find_cause(store, row),
@@ -209,5 +212,5 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
 
 
 def table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return rows without their names, which are given once: ten thousand rows are usual."""
+    """Return rows as lists, with the column names given once: ten thousand rows are usual."""
     return {"columns": names, "rows": [[row[name] for name in names] for row in rows]}

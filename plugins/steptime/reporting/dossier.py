@@ -1,4 +1,4 @@
-"""The dossier of a suite as one HTML file: cells with verdicts, what is lacking, versions, hashes of logs."""
+"""The dossier of a suite as one HTML file: verdicts, what is missing, versions, and checksums of logs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ from steptime.results.run_files import log_sha256
 from steptime.results.store import Store
 
 _SHOWN_AS = {"passes": "faster", "below": "slower", "failed": "slower", "missing": "slower"}
-"""Classes of the style sheet."""
+"""Classes of the style sheet, by verdict."""
 _RUNS = (
     suites.COLUMNS[0],
     *(columns.BY_NAME[name] for name in ("job_name", "state", "submitted_at", "step_time_mean_s", "window")),
     *(columns.BY_NAME[name] for name in ("gpus", "gpu_type", "cluster")),
-    Column("log_sha256", "text", "Of its log.", heading="SHA-256 of the log", priority=0),
+    Column("log_sha256", "text", "Checksum of its log.", heading="SHA-256 of the log", priority=0),
 )
 
 
 def _without_control_characters(value: object) -> object:
-    """Return what a template prints for a value. What a macro returns is HTML, and has been here before."""
+    """Escape control characters in a value of a template; results of macros are HTML and already escaped."""
     return shown(value, at_most=None) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
@@ -46,7 +46,7 @@ _templates = jinja2.Environment(
 
 @dataclass(frozen=True)
 class _Table:
-    """Cells as people read them."""
+    """A table as people read it."""
 
     title: str
     headings: Sequence[str]
@@ -55,7 +55,7 @@ class _Table:
 
 
 def _make_table(rows: Sequence[Any], of: Sequence[Column]) -> _Table | None:
-    """As the command line prints it with full names; None without rows."""
+    """Format a table as the command line prints it with full names; None without rows."""
     if not rows:
         return None
     used, title = compared(rows, full_names=True, of=of)
@@ -65,7 +65,7 @@ def _make_table(rows: Sequence[Any], of: Sequence[Column]) -> _Table | None:
 
 
 def dossier(store: Store, suite: Suite, now: float) -> str:
-    """Render the dossier of a suite, made at `now` (Unix time)."""
+    """Render the dossier of a suite as HTML; `now` (Unix time) is the date it shows."""
     counted = "every run counts" if suite.since is None else f"runs since {when(suite.since)} count"
     runs = [
         {**row, "cell": suite.find_cell(row).name, "log_sha256": log_sha256(row) or "not on this machine"}

@@ -1,7 +1,7 @@
 """The newest numbers of each cell as OpenMetrics text, for Prometheus.
 
-All are gauges, and labels name cells, clusters and verdicts alone: no jobs and no DAG runs, of which there
-are ever more. A cell without a run in the last 31 days has no numbers.
+All metrics are gauges. Labels name cells, clusters and verdicts only, not jobs or DAG runs, whose number
+keeps growing. A cell without a run in the last 31 days has no metrics.
 """
 
 from collections import Counter
@@ -46,7 +46,7 @@ _Sample = tuple[_Metric, Mapping[str, str], float]
 
 
 def openmetrics(store: Store, now: float) -> str:
-    """Return the text for what the reader of `store` may see, at `now` (Unix time)."""
+    """Return the metrics of all runs that the reader of `store` may see; `now` is Unix time."""
     month = month_bounds(month_of(now))[0]
     rows = store.results(include_rejected=True, since=min(month, now - _RECENT_S))
     found: dict[_Metric, list[str]] = {metric: [] for metric in METRICS}

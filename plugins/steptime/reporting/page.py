@@ -1,4 +1,4 @@
-"""The pages as one HTML file to send: their own script and style with the data of a store, and no network."""
+"""The pages as one HTML file to send, with their script, style and data; it needs no network."""
 
 import base64
 import json
@@ -25,12 +25,12 @@ from steptime.results.store import Store
 
 _STATIC = Path(steptime.__file__).parent / "web" / "static"
 _MOST_RUNS = 1000
-"""Rows of its table: thousands make a file that browsers are slow with."""
+"""Most rows of the table of runs: browsers are slow with a file of many thousands."""
 _MOST_TRENDS = 100
 _LONGEST_BEFORE_S = 35 * 86_400.0
-"""How much earlier a sweep run may be that the chart of scaling lays beside the latest."""
+"""How much older a sweep run may be that the scaling chart shows beside the newest."""
 _MOST_DETAILS = 20
-"""Runs that can be opened: records are long."""
+"""Most runs whose details can be opened: records are long."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,16 @@ class Report:
     """The content of a report."""
 
     of: str
-    """What it is about: `sweep weekly`."""
+    """What the report covers: `sweep weekly`."""
     comparison: Comparison
     answers: Mapping[str, Any]
-    """What the page's server would answer, by address without the query."""
+    """The answers of the pages' server, by address without the query."""
     newest: Mapping[str, str]
-    """Of other runs that links name, the run by which their series is in `answers`."""
+    """For other runs that links name, the run whose trend is in `answers`."""
 
 
 def report_since(store: Store, since: float) -> Report:
-    """Report on everything that ran since then (Unix time)."""
+    """Report on all runs submitted at or after `since` (Unix time)."""
     runs = store.in_reading_order(since=since, include_rejected=True, limit=_MOST_RUNS)
     together = next(iter(store.measured_together(limit=1)), None)
     is_new = together is not None and together["submitted_at"] >= since
@@ -57,7 +57,7 @@ def report_since(store: Store, since: float) -> Report:
 
 
 def report_sweep(store: Store, sweep: str) -> Report:
-    """Report on the newest run of a sweep. Raises UserError if neither store nor `config/` has the sweep."""
+    """Report on the newest run of a sweep. Raises UserError if store and `config/` lack the sweep."""
     runs = store.newest_sweep_run(sweep)
     found = compare_sweep_run(store, runs) if runs else compare_planned(store, sweep)
     first = min((row["submitted_at"] for row in runs), default=0.0)
@@ -100,7 +100,7 @@ def _report(
 
 
 def _scaling(store: Store, together: str | None) -> dict[str, Any]:
-    """How one sweep run or DAG run scaled, and those of its DAG from the five weeks before it."""
+    """Return how a sweep run or DAG run scaled, and those of the same DAG from the five weeks before."""
     if together is None:
         return {"api/scaling": answers.results([]) | {"together": None, "known": []}}
     latest = answers.scaling(store, together)
@@ -118,12 +118,12 @@ def _dag(together: str) -> str:
 
 
 def _nothing(_dag_id: str | None) -> bool:
-    """What the reader of a file may edit."""
+    """Return False: the reader of a file may edit nothing."""
     return False
 
 
 def _opened(store: Store, found: Comparison) -> list[dict[str, Any]]:
-    """The runs whose details the file has: those that failed, and the newest of cells that moved."""
+    """Return the runs whose details the file includes: failed ones, and the newest of cells that moved."""
     missing = found.completeness.missing if found.completeness else []
     failed = [one["job_name"] for one in missing if one["attempts"] and one["job_name"]]
     moved = [one.run.job_name for one in found.findings if one.moved]
@@ -133,7 +133,7 @@ def _opened(store: Store, found: Comparison) -> list[dict[str, Any]]:
 
 
 def _aliases(store: Store, named: Mapping[Series, str], told: Mapping[str, Any]) -> dict[str, str]:
-    """The newest run of the series of each other run that a link to a trend names."""
+    """Return, for other runs that trend links name, the newest run of their series."""
     cells = [cell for one in told["api/incidents"]["incidents"] for cell in one["cells"]]
     completeness = told["api/comparison"]["completeness"] or {"missing": []}
     links = {one["job_name"] for one in (*cells, *completeness["missing"])} - {None, *named.values()}
@@ -142,7 +142,7 @@ def _aliases(store: Store, named: Mapping[Series, str], told: Mapping[str, Any])
 
 
 def html(report: Report, now: float) -> str:
-    """Render the report as one HTML file, made at `now` (Unix time)."""
+    """Render the report as one HTML file; `now` (Unix time) is the date it shows."""
     sentence, missing = report.comparison.sentence, report.comparison.completeness
     summary = f"<strong>{escape(sentence[:1].upper() + sentence[1:])}.</strong>"
     summary += f" {escape(missing.line)}." if missing and missing.planned else ""
@@ -152,7 +152,7 @@ def html(report: Report, now: float) -> str:
         "answers": report.answers,
         "newest": report.newest,
     }
-    # Without a < the data ends no script; with ASCII alone it has no control characters.
+    # Without "<" the data cannot end the script element; json.dumps writes ASCII without control characters.
     data = json.dumps(frozen, separators=(",", ":")).replace("<", "\\u003c")
     nonce = secrets.token_urlsafe(16)
     modules = {f"steptime/{file.name}": _module(file) for file in sorted(_STATIC.glob("*.js"))}
@@ -192,16 +192,16 @@ def html(report: Report, now: float) -> str:
 
 
 def static_text(name: str) -> str:
-    """Return a file of the pages."""
+    """Return the text of a static file of the pages, such as `results.css`."""
     return (_STATIC / name).read_text(encoding="utf-8")
 
 
 def _module(file: Path) -> str:
-    """A module as an address of its own, whose imports are found by their names."""
+    """Return a script as a data URL whose imports refer to names of the import map."""
     script = re.sub(r'(from|import) "\./', r'\1 "steptime/', file.read_text(encoding="utf-8"))
     return f"data:text/javascript;base64,{base64.b64encode(script.encode()).decode()}"
 
 
 def when(seconds: float) -> str:
-    """Write Unix time as people read it."""
+    """Format a Unix time as local date and time: `2026-11-27 18:05`."""
     return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M}"

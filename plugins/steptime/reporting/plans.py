@@ -1,4 +1,4 @@
-"""What a request would run, and what that costs: the same for the command line and the page."""
+"""What a request would run and cost, without starting it: for the command line and the page."""
 
 import json
 from collections.abc import Mapping
@@ -17,10 +17,11 @@ from steptime.results.store import Store
 
 
 def describe_plan(store: Store, options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the runs of a request whose options are texts, as in an address; nothing is submitted.
+    """Return the runs that a request would start, with their cost; nothing is submitted.
 
-    `{"sentence", "cost", "refused", "runs": [{…}, …]}`: `refused` says why such a request would
-    start nothing, None if it would start. Raises UserError for options that have no plan.
+    `options` are texts by option name, as in an address. The result is `{"sentence", "cost", "refused",
+    "runs": [{…}, …]}`; `refused` says why the request would start nothing, None if it would start. Raises
+    UserError for options that cannot be planned.
     """
     planned = plan(parse_request({name: _value(name, text) for name, text in options.items()}))
     cost = expected_cost(planned.all_runs, store)
@@ -39,7 +40,7 @@ def describe_plan(store: Store, options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def summarize_plan(planned: Plan) -> str:
-    """Return how many jobs a plan has, and what they cost at most."""
+    """Return a sentence on how many jobs a plan has and what they cost at most."""
     asked = planned.request
     note = f"{format_at_most(len(planned.all_runs), planned.gpu_hours_max)} on cluster '{asked.cluster}'"
     if asked.gpu_type != planned.cluster_gpu_type:

@@ -1,8 +1,8 @@
 """The pages in the Airflow UI: comparisons, result tables and charts, behind Airflow's login.
 
-Airflow's API server mounts the app under `/steptime`. Every route, the static files included, asks for a
-logged-in user. Rows of a DAG are for users who may read that DAG; rows of a DAG that Airflow does not know
-(any more) are left out, as it is unknown who may read them. Rows without a DAG are for all who log in.
+Airflow's API server mounts the app under `/steptime`. Every route, static files included, needs a logged-in
+user. Runs of a DAG are shown to users who may read that DAG. Runs of a DAG that Airflow no longer knows are
+hidden, as nobody's permission can be checked. Runs without a DAG are shown to every user.
 """
 
 from pathlib import Path
@@ -28,12 +28,12 @@ _HEADERS = {
 
 
 def create_app() -> FastAPI:
-    """Create the application that Airflow mounts; anonymous requests get 401."""
+    """Create the FastAPI app that Airflow mounts; anonymous requests get 401."""
     app = FastAPI(
         title="steptime",
         dependencies=[Depends(requires_authenticated())],
-        openapi_url=None,  # without it there are no pages of documentation either
-        # What the metrics store raises: its sentence has what to do.
+        openapi_url=None,  # this also turns off the pages of documentation
+        # Errors of the metrics store: their messages say what to do.
         exception_handlers={UserError: _unavailable, SystemFailure: _unavailable},
     )
     app.get("/")(_page)
@@ -64,7 +64,7 @@ def _page() -> FileResponse:
 
 
 async def _asset(path: str, request: Request) -> Response:
-    """A file of the page; 304 if the browser has it already. Not mounted: mounts skip dependencies."""
+    """Serve a static file; 304 if the browser has it already. It is a route, as mounts skip dependencies."""
     response = await StaticFiles(directory=_STATIC).get_response(path, request.scope)
     response.headers.update(_HEADERS)
     return response

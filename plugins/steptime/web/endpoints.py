@@ -1,4 +1,4 @@
-"""What the pages' server answers, as JSON: each from the runs that the user may read, and from no others."""
+"""The answers of the pages' server as JSON, each restricted to runs that the user may read."""
 
 import json
 import re
@@ -31,10 +31,10 @@ from steptime.web.permissions import MayEdit, Readable
 
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 MAX_RUNS = 10_000
-"""That one answer in JSON has, as it is whole in memory; `results_csv` has all that are selected."""
+"""Most runs in one JSON answer, which is built in memory; `results_csv` has no limit."""
 
 OF_ITS_CELL = ("verdict", "suspicion", "change_percent", "minimum_detectable_change_percent")
-"""Columns of a comparison that the runs of a DAG run have, too."""
+"""Columns of a comparison that are added to the runs of a DAG run."""
 
 
 def columns() -> Response:
@@ -43,7 +43,7 @@ def columns() -> Response:
 
 
 def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
-    """Answer with the `reporting.answers.comparison` of the cells that ran since then (Unix time)."""
+    """Answer with `reporting.answers.comparison` of the cells that ran since then (Unix time)."""
     return json_response(answers.comparison(store, compare_since(store, since)))
 
 
@@ -54,17 +54,17 @@ def all_incidents(store: Readable, may_edit: MayEdit, since: Annotated[float, Qu
 
 @dataclass(frozen=True)
 class SelectedRuns:
-    """The runs that a query selects, rejected ones included, as keywords of the store's methods."""
+    """The runs that a query selects, rejected ones included, as arguments for the store's methods."""
 
     dag_id: str | None
     dag_run_id: str | None
     scope: Mapping[str, Any]
-    """The DAG run whose runs they are; None in it means any."""
+    """The DAG run that the runs belong to; None means any."""
     filters: Mapping[str, Any]
 
     @property
     def whole(self) -> dict[str, Any]:
-        """All of it."""
+        """All conditions of the selection."""
         return {"include_rejected": True, **self.scope, **self.filters}
 
 
@@ -73,7 +73,7 @@ def _selection(
     since: Annotated[float | None, Query()] = None,
     search: Annotated[str, Query(max_length=200)] = "",
 ) -> SelectedRuns:
-    """That of a query, which may name any column of `CHOICES`, and the DAG run."""
+    """Read the selection from a query, which may name a DAG run and any column of `CHOICES`."""
     asked = request.query_params
     filters: dict[str, Any] = {name: _value(name, asked[name]) for name in CHOICES if asked.get(name)}
     filters |= {} if since is None else {"since": since}
@@ -90,9 +90,9 @@ def results(
 ) -> Response:
     """Answer with the newest runs of a selection in reading order.
 
-    Beside the rows: how many runs the whole selection has (`matching`), how many there are without it
-    (`all`), and the values to select by (`choices`). For a DAG run the answer also has the comparison of its
-    cells, and each valid run the verdict of its cell.
+    Beside the rows are the number of runs in the selection (`matching`), the number without its filters
+    (`all`), and the values to filter by (`choices`). For a DAG run there is also the comparison of its cells,
+    and each valid run has the verdict of its cell.
     """
     every = store.count(include_rejected=True, **selection.scope)
     found = store.in_reading_order(limit=limit, **selection.whole)
@@ -112,7 +112,7 @@ def results(
 
 
 def results_csv(store: Readable, selection: Selected) -> Response:
-    """Answer with all runs of a selection as a file, each with its verdict, in the order of `results`."""
+    """Answer with all runs of a selection as a CSV file, each with its verdict, in the order of `results`."""
     columns = (*COLUMNS, *OWN_VERDICT)
     rows = with_verdicts(store, store.in_reading_order(**selection.whole))
     text = csv_text((exported(row, columns) for row in rows), [column.name for column in columns])
@@ -147,14 +147,14 @@ def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
 
 
 def report(store: Readable, since: Annotated[float, Query()]) -> Response:
-    """Return the pages as a file, as `steptime report` writes it, with the runs that the user may read."""
+    """Answer with the HTML file that `steptime report` writes, restricted to runs that the user may read."""
     text = html(report_since(store, since), time.time())
     headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-report.html"'}
     return Response(text, media_type="text/html", headers=headers)
 
 
 def metrics(store: Readable) -> Response:
-    """Answer Prometheus with `reporting.openmetrics` of what the user may read."""
+    """Answer Prometheus with `reporting.openmetrics` of the runs that the user may read."""
     text = openmetrics(store, time.time())
     return Response(text, headers=HEADERS | {"Content-Type": CONTENT_TYPE})
 
@@ -177,10 +177,10 @@ def node(
 
 
 def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[str, Query()]) -> Response:
-    """Answer how two runs differ: their rows, their step times, and by their records how each was made.
+    """Answer with how two runs differ: their rows, step times and records.
 
-    `apart` has what makes them runs of different series, whose times are not for comparison.
-    The other one may be named by the beginning of its name.
+    `apart` lists the columns that put them in different series, whose times are not comparable. The other run
+    may be given by the beginning of its name.
     """
     row = find_run(store, run)
     try:
@@ -203,7 +203,7 @@ def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[
 
 
 def _compared(store: Store, selection: SelectedRuns) -> Comparison | None:
-    """The cells of a DAG run; None of a selection that names none."""
+    """Compare the cells of the selected DAG run; None if none is selected."""
     if selection.dag_id is None or selection.dag_run_id is None:
         return None
     return compare_dag_run(store, selection.dag_id, selection.dag_run_id)
@@ -212,7 +212,7 @@ def _compared(store: Store, selection: SelectedRuns) -> Comparison | None:
 def _with_verdicts(
     rows: Iterable[dict[str, Any]], compared: Comparison | None
 ) -> tuple[list[str], Iterable[dict[str, Any]]]:
-    """The columns of runs and the rows, of a DAG run with how the cell of each stood after it."""
+    """Return column names and rows; for a DAG run each row has the verdict of its cell."""
     names = [column.name for column in COLUMNS]
     if compared is None:
         return names, rows
@@ -229,17 +229,17 @@ def _with_verdicts(
 
 
 def _value(name: str, text: str) -> str | int:
-    """What a filter of the page asks for, as the column has it."""
+    """Convert a filter's text to the type of its column."""
     if BY_NAME[name].kind != "integer":
         return text
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
-        detail = f"{name} must be a number of at most 9 digits, not '{shown(text)}'"
+        detail = f"'{shown(text)}' is not a value of {name}: write a number of at most 9 digits"
         raise HTTPException(status_code=422, detail=detail)
     return int(text)
 
 
 def find_run(store: Store, job_name: str) -> dict[str, Any]:
-    """Return a run that the user may read; a forbidden one is answered as one that does not exist."""
+    """Return the row of a run. Raises HTTPException 404 if it does not exist or the user may not read it."""
     rows = store.results(job_name=job_name, include_rejected=True)
     if not rows:
         raise HTTPException(status_code=404, detail=f"there is no run '{job_name}'")
@@ -247,22 +247,22 @@ def find_run(store: Store, job_name: str) -> dict[str, Any]:
 
 
 def json_response(content: dict[str, Any]) -> Response:
-    """Make an answer that names the version of its schema."""
+    """Make a JSON response that includes the version of its schema."""
     text = json.dumps({"schema_version": SCHEMA_VERSION} | content, separators=(",", ":"), allow_nan=False)
     return Response(text.encode(), media_type="application/json", headers=HEADERS)
 
 
 class Acceptance(Frozen):
-    """What is accepted, and why."""
+    """A run whose level is accepted, and why."""
 
     job_name: str
     note: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
 
 
 def accept(store: Readable, may_edit: MayEdit, user: GetUserDep, acceptance: Acceptance) -> Response:
-    """Begin a series anew with the level that a run shows: `{"job_name"}` is the first run of it.
+    """Accept the level of a run as the new baseline of its series; the answer names the level's first run.
 
-    For users who may edit the runs of the run's DAG; the store keeps their name.
+    Allowed for users who may edit runs of its DAG. The store records the user's name.
     """
     row = find_run(store, acceptance.job_name)
     if not may_edit(row["dag_id"]):
@@ -287,16 +287,19 @@ class IncidentChange(Frozen):
 def change_incident(
     store: Readable, may_edit: MayEdit, user: GetUserDep, incident_id: int, change: IncidentChange
 ) -> Response:
-    """Write a note on an incident, or accept the level of its cells: `{"state"}` is its state after that.
+    """Write a note on an incident, or accept the level of its cells; the answer is its new `state`.
 
-    For users who may edit the runs of the DAGs of all its cells; the store keeps their name.
+    Allowed for users who may edit runs of the DAGs of all its cells. The store records the user's name.
     """
     try:
         found = incidents.incident(store, incident_id)
     except UserError as error:
         raise HTTPException(status_code=404, detail=str(error)) from None
     if not all(may_edit(cell.dag_id) for cell in found.affected):
-        raise HTTPException(status_code=403, detail="you may not edit the runs of all of its cells")
+        raise HTTPException(
+            status_code=403,
+            detail="you may not edit this incident: some of its cells ran in DAGs that you may not edit",
+        )
     try:
         act = incidents.accept if change.accept else incidents.comment
         changed = act(store, incident_id, note=change.note, author=user.get_name())

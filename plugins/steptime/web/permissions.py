@@ -1,4 +1,4 @@
-"""What a user of Airflow may read and change of the metrics store."""
+"""What a user of Airflow may read and edit in the metrics store."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -16,7 +16,7 @@ def _readable(user: GetUserDep) -> Store:
 
 
 Readable = Annotated[Store, Depends(_readable)]
-"""The metrics store, with the runs that the user may read."""
+"""The metrics store, restricted to runs that the user may read."""
 
 
 def _editable(request: Request, user: GetUserDep) -> Callable[[str | None], bool]:
@@ -35,15 +35,18 @@ def _editable(request: Request, user: GetUserDep) -> Callable[[str | None], bool
 
 
 MayEdit = Annotated[Callable[[str | None], bool], Depends(_editable)]
-"""Whether the user may edit the runs of a DAG; False for runs without a DAG."""
+"""Whether the user may edit runs of a DAG; False for runs without a DAG."""
 
 
 def require_own_page(request: Request) -> None:
-    """Refuse what another site makes a browser send, should the login's cookie come with it at all.
+    """Refuse requests that another site's page makes a browser send with the user's cookie (CSRF).
 
-    Only a page of this origin may send JSON without asking first, and this server answers nobody who asks.
+    A page of another origin may send JSON only after a preflight request, which this server does not allow.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        raise HTTPException(status_code=415, detail="send JSON")
+        raise HTTPException(status_code=415, detail="the content type must be application/json: send JSON")
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        raise HTTPException(status_code=403, detail="only pages of this Airflow may send this")
+        raise HTTPException(
+            status_code=403,
+            detail="the request came from another site: only pages of this Airflow may send it",
+        )
