@@ -23,7 +23,7 @@ from steptime.judging.findings import Comparison
 from steptime.judging.judgements import Records, judge_runs
 from steptime.judging.models import Judgement
 from steptime.judging.series import Series, SeriesRun
-from steptime.results.columns import COLUMNS, of_series
+from steptime.results.columns import COLUMNS, series_columns
 
 WEEK_S = 7 * 86_400.0
 WEEKS, LAST = 26, 25
@@ -65,9 +65,9 @@ def cells() -> dict[Key, Series]:
     found = {}
     for cluster, key in keys:
         values = dict(zip(("size", "gpus", "dtype", "mode"), key, strict=True))
-        spread = dict.fromkeys(of_series("spread"), 1)
+        spread = dict.fromkeys(series_columns("spread"), 1)
         rest = {"cluster": cluster, "gpu_type": "h100", "workload": "w", "proxy": False, "scaling": "weak"}
-        found[key] = Series.from_row(dict.fromkeys(of_series()) | spread | rest | values)
+        found[key] = Series.from_row(dict.fromkeys(series_columns()) | spread | rest | values)
     assert len(found) == 60
     return found
 

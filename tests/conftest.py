@@ -18,12 +18,12 @@ from sqlalchemy.engine import Engine
 from stored import CheckedResult
 from unchanged_process import pytest_runtest_setup, unchanged_process
 
-from steptime.clusters.base import Job, JobState, JobStatus, Staged
+from steptime.clusters.base import Job, JobState, JobStatus, StagedFiles
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
 from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, Window
 from steptime.recipes.request import PlanRequest
 from steptime.results.metrics import measure
-from steptime.results.models import Check, Provenance, Submitted, Verdict
+from steptime.results.models import Check, Provenance, Submission, Verdict
 from steptime.results.record import make_record
 from steptime.service.standalone_config import write_config
 
@@ -132,7 +132,7 @@ def _result(
 ) -> CheckedResult:
     """A result as the pipeline would make it.
 
-    `replaced` fields of `CheckedResult` and `Submitted` (log, run, …) come last and win.
+    `replaced` fields of `CheckedResult` and `Submission` (log, run, …) come last and win.
 
     Its record is of all that, unless it is replaced, too.
 
@@ -222,7 +222,7 @@ def _result(
         steptime_version="0.1.0",
         git_commit="675de01b859eae371bc01bf59b001889438a7a12",
         git_clean=True,
-        staged=Staged(
+        staged=StagedFiles(
             python="/venv/bin/python",
             venv_lock_sha256="a" * 64,
             trainer_path="/staged/trainer",
@@ -236,7 +236,7 @@ def _result(
         task_id="wait",
         map_index=map_index,
     )
-    submitted = Submitted(
+    submitted = Submission(
         run=run,
         request=PlanRequest(workload="llama3.1", size=size, gpus=str(gpus), gpu_type="cpu"),
         job=Job(
@@ -250,7 +250,7 @@ def _result(
         attempt=1,
         made_by=made_by,
     )
-    parts = {name: replaced.pop(name) for name in Submitted.model_fields if name in replaced}
+    parts = {name: replaced.pop(name) for name in Submission.model_fields if name in replaced}
     result = CheckedResult(
         submitted=submitted.model_copy(update=parts),
         status=JobStatus(

@@ -1,10 +1,10 @@
 """Planned runs of a recipe by name, small enough for a stand-in of Megatron-Bridge's script."""
 
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.recipes.models import Mode, NamedRecipe, Parallelism, Recipe, Run, Window
 
 SAVED_AT = 6
-IN_IMAGE = Staged(
+IN_IMAGE = StagedFiles(
     python=None,
     venv_lock_sha256=None,
     trainer_path="/work/trainer",

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 import stored
 
-from steptime.clusters.base import JobState, JobStatus, Staged
+from steptime.clusters.base import JobState, JobStatus, StagedFiles
 from steptime.judging.detection import FRESH_RUNS, Standing, judge
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.judgements import accept, judge_all
@@ -32,7 +32,7 @@ from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import published_performance
 from steptime.results.metrics import against_publication, measure
 from steptime.results.models import Result
-from steptime.results.record import as_text, made_sha256
+from steptime.results.record import format_record, made_sha256
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
@@ -248,7 +248,7 @@ def _ran(make_result: MakeResult) -> dict[str, Any]:
         "dag_id": SWEEP_DAG,
         "dag_run_id": "first",
         "environment": {"NVTE_FUSED_ATTN": "1", "NCCL_DEBUG": "WARN"},
-        "staged": Staged(
+        "staged": StagedFiles(
             image="nvcr.io/nvidia/nemo:25.04.01",
             image_digest="sha256:" + "6" * 64,
             python=None,
@@ -351,7 +351,7 @@ def _record(like: dict[str, Any], made: Made, ends: dict[str, float], ids: dict[
     upgraded = {"driver": "570.124.06"} if made.week >= UPGRADED_FROM else {}
     provenance = like["provenance"]
     environment = provenance["environment"] | dict(made.changed)
-    return as_text(
+    return format_record(
         like
         | {
             "job": like["job"] | {"name": made.job_name, "job_id": made.job_name},

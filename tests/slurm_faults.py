@@ -35,6 +35,6 @@ def drop_logins(home: Path) -> None:
 
 def kill_node(home: Path, node: str) -> None:
     """What a power cut does to a node: its daemon and everything of its jobs are gone at once."""
-    left = processes.kill(processes.of_nodes(service.running(home))[node])
+    left = processes.kill(processes.node_processes(service.running(home))[node])
     if left:
         raise SystemFailure(f"these processes of {node} cannot be ended: {[process.pid for process in left]}")

@@ -22,7 +22,7 @@ class BrokenFiles(UserError):
         super().__init__("\n".join(self.sentences))
 
     @classmethod
-    def of_file(cls, sentences: Sequence[str]) -> Self:
+    def from_sentences(cls, sentences: Sequence[str]) -> Self:
         """Return the error for one file: its first problems, and the number of others."""
         if len(sentences) <= _MOST_SENTENCES:
             return cls(sentences)

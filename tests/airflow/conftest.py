@@ -32,13 +32,13 @@ from steptime.airflow.base import DELETED
 from steptime.airflow.dag_builder import training_dag
 from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, connect
 from steptime.files import write_whole
 from steptime.judging.judgements import keep_measured, keep_verdict
 from steptime.recipes.models import Run
-from steptime.results.models import Result, Submitted
+from steptime.results.models import Result, Submission
 from steptime.results.store import Store
 from steptime.runs import ledger
 from steptime.runs.launch import Attempt
@@ -69,18 +69,18 @@ def budget(home: Path) -> Callable[[float], Path]:
 
 
 @pytest.fixture
-def staged(tmp_path: Path) -> Staged:
+def staged(tmp_path: Path) -> StagedFiles:
     """What staging would give, with the stand-in where the trainer's interpreter would be."""
     interpreter = tmp_path / "stand-in-interpreter"
     interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}"\n')
     interpreter.chmod(0o755)
-    return Staged(
+    return StagedFiles(
         python=str(interpreter), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256="0" * 64
     )
 
 
 @pytest.fixture
-def first_training(staged: Staged, tmp_path: Path) -> Iterator[Callable[..., Future[str]]]:
+def first_training(staged: StagedFiles, tmp_path: Path) -> Iterator[Callable[..., Future[str]]]:
     """Lets the first training hang, and gives a function that strikes it: it takes what is to be done then.
 
     That gets the name of the training's Slurm node, and its result is a future of the same. With `goes_on`
@@ -125,11 +125,11 @@ def airflow_database() -> None:
 
 @pytest.fixture
 def run_dag(
-    airflow_database: None, home: Path, staged: Staged, monkeypatch: pytest.MonkeyPatch
+    airflow_database: None, home: Path, staged: StagedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Any]:
     """Runs the DAG llama31 to its end; keywords are its params. Nothing is staged: the stand-in is ready."""
 
-    async def nothing(*_: object) -> Staged:
+    async def nothing(*_: object) -> StagedFiles:
         return staged
 
     monkeypatch.setattr("steptime.staging.stage.stage", nothing)
@@ -233,7 +233,7 @@ RUN_AFTER = datetime(2026, 11, 21, tzinfo=UTC)
 
 def add_to_ledger(submitted: dict[str, Any]) -> None:
     """Have the ledger know what was submitted for the first performance run."""
-    given = Submitted.model_validate(submitted)
+    given = Submission.model_validate(submitted)
     if ledger.find(given.job.name) is not None:
         return
     attempt = Attempt(
@@ -251,7 +251,7 @@ def add_to_ledger(submitted: dict[str, Any]) -> None:
 
 
 def submitted_job(handle: dict[str, str]) -> dict[str, Any]:
-    """What the ledger has of a job that `submit` has returned: a `Submitted` as JSON."""
+    """What the ledger has of a job that `submit` has returned: a `Submission` as JSON."""
     found = ledger.find(handle["job"])
     assert found is not None
     assert found.submitted is not None
@@ -262,7 +262,7 @@ def submitted_job(handle: dict[str, str]) -> dict[str, Any]:
 def make_context(variables: Variables) -> Callable[..., dict[str, Any]]:
     """Contexts of tries of one task instance.
 
-    `submitted` is a `Submitted` as JSON that the ledger then has.
+    `submitted` is a `Submission` as JSON that the ledger then has.
     """
 
     def make(*, submitted: dict[str, Any] | None = None, **task_instance: Any) -> dict[str, Any]:
@@ -338,7 +338,7 @@ def logged(execute: Callable[[], object]) -> list[str]:
     return [line["event"] for line in lines if "outside of the Task Runner" not in line["event"]]
 
 
-def submit_task(run: Run, staged: Staged) -> Any:
+def submit_task(run: Run, staged: StagedFiles) -> Any:
     """The task `submit` of a performance run."""
     json = {"run": run.model_dump(mode="json"), "staged": staged.model_dump(mode="json")}
     return task_of("performance.submit", **json)
@@ -347,10 +347,10 @@ def submit_task(run: Run, staged: Staged) -> Any:
 @pytest.fixture
 def submission(
     a_run: Callable[..., Run],
-    staged: Staged,
+    staged: StagedFiles,
     make_context: Callable[..., dict[str, Any]],
 ) -> Callable[..., dict[str, Any]]:
-    """Submits a run of the stand-in; gives the `Submitted` as JSON. Keywords are its environment."""
+    """Submits a run of the stand-in; gives the `Submission` as JSON. Keywords are its environment."""
 
     def submit(**environment: str) -> dict[str, Any]:
         return submitted_job(submit_task(a_run(**environment), staged).execute(make_context()))

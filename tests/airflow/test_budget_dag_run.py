@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from steptime.airflow.installation import KEY_PREFIX
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.planning import Plan
 from steptime.results.budgets import BudgetBalance, Owner, budget_balances, reserve
@@ -34,7 +34,7 @@ def test_a_plan_above_the_budget_submits_nothing_and_what_was_not_submitted_is_g
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async def no_disk(*_: object) -> Staged:
+    async def no_disk(*_: object) -> StagedFiles:
         committed.append(balance().committed_gpu_hours)
         raise SystemFailure("the disk is full")
 
@@ -79,6 +79,6 @@ def test_a_job_counts_of_which_nothing_can_be_published_and_a_deleted_dag_run_do
 
     assert states(dag_run)["performance.wait"] == states(dag_run)["performance.end"] == ["success"]
     assert states(dag_run)["performance.publish"] == ["upstream_failed"]
-    assert Store().runs_of("llama31", dag_run.run_id) == []
+    assert Store().list_runs("llama31", dag_run.run_id) == []
     assert 0 < balance().used_gpu_hours < 0.1 * ASKED
     assert balance().committed_gpu_hours == 0

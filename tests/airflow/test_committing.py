@@ -11,12 +11,12 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow import budgets
 from steptime.airflow.installation import this_installation
-from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
+from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import OutOfReach, UserError
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
-from steptime.results.budgets import BudgetExceeded, budget_balances, reserving
+from steptime.results.budgets import BudgetExceeded, budget_balances, list_reserving
 from steptime.runs import ledger
 
 from .conftest import TaskInstance, logged, submit_task, task_of
@@ -75,7 +75,7 @@ def reserve(make_context: MakeContext, one: Run) -> Callable[..., list[str]]:
 
 
 def holders() -> set[str]:
-    return {owner.dag_run_id for owner in reserving(this_installation().id, ["local"])}
+    return {owner.dag_run_id for owner in list_reserving(this_installation().id, ["local"])}
 
 
 def committed() -> float:
@@ -134,7 +134,7 @@ def test_a_plan_takes_what_jobs_that_have_ended_did_not(
 @pytest.mark.usefixtures("home")
 def test_a_job_is_submitted_once_what_has_ended_is_given_back(
     a_run: Callable[..., Run],
-    staged: Staged,
+    staged: StagedFiles,
     make_context: MakeContext,
     budget: Callable[[float], Path],
     cluster: LocalCluster,

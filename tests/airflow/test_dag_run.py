@@ -51,7 +51,7 @@ def test_performance_runs_and_a_checkpoint_pair_are_published(
     dag_run = run_dag(gpus="1,2", checkpoint=True)
 
     assert dag_run.state == "success", states(dag_run)
-    rows = Store().runs_of("llama31", dag_run.run_id)
+    rows = Store().list_runs("llama31", dag_run.run_id)
     assert sorted(row["label"] for row in rows) == [
         "tiny·fp32·1",
         "tiny·fp32·2",
@@ -97,7 +97,7 @@ def test_a_failed_training_is_read_recorded_and_fails_the_dag_run(run_dag: Calla
         "performance.publish": ["upstream_failed"],
         "report": ["failed"],
     } | {task: ["skipped"] for task in states(dag_run) if task.startswith("checkpoint.")}
-    [row] = Store().runs_of("llama31", dag_run.run_id)
+    [row] = Store().list_runs("llama31", dag_run.run_id)
     assert row["state"] == "rejected"
     assert "out of memory" in row["reason"]
 
@@ -130,7 +130,7 @@ def test_a_profile_and_a_trace_are_runs_of_their_own_kind(run_dag: Callable[...,
         dag_run = run_dag(gpus="1", **params)
 
         assert dag_run.state == "success", states(dag_run)
-        [row] = Store().runs_of("llama31", dag_run.run_id)
+        [row] = Store().list_runs("llama31", dag_run.run_id)
         assert row["state"] == "valid"
         assert row["label"].endswith(label)
 
@@ -139,13 +139,13 @@ def test_a_profile_and_a_trace_are_runs_of_their_own_kind(run_dag: Callable[...,
 def test_a_checkpoint_is_saved_in_one_dag_run_and_loaded_in_another(run_dag: Callable[..., Any]) -> None:
     saving = run_dag(gpus="1", save_checkpoint=True, max_steps=20)
     assert saving.state == "success", states(saving)
-    [saved] = Store().runs_of("llama31", saving.run_id)
+    [saved] = Store().list_runs("llama31", saving.run_id)
     folder = Path(saved["log_path"]).parent / "code/nemo_experiments/default/checkpoints/default--step"
 
     loading = run_dag(gpus="1", load_checkpoint=str(folder))
 
     assert loading.state == "success", states(loading)
-    [loaded] = Store().runs_of("llama31", loading.run_id)
+    [loaded] = Store().list_runs("llama31", loading.run_id)
     assert (loaded["state"], loaded["mode"]) == ("valid", "checkpoint_load")
 
 

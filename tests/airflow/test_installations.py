@@ -13,27 +13,27 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError, Er
 from airflow.sdk.execution_time.comms import ErrorResponse
 
 from steptime.airflow import installation
-from steptime.clusters.base import Installation, Job, JobState, Staged
+from steptime.clusters.base import Installation, Job, JobState, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
-from steptime.results.models import Result, Submitted
+from steptime.results.models import Result, Submission
 from steptime.results.store import Store
 
 from .conftest import Variables, submit_task, submitted_job, task_of, trigger_of, wait_task
 
 MakeContext = Callable[..., dict[str, Any]]
-Submit = Callable[..., Submitted]
+Submit = Callable[..., Submission]
 
 
 @pytest.fixture
-def submit(a_run: Callable[..., Run], staged: Staged) -> Submit:
+def submit(a_run: Callable[..., Run], staged: StagedFiles) -> Submit:
     """One try of `submit`, in a context, of a run that never ends."""
 
-    def try_once(context: dict[str, Any]) -> Submitted:
+    def try_once(context: dict[str, Any]) -> Submission:
         task = submit_task(a_run(STAND_IN="hang"), staged)
-        return Submitted.model_validate(submitted_job(task.execute(context)))
+        return Submission.model_validate(submitted_job(task.execute(context)))
 
     return try_once
 

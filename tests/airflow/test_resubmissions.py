@@ -15,12 +15,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from steptime.airflow.base import task_place
 from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
-from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
+from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import UserError
 from steptime.recipes.models import Run
-from steptime.results.models import Submitted
+from steptime.results.models import Submission
 from steptime.runs import ledger
 from steptime.runs.ledger import jobs_at, latest_submitted
 
@@ -248,7 +248,7 @@ def test_a_task_taken_away_while_it_resubmits_leaves_no_job(
 
 def test_after_a_clear_everything_begins_anew_and_nothing_else_lives(
     a_run: Callable[..., Run],
-    staged: Staged,
+    staged: StagedFiles,
     make_context: MakeContext,
     lose: Lose,
     *,
@@ -286,7 +286,7 @@ def test_a_resubmitted_job_is_waited_for_in_the_worker_as_well(
     submission: Submit, make_context: MakeContext, lose: Lose, cluster: LocalCluster
 ) -> None:
     submitted, context = submission(STAND_IN_STEP_S="0"), make_context()
-    lose(Submitted.model_validate(submitted).job)
+    lose(Submission.model_validate(submitted).job)
 
     wait_task(submitted, deferrable=False).execute(context)
 

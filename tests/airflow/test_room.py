@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from steptime.clusters.base import JobState, Staged
+from steptime.clusters.base import JobState, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
@@ -30,7 +30,7 @@ def one_gpu(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def submit(
-    one_gpu: None, a_run: Callable[..., Run], staged: Staged, make_context: Callable[..., Any]
+    one_gpu: None, a_run: Callable[..., Run], staged: StagedFiles, make_context: Callable[..., Any]
 ) -> Submit:
     """Executes the task `submit` of the mapped instance."""
 
@@ -92,7 +92,7 @@ def test_a_job_whose_task_is_gone_makes_room_for_the_next(
 
 @pytest.mark.usefixtures("one_gpu")
 def test_a_run_that_never_fits_is_refused(
-    planned: Callable[..., Plan], staged: Staged, make_context: Callable[..., Any]
+    planned: Callable[..., Plan], staged: StagedFiles, make_context: Callable[..., Any]
 ) -> None:
     with pytest.raises(AirflowFailException, match=r"cluster local gives jobs 1 at a time: .* raise gpus in"):
         submit_task(planned(gpus="2").runs[0], staged).execute(make_context())

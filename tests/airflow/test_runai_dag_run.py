@@ -53,7 +53,7 @@ def test_a_training_on_runai_is_published_and_its_secret_kept(
     dag_run = run_dag(gpus="1,2", cluster="dgx")
 
     assert dag_run.state == "success"
-    rows = Store().runs_of("llama31", dag_run.run_id)
+    rows = Store().list_runs("llama31", dag_run.run_id)
     assert sorted(row["label"] for row in rows) == ["tiny·fp32·1", "tiny·fp32·2"]
     assert {row["state"] for row in rows} == {"valid"}
     assert len(server.workloads) == 2
@@ -79,7 +79,7 @@ def test_a_run_that_lost_its_pod_is_trained_by_another_workload(
 
     lost.result()
     assert dag_run.state == "success"
-    [row] = Store().runs_of("llama31", dag_run.run_id)
+    [row] = Store().list_runs("llama31", dag_run.run_id)
     assert (row["state"], row["job_name"][-2:]) == ("valid", "-2")
     [before] = json.loads(Store().record(row["job_name"])["content"])["earlier_attempts"]
     assert before["status"]["cluster_fault"]

@@ -17,7 +17,7 @@ from slurm_service import MiniSlurm
 from typer.testing import CliRunner
 
 from steptime.cli import app
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.clusters.slurm.node_check import REFUSED
 from steptime.results.store import Store
 from steptime.runs import ledger
@@ -56,7 +56,7 @@ def test_a_run_whose_node_died_is_trained_on_another_node(
 
     node = killed.result()
     assert dag_run.state == "success"
-    [row] = Store().runs_of("llama31", dag_run.run_id)
+    [row] = Store().list_runs("llama31", dag_run.run_id)
     assert (row["label"], row["state"]) == ("tiny·fp32·1", "valid")
     assert "this is attempt 2, after job " in row["warnings"]
     stem = row["job_name"].removesuffix("2")
@@ -121,7 +121,7 @@ def test_a_run_whose_login_node_goes_away_is_followed_over_the_next(
     dag_run = run_dag(gpus="1", cluster="mini-slurm")
     followed.result()
     assert dag_run.state == "success"
-    [row] = Store().runs_of("llama31", dag_run.run_id)
+    [row] = Store().list_runs("llama31", dag_run.run_id)
     assert row["state"] == "valid"
     stem = row["job_name"].removesuffix("1")
     jobs = slurm.command("squeue", "-h", "--states=all", "--Format=Name:200,State:20").splitlines()
@@ -144,7 +144,7 @@ setup:
 @pytest.mark.exhaustive
 @pytest.mark.trainer
 def test_a_node_that_its_check_refuses_is_avoided_when_the_run_is_resubmitted(
-    run_dag: Callable[..., Any], slurm: MiniSlurm, staged: Staged, trainer_python: str, tmp_path: Path
+    run_dag: Callable[..., Any], slurm: MiniSlurm, staged: StagedFiles, trainer_python: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "config/clusters/mini-slurm.yaml"
     site = NODE_CHECK.format(stand_ins=ROOT / "tests/stand_ins/gpu_node", folder=tmp_path)
@@ -159,7 +159,7 @@ def test_a_node_that_its_check_refuses_is_avoided_when_the_run_is_resubmitted(
     dag_run = run_dag(gpus="2", cluster="mini-slurm")
 
     assert dag_run.state == "success"
-    [row] = Store().runs_of("llama31", dag_run.run_id)
+    [row] = Store().list_runs("llama31", dag_run.run_id)
     bad = (tmp_path / "bad").read_text().strip()
     why = f"the node check refused {bad}: GPU 3 has 2 uncorrected ECC errors"
     assert row["state"] == "valid"

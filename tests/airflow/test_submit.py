@@ -17,12 +17,12 @@ import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from steptime.airflow.installation import KEY_PREFIX
-from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
+from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SubmitLimit, SystemFailure
 from steptime.recipes.models import Run
 from steptime.results.budgets import budget_balances
-from steptime.results.models import Submitted
+from steptime.results.models import Submission
 from steptime.runs import ledger
 from steptime.runs.launch import end_job
 
@@ -32,25 +32,25 @@ from .conftest import RUN_AFTER, Variables, submit_task, submitted_job, task_of
 @pytest.fixture
 def submit(
     a_run: Callable[..., Run],
-    staged: Staged,
+    staged: StagedFiles,
     make_context: Callable[..., dict[str, Any]],
-) -> Callable[..., Submitted]:
+) -> Callable[..., Submission]:
     """One try of the task `submit` of a run that never ends; keywords are of the task instance."""
 
-    def try_once(**task_instance: Any) -> Submitted:
+    def try_once(**task_instance: Any) -> Submission:
         task = submit_task(a_run(STAND_IN="hang"), staged)
-        return Submitted.model_validate(submitted_job(task.execute(make_context(**task_instance))))
+        return Submission.model_validate(submitted_job(task.execute(make_context(**task_instance))))
 
     return try_once
 
 
-def state(cluster: LocalCluster, submission: Submitted) -> JobState:
+def state(cluster: LocalCluster, submission: Submission) -> JobState:
     return asyncio.run(cluster.poll([submission.job.name]))[submission.job.name].state
 
 
 @pytest.mark.parametrize("submitted_before", [False, True])
 def test_a_retry_submits_the_job_that_the_ledger_had_before_the_worker_died(
-    submit: Callable[..., Submitted],
+    submit: Callable[..., Submission],
     cluster: LocalCluster,
     variables: Variables,
     monkeypatch: pytest.MonkeyPatch,
@@ -87,7 +87,7 @@ def test_a_retry_submits_the_job_that_the_ledger_had_before_the_worker_died(
 
 
 def test_a_cleared_task_begins_a_new_attempt_and_ends_the_job_before(
-    submit: Callable[..., Submitted], cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+    submit: Callable[..., Submission], cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its log says which attempt it is at, and what became of the one before."""
     first = submit(max_tries=2)
@@ -106,7 +106,7 @@ def test_a_cleared_task_begins_a_new_attempt_and_ends_the_job_before(
 
 
 def test_a_retry_after_its_job_was_cancelled_begins_a_new_attempt(
-    submit: Callable[..., Submitted], cluster: LocalCluster
+    submit: Callable[..., Submission], cluster: LocalCluster
 ) -> None:
     first = submit()
     asyncio.run(end_job(cluster, first.job.name, print))
@@ -115,7 +115,7 @@ def test_a_retry_after_its_job_was_cancelled_begins_a_new_attempt(
 
 
 def test_the_job_of_a_deleted_dag_run_of_the_same_id_is_not_taken_over(
-    submit: Callable[..., Submitted], cluster: LocalCluster
+    submit: Callable[..., Submission], cluster: LocalCluster
 ) -> None:
     first = submit()
 
@@ -126,7 +126,7 @@ def test_the_job_of_a_deleted_dag_run_of_the_same_id_is_not_taken_over(
 
 
 def test_a_job_of_a_ledger_that_was_lost_is_ended_and_its_name_not_used_again(
-    submit: Callable[..., Submitted], cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    submit: Callable[..., Submission], cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     first = submit()
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path}/another.db")
@@ -139,7 +139,7 @@ def test_a_job_of_a_ledger_that_was_lost_is_ended_and_its_name_not_used_again(
 
 
 def test_a_job_that_nobody_waits_for_is_ended(
-    submit: Callable[..., Submitted], make_context: Callable[..., dict[str, Any]], cluster: LocalCluster
+    submit: Callable[..., Submission], make_context: Callable[..., dict[str, Any]], cluster: LocalCluster
 ) -> None:
     left = submit()
     task_of("performance.end").execute(make_context())
@@ -149,7 +149,7 @@ def test_a_job_that_nobody_waits_for_is_ended(
 
 def test_a_job_that_was_noted_and_never_submitted_is_no_trouble_at_the_end(
     a_run: Callable[..., Run],
-    staged: Staged,
+    staged: StagedFiles,
     make_context: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -172,7 +172,7 @@ def test_a_job_that_was_noted_and_never_submitted_is_no_trouble_at_the_end(
 
 
 def test_a_job_whose_end_is_not_settled_is_not_waited_for(
-    submit: Callable[..., Submitted],
+    submit: Callable[..., Submission],
     make_context: Callable[..., dict[str, Any]],
     cluster: LocalCluster,
     monkeypatch: pytest.MonkeyPatch,
@@ -196,7 +196,11 @@ def test_a_job_whose_end_is_not_settled_is_not_waited_for(
 
 @pytest.mark.service
 def test_a_worker_killed_after_the_job_started_is_retried_to_the_same_job(
-    submit: Callable[..., Submitted], home: Path, staged: Staged, a_run: Callable[..., Run], tmp_path: Path
+    submit: Callable[..., Submission],
+    home: Path,
+    staged: StagedFiles,
+    a_run: Callable[..., Run],
+    tmp_path: Path,
 ) -> None:
     """The worker is a process of its own, killed between the start of the job and the end of its task."""
     run = tmp_path / "run.json"
@@ -217,7 +221,7 @@ def test_a_worker_killed_after_the_job_started_is_retried_to_the_same_job(
     second = subprocess.run([*worker, "return"], env=environment, capture_output=True, text=True, check=True)
 
     handle = json.loads(second.stdout.splitlines()[-1])  # after Airflow's own lines
-    job = Submitted.model_validate(submitted_job(handle)).job
+    job = Submission.model_validate(submitted_job(handle)).job
     processes = [line for path in started.glob("*/*/*/started") for line in path.read_text().splitlines()]
     assert len(processes) == 1
     assert Path(job.directory, "started").is_file()
@@ -225,7 +229,7 @@ def test_a_worker_killed_after_the_job_started_is_retried_to_the_same_job(
 
 def test_a_task_taken_away_while_it_submits_leaves_no_job(
     a_run: Callable[..., Run],
-    staged: Staged,
+    staged: StagedFiles,
     *,
     cluster: LocalCluster,
     make_context: Callable[..., dict[str, Any]],
@@ -267,7 +271,7 @@ def refuse_at_a_limit(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
 
 
 def test_a_job_beyond_a_submit_limit_is_submitted_again_and_committed_once(
-    submit: Callable[..., Submitted],
+    submit: Callable[..., Submission],
     cluster: LocalCluster,
     budget: Callable[[float], Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -286,7 +290,7 @@ def test_a_job_beyond_a_submit_limit_is_submitted_again_and_committed_once(
 
 
 def test_a_job_that_is_refused_for_too_long_fails_for_good_and_takes_no_budget(
-    submit: Callable[..., Submitted], budget: Callable[[float], Path], monkeypatch: pytest.MonkeyPatch
+    submit: Callable[..., Submission], budget: Callable[[float], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = budget(1.5 * ONE_RUN_GPU_HOURS)
     path.write_text(f"{path.read_text()}queue_patience_h: 0.0001\n")

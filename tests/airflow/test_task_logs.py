@@ -10,7 +10,7 @@ import pytest
 
 from steptime.airflow.base import Refused
 from steptime.airflow.result_operators import FAILURE_KEY, _first_cause
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results.database import VERSION_TABLE, close_engines, write_transaction
@@ -52,7 +52,7 @@ def test_a_store_that_cannot_take_results_is_refused_before_anything_is_submitte
 
 
 def test_submit_and_end_name_the_job_and_its_log(
-    a_run: Callable[..., Run], staged: Staged, home: Path, make_context: MakeContext
+    a_run: Callable[..., Run], staged: StagedFiles, home: Path, make_context: MakeContext
 ) -> None:
     handle: dict[str, str] = {}
     task = submit_task(a_run(STAND_IN="hang"), staged)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.clusters.containers import mount_points, mounts
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.local.cluster import LocalConfig
@@ -33,7 +33,7 @@ def written(run: Run, work: Path, site: tuple[str, ...], *folders: Path) -> set[
     python.write_text(TRIES_TO_WRITE)
     python.chmod(0o755)
     path = f"{python.parent}:{os.environ['PATH']}"
-    staged = Staged(
+    staged = StagedFiles(
         python=None,
         venv_lock_sha256=None,
         image="nvcr.io/nvidia/nemo:25.04.01",

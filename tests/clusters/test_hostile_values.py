@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from steptime import settings
-from steptime.clusters.base import JobSpec, Staged
+from steptime.clusters.base import JobSpec, StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.clusters.jobscript import job_spec
 from steptime.errors import UserError
@@ -81,7 +81,7 @@ def submitted(values: dict[str, Any], jobs: Path, identity: str = "hostile") -> 
     run = plan(parse_request({"workload": "llama3.1", "cluster": "hostile", "gpus": "2", **values})).runs[0]
     config = load_cluster(run.cluster)
     config.check(run)
-    staged = Staged(
+    staged = StagedFiles(
         python=str(jobs / "venv" / "python"),
         venv_lock_sha256=None,
         trainer_path=str(jobs / "trainer"),

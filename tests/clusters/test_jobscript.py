@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus, Staged
+from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus, StagedFiles
 from steptime.clusters.jobscript import find_saved_checkpoint, job_spec, saved_checkpoint_dir
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
@@ -15,7 +15,7 @@ from steptime.recipes.models import Run
 
 GOLDEN = Path(__file__).parent / "golden" / "local.sh"
 
-STAGED = Staged(
+STAGED = StagedFiles(
     python="/state/venvs/trainer-0123456789abcdef/bin/python",
     venv_lock_sha256="a" * 64,
     trainer_path="/state/trainer/fedcba9876543210",

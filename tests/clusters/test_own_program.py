@@ -11,7 +11,7 @@ from named_runs import IN_IMAGE
 from printed_tables import config_with
 from stored import publish
 
-from steptime.clusters.base import Cluster, JobState, JobStatus, Staged
+from steptime.clusters.base import Cluster, JobState, JobStatus, StagedFiles
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.local.cluster import LocalConfig
 from steptime.errors import UserError
@@ -68,7 +68,7 @@ async def test_it_runs_and_is_measured_checked_and_stored(
 ) -> None:
     cluster, config = place
     run = planned(gpus="2")
-    here = Staged(
+    here = StagedFiles(
         python=sys.executable,
         venv_lock_sha256=None,
         trainer_path=f"{ROOT}:{STAND_IN}",

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from steptime import settings
 from steptime.airflow.params import plan_from_params
 from steptime.cli import app
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.clusters.jobscript import job_spec
 from steptime.errors import UserError
@@ -34,7 +34,7 @@ permitted_accounts: [llm, team-*]
 permitted_partitions: [batch, debug]
 permitted_qos: [normal]
 """
-STAGED = Staged(
+STAGED = StagedFiles(
     python=None,
     venv_lock_sha256=None,
     trainer_path="/shared/trainer",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.local.cluster import LocalConfig
@@ -67,7 +67,7 @@ def test_an_image_keeps_its_own_python_path(
     for name, text in (("srun", SRUN), ("apptainer", APPTAINER), ("python", PYTHON)):
         program(tools / name, text)
     path = f"{tools}:{os.environ['PATH']}"
-    staged = Staged(
+    staged = StagedFiles(
         python=None,
         venv_lock_sha256=None,
         image="nvcr.io/nvidia/nemo:25.04.01",

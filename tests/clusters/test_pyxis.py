@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.recipes.models import Run
@@ -49,7 +49,7 @@ class Cluster:
         site = {"name": "here", "kind": "slurm", "gpu_type": "h100", "connection": "here"}
         more = {"container": "pyxis", "permitted_variables": ["LD_LIBRARY_PATH"]}
         config = SlurmConfig.model_validate({**site, "work_dir": str(self.work), **more})
-        staged = Staged(
+        staged = StagedFiles(
             python=None,
             venv_lock_sha256=None,
             image_path=str(file),

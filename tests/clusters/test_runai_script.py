@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from stand_ins.runai import RunaiStandIn
 
-from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus, Staged
+from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus, StagedFiles
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.runai.cluster import RunaiCluster, RunaiConfig, connect
 from steptime.errors import UserError
@@ -23,7 +23,7 @@ EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
 
 GOLDEN = Path(__file__).parent / "golden" / "runai.sh"
 START = Path(job_spec.__code__.co_filename).parent / "runai" / "start.sh"
-STAGED = Staged(
+STAGED = StagedFiles(
     python="/nemo-workspace/venvs/trainer-0123456789abcdef/bin/python",
     venv_lock_sha256="a" * 64,
     trainer_path="/nemo-workspace/trainer/fedcba9876543210",
@@ -44,7 +44,7 @@ def run(make_result: Callable[..., Any]) -> Run:
     return planned
 
 
-def spec_of(run: Run, config: RunaiConfig, staged: Staged = STAGED) -> JobSpec:
+def spec_of(run: Run, config: RunaiConfig, staged: StagedFiles = STAGED) -> JobSpec:
     return job_spec(run, staged, config, identity="llama31/manual/0", started=1_790_000_000)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.jobscript import job_environment, job_spec
 from steptime.clusters.local.cluster import LocalConfig
@@ -57,10 +57,12 @@ def run(make_result: Callable[..., Any]) -> Run:
 
 
 @pytest.fixture
-def staged(tmp_path: Path) -> Staged:
+def staged(tmp_path: Path) -> StagedFiles:
     """A trainer's environment whose python says how it was called, and with what."""
     python = program(tmp_path / "python", 'echo "python $FROM $WHOSE $*" >>"$SAID"')
-    return Staged(python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256="")
+    return StagedFiles(
+        python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256=""
+    )
 
 
 def program(path: Path, text: str) -> Path:
@@ -69,7 +71,7 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
-def script_of(run: Run, staged: Staged, config: ClusterConfig) -> str:
+def script_of(run: Run, staged: StagedFiles, config: ClusterConfig) -> str:
     return job_spec(run, staged, config, identity="x", started=1_790_000_000).script
 
 
@@ -98,7 +100,7 @@ def executed(script: str, tmp_path: Path, *, sudo: str = "exit 1") -> tuple[int,
 
 
 def test_each_kind_of_cluster_runs_its_setup_first_and_sets_its_variables(
-    run: Run, staged: Staged, tmp_path: Path
+    run: Run, staged: StagedFiles, tmp_path: Path
 ) -> None:
     for make in (slurm, local, runai):
         folder = tmp_path / make.__name__
@@ -111,7 +113,7 @@ def test_each_kind_of_cluster_runs_its_setup_first_and_sets_its_variables(
 
 
 def test_variables_of_run_cluster_and_workload_win_in_this_order_and_nobody_moves_the_trainer(
-    run: Run, staged: Staged, tmp_path: Path
+    run: Run, staged: StagedFiles, tmp_path: Path
 ) -> None:
     config = local(tmp_path, environment={"OMP_NUM_THREADS": "2", "NCCL_DEBUG": "WARN"})
     assert job_environment(run, staged, config)["OMP_NUM_THREADS"] == "2"
@@ -129,7 +131,7 @@ def test_variables_of_run_cluster_and_workload_win_in_this_order_and_nobody_move
 
 
 def test_nccl_is_asked_for_its_network_on_a_cluster_with_a_fabric_unless_somebody_sets_its_log(
-    run: Run, staged: Staged, tmp_path: Path
+    run: Run, staged: StagedFiles, tmp_path: Path
 ) -> None:
     asks = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
@@ -150,7 +152,7 @@ def test_nccl_is_asked_for_its_network_on_a_cluster_with_a_fabric_unless_somebod
     assert nccl(on_gpus, fabric="InfiniBand", environment=of_cluster) == of_cluster
 
 
-def test_a_setup_that_fails_ends_the_job(run: Run, staged: Staged, tmp_path: Path) -> None:
+def test_a_setup_that_fails_ends_the_job(run: Run, staged: StagedFiles, tmp_path: Path) -> None:
     config = slurm(tmp_path, setup=("bash -c 'exit 5'",))
     assert executed(script_of(run, staged, config), tmp_path) == (5, [])
 
@@ -200,7 +202,7 @@ def test_a_rank_that_cannot_be_bound_says_why_and_trains(
 
 
 def test_binding_is_the_publications_unless_the_cluster_says_otherwise(
-    run: Run, staged: Staged, tmp_path: Path
+    run: Run, staged: StagedFiles, tmp_path: Path
 ) -> None:
     published = run.model_copy(update={"performance": Performance(ranks_per_numa_node=4)})
     expected: list[tuple[Run, Any, str | None]] = [
@@ -215,7 +217,7 @@ def test_binding_is_the_publications_unless_the_cluster_says_otherwise(
 
 
 def test_vboost_is_set_where_it_was_published_and_the_cluster_lets_it(
-    run: Run, staged: Staged, tmp_path: Path
+    run: Run, staged: StagedFiles, tmp_path: Path
 ) -> None:
     published = run.model_copy(update={"performance": Performance(vboost=True)})
     for planned, lets, is_set in ((published, True, True), (published, False, False), (run, True, False)):
@@ -238,7 +240,9 @@ def test_only_a_refusal_ends_the_job_before_its_training(
         tmp_path / "python",
         f'echo "$*" >>"$SAID"; [[ $2 != trainer.node_check ]] || exit {exit_code}',
     )
-    staged = Staged(python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256="")
+    staged = StagedFiles(
+        python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256=""
+    )
     config = slurm(tmp_path, node_check={"product": "H100", "least_matmul_tflops": 0.5})
     code, said = executed(script_of(run, staged, config), tmp_path)
     assert said[0].startswith("-m trainer.node_check --device=cpu --time-limit-s=600 --product=H100 --least-")
@@ -248,7 +252,9 @@ def test_only_a_refusal_ends_the_job_before_its_training(
     assert len(broken) == (trains and exit_code != 0)
 
 
-def test_what_is_demanded_of_gpus_follows_from_their_type(run: Run, staged: Staged, tmp_path: Path) -> None:
+def test_what_is_demanded_of_gpus_follows_from_their_type(
+    run: Run, staged: StagedFiles, tmp_path: Path
+) -> None:
     on_h100 = run.model_copy(update={"recipe": run.recipe.model_copy(update={"gpu_type": "h100"})})
     script = script_of(on_h100, staged, slurm(tmp_path, gpu_type="h100", node_check={}))
     for option in ("--device=cuda", "--product=H100", "--least-matmul-tflops=494.5"):

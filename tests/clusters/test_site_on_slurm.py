@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus, Staged
+from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus, StagedFiles
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig
 from steptime.clusters.slurm.node_check import REFUSED, REPORT
@@ -35,7 +35,7 @@ def trained(
         python = tmp_path / "python"
         python.write_text(f"#!/bin/sh\n{line}\n")
         python.chmod(0o755)
-        staged = Staged(
+        staged = StagedFiles(
             python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256=""
         )
         run = make_result(gpus=2).run.model_copy(update={"performance": launch})

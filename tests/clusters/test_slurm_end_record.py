@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from slurm_service import MiniSlurm
 
-from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus, Staged
+from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus, StagedFiles
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import SlurmConfig, connect
 from steptime.clusters.slurm.node_check import REFUSED, REPORT
@@ -88,7 +88,7 @@ def spec_of(
         python = tmp_path / f"python-{name}"
         python.write_text(f"#!/bin/bash\n{_SCRIPTS[name]}\n")
         python.chmod(0o755)
-        staged = Staged(
+        staged = StagedFiles(
             python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256=""
         )
         run = make_result(gpus=1).run.model_copy(update={"experiment": name})

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import SlurmConfig
 from steptime.clusters.slurm.script import profiled
@@ -22,7 +22,7 @@ from steptime.recipes.node_lists import fold_nodes
 from steptime.recipes.planning import parse_request, plan
 from tests.upstream.settings_record import load
 
-VENV = Staged(
+VENV = StagedFiles(
     python="/shared/venvs/trainer-1/bin/python",
     venv_lock_sha256="a" * 64,
     trainer_path="/shared/trainer/1",
@@ -40,7 +40,7 @@ def planned(workload: str, **values: Any) -> Run:
     return plan(parse_request({"workload": workload, **values})).runs[0]
 
 
-def script_of(run: Run, config: SlurmConfig, staged: Staged = VENV) -> str:
+def script_of(run: Run, config: SlurmConfig, staged: StagedFiles = VENV) -> str:
     return job_spec(run, staged, config, identity="x", started=1_790_000_000).script
 
 

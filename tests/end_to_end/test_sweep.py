@@ -27,7 +27,7 @@ def start(airflow: Airflow, sweep: str) -> DagRun:
 
 def rows_of(airflow: Airflow, sweep: DagRun) -> list[dict[str, Any]]:
     store = Store(f"sqlite:///{airflow.home / 'store' / 'steptime.db'}")
-    return store.runs_of(sweep.dag_id, sweep.dag_run_id)
+    return store.list_runs(sweep.dag_id, sweep.dag_run_id)
 
 
 def states(airflow: Airflow, sweep: DagRun) -> dict[tuple[str, int], tuple[str | None, int]]:

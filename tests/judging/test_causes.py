@@ -13,14 +13,14 @@ from steptime.judging.models import Judgement
 from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
 from steptime.judging.series import Series, SeriesRun
-from steptime.results.columns import of_series
+from steptime.results.columns import series_columns
 from steptime.results.store import Store
 
 SERIES = Series.from_row(
     {"cluster": "h100", "gpu_type": "h100", "workload": "llama3.1-25.04", "size": "8b", "proxy": False}
     | {"gpus": 8, "dtype": "bf16", "scaling": "weak", "mode": "performance"}
     | {"tuning": "", "for_judging": True}
-    | {**dict.fromkeys(of_series("spread"), 1), "data_parallel": 8}
+    | {**dict.fromkeys(series_columns("spread"), 1), "data_parallel": 8}
 )
 CELLS, NODES = 54, 64
 USUAL = tuple(1 + 0.01 * (-1) ** number for number in range(BASELINE_RUNS))

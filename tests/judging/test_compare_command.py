@@ -19,7 +19,7 @@ from steptime.judging.findings import COLUMNS
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
 from steptime.results.models import Result
-from steptime.results.repeating import request_of
+from steptime.results.repeating import make_request
 from steptime.results.store import Store
 from steptime.settings import config_dir
 
@@ -112,7 +112,7 @@ def test_a_suspicion_says_how_to_start_the_runs_that_decide(
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     request = PlanRequest(workload="llama3.1", size="tiny", gpus="2")
     planned = plan(request).runs[0]
-    alone = {"run": planned, "request": request_of(planned, request.model_dump())}
+    alone = {"run": planned, "request": make_request(planned, request.model_dump())}
     for number in range(7):
         times = [0.2 if number < 6 else 0.25] * 20
         stored.write(store, make_result(f"run-{number}", step_times=times, submitted_at=time.time(), **alone))

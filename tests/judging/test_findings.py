@@ -3,17 +3,18 @@
 from dataclasses import replace
 
 from steptime.judging.detection import Standing, standings
-from steptime.judging.findings import Comparison, Finding, among_all
+from steptime.judging.findings import Comparison, Finding, rank_findings
 from steptime.judging.placement import Placement
 from steptime.judging.series import Series, SeriesRun
-from steptime.results.columns import of_series
+from steptime.results.columns import series_columns
 
 USUAL = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.995]
 
 
 def cell(gpus: int, standing: Standing) -> Finding:
     series = Series.from_row(
-        dict.fromkeys(of_series(), "x") | {"proxy": False, "tuning": "", "gpus": gpus, "mode": "performance"}
+        dict.fromkeys(series_columns(), "x")
+        | {"proxy": False, "tuning": "", "gpus": gpus, "mode": "performance"}
     )
     return Finding(series, SeriesRun({"stragglers": None}, 1.0, ""), standing)
 
@@ -22,7 +23,7 @@ def test_what_got_slower_most_comes_first_and_is_the_worst() -> None:
     levels = (1.03, 0.92, 1.05, 0.96, 1.0, 1.04)
     cells = [cell(level, standings([*USUAL, *[levels[level]] * 3])[-1]) for level in range(len(levels))]
 
-    found = Comparison(among_all([cell(9, Standing()), *cells]))
+    found = Comparison(rank_findings([cell(9, Standing()), *cells]))
 
     order = ["x·x·2", "x·x·5", "x·x·0", "x·x·3", "x·x·1", "x·x·4", "x·x·9"]
     assert found.names == order, "slower, faster, as usual, unknown"

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from steptime.judging.detection import BASELINE_RUNS, FRESH_RUNS, Baseline, Standing, judge, standings
-from steptime.judging.findings import Finding, among_all
+from steptime.judging.findings import Finding, rank_findings
 from steptime.judging.series import Series, SeriesRun
-from steptime.results.columns import of_series
+from steptime.results.columns import series_columns
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ Cells = Mapping[Series, Standing]
 @cache
 def series(number: int) -> Series:
     """A cell of its own for each number."""
-    return Series.from_row(dict.fromkeys(of_series()) | {"gpus": number})
+    return Series.from_row(dict.fromkeys(series_columns()) | {"gpus": number})
 
 
 def usual(noise: np.random.Generator, cells: int) -> Cells:
@@ -48,7 +48,7 @@ def usual(noise: np.random.Generator, cells: int) -> Cells:
 
 def compared(cells: Cells) -> tuple[Finding, ...]:
     """As a comparison has them, worst first."""
-    return among_all(Finding(one, RUN, standing) for one, standing in cells.items())
+    return rank_findings(Finding(one, RUN, standing) for one, standing in cells.items())
 
 
 def a_week(

@@ -13,7 +13,7 @@ from steptime.cli import app
 from steptime.judging.detection import Baseline
 from steptime.judging.suite import judge_suite
 from steptime.recipes.models import Run
-from steptime.recipes.sweep_planning import plan_sweep, runs_of
+from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -36,7 +36,7 @@ def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
     cells = plan_sweep(load_sweep("mini")).cells
-    runs = [run for cell in cells if cell.repeat == 1 for run in runs_of(cell)]
+    runs = [run for cell in cells if cell.repeat == 1 for run in expand_cell(cell)]
     for workload in dict.fromkeys(run.recipe.workload for run in runs):
         of = [run.recipe for run in runs[:-1] if run.recipe.workload == workload]
         tables = ", ".join(

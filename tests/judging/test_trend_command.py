@@ -22,7 +22,7 @@ from steptime.judging.series import Series
 from steptime.judging.trend import COLUMNS, trend
 from steptime.results.models import Result
 from steptime.results.record import changes
-from steptime.results.report import exported
+from steptime.results.report import export_row
 from steptime.results.store import Store
 
 SLOWER = "small-4-27"
@@ -108,7 +108,7 @@ def test_programs_get_what_the_page_has(half_a_year: Store) -> None:
 
     assert (whole["schema_version"], whole["label"], whole["series"]) == (1, "small·fp32·4", series.key)
     assert whole["sentence"] == printed.stderr.strip()
-    assert whole["runs"] == [exported(row, COLUMNS) for row in rows]
+    assert whole["runs"] == [export_row(row, COLUMNS) for row in rows]
     listed = json.loads(CliRunner().invoke(app, ["results", "--format", "json"]).stdout)["results"]
     own = ["verdict", "suspicion", "change_percent"]
     judged = {row["job_name"]: [row[name] for name in own] for row in listed}

@@ -7,7 +7,7 @@ from logs import line_forms
 from logs.line_forms import read_chunks
 
 from steptime.logs.models import TrainingLog
-from steptime.results.log_rows import state_of
+from steptime.results.log_rows import decide_state
 
 NODE_FAILURE = (
     "slurmstepd: error: *** STEP 2879.0 ON node40 CANCELLED AT 2026-05-12T10:30:00 DUE TO NODE FAILURE, "
@@ -34,7 +34,7 @@ def read(*lines: str, max_steps: int | None = None) -> TrainingLog:
 
 def end(log: TrainingLog) -> str:
     """The state of a run whose window is whole."""
-    return state_of([problem for problem in log.problems if problem.fatal], lacks_numbers=False)
+    return decide_state([problem for problem in log.problems if problem.fatal], lacks_numbers=False)
 
 
 def kinds(log: TrainingLog) -> set[str]:

@@ -159,7 +159,7 @@ def test_up_starts_what_has_died_and_a_job_goes_on(mini_slurm: MiniSlurm) -> Non
 def test_up_after_a_power_cut_tells_slurm_that_the_nodes_were_rebooted(mini_slurm: MiniSlurm) -> None:
     """Slurm then ends the jobs of before that have run for 15 s and more."""
     submit(mini_slurm, "sleep 300", "--output=/dev/null")
-    eventually(lambda: len(processes.of_nodes(mini_slurm.layout)["node1"]) >= 3, "the job runs")
+    eventually(lambda: len(processes.node_processes(mini_slurm.layout)["node1"]) >= 3, "the job runs")
     cut = int(time.time())
     assert processes.kill(processes.everything(mini_slurm.layout)) == []
     service.up(mini_slurm.home, quiet)
@@ -182,9 +182,11 @@ def test_a_port_that_another_program_has_taken_is_left_to_it(mini_slurm: MiniSlu
 def test_a_node_dies_with_its_jobs(mini_slurm: MiniSlurm) -> None:
     """Slurm's verdict comes half a minute later, when it has missed the node for long enough."""
     submit(mini_slurm, "srun sleep 300", "--nodes=2", "--nodelist=node[4-5]", "--output=/dev/null")
-    eventually(lambda: len(processes.of_nodes(mini_slurm.layout)["node5"]) >= 3, "slurmd, slurmstepd, sleep")
+    eventually(
+        lambda: len(processes.node_processes(mini_slurm.layout)["node5"]) >= 3, "slurmd, slurmstepd, sleep"
+    )
     slurm_faults.kill_node(mini_slurm.home, "node5")
-    assert processes.of_nodes(mini_slurm.layout)["node5"] == []
+    assert processes.node_processes(mini_slurm.layout)["node5"] == []
     assert set(daemons.ALL) - set(processes.daemons(mini_slurm.layout)) == {"slurmd-node5"}
 
 

@@ -69,7 +69,7 @@ def test_each_run_is_started_and_asked_for_as_upstreams(name: str, tmp_path: Pat
         assert {*slurm.pop("srun_args")} <= asked.srun, key
         assert (asked.sbatch, asked.further) == (slurm, {"ntasks", "gres"}), key
         assert asked.command[1].endswith(f"/scripts/performance/{Path(script).name}")
-        assert workload.time_limit_of(row.size, row.gpu_type, "weak") == upstream["time"], key
+        assert workload.find_time_limit(row.size, row.gpu_type, "weak") == upstream["time"], key
         assert row.image is not None
         assert f"nvidia+nemo+{row.image.rpartition(':')[2]}.sqsh" == upstream["image"], key
         spread = row.parallelism

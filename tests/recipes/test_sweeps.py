@@ -13,7 +13,7 @@ from steptime.errors import UserError
 from steptime.recipes import sweep_planning, sweeps
 from steptime.recipes.planning import plan
 from steptime.recipes.request import option_fields
-from steptime.recipes.sweep_planning import Cell, SweepPlan, fresh_cells, plan_sweep, runs_of
+from steptime.recipes.sweep_planning import Cell, SweepPlan, expand_cell, fresh_cells, plan_sweep
 from steptime.recipes.sweeps import excludes, list_sweeps, load_sweep
 from steptime.settings import shipped
 
@@ -65,7 +65,9 @@ def test_every_shipped_sweep_can_be_run_on_its_cluster(name: str) -> None:
     made = plan_sweep(load_sweep(name))
     assert made.cells
     assert all(plan(cell.request).runs[0].recipe.gpus == cell.gpus for cell in made.cells)
-    assert all(runs_of(Cell.model_validate(cell.model_dump())) == runs_of(cell) for cell in made.cells)
+    assert all(
+        expand_cell(Cell.model_validate(cell.model_dump())) == expand_cell(cell) for cell in made.cells
+    )
 
 
 def test_the_example_in_the_weekly_sweep_is_one(planned: Callable[..., SweepPlan]) -> None:
@@ -229,7 +231,7 @@ def test_a_plan_comes_back_from_json(planned: Callable[..., SweepPlan]) -> None:
     again = SweepPlan.model_validate_json(made.model_dump_json())
     assert all("runs" not in cell for cell in made.model_dump()["cells"]), "Airflow carries it to every task"
     assert again.model_dump() == made.model_dump()
-    assert [runs_of(cell) for cell in again.cells] == [runs_of(cell) for cell in made.cells]
+    assert [expand_cell(cell) for cell in again.cells] == [expand_cell(cell) for cell in made.cells]
 
 
 def test_a_workload_is_excluded_with_or_without_its_release() -> None:

@@ -17,7 +17,7 @@ from steptime.results.columns import (
 )
 from steptime.results.metrics import throughput
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.report import written
+from steptime.results.report import format_column
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
@@ -162,4 +162,4 @@ def test_a_performance_run_passes_its_publication_or_is_below_it(
 def test_numbers_of_a_column_have_equal_decimals(
     name: str, values: list[float | None], expected: list[str]
 ) -> None:
-    assert written(BY_NAME[name], [{name: value} for value in values]) == expected
+    assert format_column(BY_NAME[name], [{name: value} for value in values]) == expected

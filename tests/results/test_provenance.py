@@ -34,7 +34,7 @@ def committed(folder: Path) -> str:
 
 
 def state() -> tuple[str | None, bool | None]:
-    made = module.of_this_code()
+    made = module.describe_code()
     assert made["steptime_version"] == __version__
     return made["git_commit"], made["git_clean"]
 

@@ -10,10 +10,10 @@ import pytest
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.errors import UserError
 from steptime.recipes.request import PlanRequest
-from steptime.results.models import Result, Submitted
+from steptime.results.models import Result, Submission
 from steptime.results.record import (
     RunRecord,
-    as_text,
+    format_record,
     make_record,
     measured_result,
     parse_record,
@@ -55,7 +55,7 @@ def cluster(files: Files) -> Cluster:
 
 
 def record_of(result: Result, **replaced: Any) -> dict[str, Any]:
-    parts = {name: replaced.pop(name) for name in Submitted.model_fields if name in replaced}
+    parts = {name: replaced.pop(name) for name in Submission.model_fields if name in replaced}
     ran = {"submitted": result.submitted.model_copy(update=parts), "status": result.status, "log": result.log}
     record: dict[str, Any] = json.loads(make_record(**{**ran, **replaced}))
     return record
@@ -70,7 +70,7 @@ def test_a_record_has_all_that_was_planned_staged_and_run(make_result: MakeResul
 
     assert (record.run, record.job, record.status) == (result.run, result.job, result.status)
     assert (record.attempt, record.request) == (2, request)
-    assert "Zürich" in as_text(whole), "as people read it"
+    assert "Zürich" in format_record(whole), "as people read it"
     assert record.provenance == result.submitted.made_by
     assert record.provenance.options["gpus"] == "2"
     assert record.provenance.environment["OMP_NUM_THREADS"] == "1"

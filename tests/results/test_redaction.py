@@ -6,7 +6,7 @@ import pytest
 
 from steptime.errors import UserError
 from steptime.recipes.environment import check_environment
-from steptime.results.record import REDACTED, redacted, redacted_text
+from steptime.results.record import REDACTED, redact, redact_text
 
 CANARY = "canary-5f3a"
 
@@ -34,12 +34,12 @@ def test_a_secret_is_found_by_its_name_and_wherever_else_it_is(name: str) -> Non
         "deep": [{"list": [f"--flag={CANARY}"]}],
     }
 
-    kept = redacted(document)
+    kept = redact(document)
 
     assert CANARY not in json.dumps(kept)
     assert kept["environment"] == {name: REDACTED, "NCCL_DEBUG": "INFO"}
     assert kept["deep"] == [{"list": [f"--flag={REDACTED}"]}]
-    assert redacted(kept) == kept
+    assert redact(kept) == kept
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_secret_is_found_by_its_name_and_wherever_else_it_is(name: str) -> Non
 def test_what_only_looks_like_a_secret_is_kept(name: str) -> None:
     document = {"environment": {name: "harmless-value"}, "script": f"export {name}='harmless-value'\n"}
 
-    assert redacted(document) == document
+    assert redact(document) == document
     check_environment({name: "harmless-value"})
 
 
@@ -62,9 +62,7 @@ def test_a_run_cannot_bring_what_would_be_redacted(name: str) -> None:
 def test_a_password_in_an_address_is_redacted_and_refused() -> None:
     proxy = f"http://ada:{CANARY}@proxy.example:3128/path"
 
-    assert redacted({"HTTPS_PROXY": proxy}) == {
-        "HTTPS_PROXY": f"http://ada:{REDACTED}@proxy.example:3128/path"
-    }
+    assert redact({"HTTPS_PROXY": proxy}) == {"HTTPS_PROXY": f"http://ada:{REDACTED}@proxy.example:3128/path"}
     with pytest.raises(UserError, match="'HTTPS_PROXY' has an address with a password") as refused:
         check_environment({"HTTPS_PROXY": proxy})
     assert CANARY not in str(refused.value)
@@ -74,7 +72,7 @@ def test_a_password_in_an_address_is_redacted_and_refused() -> None:
     "address", ["http://proxy.example:3128", "http://ada@proxy.example", "tcp://[::1]:80"]
 )
 def test_an_address_without_a_password_is_kept(address: str) -> None:
-    assert redacted({"HTTPS_PROXY": address}) == {"HTTPS_PROXY": address}
+    assert redact({"HTTPS_PROXY": address}) == {"HTTPS_PROXY": address}
     check_environment({"HTTPS_PROXY": address})
 
 
@@ -86,7 +84,7 @@ def test_a_secret_is_found_however_a_script_quotes_it(value: str) -> None:
 
     script = f"export MY_SECRET={shlex.quote(value)}\nexport NCCL_DEBUG=INFO\n"
 
-    for kept in (redacted_text(script), redacted_text(script, {"MY_SECRET": value})):
+    for kept in (redact_text(script), redact_text(script, {"MY_SECRET": value})):
         assert kept == f"export MY_SECRET='{REDACTED}'\nexport NCCL_DEBUG=INFO\n"
 
 
@@ -94,19 +92,19 @@ def test_of_a_secret_that_begins_another_no_tail_is_left() -> None:
     environment = {"A_TOKEN": "secret-1", "B_TOKEN": "secret-1-and-more", "C_TOKEN": "and-more"}
     text = f"curl {environment['B_TOKEN']} {environment['A_TOKEN']}"
     for order in (environment, dict(reversed(environment.items()))):
-        assert redacted_text(text, order) == f"curl {REDACTED} {REDACTED}"
+        assert redact_text(text, order) == f"curl {REDACTED} {REDACTED}"
 
 
 def test_of_a_secret_that_ends_another_no_head_is_left() -> None:
     environment = {"A_TOKEN": "zebra-1", "B_TOKEN": "a-secret-and-zebra-1"}
     for order in (environment, dict(reversed(environment.items()))):
-        assert redacted_text(f"curl {environment['B_TOKEN']}", order) == f"curl {REDACTED}"
+        assert redact_text(f"curl {environment['B_TOKEN']}", order) == f"curl {REDACTED}"
 
 
 def test_a_short_secret_takes_no_innocent_text_away() -> None:
     document = {"environment": {"MY_KEY": "1"}, "script": "export MY_KEY=1\nexport OMP_NUM_THREADS=1\n"}
 
-    assert redacted(document) == {
+    assert redact(document) == {
         "environment": {"MY_KEY": REDACTED},
         "script": f"export MY_KEY='{REDACTED}'\nexport OMP_NUM_THREADS=1\n",
     }
@@ -114,7 +112,7 @@ def test_a_short_secret_takes_no_innocent_text_away() -> None:
 
 @pytest.mark.parametrize(("secret", "everywhere"), [("abcde", False), ("abcdef", True)])
 def test_a_secret_of_six_characters_is_looked_for_everywhere(secret: str, *, everywhere: bool) -> None:
-    kept = redacted({"MY_KEY": secret, "text": f"it is {secret}"})
+    kept = redact({"MY_KEY": secret, "text": f"it is {secret}"})
 
     assert kept == {"MY_KEY": REDACTED, "text": f"it is {REDACTED if everywhere else secret}"}
 
@@ -122,13 +120,13 @@ def test_a_secret_of_six_characters_is_looked_for_everywhere(secret: str, *, eve
 def test_what_is_no_text_is_kept() -> None:
     document = {"A_TOKEN": None, "B_TOKEN": "", "C_TOKEN": 5, "list": [1, None, True], "KEY": {"x": "value"}}
 
-    assert redacted(document) == document
+    assert redact(document) == document
 
 
 def test_an_assignment_that_refers_to_another_variable_is_kept() -> None:
     script = 'export HF_TOKEN=$SITE_TOKEN\nexport HF_TOKEN="$SITE_TOKEN"\nexport HF_TOKEN=a$b\n'
 
-    kept = redacted_text(script)
+    kept = redact_text(script)
 
     assert kept.splitlines()[:2] == script.splitlines()[:2]
     assert kept.splitlines()[2] == f"export HF_TOKEN='{REDACTED}'"

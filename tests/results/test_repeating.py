@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
-from steptime.results.repeating import repeat_command, request_of
+from steptime.results.repeating import make_request, repeat_command
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from steptime.results.repeating import repeat_command, request_of
 )
 def test_the_command_to_repeat_a_run_plans_that_run(asked: dict[str, Any]) -> None:
     for run in plan(PlanRequest.model_validate(asked)).all_runs:
-        command = repeat_command(run, request_of(run, asked))
+        command = repeat_command(run, make_request(run, asked))
 
         assert command is not None
         assert command.startswith("steptime run ")
@@ -36,14 +36,14 @@ def test_the_command_to_repeat_a_run_plans_that_run(asked: dict[str, Any]) -> No
 def test_a_run_beside_a_checkpoint_is_repeated_without_one() -> None:
     asked = {"workload": "llama3.1", "gpus": "2", "checkpoint": True, "async_save": True}
     for run in plan(PlanRequest.model_validate(asked)).runs:
-        assert [again.experiment for again in plan(request_of(run, asked)).all_runs] == [run.experiment]
+        assert [again.experiment for again in plan(make_request(run, asked)).all_runs] == [run.experiment]
 
 
 def test_one_run_of_several_is_asked_for_once_with_its_own_environment() -> None:
     asked = {"workload": "llama3.1", "gpus": "2", "repeats": 3, "environment": {"A": "1"}}
     run = plan(PlanRequest.model_validate(asked)).runs[0].model_copy(update={"environment": {"A": "2"}})
 
-    request = request_of(run, asked)
+    request = make_request(run, asked)
 
     assert (request.repeats, request.environment) == (1, {"A": "2"})
     repeated = run.model_copy(update={"repeat": 3})
@@ -53,7 +53,7 @@ def test_one_run_of_several_is_asked_for_once_with_its_own_environment() -> None
 def test_a_run_that_no_recipe_gives_has_no_command() -> None:
     asked = {"workload": "llama3.1", "gpus": "2"}
     (run,) = plan(PlanRequest.model_validate(asked)).runs
-    request = request_of(run, asked)
+    request = make_request(run, asked)
     assert repeat_command(run, request) is not None
     narrower = run.recipe.model.model_copy(update={"hidden_size": 128})
 
@@ -64,8 +64,10 @@ def test_a_run_that_no_recipe_gives_has_no_command() -> None:
 
 def test_a_run_of_a_dag_whose_params_name_no_workload_has_a_request() -> None:
     (run,) = plan(PlanRequest(workload="llama3.1", gpus="2")).runs
-    assert request_of(run, {}).workload == "llama3.1-25.04"
-    assert repeat_command(run, request_of(run, {})) == repeat_command(run, request_of(run, {"gpus": "1,2"}))
+    assert make_request(run, {}).workload == "llama3.1-25.04"
+    assert repeat_command(run, make_request(run, {})) == repeat_command(
+        run, make_request(run, {"gpus": "1,2"})
+    )
 
 
 COMMANDS = {
@@ -86,4 +88,4 @@ def test_a_command_names_what_may_change_and_leaves_out_what_is_the_default() ->
     for command, options in COMMANDS.items():
         asked = {"workload": "llama3.1", **options}
         run = plan(PlanRequest.model_validate(asked)).runs[-1 if "size" not in asked else 0]
-        assert repeat_command(run, request_of(run, asked)) == command
+        assert repeat_command(run, make_request(run, asked)) == command

@@ -9,7 +9,7 @@ import stored
 
 from steptime.recipes.models import Mode
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.report import Totals, compared, csv_text, notes, totals_of, written
+from steptime.results.report import Totals, choose_columns, csv_text, format_column, list_notes, sum_up
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
@@ -36,7 +36,7 @@ def flat(result_times: float, **changes: Any) -> dict[str, Any]:
 def test_what_all_runs_share_is_said_once(stored_rows: StoredRows, make_result: MakeResult) -> None:
     rows = stored_rows(make_result("one", gpus=1, **flat(0.2)), make_result("two", gpus=2, **flat(0.25)))
 
-    columns, title = compared(rows)
+    columns, title = choose_columns(rows)
 
     assert title == (
         "state valid, workload llama3.1-25.04, GPU type cpu, scaling weak, cluster local, MBS 1, "
@@ -65,7 +65,7 @@ def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeRe
     other = [{**row, "workload": "nemotron4-25.04", "flops_formula": "nemotron4-24.11"} for row in rows[:1]]
 
     listed = [*rows, *other]
-    columns, title = compared(listed, full_names=True)
+    columns, title = choose_columns(listed, full_names=True)
 
     assert title == "GPU type cpu, scaling weak, cluster local, MBS 1"
     assert [column.name for column in columns] == [
@@ -75,8 +75,8 @@ def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeRe
         *("gpu_hours", "submitted_at", "queue_wait_s"),
     ]
     state = next(column for column in columns if column.name == "state")
-    assert set(written(state, listed)) == {"valid", "rejected"}
-    assert compared([]) == ([], "")
+    assert set(format_column(state, listed)) == {"valid", "rejected"}
+    assert choose_columns([]) == ([], "")
 
 
 def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: MakeResult) -> None:
@@ -90,7 +90,7 @@ def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: Mak
         make_result("good"),
     )
 
-    assert sorted(notes(rows)) == [
+    assert sorted(list_notes(rows)) == [
         "tiny·fp32·2 (bad) is rejected: Expected A, but found B.",
         "tiny·fp32·2 (noisy) counts, but note: Expected A, but found B.",
     ]
@@ -102,8 +102,8 @@ def test_totals_of_rows_count_what_is_known() -> None:
         {"state": "rejected", "gpu_hours": 0.5, "queue_wait_s": 30.0},
         {"state": "rejected", "gpu_hours": None, "queue_wait_s": None},
     ]
-    assert totals_of(rows) == Totals(3, 2, 2.0, 20.0, 30.0)
-    assert totals_of([]) == Totals(0, 0, 0.0, None, None)
+    assert sum_up(rows) == Totals(3, 2, 2.0, 20.0, 30.0)
+    assert sum_up([]) == Totals(0, 0, 0.0, None, None)
     assert Totals(1, 0, 99.96, 3.0, None).sentence == "1 run · 100 GPU-hours"
 
 

@@ -136,13 +136,13 @@ def test_a_measured_run_is_read_whole_and_is_no_result_until_it_is_published(
 
 def _what_readers_see(store: Store) -> list[Any]:
     with read_connection(store.url) as connection:
-        judged_by = judgement_queries.runs_of(connection, {}, ["step_time_mean_s", "checkpoint_save_s"])
+        judged_by = judgement_queries.read_runs(connection, {}, ["step_time_mean_s", "checkpoint_save_s"])
     return [
         store.results(include_rejected=True),
         store.in_reading_order(include_rejected=True),
         store.count(include_rejected=True),
         store.choices(),
-        store.runs_of("llama31", "manual__2026-11-21"),
+        store.list_runs("llama31", "manual__2026-11-21"),
         store.records(["saved", "result"]).keys(),
         store.step_times(["saved", "result"]).keys(),
         store.run_times({}, 9),
@@ -259,10 +259,10 @@ def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult
     assert names(workload="llama3.1-25.04", size=None, mode="profile") == []
     assert names(include_rejected=True, limit=1) == ["job4"]
     assert names(job_name="job2") == ["job2"]
-    assert [row["job_name"] for row in store.runs_of("llama31", "manual__2026-11-21")] == [
+    assert [row["job_name"] for row in store.list_runs("llama31", "manual__2026-11-21")] == [
         "job3", "job2", "job1", "job0",
     ]  # fmt: skip
-    assert [row["state"] for row in store.runs_of("llama31", "other")] == ["rejected"]
+    assert [row["state"] for row in store.list_runs("llama31", "other")] == ["rejected"]
     assert tuple(store.choices()) == CHOICES
     assert store.choices()["size"] == ["small", "tiny"]
     assert store.choices()["gpus"] == [1, 2, 4]
@@ -435,7 +435,7 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
     judged = {"figure": "step_time_s", "verdict": "slower", "judged_on": "means", "judged_s": 0.5}
     unknown = dict.fromkeys(judgement_queries.columns()) | judged | {"rests_on": [1], "changes": {}}
     with write_transaction(store_url) as connection:
-        for row in judgement_queries.runs_of(connection, {}, ["step_time_mean_s"]):
+        for row in judgement_queries.read_runs(connection, {}, ["step_time_mean_s"]):
             ids[row["gpus"]] = row["id"]
         drift = {"kind": "drift", "rests_on": [2], "verdict": "drifted"}
         rows = [unknown | {"kind": "history"}, unknown | drift]
@@ -490,7 +490,7 @@ def test_runs_without_the_number_are_not_judged(tmp_path: Path, make_result: Mak
     numbers = measured.model_copy(update={"checkpoint_save_s": 2.0})
     stored.write(store, make_result("bad", verdict=BAD, measurement=numbers))
     with read_connection(store.url) as connection:
-        found = judgement_queries.runs_of(connection, {}, ["checkpoint_save_s"])
+        found = judgement_queries.read_runs(connection, {}, ["checkpoint_save_s"])
     assert [row["job_name"] for row in found] == ["has"]
 
 

@@ -119,7 +119,7 @@ def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
     seen = of_reader(store, "llama31", "weekly")
     assert seen.step_times(names).keys() == seen.records(names).keys() == {"one-1", "bad"}
     assert store.step_times([]) == store.records([]) == {}
-    found = store.of_each(names, select(schema.runs.c.job_name))
+    found = store.read_each(names, select(schema.runs.c.job_name))
     assert sorted(name for (name,) in found) == sorted(names[:3]), "each once"
 
 
@@ -139,5 +139,5 @@ def test_runs_of_a_dag_run_come_in_the_order_of_their_tasks(tmp_path: Path, make
             store,
             make(name, submitted_at=1e9 + at, submitted=made.submitted.model_copy(update={"made_by": ours})),
         )
-    assert [row["job_name"] for row in store.runs_of("llama31", "r")] == ["d", "c", "b", "e", "a"]
-    assert store.runs_of("llama31", "another") == store.runs_of("another", "r") == []
+    assert [row["job_name"] for row in store.list_runs("llama31", "r")] == ["d", "c", "b", "e", "a"]
+    assert store.list_runs("llama31", "another") == store.list_runs("another", "r") == []

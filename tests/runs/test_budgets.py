@@ -19,10 +19,10 @@ from steptime.results.budgets import (
     Owner,
     admit,
     budget_balances,
-    month_of,
+    format_month,
+    list_reserving,
     release,
     reserve,
-    reserving,
 )
 from steptime.results.models import Result
 from steptime.runs import ledger
@@ -125,8 +125,8 @@ def test_what_a_job_took_is_of_the_months_it_ran_in(
         expected.update(months)  # type: ignore[arg-type]
         used = {month: balance(unix(f"{month}-02 12:00")).used_gpu_hours for month in expected}
         assert used == pytest.approx(expected), (started, at)
-    assert month_of(unix("2026-11-30 23:59")) == "2026-11"
-    assert month_of(unix("2026-12-01 00:00")) == "2026-12"
+    assert format_month(unix("2026-11-30 23:59")) == "2026-11"
+    assert format_month(unix("2026-12-01 00:00")) == "2026-12"
 
 
 def test_a_plan_is_reserved_until_its_jobs_have_ended_and_counts_as_what_they_took(
@@ -168,8 +168,8 @@ def test_a_job_uses_up_the_reservation_of_its_own_run(
     assert counted() == (0, 8)
     submit(run, "job-1-2", "a", NOW)
     assert counted() == (0, 12)
-    assert reserving(OURS.id, ["eos"]) == [of("b")]
-    assert reserving("another", ["eos"]) == reserving(OURS.id, ["dgx"]) == []
+    assert list_reserving(OURS.id, ["eos"]) == [of("b")]
+    assert list_reserving("another", ["eos"]) == list_reserving(OURS.id, ["dgx"]) == []
     assert [job.name for job in ledger.open_jobs("eos")] == ["job-1", "job-1-2"]
 
 

@@ -14,7 +14,7 @@ from steptime.cli import app
 from steptime.clusters.base import JobState
 from steptime.judging.comparison import compare_since
 from steptime.logs.models import CheckpointTiming, Step
-from steptime.results.goodput import PARTS, Goodput, goodput_of, job_times
+from steptime.results.goodput import PARTS, Goodput, compute_goodput, job_times
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -61,7 +61,7 @@ def test_parts_are_named_by_their_size_and_small_ones_are_not() -> None:
     goodput = Goodput(hours(training_steps=71, start_and_end=12, failures=16.6, checkpoints=0.4))
     assert goodput.sentence == "goodput 71 %; 17 % failures, 12 % start and end"
     assert Goodput(hours(training_steps=1)).sentence == "goodput 100 %"
-    assert goodput_of([], []) is None
+    assert compute_goodput([], []) is None
 
 
 def test_jobs_without_a_result_are_failures_or_resubmissions(

@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field
 
 from steptime import settings
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.clusters.jobscript import job_environment, job_spec
 from steptime.frozen import Frozen
@@ -33,7 +33,7 @@ WHOLE = ("environment.", "gc.", "launch.", "overlap.")
 """Groups in which a setting that only we have is a difference, too. Of NeMo's objects ours may have more
 fields than upstream's older release: they have their defaults."""
 
-STAGED = Staged(
+STAGED = StagedFiles(
     python=None, venv_lock_sha256=None, trainer_path="/trainer", trainer_sha256="", image_path="/image.sqsh"
 )
 

@@ -493,10 +493,10 @@ async def test_a_planned_run_can_be_repeated_by_the_command_given(
 ) -> None:
     from steptime.recipes.planning import plan
     from steptime.recipes.request import PlanRequest
-    from steptime.results.repeating import request_of
+    from steptime.results.repeating import make_request
 
     (run,) = plan(PlanRequest(workload="llama3.1", gpus="2", checkpoint=False)).runs
-    publish(JOB, run=run, request=request_of(run, {"gpus": "2"}))
+    publish(JOB, run=run, request=make_request(run, {"gpus": "2"}))
     publish("no-recipe-plans-this", max_steps=17)
     first, second = [
         (await get(pages, f"/api/runs/{name}")).json()["repeat"] for name in (JOB, "no-recipe-plans-this")

@@ -35,7 +35,7 @@ def reserve(task: BaseOperator, context: Context, runs: Sequence[Run]) -> None:
         balances = wait_for_store(lambda: budgets.reserve(owner, runs), warn)
     except BudgetExceeded:
         clusters = {run.cluster for run in runs}
-        for other in budgets.reserving(owner.installation_id, clusters):
+        for other in budgets.list_reserving(owner.installation_id, clusters):
             of_run = [other.dag_run_id]
             if not context["ti"].get_dr_count(dag_id=other.dag_id, run_ids=of_run, states=_LIVE):
                 budgets.release(other)

@@ -226,7 +226,7 @@ def documentation(document: Workload) -> str:
 def _table(document: Workload) -> str:
     lines = ["| size | GPU type | dtype | scaling | GPUs |", "|---|---|---|---|---|"]
     for size in document.size_names():
-        lines += [f"| {' | '.join(cells)} |" for cells in _rows(size, document.rules_of(size))]
+        lines += [f"| {' | '.join(cells)} |" for cells in _rows(size, document.find_rules(size))]
     return "\n".join(lines)
 
 

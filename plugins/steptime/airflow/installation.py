@@ -61,7 +61,7 @@ def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any
     """Return a store's rows of a DAG run of this Airflow; others may share the store and the run id."""
     from steptime.results.record import parse_record
 
-    rows = store.runs_of(dag_id, dag_run_id)
+    rows = store.list_runs(dag_id, dag_run_id)
     records = store.records([row["job_name"] for row in rows])
     recorded = {job_name: parse_record(content) for job_name, content in records.items()}
     return [row for row in rows if (found := recorded[row["job_name"]]) is None or is_own(found.job)]

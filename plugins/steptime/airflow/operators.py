@@ -26,7 +26,7 @@ from steptime.airflow.connections import patiently
 from steptime.airflow.installation import this_installation
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.summaries import as_text
-from steptime.clusters.base import Cluster, Job, Staged
+from steptime.clusters.base import Cluster, Job, StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
@@ -34,7 +34,7 @@ from steptime.recipes.notation import format_hours
 from steptime.recipes.planning import Plan
 from steptime.results.database import wait_for_store
 from steptime.results.models import Provenance
-from steptime.results.repeating import request_of
+from steptime.results.repeating import make_request
 from steptime.runs.launch import Attempt, NoRoom, end_open_jobs, launch, make_job_spec
 from steptime.runs.ledger import LedgerJob, jobs_at, latest_submitted
 
@@ -107,11 +107,11 @@ class StageTrainingOperator(BaseOperator):
         self.plan = plan
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
-        """Stage for the plan. Returns `Staged` as JSON."""
+        """Stage for the plan. Returns `StagedFiles` as JSON."""
         return as_json(stage_for(Plan.model_validate(self.plan).runs[0], self))
 
 
-def stage_for(run: Run, task: BaseOperator) -> Staged:
+def stage_for(run: Run, task: BaseOperator) -> StagedFiles:
     """Stage what a run needs on its cluster, and log it."""
     from steptime.runs.ledger import was_reached
     from steptime.staging.stage import stage
@@ -197,7 +197,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     def execute(self, context: Context) -> Any:
         """Submit the job. Returns its handle."""
         from steptime.clusters.jobscript import find_saved_checkpoint
-        from steptime.results.record import redacted_text
+        from steptime.results.record import redact_text
 
         with airflow_errors():
             attempt = self._attempt(context)
@@ -219,7 +219,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
         secretive = (job.run.environment, job.made_by.staged.image_environment)
-        self.log.info("its script:\n%s", redacted_text(script, *secretive))
+        self.log.info("its script:\n%s", redact_text(script, *secretive))
         return {"cluster": job.cluster, "job": job.name}
 
     def _saving_job(self, context: Context, task_group: str) -> Job:
@@ -231,9 +231,9 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
 
     def _attempt(self, context: Context) -> Attempt:
         from steptime.clusters.jobscript import job_environment
-        from steptime.results.record import of_this_code
+        from steptime.results.record import describe_code
 
-        ti, run, staged = context["ti"], self.planned_run(), Staged.model_validate(self.staged)
+        ti, run, staged = context["ti"], self.planned_run(), StagedFiles.model_validate(self.staged)
         cell = None
         if self.sweep_cell is not None:
             from steptime.recipes.sweep_planning import Cell
@@ -249,9 +249,9 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             max_tries=ti.max_tries,
             run=run,
             at_once=None if cell is None else cell.at_once,
-            request=request_of(run, asked_for),  # what it refuses is refused before anything runs
+            request=make_request(run, asked_for),  # what it refuses is refused before anything runs
             made_by=Provenance(
-                **of_this_code(),
+                **describe_code(),
                 staged=staged,
                 options={name: value for name, value in asked_for.items() if value is not None},
                 environment=job_environment(run, staged, load_cluster(run.cluster)),

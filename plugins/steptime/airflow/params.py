@@ -206,9 +206,9 @@ def _defaults(workload: Workload) -> dict[str, str]:
     """Return the defaults of an empty form, by option."""
     by_size: dict[str, Callable[[str], object]] = {
         "dtype": lambda size: _dtype(workload, size),
-        "max_steps": lambda size: workload.steps_of(size).max_steps,
-        "window": lambda size: workload.steps_of(size).window_of(workload.steps_of(size).max_steps),
-        "time_limit": lambda size: " or ".join(dict.fromkeys(workload.steps_of(size).time_limit.values())),
+        "max_steps": lambda size: workload.find_steps(size).max_steps,
+        "window": lambda size: workload.find_steps(size).choose_window(workload.find_steps(size).max_steps),
+        "time_limit": lambda size: " or ".join(dict.fromkeys(workload.find_steps(size).time_limit.values())),
     }
     found = {
         name: _grouped((size, value(size)) for size in workload.size_names())
@@ -268,14 +268,14 @@ def _size(workload: Workload, gpu_type: str) -> object:
 
 
 def _dtype(workload: Workload, size: str) -> str:
-    offered = [dtype for rule in workload.rules_of(size) for dtype in rule.dtypes]
+    offered = [dtype for rule in workload.find_rules(size) for dtype in rule.dtypes]
     return workload.defaults.dtype if workload.defaults.dtype in offered else offered[0]
 
 
 def _scales_of(workload: Workload, size: str) -> Iterable[tuple[list[str], tuple[int, ...], tuple[int, ...]]]:
     """Yield groups of a size's GPU types with equal counts: the types, the counts, and the default counts."""
     counts: dict[tuple[int, ...], list[str]] = {}
-    rules = workload.rules_of(size)
+    rules = workload.find_rules(size)
     for gpu_type in dict.fromkeys(kind for rule in rules for kind in rule.gpu_types):
         of_type = {gpus for rule in rules if gpu_type in rule.gpu_types for gpus in rule.gpus}
         counts.setdefault(tuple(sorted(of_type)), []).append(gpu_type)

@@ -29,7 +29,7 @@ from steptime.recipes.planning import Plan
 from steptime.results.budgets import release
 from steptime.results.columns import BY_NAME
 from steptime.results.database import wait_for_store
-from steptime.results.models import Measurement, Result, Submitted, Verdict
+from steptime.results.models import Measurement, Result, Submission, Verdict
 from steptime.runs.launch import end_job
 from steptime.runs.ledger import jobs_at, latest_submitted
 
@@ -111,7 +111,7 @@ class ReadLogOperator(RunOperator):
         return {"cluster": submitted.job.cluster, "job": submitted.job.name}
 
     async def _read(
-        self, cluster: Cluster, submitted: Submitted, earlier: Sequence[Job]
+        self, cluster: Cluster, submitted: Submission, earlier: Sequence[Job]
     ) -> tuple[JobStatus, TrainingLog, str]:
         """Return how the job ended, its log, and its record."""
         from steptime.clusters.collecting import collect_log

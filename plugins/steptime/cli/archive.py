@@ -23,7 +23,7 @@ import zstandard
 from steptime import __version__, settings
 from steptime.cli.selecting import RunFilters, require_results, takes_selection
 from steptime.errors import UserError, shown
-from steptime.results.run_files import files_of, regular
+from steptime.results.run_files import list_files, regular
 from steptime.results.store import Store
 
 EXAMPLES = """
@@ -74,7 +74,7 @@ def check_name(file: Path, option: str) -> None:
         )
 
 
-class Archived(NamedTuple):
+class ArchiveContent(NamedTuple):
     """What an archive contains."""
 
     runs: int
@@ -82,7 +82,7 @@ class Archived(NamedTuple):
     """Runs whose log this machine has."""
 
 
-def write_llmb_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> Archived:
+def write_llmb_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> ArchiveContent:
     """Archive the logs of runs as NVIDIA's `llmb-run archive` does, each with its configuration.
 
     Runs whose log this machine lacks are left out. Raises UserError if the file is there already.
@@ -103,10 +103,10 @@ def write_llmb_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Pa
             logs += 1
             _add(archive, f"{root}/{found.config_name}", found.config)
             archive.add(found.log, f"{root}/{found.log_name}", filter=_nobodys)
-    return Archived(len(rows), logs)
+    return ArchiveContent(len(rows), logs)
 
 
-def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> Archived:
+def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> ArchiveContent:
     """Write runs of a store to a new archive. Raises UserError if the file exists."""
     from steptime.results.importing import LOGS, MANIFEST, RUNS, ArchivedRun
     from steptime.results.judgement_queries import accepted_level
@@ -120,13 +120,13 @@ def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -
                 {"result": store.measured(name), "accepted": accepted_level(store, name)}
             )
             _add(archive, f"{RUNS}/{number}.json", run.model_dump_json())
-            files = files_of(row)
+            files = list_files(row)
             logs += bool(files)
             for path in files:
                 archive.add(path, f"{LOGS}/{number}/{path.name}", filter=_nobodys)
         for path in regular(settings.config_dir().rglob("*")):
             archive.add(path, f"{_CONFIG}/{path.relative_to(settings.config_dir())}", filter=_nobodys)
-    return Archived(runs, logs)
+    return ArchiveContent(runs, logs)
 
 
 @contextmanager

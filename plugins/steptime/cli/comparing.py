@@ -99,7 +99,7 @@ def compare(
     cannot be read.
     """
     from steptime.judging.findings import COLUMNS
-    from steptime.results.report import compared
+    from steptime.results.report import choose_columns
     from steptime.results.store import Store
 
     store = Store()
@@ -124,7 +124,7 @@ def compare(
         show_columns(found.rows, COLUMNS, output_format, called="cells", beside=beside)
     else:
         if found.findings:
-            columns, title = compared(found.rows, of=COLUMNS)
+            columns, title = choose_columns(found.rows, of=COLUMNS)
             show_table(found.rows, columns, title=title, wide=wide)
         for remark in (*(missing.remarks if missing else ()), *found.remarks):
             typer.echo(remark)
@@ -286,8 +286,8 @@ def _line(rows: Sequence[Mapping[str, Any]]) -> str:
 def _print_table(rows: Sequence[Mapping[str, Any]], *, full_names: bool, wide: bool) -> None:
     """Print the table, latest run last; columns that all runs share are left out."""
     from steptime.judging.trend import COLUMNS
-    from steptime.results.report import compared
+    from steptime.results.report import choose_columns
 
     own = [column for column in COLUMNS if not column.series]
-    columns, title = compared(rows, of=own, full_names=full_names)
+    columns, title = choose_columns(rows, of=own, full_names=full_names)
     show_table(rows, columns, title=title, wide=wide)

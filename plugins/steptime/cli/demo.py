@@ -17,7 +17,7 @@ from steptime.cli.service import up
 from steptime.recipes.planning import PlanRequest, plan
 
 if TYPE_CHECKING:
-    from steptime.clusters.base import Staged
+    from steptime.clusters.base import StagedFiles
     from steptime.recipes.models import Run
 
 EXAMPLES = """
@@ -82,12 +82,12 @@ def demo(
         raise typer.Exit(2)
 
 
-def _begin_to_stage(run: "Run") -> "Future[Staged]":
+def _begin_to_stage(run: "Run") -> "Future[StagedFiles]":
     """Stage for the run while Airflow starts, so that the DAG run's own `stage` has nothing left to do.
 
     It runs in a daemon thread: interrupting the demo does not wait for pip.
     """
-    staged: Future[Staged] = Future()
+    staged: Future[StagedFiles] = Future()
 
     def work() -> None:
         try:
@@ -99,7 +99,7 @@ def _begin_to_stage(run: "Run") -> "Future[Staged]":
     return staged
 
 
-async def _stage(run: "Run") -> "Staged":
+async def _stage(run: "Run") -> "StagedFiles":
     from steptime.clusters.config import load_cluster, open_cluster
     from steptime.staging.stage import stage
 

@@ -9,7 +9,7 @@ import typer
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
 from steptime.cli.selecting import require_results, since_when
 from steptime.results.columns import Column
-from steptime.results.goodput import PARTS, TRAINING, goodput_of
+from steptime.results.goodput import PARTS, TRAINING, compute_goodput
 
 _SINCE = "90d"
 
@@ -82,16 +82,16 @@ def show_goodput(
 
 
 def _monthly(store: Any, since: float) -> list[dict[str, Any]]:
-    from steptime.results.budgets import month_of
+    from steptime.results.budgets import format_month
 
     rows, lost = defaultdict(list), defaultdict(list)
     for row in store.results(include_rejected=True, since=since):
-        rows[month_of(row["submitted_at"]), row["sweep"] or ""].append(row)
+        rows[format_month(row["submitted_at"]), row["sweep"] or ""].append(row)
     for job in store.lost_jobs(since=since, cancelled=True):
-        lost[month_of(job["created_at"]), job["made_by"]["sweep"] or ""].append(job)
+        lost[format_month(job["created_at"]), job["made_by"]["sweep"] or ""].append(job)
     found = []
     for month, sweep in sorted({*rows, *lost}, reverse=True):
-        goodput = goodput_of(rows[month, sweep], lost[month, sweep])
+        goodput = compute_goodput(rows[month, sweep], lost[month, sweep])
         if goodput is not None:
             percent = goodput.percent
             lost_in = {f"{part.replace(' ', '_')}_percent": percent[part] for part in _LOST}

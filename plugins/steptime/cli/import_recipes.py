@@ -10,7 +10,14 @@ from steptime.errors import UserError
 from steptime.files import write_whole
 from steptime.recipes.importing.release import Release, Sandbox, Source, pinned, read_release, unpacked
 from steptime.recipes.importing.suite import suites
-from steptime.recipes.importing.workload import WRITTEN_BY, NotImportable, Row, imported, name_of, refusals
+from steptime.recipes.importing.workload import (
+    WRITTEN_BY,
+    NotImportable,
+    Row,
+    imported,
+    name_workload,
+    refusals,
+)
 from steptime.settings import config_dir
 
 EXAMPLES = """
@@ -69,7 +76,7 @@ def import_recipes(
         folder.mkdir(parents=True, exist_ok=True)
         found: dict[str, tuple[Source, list[Row]]] = {}
         for source in sources:
-            target = folder / f"{name_of(release, source)}.yaml"
+            target = folder / f"{name_workload(release, source)}.yaml"
             if target.exists() and not target.read_text(encoding="utf-8").startswith(WRITTEN_BY):
                 release.left_out[source.folder] = (
                     f"{target} is not of an import: move it away to have this one"

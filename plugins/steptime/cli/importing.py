@@ -72,7 +72,7 @@ def import_results(
     from steptime.clusters.config import load_cluster
     from steptime.judging.judgements import keep_imported
     from steptime.recipes.cluster_files import list_clusters
-    from steptime.results.importing import Asked, Refused, find_imports
+    from steptime.results.importing import ImportOptions, RefusedImport, find_imports
     from steptime.results.store import Store
     from steptime.results.unpacking import unpack
 
@@ -84,8 +84,8 @@ def import_results(
         raise UserError(f"--{next(iter(recipe))} names a recipe only together with --workload: add it.")
     if not path.exists():
         raise UserError(f"there is nothing at '{shown(path)}': name an archive, a folder or a log.")
-    asked = Asked(path.absolute().name, cluster, gpu_type, recipe, judged)
-    store, states, refused = Store(), Counter[str](), list[Refused]()
+    asked = ImportOptions(path.absolute().name, cluster, gpu_type, recipe, judged)
+    store, states, refused = Store(), Counter[str](), list[RefusedImport]()
     home().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home(), prefix=".import.") as scratch:
         place = path
@@ -95,7 +95,7 @@ def import_results(
 
         def new() -> "Iterator[tuple[Result, Verdict, Mapping[str, Any] | None]]":
             for one in find_imports(place, asked):
-                if isinstance(one, Refused):
+                if isinstance(one, RefusedImport):
                     refused.append(one)
                 elif store.count(include_rejected=True, job_name=one.result.job.name):
                     states["there already"] += 1

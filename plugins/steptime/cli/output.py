@@ -120,9 +120,9 @@ def show_columns(
     `called` is the key of the rows in the JSON, and `beside` holds fields that precede them.
     """
     from steptime.results.columns import SCHEMA_VERSION
-    from steptime.results.report import exported
+    from steptime.results.report import export_row
 
-    rows = (exported(row, columns) for row in rows)
+    rows = (export_row(row, columns) for row in rows)
     if output_format is Format.CSV:
         _print_csv(rows, [column.name for column in columns])
         return
@@ -143,13 +143,13 @@ def show_table(
     wide: bool = False,
 ) -> None:
     """Print rows of declared columns for people; a narrow terminal omits the least important columns."""
-    from steptime.results.report import written
+    from steptime.results.report import format_column
 
     shown_ones = [
         _Shown(
             column.title,
             column.heading,
-            [shown(cell, at_most=None) for cell in written(column, rows)],
+            [shown(cell, at_most=None) for cell in format_column(column, rows)],
             column.kind in ("number", "integer"),
             column.priority or 0,
         )
@@ -187,12 +187,12 @@ def _print_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
 def _plain(rows: Sequence[Mapping[str, Any]], name: str, heading: str, priority: int) -> _Shown:
     """Return a column that is not declared in `results.columns`."""
     from steptime.results.columns import Column
-    from steptime.results.report import written
+    from steptime.results.report import format_column
 
     values = [row.get(name) for row in rows]
     numbers = all(value is None or isinstance(value, int | float) for value in values)
     if numbers and any(isinstance(value, float) for value in values):
-        cells = written(Column(name, "number", "", significant=3), rows)
+        cells = format_column(Column(name, "number", "", significant=3), rows)
     else:
         cells = ["" if value is None else shown(value, at_most=None) for value in values]
     return _Shown(heading, heading, cells, any(isinstance(v, int | float) for v in values), priority)

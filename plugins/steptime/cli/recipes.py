@@ -225,7 +225,7 @@ def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
 
 def _scripts(planned: Plan) -> list[str]:
     """Return each run's job script, with capitalized placeholders for values from staging and submission."""
-    from steptime.clusters.base import Staged
+    from steptime.clusters.base import StagedFiles
     from steptime.clusters.config import load_cluster
     from steptime.clusters.jobscript import job_spec
 
@@ -234,7 +234,7 @@ def _scripts(planned: Plan) -> list[str]:
     scripts = []
     for run in planned.all_runs:
         in_image = run.recipe.image is not None
-        staged = Staged(
+        staged = StagedFiles(
             python=None if in_image else "STAGED_VENV/bin/python",
             venv_lock_sha256=None,
             trainer_path="STAGED_TRAINER",

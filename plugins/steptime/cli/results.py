@@ -113,15 +113,15 @@ def show_results(
     """Print rows of the metrics store, and notes on them below a table."""
     from steptime.judging.trend import OWN_VERDICT
     from steptime.results.columns import COLUMNS
-    from steptime.results.report import compared, notes, totals_of
+    from steptime.results.report import choose_columns, list_notes, sum_up
 
     if output_format is not Format.TABLE:
         show_columns(rows, (*COLUMNS, *OWN_VERDICT), output_format, called="results")
     elif rows:
-        typer.echo(f"{totals_of(rows).sentence}.")
-        columns, title = compared(rows, full_names=full_names)
+        typer.echo(f"{sum_up(rows).sentence}.")
+        columns, title = choose_columns(rows, full_names=full_names)
         show_table(rows, columns, title=title, wide=wide)
-        for note in notes(rows):
+        for note in list_notes(rows):
             typer.echo(note)
 
 
@@ -140,8 +140,8 @@ def show_run(
     from steptime.judging.completeness import find_cause
     from steptime.judging.trend import read_verdict
     from steptime.results.columns import COLUMNS
-    from steptime.results.repeating import repeat_of
-    from steptime.results.report import exported
+    from steptime.results.repeating import describe_repeat
+    from steptime.results.report import export_row
     from steptime.results.store import Store
 
     store = Store()
@@ -156,7 +156,7 @@ def show_run(
     verdict, parsed = read_verdict(store, row), store.parsed_log(job_name)
     if output_format is Format.JSON:
         whole = {
-            "result": exported(row, COLUMNS),
+            "result": export_row(row, COLUMNS),
             "verdict": verdict and verdict._asdict(),
             "steps": store.steps(job_name),
             "checkpoints": store.checkpoints(job_name),
@@ -183,7 +183,7 @@ def show_run(
         typer.echo(f"{mark} {check['message']}")
     if excerpt := parsed["log"].get("excerpt"):
         typer.echo(f"\n# ---- log excerpt ----\n{excerpt}")
-    repeat = repeat_of(kept["content"])
+    repeat = describe_repeat(kept["content"])
     typer.echo(
         f"\nTo repeat it: {repeat['command']}"
         if repeat["command"]

@@ -14,7 +14,7 @@ from steptime.errors import SystemFailure, UserError, shown, unknown_value
 from steptime.recipes.config_files import load_each, refuse
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_at_most, format_hours
-from steptime.recipes.sweep_planning import SweepPlan, runs_of
+from steptime.recipes.sweep_planning import SweepPlan, expand_cell
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 from steptime.waiting import poll_until
@@ -235,7 +235,7 @@ def _wait_for_end(client: AirflowClient, sweep: DagRun) -> None:
 
 
 def _runs(planned: SweepPlan) -> list[Run]:
-    return [run for cell in planned.cells for run in runs_of(cell)]
+    return [run for cell in planned.cells for run in expand_cell(cell)]
 
 
 def _rows(planned: SweepPlan) -> list[dict[str, Any]]:

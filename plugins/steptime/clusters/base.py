@@ -134,12 +134,12 @@ class JobStatus(Frozen):
     """The nodes that a resubmission should avoid."""
 
     @classmethod
-    def of_unknown_job(cls, cluster: str, name: str) -> Self:
+    def unknown_job(cls, cluster: str, name: str) -> Self:
         """Return the status for a job name that the cluster does not know."""
         return cls(state=JobState.UNKNOWN, reason=f"{cluster} has no job of the name {name}")
 
 
-class Staged(Frozen):
+class StagedFiles(Frozen):
     """What staging has prepared on the cluster for a run, by content, so that it can be built again."""
 
     python: str | None

@@ -15,7 +15,7 @@ from pydantic import (
     field_validator,
 )
 
-from steptime.clusters.base import Cluster, Staged
+from steptime.clusters.base import Cluster, StagedFiles
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import (
     FINDS_TRAINER,
@@ -247,7 +247,7 @@ class ClusterConfig(ClusterFile, Frozen):
     def script_values(
         self,
         run: Run,
-        staged: Staged,
+        staged: StagedFiles,
         *,
         directory: PurePosixPath,
         environment: Mapping[str, str],
@@ -270,7 +270,7 @@ class ClusterConfig(ClusterFile, Frozen):
         self,
         command: Sequence[str],
         run: Run,
-        staged: Staged,
+        staged: StagedFiles,
         *,
         directory: PurePosixPath,
         environment: Iterable[str],

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from steptime.clusters.base import Cluster, Installation, Job, JobSpec, Staged
+from steptime.clusters.base import Cluster, Installation, Job, JobSpec, StagedFiles
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import TRAINER_VARIABLE, ImageForm
 from steptime.clusters.hub import hub_cache, hub_environment
@@ -74,7 +74,7 @@ def _templates() -> "jinja2.Environment":
 
 def job_spec(
     run: Run,
-    staged: Staged,
+    staged: StagedFiles,
     config: ClusterConfig,
     *,
     identity: str,
@@ -189,7 +189,7 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
     return str(checkpoints[0])
 
 
-def job_environment(run: Run, staged: Staged, config: ClusterConfig) -> dict[str, str]:
+def job_environment(run: Run, staged: StagedFiles, config: ClusterConfig) -> dict[str, str]:
     """Return the environment variables that a job script sets.
 
     These are defaults, the workload's, the hub's cache, the cluster's, the run's and its own. On a cluster
@@ -270,7 +270,7 @@ def on_one_machine(run: Run, root: str) -> tuple[str, ...]:
     return (*torchrun, f"--nproc-per-node={run.recipe.gpus}", *rank_program(run, root))
 
 
-def modules_path(run: Run, staged: Staged, root: str) -> str:
+def modules_path(run: Run, staged: StagedFiles, root: str) -> str:
     """Return the PYTHONPATH of the ranks: the trainer, and what the script has."""
     if not isinstance(run.recipe.model, NamedRecipe):
         return staged.trainer_path

@@ -21,7 +21,7 @@ from steptime.judging.detection import (
     Baseline,
     Standing,
 )
-from steptime.judging.findings import Comparison, Finding, among_all
+from steptime.judging.findings import Comparison, Finding, rank_findings
 from steptime.judging.judgements import (
     judgements_since,
     newest_judgement,
@@ -31,12 +31,12 @@ from steptime.judging.judgements import (
 from steptime.judging.models import Judgement
 from steptime.judging.series import Series, SeriesRun, series_runs
 from steptime.recipes.models import Run
-from steptime.recipes.sweep_planning import plan_sweep, runs_of
+from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
-from steptime.results.goodput import goodput_of
-from steptime.results.record import changes, has_changed_to, made_of
+from steptime.results.goodput import compute_goodput
+from steptime.results.record import changes, has_changed_to, read_setup
 from steptime.results.repeating import repeat_command_of_record
-from steptime.results.report import cost_of, totals_of
+from steptime.results.report import describe_cost, sum_up
 from steptime.results.store import Store
 
 _ALL: Mapping[str, Any] = MappingProxyType({})
@@ -58,7 +58,7 @@ def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) ->
     if length > LOOK_BACK_S:
         return found
     earlier = [row for row in rows[len(ran) :] if row["submitted_at"] >= since - length]
-    return replace(found, cost=cost_of(_selected(ran, only), _selected(earlier, only)))
+    return replace(found, cost=describe_cost(_selected(ran, only), _selected(earlier, only)))
 
 
 def compare_sweep(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
@@ -94,7 +94,7 @@ def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterabl
 
 def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
     """Compare the cells that a sweep plans today. Raises UserError if `config/` has no such sweep."""
-    runs = (Series.from_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in runs_of(cell))
+    runs = (Series.from_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in expand_cell(cell))
     planned = [one for one in runs if one.is_judged]
     found = _compare(store, {one: newest_judgement(store, one) for one in planned}).only(only)
     return replace(found, completeness=completeness(store, found.standings, (), planned=planned, only=only))
@@ -160,7 +160,7 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
     found = Finding(
         series, two, standing, tuple(changes(*map(read, names))), fresh_runs_command(two, standing, read)
     )
-    return Comparison(among_all([found]))
+    return Comparison(rank_findings([found]))
 
 
 def fresh_runs_command(
@@ -202,9 +202,9 @@ def compare_judgements(
         )
         for series, (one, *_) in ((series, some) for series, some in cells.items() if some)
     ]
-    made = cache(lambda job_name: made_of(read_record(job_name)))
+    made = cache(lambda job_name: read_setup(read_record(job_name)))
     found = causes(cells, lambda job_name, change: has_changed_to(made(job_name), change))
-    return Comparison(among_all(findings), found)
+    return Comparison(rank_findings(findings), found)
 
 
 def _with_totals(
@@ -224,10 +224,10 @@ def _with_totals(
     selected = _selected(ran, only)
     if only:
         lost = [job for job in lost if Series.from_run(Run.model_validate(job["run"])).has(only)]
-    goodput = goodput_of(selected, lost)
+    goodput = compute_goodput(selected, lost)
     return replace(
         found,
-        totals=totals_of(selected),
+        totals=sum_up(selected),
         goodput="" if goodput is None else goodput.sentence,
         completeness=missing,
     )

@@ -19,7 +19,7 @@ from steptime.errors import UserError
 from steptime.judging.detection import LEAST_CHANGE, Standing
 from steptime.judging.series import Series, series_runs
 from steptime.recipes.models import Run
-from steptime.recipes.sweep_planning import plan_sweep, runs_of
+from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
 from steptime.results import judgement_queries
 from steptime.results.store import Store
@@ -364,7 +364,7 @@ def _cells_of_file(sweep: str) -> list[Series]:
         cells = plan_sweep(load_sweep(sweep)).cells
     except UserError:
         return []
-    planned = (Series.from_run(run) for cell in cells for run in runs_of(cell))
+    planned = (Series.from_run(run) for cell in cells for run in expand_cell(cell))
     return [series for series in planned if series.is_judged]
 
 
@@ -412,12 +412,12 @@ def _causes(store: Store, rows: Sequence[Row]) -> dict[str, str]:
     names = [row["job_name"] for row in rows]
     found: dict[str, str] = {}
     query = select(runs.c.job_name, readings.c.log).select_from(runs).join(readings)
-    for job_name, log in store.of_each(names, query):
+    for job_name, log in store.read_each(names, query):
         fatal = [problem["message"] for problem in log.get("problems", ()) if problem["fatal"]]
         found |= {job_name: fatal[0].rstrip(".")} if fatal else {}
     failed_checks = select(runs.c.job_name, validations.c.message).select_from(runs).join(validations)
     failed_checks = failed_checks.where(validations.c.passed.is_(False), validations.c.severity == "error")
-    for job_name, message in store.of_each(names, failed_checks.order_by(validations.c.position)):
+    for job_name, message in store.read_each(names, failed_checks.order_by(validations.c.position)):
         found.setdefault(job_name, message.rstrip("."))
     return found
 

@@ -225,7 +225,7 @@ def _confirmed(
     )
 
 
-def adjusted(p_values: Sequence[float]) -> list[float]:
+def adjust_p_values(p_values: Sequence[float]) -> list[float]:
     """Adjust p-values for multiple tests by Benjamini and Hochberg; the order is kept.
 
     Findings whose adjusted value is at most a rate are the discoveries at that false discovery rate.

@@ -16,7 +16,7 @@ from steptime.judging.detection import (
     FRESH_RUNS,
     Direction,
     Standing,
-    adjusted,
+    adjust_p_values,
 )
 from steptime.judging.drift import Drift
 from steptime.judging.onset import Onset, changed_words, date
@@ -207,13 +207,14 @@ class Comparison:
         return next((cause.name for cause in self.causes if series in cause.cells), "")
 
 
-def among_all(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Adjust the p-values of findings for their number, and return them worst first."""
     findings = list(findings)
     judged = [one for one in findings if one.standing.against.suffices]
     directions: tuple[Direction, ...] = ("slower", "faster")
     q_values = {
-        direction: adjusted([one.standing.p_value(direction) for one in judged]) for direction in directions
+        direction: adjust_p_values([one.standing.p_value(direction) for one in judged])
+        for direction in directions
     }
     known = [
         replace(one, q_values={direction: q_values[direction][place] for direction in directions})
@@ -350,7 +351,7 @@ COLUMNS = (
     *_run_columns("step_time_over_published", "against_publication"),
     *_run_columns("checkpoint_blocked_s", "checkpoint_save_s", "checkpoint_load_s"),
     *_run_columns("scaling_efficiency_percent", "gpu_hours", "queue_wait_s"),
-    *_run_columns(*columns.of_series()),
+    *_run_columns(*columns.series_columns()),
     *_run_columns("job_name"),
     replace(columns.BY_NAME["submitted_at"], priority=6),
     Column("since", "time", "When the level began, or the drift.", heading="since", priority=1),

@@ -74,18 +74,18 @@ def update_incidents(store: Store, *, now: float | None = None) -> list[Incident
             if closed not in active:
                 incident_queries.write(connection, closed.id, closed.as_row)
         incident_queries.delete(connection, [one.id for one in merged if one.id is not None])
-        return [*map(Incident.stored, incident_queries.to_notify_of(connection, ACTIVE))]
+        return [*map(Incident.stored, incident_queries.read_unnotified(connection, ACTIVE))]
 
 
 def _reconcile(
     active: Sequence[Incident],
     found: Comparison,
-    runs_of: Callable[[Series], Sequence[Judgement]],
+    read_judgements: Callable[[Series], Sequence[Judgement]],
     now: float,
 ) -> tuple[list[Incident], list[Incident]]:
     """Return the active incidents with their current cells, new ones included, and those merged into others.
 
-    `runs_of` returns the judgements of a series, newest first.
+    `read_runs` returns the judgements of a series, newest first.
     """
     left, updated, merged = list(active), list[Incident](), list[Incident]()
     for group in _groups(found):
@@ -111,10 +111,10 @@ def _reconcile(
         judged_cells = sum(one.series["cluster"] == group.cluster for one in found.findings)
         opened = _opened(replace(group, findings=findings), judged_cells, now)
         joined = _merged(opened, earlier, group) if earlier else opened
-        updated.append(_with_standings(joined, cells, runs_of))
+        updated.append(_with_standings(joined, cells, read_judgements))
         merged += earlier[1:]
         left = [one for one in left if one not in earlier]
-    return updated + [_with_standings(one, (), runs_of) for one in left], merged
+    return updated + [_with_standings(one, (), read_judgements) for one in left], merged
 
 
 def _groups(found: Comparison) -> list[_Group]:
@@ -232,14 +232,14 @@ def _range(findings: Collection[Finding]) -> tuple[float, float]:
 
 
 def _with_standings(
-    incident: Incident, known: Collection[Series], runs_of: Callable[[Series], Sequence[Judgement]]
+    incident: Incident, known: Collection[Series], read_judgements: Callable[[Series], Sequence[Judgement]]
 ) -> Incident:
     """Return an incident with the current state of its cells, except for those of series in `known`."""
 
     def today(cell: IncidentCell) -> IncidentCell:
         if cell.series in known:
             return cell
-        latest = next(iter(runs_of(cell.series)), None)
+        latest = next(iter(read_judgements(cell.series)), None)
         if latest is None or not stands_out(latest.standing, incident.direction):
             return replace(cell, state="returned")
         return IncidentCell.of(cell.series, latest, incident.direction)

@@ -127,7 +127,7 @@ def judge_series(connection: "Connection", series: Series) -> None:
     """Judge all runs of a series within a transaction, and store the judgements that changed."""
     key = series.key
     lock_series(connection, key)
-    judged = _judge_rows(connection, series, judgement_queries.runs_of(connection, key, series.numbers))
+    judged = _judge_rows(connection, series, judgement_queries.read_runs(connection, key, series.numbers))
     of_runs = {one.run.row["id"]: rows_to_store(one) for one in judged}
     judgement_queries.write(connection, key, of_runs)
 
@@ -150,7 +150,7 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
     series, job_name = Series.from_row(row), row["job_name"]
     with write_transaction(store.url) as connection:
         lock_series(connection, series.key)
-        runs = judgement_queries.runs_of(connection, series.key, series.numbers) if series.is_judged else []
+        runs = judgement_queries.read_runs(connection, series.key, series.numbers) if series.is_judged else []
         by_name = {one.run.job_name: one for one in _judge_rows(connection, series, runs)}
         if job_name not in by_name:
             raise UserError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from steptime.recipes.models import Mode, Run
-from steptime.results.columns import of_series, planned_values
+from steptime.results.columns import planned_values, series_columns
 from steptime.results.judgement_queries import latest_numbers, newest_of_each
 from steptime.results.store import Store
 
@@ -25,7 +25,7 @@ not judged."""
 RECENT_RUNS = 20
 """Newest runs of a series that a small chart shows."""
 
-COLUMNS = of_series()
+COLUMNS = series_columns()
 """The columns of the store that identify a series."""
 
 
@@ -78,7 +78,7 @@ class Series:
     def full_name(self) -> str:
         """The label with everything in which two series of one label may differ."""
         # tp for tensor_parallel; a dense model has no experts to spread.
-        ways = {f"{way[0]}p": self[way] for way in of_series("spread")}
+        ways = {f"{way[0]}p": self[way] for way in series_columns("spread")}
         if ways["ep"] == 1:
             del ways["ep"]
         proxy = ["proxy"] if self["proxy"] else []

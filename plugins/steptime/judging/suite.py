@@ -18,7 +18,7 @@ from steptime.judging.series import Series
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.node_lists import fold_nodes
 from steptime.recipes.published import list_references, load_reference, published_performance
-from steptime.recipes.sweep_planning import plan_sweep, runs_of
+from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import Sweep, load_sweep
 from steptime.recipes.workloads import load_workload
 from steptime.results import columns
@@ -217,7 +217,7 @@ def judge_suite(store: Store, name: str, since: float | None = None) -> Suite:
     """
     sweep = load_sweep(name)
     # Whether it can run today does not matter here.
-    planned = [run for cell in plan_sweep(sweep, lambda _: None).cells for run in runs_of(cell)]
+    planned = [run for cell in plan_sweep(sweep, lambda _: None).cells for run in expand_cell(cell)]
     cells = {Series.from_run(run): run for run in reversed(planned) if run.mode is Mode.PERFORMANCE}
     if since is None:
         newest = store.newest_sweep_run(name)

@@ -17,7 +17,7 @@ from steptime.results import columns, judgement_queries
 from steptime.results.columns import Column
 from steptime.results.database import read_connection
 from steptime.results.metrics import PUBLISHED_THROUGHPUT
-from steptime.results.record import made_changes, node_changes
+from steptime.results.record import node_changes, setup_changes
 from steptime.results.store import Store
 
 _COMPARED = {column.name: column for column in findings.COLUMNS}
@@ -45,7 +45,7 @@ COLUMNS = (
         unit="s",
         priority=4,
     ),
-    *(_COMPARED[name] for name in ("judged_on", *columns.of_series())),
+    *(_COMPARED[name] for name in ("judged_on", *columns.series_columns())),
 )
 """The columns of a trend, which has a row for each run."""
 
@@ -197,7 +197,7 @@ def _changes(store: Store, series: Series, runs: Sequence[SeriesRun]) -> dict[st
         if made[after.job_name] is None or made[before.job_name] != made[after.job_name]
     ]
     records = store.records(list(dict.fromkeys(chain.from_iterable(others))))
-    made_otherwise = {after: made_changes(records[before], records[after]) for before, after in others}
+    made_otherwise = {after: setup_changes(records[before], records[after]) for before, after in others}
     return {
         after.job_name: (
             "; ".join(made_otherwise.get(after.job_name, ())),

@@ -42,7 +42,7 @@ def start_nodes(layout: SlurmLayout, nodes: Iterable[str]) -> None:
 
     One that has lost its jobs, too, registers as rebooted: Slurm then looks for them no longer.
     """
-    living = processes.of_nodes(layout)
+    living = processes.node_processes(layout)
     for node in nodes:
         daemon = f"slurmd-{node}"
         _start(layout, daemon, [*_commands(layout)[daemon], *([] if living[node] else ["-b"])])

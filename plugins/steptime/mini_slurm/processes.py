@@ -59,7 +59,7 @@ def logins(layout: SlurmLayout) -> list[psutil.Process]:
     return found
 
 
-def of_nodes(layout: SlurmLayout) -> dict[str, list[psutil.Process]]:
+def node_processes(layout: SlurmLayout) -> dict[str, list[psutil.Process]]:
     """Return each node's processes: its daemon and its jobs."""
     found: dict[str, list[psutil.Process]] = {node: [] for node in NODES}
     for process in everything(layout):

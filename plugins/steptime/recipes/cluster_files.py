@@ -9,11 +9,11 @@ from steptime.errors import unknown_value
 from steptime.recipes.config_files import (
     Document,
     Mistake,
+    file_state,
     load_each,
     load_yaml_model,
     names_in,
     read_document,
-    state_of,
 )
 from steptime.recipes.gpus import gpu_types, load_gpu_type
 from steptime.settings import config_dir
@@ -54,7 +54,7 @@ def _known(name: str) -> Path:
 def read_cluster_file(name: str) -> ClusterFile:
     """Read the planning fields of the cluster `name`. Raises UserError if its file is broken."""
     path = _known(name)
-    cluster = _load(path, state_of(path))
+    cluster = _load(path, file_state(path))
     if cluster.gpu_type not in gpu_types():
         unknown = unknown_value("GPU type", cluster.gpu_type, gpu_types())
         raise read_document(path).refusal([Mistake.of(unknown, "gpu_type")])
@@ -65,7 +65,7 @@ def read_cluster_file(name: str) -> ClusterFile:
 def readable_clusters() -> dict[str, ClusterFile]:
     """Return the configured clusters whose files can be read, by name, sorted."""
     clusters, _ = load_each(
-        list_clusters(), lambda name: (name, _load(path := cluster_file(name), state_of(path)))
+        list_clusters(), lambda name: (name, _load(path := cluster_file(name), file_state(path)))
     )
     return dict(clusters)
 

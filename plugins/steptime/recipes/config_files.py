@@ -210,7 +210,7 @@ class Document:
             messages = places.setdefault((problem.line or _line(node), field, own), [])
             if problem.message not in messages:
                 messages.append(problem.message)
-        return BrokenFiles.of_file(
+        return BrokenFiles.from_sentences(
             [
                 f"{self.path}, line {line}, {field or 'top level'}: {', or '.join(of_place)}."
                 for (line, field, _), of_place in sorted(places.items(), key=lambda place: place[0][0])
@@ -224,7 +224,7 @@ def read_entries(path: Path, none: str) -> Document:
     Every row of a listing asks for its own entry. Raises UserError with the text `none` if the file has no
     mapping, and with its own text if the file cannot be read or has a key twice.
     """
-    return _read_entries(path, state_of(path), none)
+    return _read_entries(path, file_state(path), none)
 
 
 def names_in(folder: Path) -> tuple[str, ...]:
@@ -237,7 +237,7 @@ def names_in(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
 
 
-def state_of(path: Path) -> tuple[int, int]:
+def file_state(path: Path) -> tuple[int, int]:
     """Return a file's modification time in ns and its size in bytes; both 0 if it does not exist.
 
     As long as both stay, what was read of the file is kept. The clock of a file system may tick only every

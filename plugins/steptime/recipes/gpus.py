@@ -33,7 +33,7 @@ class GpuType(Frozen):
     """How many GPUs NVLink connects across nodes; None if it ends at the node."""
     peak_tflops: dict[str, PositiveFloat | Literal["measured"]]
 
-    def peak_of(self, dtype: str) -> float | Literal["measured"] | None:
+    def find_peak(self, dtype: str) -> float | Literal["measured"] | None:
         """Return the dense peak rate of a dtype, or None; FP8 recipes default to that of fp8."""
         of_format = self.peak_tflops.get("fp8") if dtype.startswith("fp8_") else None
         return self.peak_tflops.get(dtype, of_format)
@@ -72,7 +72,7 @@ def broken_gpu_types() -> BrokenFiles | None:
 def peak_tflops(gpu_type: str, dtype: str) -> Peak:
     """Return the peak of one GPU for a dtype. Raises UserError listing the valid types or dtypes."""
     gpu = load_gpu_type(gpu_type)
-    peak = gpu.peak_of(dtype)
+    peak = gpu.find_peak(dtype)
     if peak is None:
         raise unknown_value("dtype", dtype, gpu.peak_tflops, of=gpu_type)
     return Peak(tflops=None if peak == "measured" else peak, source=gpu.source)

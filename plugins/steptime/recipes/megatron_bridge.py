@@ -23,8 +23,8 @@ from steptime.recipes.config_files import (
     Location,
     Mistake,
     broken_entries,
+    file_state,
     read_entries,
-    state_of,
 )
 from steptime.recipes.models import Mode, NamedRecipe, Parallelism, Recipe, Run
 from steptime.recipes.workload_file import ModelParallelism
@@ -121,7 +121,7 @@ def _unknown_words(text: str, place: Location) -> Iterator[Mistake]:
 def bridge_release(image: str | None) -> BridgeRelease:
     """Return the Megatron-Bridge release in an image. Raises UserError if it is unknown or broken."""
     path = bridge_file()
-    by_tag = _by_tag(path, state_of(path))
+    by_tag = _by_tag(path, file_state(path))
     release = by_tag.get("" if image is None else image.partition("@")[0].rpartition("/")[2])
     if release is None:
         raise UserError(

@@ -42,14 +42,14 @@ def is_read(document: Document, part: str) -> bool:
     return isinstance(document.value(part), dict)
 
 
-def keys_of(document: Document, part: str) -> tuple[str, ...]:
+def list_keys(document: Document, part: str) -> tuple[str, ...]:
     """Return the keys of `gpu_types` or `sizes`; empty if they cannot be read."""
     return tuple(document.value(part)) if is_read(document, part) else ()
 
 
-def rules_of(document: Document) -> Iterator[Placed]:
+def iterate_rules(document: Document) -> Iterator[Placed]:
     """Yield the configurations and proxies of all sizes, in the file's order."""
-    for size in keys_of(document, "sizes"):
+    for size in list_keys(document, "sizes"):
         for kind in KINDS:
             listed = document.value("sizes", size, kind)
             for index in range(len(listed) if isinstance(listed, list) else 0):
@@ -67,15 +67,17 @@ def all_read(document: Document, size: str) -> bool:
     configurations, proxies = (document.value("sizes", size, kind) for kind in KINDS)
     if not isinstance(configurations, list) or not isinstance(proxies, list | None):
         return False
-    return len(configurations) + len(proxies or ()) == sum(one.size == size for one in rules_of(document))
+    return len(configurations) + len(proxies or ()) == sum(
+        one.size == size for one in iterate_rules(document)
+    )
 
 
-def model_of(document: Document, size: str) -> ModelShape | None:
+def find_model(document: Document, size: str) -> ModelShape | None:
     """Return the full model of a size; None if it cannot be read or is a recipe by name."""
     return _model_as(ModelShape, DESCRIBED, document, size)
 
 
-def named_of(document: Document, size: str) -> NamedRecipe | None:
+def find_named_recipe(document: Document, size: str) -> NamedRecipe | None:
     """Return the recipe by name of a size; None if it has a model, or cannot be read."""
     return _model_as(NamedRecipe, NAMED, document, size)
 
@@ -87,7 +89,7 @@ def _model_as(model: type[_Model], kind: str, document: Document, size: str) -> 
     return document.part(model, *location)[0]
 
 
-def steps_of(document: Document, size: str) -> Steps | None:
+def find_steps(document: Document, size: str) -> Steps | None:
     """Return the steps of a size: its own, or those of the workload."""
     location = ("sizes", size, "steps")
     own = document.value(*location) is not None
@@ -96,7 +98,7 @@ def steps_of(document: Document, size: str) -> Steps | None:
 
 def model_of_rule(document: Document, placed: Placed) -> ModelShape | None:
     """Return the model of a rule; None if it cannot be read."""
-    whole = model_of(document, placed.size)
+    whole = find_model(document, placed.size)
     if whole is None or not placed.rule.is_proxy:
         return whole
     try:
@@ -107,24 +109,24 @@ def model_of_rule(document: Document, placed: Placed) -> ModelShape | None:
 
 def _names(document: Document) -> Iterator[Mistake]:
     """Check that each size's model has the number of parameters in its name."""
-    for size in keys_of(document, "sizes"):
-        model = model_of(document, size)
+    for size in list_keys(document, "sizes"):
+        model = find_model(document, size)
         problem = contradiction(size, model) if model is not None else None
         if problem is not None:
             yield Mistake(problem, ("sizes", size, "model"))
 
 
 def _heads(document: Document) -> Iterator[Mistake]:
-    for size in keys_of(document, "sizes"):
-        model = model_of(document, size)
+    for size in list_keys(document, "sizes"):
+        model = find_model(document, size)
         if model is not None and model.num_attention_heads % model.num_query_groups:
             yield Mistake(
                 f"{model.num_attention_heads} attention heads cannot be shared out to "
                 f"{model.num_query_groups} query groups: give a number that divides them",
                 ("sizes", size, "model", "num_query_groups"),
             )
-    for location, size, rule in rules_of(document):
-        model = model_of(document, size)
+    for location, size, rule in iterate_rules(document):
+        model = find_model(document, size)
         asked = [((*location, "parallelism", "tensor"), rule.parallelism.tensor)]
         asked += [
             ((*location, "tensor_choices", index), tensor)
@@ -140,7 +142,7 @@ def _heads(document: Document) -> Iterator[Mistake]:
 
 
 def _experts(document: Document) -> Iterator[Mistake]:
-    for placed in rules_of(document):
+    for placed in iterate_rules(document):
         spread, model = placed.rule.parallelism, model_of_rule(document, placed)
         place = (*placed.location, "parallelism", "expert" if spread.expert is not None else "expert_tensor")
         if model is None or (spread.expert is None and spread.expert_tensor is None):
@@ -169,7 +171,7 @@ def _experts(document: Document) -> Iterator[Mistake]:
 
 
 def _proxies(document: Document) -> Iterator[Mistake]:
-    for placed in rules_of(document):
+    for placed in iterate_rules(document):
         rule, whole = placed.rule, document.value("sizes", placed.size, "model")
         if placed.kind == "configurations" and rule.is_proxy:
             field = "num_layers" if rule.model is None else "model"
@@ -178,7 +180,7 @@ def _proxies(document: Document) -> Iterator[Mistake]:
             yield Mistake(
                 "a proxy needs its num_layers, or what else of its model is otherwise", placed.location
             )
-        elif rule.is_proxy and model_of(document, placed.size) is not None:
+        elif rule.is_proxy and find_model(document, placed.size) is not None:
             yield from _misfits_of_changes(rule, whole, placed.location)
 
 
@@ -191,7 +193,7 @@ def _misfits_of_changes(rule: Configuration, whole: Mapping[str, Any], place: Lo
 
 
 def _layers(document: Document) -> Iterator[Mistake]:
-    for placed in rules_of(document):
+    for placed in iterate_rules(document):
         spread, model = placed.rule.parallelism, model_of_rule(document, placed)
         stages = spread.pipeline * (spread.virtual_pipeline or 1)
         if spread.pipeline == 1 < stages:
@@ -255,18 +257,20 @@ MODEL_CHECKS = (_names, _heads, _experts, _proxies, _layers)
 
 def _named_proxies(document: Document) -> Iterator[Mistake]:
     """Refuse proxies of recipes by name, whose models are unknown here."""
-    for placed in rules_of(document):
-        if named_of(document, placed.size) is not None and (placed.kind == "proxies" or placed.rule.is_proxy):
+    for placed in iterate_rules(document):
+        if find_named_recipe(document, placed.size) is not None and (
+            placed.kind == "proxies" or placed.rule.is_proxy
+        ):
             yield Mistake(
                 "is for models that are described by their sizes: this one is known by name", placed.location
             )
 
 
 def _stages(document: Document) -> Iterator[Mistake]:
-    for placed in rules_of(document):
+    for placed in iterate_rules(document):
         for field in ("first_stage_layers", "last_stage_layers"):
             given = getattr(placed.rule.parallelism, field)
-            if given is not None and named_of(document, placed.size) is not None:
+            if given is not None and find_named_recipe(document, placed.size) is not None:
                 yield Mistake(
                     "is upstream's to choose for a recipe by name: leave it out",
                     (*placed.location, "parallelism", field),
@@ -275,10 +279,10 @@ def _stages(document: Document) -> Iterator[Mistake]:
 
 def _launch(document: Document) -> Iterator[Mistake]:
     """Refuse settings that upstream's launch script or its recipe already makes."""
-    named = {size for size in keys_of(document, "sizes") if named_of(document, size) is not None}
+    named = {size for size in list_keys(document, "sizes") if find_named_recipe(document, size) is not None}
     rules, _ = document.part(PerformanceRules, "performance")
     for index, rule in enumerate(rules.rules if rules is not None else ()):
-        if rule.trainer.model_fields_set and named.intersection(rule.sizes or keys_of(document, "sizes")):
+        if rule.trainer.model_fields_set and named.intersection(rule.sizes or list_keys(document, "sizes")):
             yield Mistake(
                 "sets up steptime's own trainer, and Megatron-Bridge starts a recipe by name with its own "
                 "settings: leave it out, or name other sizes",
@@ -287,14 +291,16 @@ def _launch(document: Document) -> Iterator[Mistake]:
         if (
             rule.arguments
             and is_read(document, "sizes")
-            and not named.issuperset(rule.sizes or keys_of(document, "sizes"))
+            and not named.issuperset(rule.sizes or list_keys(document, "sizes"))
         ):
             yield Mistake(
                 "are for Megatron-Bridge's script, which starts recipes by name: leave them out, or name "
                 "sizes that are such",
                 ("performance", "rules", index, "arguments"),
             )
-        with_launch = any(model and model.launch for size in named if (model := named_of(document, size)))
+        with_launch = any(
+            model and model.launch for size in named if (model := find_named_recipe(document, size))
+        )
         for name in () if with_launch else set_already(rule.arguments, _all_images(document)):
             yield Mistake(
                 "is set already, for each row or run: leave it out",
@@ -305,8 +311,8 @@ def _launch(document: Document) -> Iterator[Mistake]:
 def _releases(document: Document) -> Iterator[Mistake]:
     """Check that the image of each row has a release that can start the recipe."""
     told = set()
-    for placed in rules_of(document):
-        model, rule = named_of(document, placed.size), placed.rule
+    for placed in iterate_rules(document):
+        model, rule = find_named_recipe(document, placed.size), placed.rule
         for gpu_type, dtype in itertools.product(rule.gpu_types, rule.dtypes) if model is not None else ():
             platform, _ = document.part(Platform, "gpu_types", gpu_type)
             if platform is None or model is None:
@@ -324,8 +330,8 @@ def _releases(document: Document) -> Iterator[Mistake]:
 
 def _recipe_names(document: Document) -> Iterator[Mistake]:
     """Check that each size's recipe exists in its images, with the parameter count in the size's name."""
-    for size in keys_of(document, "sizes"):
-        model = named_of(document, size)
+    for size in list_keys(document, "sizes"):
+        model = find_named_recipe(document, size)
         problems = (_misnamed(size, model, image) for image in _images(document, size)) if model else ()
         if (problem := next(filter(None, problems), None)) is not None:
             yield replace(problem, location=("sizes", size, "model", *problem.location))
@@ -341,7 +347,7 @@ def _misnamed(size: str, model: NamedRecipe, image: str | None) -> Mistake | Non
 
 
 def _all_images(document: Document) -> Iterator[str | None]:
-    for gpu_type in keys_of(document, "gpu_types"):
+    for gpu_type in list_keys(document, "gpu_types"):
         platform, _ = document.part(Platform, "gpu_types", gpu_type)
         if platform is not None:
             yield platform.image
@@ -350,7 +356,10 @@ def _all_images(document: Document) -> Iterator[str | None]:
 def _images(document: Document, size: str) -> list[str | None]:
     """Return the images in which a size's rows run, each once."""
     types = {
-        gpu_type for placed in rules_of(document) if placed.size == size for gpu_type in placed.rule.gpu_types
+        gpu_type
+        for placed in iterate_rules(document)
+        if placed.size == size
+        for gpu_type in placed.rule.gpu_types
     }
     platforms = (document.part(Platform, "gpu_types", gpu_type)[0] for gpu_type in sorted(types))
     return list(dict.fromkeys(platform.image for platform in platforms if platform is not None))

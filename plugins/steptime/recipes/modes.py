@@ -68,10 +68,10 @@ def make_schedule(
     request: PlanRequest, mode: Mode, selection: Selection, recipes: Sequence[Recipe]
 ) -> Schedule:
     """Return the schedule of the runs. Raises UserError if it is impossible."""
-    steps = selection.workload.steps_of(selection.size_name)
+    steps = selection.workload.find_steps(selection.size_name)
     max_steps, time_limit = (
         steps.max_steps,
-        selection.workload.time_limit_of(selection.size_name, selection.gpu_type, selection.scaling),
+        selection.workload.find_time_limit(selection.size_name, selection.gpu_type, selection.scaling),
     )
     if mode is Mode.NCCL_TRACE:
         max_steps, time_limit = _trace(selection)
@@ -88,7 +88,7 @@ def make_schedule(
             window=Window(first=saved_at, last=saved_at),
             time_limit=time_limit,
         )
-    window = parse_window(request.window) if request.window is not None else steps.window_of(max_steps)
+    window = parse_window(request.window) if request.window is not None else steps.choose_window(max_steps)
     if window.last >= max_steps and request.window is None and mode in (Mode.PROFILE, Mode.NCCL_TRACE):
         window = Window(
             first=max_steps - 1, last=max_steps - 1

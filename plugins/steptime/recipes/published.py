@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from steptime import settings
 from steptime.errors import unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import load_yaml_model, names_in, state_of
+from steptime.recipes.config_files import file_state, load_yaml_model, names_in
 from steptime.recipes.models import Recipe
 
 
@@ -146,7 +146,7 @@ def load_reference(document: str) -> Reference:
     if document not in list_references():
         raise unknown_value("reference document", document, list_references())
     path = settings.config_dir() / "references" / f"{document}.yaml"
-    return _load(path, state_of(path))
+    return _load(path, file_state(path))
 
 
 @functools.lru_cache(maxsize=64)

@@ -152,7 +152,7 @@ def cell_plan(cell: Cell) -> Plan:
     )
 
 
-def runs_of(cell: Cell) -> tuple[Run, ...]:
+def expand_cell(cell: Cell) -> tuple[Run, ...]:
     """Return all runs of a cell's plan."""
     return cell_plan(cell).all_runs
 
@@ -215,12 +215,12 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], No
                     "task over by default: split it into two sweeps."
                 )
     if refused:
-        raise BrokenFiles.of_file(tuple(refused.values()))
+        raise BrokenFiles.from_sentences(tuple(refused.values()))
 
 
 def _require_new(cell: Cell, asked_by: dict[str, str]) -> None:
     """Record a cell's runs with their entry. Raises UserError for a run that is already planned."""
-    for run in runs_of(cell):
+    for run in expand_cell(cell):
         key = run.model_copy(update={"repeat": cell.repeat, "cell": None}).model_dump_json()
         if other := asked_by.get(key):
             raise UserError(

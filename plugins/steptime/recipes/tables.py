@@ -6,7 +6,7 @@ from typing import Any
 from steptime.recipes.models import Recipe
 from steptime.recipes.parameters import recipe_parameters
 from steptime.recipes.performance_rules import CPU
-from steptime.recipes.workload_file import Printed, Workload
+from steptime.recipes.workload_file import PrintedRow, Workload
 
 
 def row(recipe: Recipe) -> dict[str, Any]:
@@ -38,11 +38,11 @@ def row(recipe: Recipe) -> dict[str, Any]:
 def rows(workload: Workload) -> Iterator[dict[str, Any]]:
     """Yield all rows of the workload, CPU sizes included, with time limit and image."""
     for recipe, _ in workload.recipes():
-        steps = workload.steps_of(recipe.size)
+        steps = workload.find_steps(recipe.size)
         yield row(recipe) | {
             "max_steps": steps.max_steps,
             "window": steps.window,
-            "time_limit": workload.time_limit_of(recipe.size, recipe.gpu_type, recipe.scaling),
+            "time_limit": workload.find_time_limit(recipe.size, recipe.gpu_type, recipe.scaling),
             "flops_formula": recipe.flops_formula,
             "image": recipe.image,
         }
@@ -55,7 +55,7 @@ def published_rows(workload: Workload) -> Iterator[dict[str, Any]]:
             yield _as_printed(row(recipe), rule.printed)
 
 
-def _as_printed(cells: dict[str, Any], printed: Printed) -> dict[str, Any]:
+def _as_printed(cells: dict[str, Any], printed: PrintedRow) -> dict[str, Any]:
     otherwise = {_COLUMNS[name]: cell for name, cell in printed if cell is not None}
     without_column = {"ep": "", "etp": ""} if cells["ep"] is None else {}
     filled = cells | {"vp": cells["vp"] or "NA"} | without_column | otherwise
@@ -69,7 +69,7 @@ _COLUMNS = {
     **{"virtual_pipeline": "vp", "micro_batch_size": "mbs", "global_batch_size": "gbs"},
     "gradient_accumulation": "ga",
 }
-"""By the fields of `Printed`."""
+"""By the fields of `PrintedRow`."""
 _NOT_PRINTED = ("parameters", "active_parameters")
 """In no document's table."""
 

@@ -19,12 +19,12 @@ from steptime.recipes.model_checks import (
     NAMED_CHECKS,
     Placed,
     all_read,
+    find_model,
+    find_named_recipe,
+    find_steps,
     is_read,
-    keys_of,
-    model_of,
-    named_of,
-    rules_of,
-    steps_of,
+    iterate_rules,
+    list_keys,
 )
 from steptime.recipes.performance_rules import PerformanceRules, Row
 from steptime.recipes.workload_file import (
@@ -74,7 +74,8 @@ def _formula(document: Document) -> Iterator[Mistake]:
         yield Mistake.of(error, "flops_formula")
         return
     models = {
-        size: model_of(document, size) or named_of(document, size) for size in keys_of(document, "sizes")
+        size: find_model(document, size) or find_named_recipe(document, size)
+        for size in list_keys(document, "sizes")
     }
     read = {size: model for size, model in models.items() if model is not None}
     sizes: dict[str, list[str]] = {}
@@ -92,12 +93,12 @@ def _formula(document: Document) -> Iterator[Mistake]:
 
 
 def _defaults(document: Document) -> Iterator[Mistake]:
-    sizes = keys_of(document, "sizes")
+    sizes = list_keys(document, "sizes")
     defaults, _ = document.part(Defaults, "defaults")
     if defaults is not None and is_read(document, "sizes") and defaults.size not in sizes:
         yield Mistake.of(unknown_value("size", defaults.size, sizes), "defaults", "size")
     for size in filter(lambda size: all_read(document, size), sizes):
-        rules = [placed.rule for placed in rules_of(document) if placed.size == size]
+        rules = [placed.rule for placed in iterate_rules(document) if placed.size == size]
         dtypes = dict.fromkeys(dtype for rule in rules for dtype in rule.dtypes)
         if defaults is not None and size == defaults.size and defaults.dtype not in dtypes:
             error = unknown_value("dtype", defaults.dtype, dtypes, of=f"the default size {size}")
@@ -111,10 +112,13 @@ def _defaults(document: Document) -> Iterator[Mistake]:
 
 
 def _windows(document: Document) -> Iterator[Mistake]:
-    places: list[Location] = [("steps",), *(("sizes", size, "steps") for size in keys_of(document, "sizes"))]
+    places: list[Location] = [
+        ("steps",),
+        *(("sizes", size, "steps") for size in list_keys(document, "sizes")),
+    ]
     for place in places:
         steps, _ = document.part(Steps, *place)
-        if steps is not None and steps.window_of(steps.max_steps).last >= steps.max_steps:
+        if steps is not None and steps.choose_window(steps.max_steps).last >= steps.max_steps:
             yield Mistake(
                 f"{steps.window} lies outside of a run of {steps.max_steps} steps, "
                 f"0 to {steps.max_steps - 1}",
@@ -137,20 +141,20 @@ def _windows(document: Document) -> Iterator[Mistake]:
 
 def _hardware(document: Document) -> Iterator[Mistake]:
     """Check that every GPU type has GPUs per node, an image, and a peak for each dtype."""
-    declared, peaks = keys_of(document, "gpu_types"), _peaks()
+    declared, peaks = list_keys(document, "gpu_types"), _peaks()
     all_declared = is_read(document, "gpu_types")
     for gpu_type in declared:
         if peaks is not None and gpu_type not in peaks:
             error = unknown_value("GPU type", gpu_type, peaks, of="config/gpus.yaml")
             yield Mistake.of(error, "gpu_types", gpu_type)
-    for placed in rules_of(document):
+    for placed in iterate_rules(document):
         for index, gpu_type in enumerate(placed.rule.gpu_types):
             if all_declared and gpu_type not in declared:
                 error = unknown_value("GPU type", gpu_type, declared)
                 yield Mistake.of(error, *placed.location, "gpu_types", index)
             described = (peaks or {}).get(gpu_type)
             for number, dtype in enumerate(placed.rule.dtypes if described is not None else ()):
-                if described is not None and described.peak_of(dtype) is None:
+                if described is not None and described.find_peak(dtype) is None:
                     peaks_of = ", ".join(described.peak_tflops)
                     yield Mistake(
                         f"dtype '{dtype}' has no peak on {gpu_type} in config/gpus.yaml, which has "
@@ -169,8 +173,8 @@ def _peaks() -> dict[str, GpuType | None] | None:
 
 def _scales(document: Document) -> Iterator[Mistake]:
     """Check that GPU counts, batches and time limits are valid at each scale."""
-    for location, size, rule in rules_of(document):
-        steps = steps_of(document, size)
+    for location, size, rule in iterate_rules(document):
+        steps = find_steps(document, size)
         for index, gpus in enumerate(rule.gpus):
             try:
                 rule.parallelism_on(gpus)
@@ -206,7 +210,7 @@ def _cells(document: Document) -> Iterator[Mistake]:
     """Check that no two rules cover the same cell: the later one would never be used."""
     first: dict[tuple[object, ...], Placed] = {}
     reported = set()
-    for placed in rules_of(document):
+    for placed in iterate_rules(document):
         rule = placed.rule
         cells = itertools.product(rule.gpus, rule.gpu_types, rule.dtypes, rule.global_batch_size)
         for gpus, gpu_type, dtype, scaling in cells:
@@ -225,7 +229,7 @@ def _performance(document: Document) -> Iterator[Mistake]:
     rules, _ = document.part(PerformanceRules, "performance")
     if rules is None:
         return
-    sizes, rows = keys_of(document, "sizes"), list(_rows(document))
+    sizes, rows = list_keys(document, "sizes"), list(_rows(document))
     known = [row for row in rows if row is not None]
     all_known = (
         is_read(document, "sizes")
@@ -233,7 +237,7 @@ def _performance(document: Document) -> Iterator[Mistake]:
         and all(all_read(document, size) for size in sizes)
     )
     dtypes = {row.dtype: None for row in known} if all_known else None
-    gpu_types = keys_of(document, "gpu_types") if is_read(document, "gpu_types") else None
+    gpu_types = list_keys(document, "gpu_types") if is_read(document, "gpu_types") else None
     misnamed = [*rules.unknown_names(gpu_types, sizes if is_read(document, "sizes") else None, dtypes)]
     unused = rules.for_no_row(known, misnamed) if all_known else ()
     for problem in (*rules.wrong_sources(), *misnamed, *rules.misfits(known, misnamed), *unused):
@@ -242,7 +246,7 @@ def _performance(document: Document) -> Iterator[Mistake]:
 
 def _rows(document: Document) -> Iterator[Row | None]:
     """Yield the rows of all readable configurations; None for one whose GPU count is invalid."""
-    for placed in rules_of(document):
+    for placed in iterate_rules(document):
         rule, name = placed.rule, placed.size + PROXY_SUFFIX * (placed.kind == "proxies")
         for gpus, gpu_type, dtype in itertools.product(rule.gpus, rule.gpu_types, rule.dtypes):
             try:
@@ -255,8 +259,8 @@ def _checkpoints(document: Document) -> Iterator[Mistake]:
     """Check that checkpoint limits name the file's types of GPU."""
     if not is_read(document, "gpu_types"):
         return
-    types = keys_of(document, "gpu_types")
-    for size in keys_of(document, "sizes"):
+    types = list_keys(document, "gpu_types")
+    for size in list_keys(document, "sizes"):
         for field in ("minimum_gpus_to_save", "minimum_gpus_to_load"):
             location = ("sizes", size, "checkpoint", field)
             limits = document.value(*location)

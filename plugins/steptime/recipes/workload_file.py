@@ -73,7 +73,7 @@ class Steps(Frozen):
     """`last`, or `FIRST:LAST` in global steps, both included."""
     time_limit: dict[Scaling, TimeLimit]
 
-    def window_of(self, max_steps: int) -> Window:
+    def choose_window(self, max_steps: int) -> Window:
         """Return the window of a run with that many steps; it may lie outside a shorter run."""
         if self.window == LAST_STEP:
             return Window(first=max_steps - 1, last=max_steps - 1)
@@ -146,7 +146,7 @@ PrintedValue = str | int | None
 """Of a document's table, as printed: `NA`, empty if it has no such column; null for what is run."""
 
 
-class Printed(Frozen):
+class PrintedRow(Frozen):
     """The document prints these rows, with these cells where they differ from what is run."""
 
     seq_length: PrintedValue = None
@@ -178,7 +178,7 @@ class Configuration(Frozen):
     """Layers of a proxy; null for those of the full model."""
     model: dict[str, Any] | None = None
     """What else a proxy's model has otherwise: fields of the size's `model`."""
-    printed: Printed | None = None
+    printed: PrintedRow | None = None
     """Null for rows that are in no document."""
 
     def parallelism_on(self, gpus: int, tensor: int | None = None) -> Parallelism:
@@ -279,7 +279,7 @@ class Workload(Frozen):
         """The document's release, `25.04`."""
         return self.workload.rpartition("-")[2]
 
-    def rules_of(self, size: str) -> tuple[Configuration, ...]:
+    def find_rules(self, size: str) -> tuple[Configuration, ...]:
         """Return the rules of a size or its proxy."""
         whole = self.sizes[size.removesuffix(PROXY_SUFFIX)]
         return whole.proxies if size.endswith(PROXY_SUFFIX) else whole.configurations
@@ -289,13 +289,13 @@ class Workload(Frozen):
         proxies = (name + PROXY_SUFFIX for name, size in self.sizes.items() if size.proxies)
         return (*self.sizes, *proxies)
 
-    def steps_of(self, size: str) -> Steps:
+    def find_steps(self, size: str) -> Steps:
         """Return the steps of a size or its proxy: its own, or those of the workload."""
         return self.sizes[size.removesuffix(PROXY_SUFFIX)].steps or self.steps
 
-    def time_limit_of(self, size: str, gpu_type: str, scaling: Scaling) -> str:
+    def find_time_limit(self, size: str, gpu_type: str, scaling: Scaling) -> str:
         """Return the time limit of a run of a size or its proxy."""
-        return self.gpu_types[gpu_type].time_limit or self.steps_of(size).time_limit[scaling]
+        return self.gpu_types[gpu_type].time_limit or self.find_steps(size).time_limit[scaling]
 
     def recipes(self) -> Iterator[tuple[Recipe, Configuration]]:
         """Yield every row that the file defines, with its rule."""

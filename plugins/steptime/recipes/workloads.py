@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steptime.errors import BrokenFiles, UserError, unknown_value
-from steptime.recipes.config_files import load_each, names_in, read_document, state_of
+from steptime.recipes.config_files import file_state, load_each, names_in, read_document
 from steptime.recipes.flops import flops_file
 from steptime.recipes.gpus import gpus_file
 from steptime.recipes.megatron_bridge import bridge_file
@@ -37,7 +37,7 @@ def load_workload(name: str) -> Workload:
             raise unknown_value("workload", name, known)
         stem = _meant(releases)
     path = _path(stem)
-    return _load(path, *map(state_of, (path, gpus_file(), flops_file(), bridge_file())))
+    return _load(path, *map(file_state, (path, gpus_file(), flops_file(), bridge_file())))
 
 
 def family_releases(family: str) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def family_releases(family: str) -> tuple[str, ...]:
 
 def _meant(releases: Sequence[str]) -> str:
     """Return the release that a family's name means. Raises UserError if several claim to be the default."""
-    chosen = [name for name in releases if _is_default(_path(name), state_of(_path(name)))]
+    chosen = [name for name in releases if _is_default(_path(name), file_state(_path(name)))]
     if len(chosen) > 1:
         raise UserError(
             f"{' and '.join(map(str, map(_path, chosen)))} both have default_release: true: leave it in one."

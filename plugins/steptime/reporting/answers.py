@@ -20,7 +20,7 @@ from steptime.judging.trend import (
 from steptime.results.columns import COLUMNS
 from steptime.results.judgement_queries import verdicts
 from steptime.results.metrics import peak_source
-from steptime.results.repeating import repeat_of
+from steptime.results.repeating import describe_repeat
 from steptime.results.store import Store
 
 MayEdit = Callable[[str | None], bool]
@@ -50,13 +50,13 @@ def comparison(store: Store, compared: Comparison) -> dict[str, Any]:
     """
     recent = recent_seconds(store)
     return (
-        said(compared)
+        sentences(compared)
         | table([column.name for column in COMPARED], compared.rows)
         | {"recent": [recent.get(one.series, []) for one in compared.findings]}
     )
 
 
-def said(compared: Comparison) -> dict[str, Any]:
+def sentences(compared: Comparison) -> dict[str, Any]:
     """Return the sentences of a comparison."""
     return {
         "sentence": compared.sentence,
@@ -112,7 +112,7 @@ def scaling(store: Store, together: str | None) -> dict[str, Any]:
     """
     known = store.measured_together(limit=_KNOWN_TOGETHER)
     chosen = together or next((one["together"] for one in known), None)
-    rows = [] if chosen is None else store.performance_of(chosen)
+    rows = [] if chosen is None else store.performance_runs(chosen)
     return {"known": known, "together": chosen} | results(rows)
 
 
@@ -181,7 +181,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
 
     - `verdict`: a sentence on how it compares with its cell's usual times; `changed`: what changed when its
       level began. Both are None for a run that is not judged.
-    - `cause`: why it was rejected, in one line; `repeat`: see `results.repeating.repeat_of`.
+    - `cause`: why it was rejected, in one line; `repeat`: see `results.repeating.describe_repeat`.
     - `forward_pass`: a sentence on the spread of its ranks; None if they were not timed.
     - `may_accept`: whether it has a level to accept, and the user may do so.
     - `may_run_again`: whether it is a cell of a DAG run that the user may edit.
@@ -207,7 +207,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
         "record": record["content"],
         "record_sha256": record["sha256"],
         "cause": find_cause(store, row),
-        "repeat": repeat_of(record["content"]),
+        "repeat": describe_repeat(record["content"]),
     }
 
 

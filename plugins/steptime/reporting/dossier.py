@@ -15,7 +15,7 @@ from steptime.reporting.page import static_text, when
 from steptime.results import columns
 from steptime.results.columns import Column
 from steptime.results.metrics import PUBLISHED_THROUGHPUT
-from steptime.results.report import compared, notes, written
+from steptime.results.report import choose_columns, format_column, list_notes
 from steptime.results.run_files import log_sha256
 from steptime.results.store import Store
 
@@ -58,8 +58,8 @@ def _make_table(rows: Sequence[Any], of: Sequence[Column]) -> _Table | None:
     """Format a table as the command line prints it with full names; None without rows."""
     if not rows:
         return None
-    used, title = compared(rows, full_names=True, of=of)
-    cells = [written(column, rows) for column in used]
+    used, title = choose_columns(rows, full_names=True, of=of)
+    cells = [format_column(column, rows) for column in used]
     numeric = [column.kind in ("number", "integer") for column in used]
     return _Table(title, [column.title for column in used], numeric, list(zip(*cells, strict=True)))
 
@@ -87,5 +87,5 @@ def dossier(store: Store, suite: Suite, now: float) -> str:
             ("Made with", _make_table(suites.made_with(store, suite), suites.MADE_WITH)),
             ("Runs", _make_table(runs, _RUNS)),
         ],
-        notes=notes(suite.runs),
+        list_notes=list_notes(suite.runs),
     )

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from steptime.judging.comparison import compare_cells
 from steptime.judging.incidents import incidents
-from steptime.results.budgets import month_bounds, month_of
-from steptime.results.goodput import TRAINING, goodput_of
+from steptime.results.budgets import format_month, month_bounds
+from steptime.results.goodput import TRAINING, compute_goodput
 from steptime.results.store import Store
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -47,7 +47,7 @@ _Sample = tuple[_Metric, Mapping[str, str], float]
 
 def openmetrics(store: Store, now: float) -> str:
     """Return the metrics of all runs that the reader of `store` may see; `now` is Unix time."""
-    month = month_bounds(month_of(now))[0]
+    month = month_bounds(format_month(now))[0]
     rows = store.results(include_rejected=True, since=min(month, now - _RECENT_S))
     found: dict[_Metric, list[str]] = {metric: [] for metric in METRICS}
     for metric, labels, value in (*_sample_cells(store, rows), *_sample_clusters(store, rows, month)):
@@ -80,7 +80,7 @@ def _sample_clusters(store: Store, rows: Sequence[Mapping[str, Any]], month: flo
     for cluster in sorted({*active, *(row["cluster"] for row in (*rows, *lost))}):
         labels = {"cluster": cluster}
         yield _INCIDENTS, labels, active[cluster]
-        goodput = goodput_of(
+        goodput = compute_goodput(
             (row for row in rows if row["cluster"] == cluster and row["submitted_at"] >= month),
             (job for job in lost if job["cluster"] == cluster),
         )

@@ -88,7 +88,7 @@ class BudgetBalance(Frozen):
         )
 
 
-def month_of(now: float) -> str:
+def format_month(now: float) -> str:
     """Return the calendar month of a Unix time in UTC, `2026-11`."""
     return f"{datetime.fromtimestamp(now, UTC):%Y-%m}"
 
@@ -174,7 +174,7 @@ def release(owner: Owner) -> None:
         connection.execute(jobs.delete().where(*_reserved_for(owner)))
 
 
-def reserving(installation_id: str, clusters: Iterable[str]) -> list[Owner]:
+def list_reserving(installation_id: str, clusters: Iterable[str]) -> list[Owner]:
     """Return the DAG runs of an Airflow that have reserved something on clusters."""
     from sqlalchemy import select
 
@@ -229,7 +229,7 @@ def _rows(connection: "Connection", configs: Sequence[ClusterConfig], now: float
     from steptime.results.schema import jobs
 
     names = ("cluster", "account", "gpus", "time_limit_s", "attempt", "created_at", "started_at", "ended_at")
-    counts = or_(jobs.c.ended_at.is_(None), jobs.c.ended_at > month_bounds(month_of(now))[0])
+    counts = or_(jobs.c.ended_at.is_(None), jobs.c.ended_at > month_bounds(format_month(now))[0])
     here = jobs.c.cluster.in_([config.name for config in configs])
     query = select(*(jobs.c[name] for name in names)).where(here, counts)
     return [dict(row) for row in connection.execute(query).mappings()]
@@ -242,7 +242,7 @@ def _balances(
     now: float,
 ) -> list[BudgetBalance]:
     """How the budgets of clusters stand, by cluster, the whole cluster's first."""
-    month = month_of(now)
+    month = format_month(now)
     begins, ends = month_bounds(month)
 
     def used(row: Mapping[str, Any]) -> float:

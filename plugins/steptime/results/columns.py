@@ -102,7 +102,7 @@ def _parallel(way: str) -> Column:
     return _planned(f"{way}_parallel", "integer", f"Ranks of {way} parallelism.", of_run, series="spread")
 
 
-def _of_measurement(name: str, annotation: Any, declared: Mapping[str, Any]) -> Column:
+def _measurement_column(name: str, annotation: Any, declared: Mapping[str, Any]) -> Column:
     """A column whose value is the measurement's of the same name; None if nothing could be measured."""
     kinds: dict[Any, Kind] = {int: "integer", float: "number", str: "text"}
     kind = next(kinds[one] for one in (annotation, *get_args(annotation)) if one in kinds)
@@ -111,7 +111,7 @@ def _of_measurement(name: str, annotation: Any, declared: Mapping[str, Any]) -> 
 
 
 MEASURED: Mapping[str, Column] = {
-    name: _of_measurement(name, field.annotation, declared)
+    name: _measurement_column(name, field.annotation, declared)
     for name, field in Measurement.model_fields.items()
     for declared in field.metadata
 }
@@ -524,7 +524,7 @@ CHOICES = tuple(column.name for column in COLUMNS if column.choice)
 """Columns by whose values people select runs."""
 
 
-def of_series(*parts: Part) -> tuple[str, ...]:
+def series_columns(*parts: Part) -> tuple[str, ...]:
     """Return the names of the columns that are these parts of what makes a series; by default of all."""
     return tuple(
         column.name for column in COLUMNS if column.series and column.series in (parts or get_args(Part))

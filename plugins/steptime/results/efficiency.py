@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from steptime.recipes.models import Mode
-from steptime.results.columns import COMPUTED, Row, of_series
+from steptime.results.columns import COMPUTED, Row, series_columns
 from steptime.results.database import dicts, lock_series, read_connection, write_transaction
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ FEWEST_REPEATS = 3
 EARLIER_S = 7 * 86_400.0
 """Runs are compared with the smallest scale of this time if their own sweep or DAG run has only one."""
 
-_FAMILY = (*of_series("model", "variant", "mode"), "dag_id")
-_REPEATED = (*of_series("spread"), "global_batch_size", "micro_batch_size")
+_FAMILY = (*series_columns("model", "variant", "mode"), "dag_id")
+_REPEATED = (*series_columns("spread"), "global_batch_size", "micro_batch_size")
 """What repeats of a run have in common, beside the family; how many GPUs these are follows from it."""
 _READ = (
     *("id", "job_name", "submitted_at", "gpus", "tokens_per_s_per_gpu", "dag_run_id"),

@@ -82,7 +82,7 @@ class Goodput:
         return f"{goodput}; {rest}" if rest else goodput
 
 
-def goodput_of(rows: Iterable[Mapping[str, Any]], lost: Iterable[Mapping[str, Any]]) -> Goodput | None:
+def compute_goodput(rows: Iterable[Mapping[str, Any]], lost: Iterable[Mapping[str, Any]]) -> Goodput | None:
     """Return the goodput of runs of the store, and of jobs that left no run there (`Store.lost_jobs`).
 
     A valid run without a step time counts for nothing. None if nothing took GPU-hours.

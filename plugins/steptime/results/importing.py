@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from steptime.clusters.base import Job, JobState, JobStatus, Staged, check_job_name
+from steptime.clusters.base import Job, JobState, JobStatus, StagedFiles, check_job_name
 from steptime.errors import UserError, shown
 from steptime.frozen import Frozen
 from steptime.logs.finding import RunLogs, find_logs, group_by_run
@@ -29,16 +29,16 @@ from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
 from steptime.results.log_rows import (
     alternatives,
-    batch_of,
+    decide_state,
+    find_batch_size,
     find_upstream,
     llmb_config,
     planned_run,
-    state_of,
 )
 from steptime.results.metrics import measure
-from steptime.results.models import Measurement, Provenance, Result, Submitted
-from steptime.results.record import EarlierAttempt, as_text, make_record, parse_record, redacted
-from steptime.results.repeating import request_of
+from steptime.results.models import Measurement, Provenance, Result, Submission
+from steptime.results.record import EarlierAttempt, format_record, make_record, parse_record, redact
+from steptime.results.repeating import make_request
 from steptime.results.unpacking import check_size
 from steptime.settings import imported_dir
 
@@ -65,7 +65,7 @@ class ArchivedRun(Frozen):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ImportOptions:
     """What a person says about the runs to import."""
 
     origin: str
@@ -88,14 +88,14 @@ class Import(NamedTuple):
     accepted: AcceptedLevel | None = None
 
 
-class Refused(NamedTuple):
+class RefusedImport(NamedTuple):
     """A log or a run that cannot be imported."""
 
     name: str
     reason: str
 
 
-def find_imports(path: Path, asked: Asked) -> Iterator[Import | Refused]:
+def find_imports(path: Path, asked: ImportOptions) -> Iterator[Import | RefusedImport]:
     """Read every run at a log, or below a folder. Raises UserError if there is nothing to read."""
     if asked.cluster is not None:
         _require_plain("cluster", asked.cluster)
@@ -104,17 +104,17 @@ def find_imports(path: Path, asked: Asked) -> Iterator[Import | Refused]:
             try:
                 yield _archived(file, asked)
             except UserError as error:
-                yield Refused(f"{RUNS}/{file.name}", str(error))
+                yield RefusedImport(f"{RUNS}/{file.name}", str(error))
         return
     for logs in group_by_run(find_logs(path)):
         try:
             yield _logged(logs, asked)
         except UserError as error:
             name = logs.attempts[-1]
-            yield Refused(str(name.relative_to(path) if name != path else name.name), str(error))
+            yield RefusedImport(str(name.relative_to(path) if name != path else name.name), str(error))
 
 
-def _archived(file: Path, asked: Asked) -> Import:
+def _archived(file: Path, asked: ImportOptions) -> Import:
     """A run of an archive of ours."""
     try:
         kept = ArchivedRun.model_validate_json(file.read_bytes())
@@ -129,12 +129,12 @@ def _archived(file: Path, asked: Asked) -> Import:
     files = tuple(sorted(one for one in beside.iterdir() if one.is_file())) if beside.is_dir() else ()
     submitted = _here(kept.result.submitted, PurePosixPath(kept.result.log.path).name, asked)
     parts = {"job": submitted.job, "run": submitted.run, "provenance": submitted.made_by}
-    text = as_text(redacted(json.loads(record.model_copy(update=parts).model_dump_json())))
+    text = format_record(redact(json.loads(record.model_copy(update=parts).model_dump_json())))
     result = _measured(submitted, kept.result.status, kept.result.log, text)
     return Import(result, record.earlier_attempts, files, kept.accepted)
 
 
-def _logged(logs: RunLogs, asked: Asked) -> Import:
+def _logged(logs: RunLogs, asked: ImportOptions) -> Import:
     """The run of a log, or of the logs of a job that was requeued."""
     files = (*logs.attempts, *logs.other_nodes)
     for file in files:
@@ -154,15 +154,15 @@ def _logged(logs: RunLogs, asked: Asked) -> Import:
             max_steps=run.max_steps,
             first_step=run.first_step,
         )
-    state = state_of([problem for problem in log.problems if problem.fatal], lacks_numbers=False)
+    state = decide_state([problem for problem in log.problems if problem.fatal], lacks_numbers=False)
     if state == "complete" and log.steps:
         run = run.model_copy(update={"max_steps": log.steps[-1].global_step + 1})
     digest = hashlib.sha256(b"".join(hashlib.sha256(one.read_bytes()).digest() for one in files)).hexdigest()
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{run.experiment}-{digest[:12]}").lstrip("._-")
     job_config = config.get("job_config", {})
-    submitted = Submitted(
+    submitted = Submission(
         run=run,
-        request=request_of(run, {"proxy": run.recipe.proxy}),
+        request=make_request(run, {"proxy": run.recipe.proxy}),
         job=Job(
             cluster=run.cluster,
             name=name,
@@ -176,7 +176,7 @@ def _logged(logs: RunLogs, asked: Asked) -> Import:
             steptime_version="",
             git_commit=None,
             git_clean=None,
-            staged=Staged(
+            staged=StagedFiles(
                 python=None,
                 venv_lock_sha256=None,
                 trainer_path="",
@@ -192,7 +192,7 @@ def _logged(logs: RunLogs, asked: Asked) -> Import:
     return Import(_measured(submitted, status, log, record), (), files)
 
 
-def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], asked: Asked) -> Run:
+def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], asked: ImportOptions) -> Run:
     """The run of a recipe that a log without a plan is of."""
     if asked.cluster is None:
         raise UserError("it does not say where it ran: name the cluster with --cluster")
@@ -200,7 +200,7 @@ def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], ask
         request = {**asked.recipe, "gpu_type": asked.gpu_type}
         run = plan(PlanRequest.model_validate(request)).runs[0]
         return run.model_copy(update={"mode": log.mode or run.mode})
-    upstream = find_upstream(log_path, batch_of(log))
+    upstream = find_upstream(log_path, find_batch_size(log))
     runs = () if upstream is None else upstream.runs
     if asked.gpu_type is not None:
         runs = tuple(run for run in runs if run.recipe.gpu_type == asked.gpu_type)
@@ -222,7 +222,7 @@ def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], ask
     return run.model_copy(update={"mode": asked_mode or log.mode or Mode.PERFORMANCE})
 
 
-def _here(submitted: Submitted, log_name: str, asked: Asked) -> Submitted:
+def _here(submitted: Submission, log_name: str, asked: ImportOptions) -> Submission:
     """A submitted run as one of this store, whose files are in a folder that is named after its job.
 
     Raises UserError for a name that is not plain: folders, commands and pages have it.
@@ -252,7 +252,7 @@ def _require_plain(name: str, value: str | int) -> None:
         )
 
 
-def _measured(submitted: Submitted, status: JobStatus, log: TrainingLog, record: str) -> Result:
+def _measured(submitted: Submission, status: JobStatus, log: TrainingLog, record: str) -> Result:
     """The result, with numbers from its steps."""
     log = log.model_copy(update={"path": submitted.job.log_path})
     measurement: Measurement | None = None

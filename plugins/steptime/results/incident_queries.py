@@ -38,7 +38,7 @@ def read(
     return list(dicts(connection.execute(query)))
 
 
-def to_notify_of(connection: "Connection", active: Collection[str]) -> list[dict[str, Any]]:
+def read_unnotified(connection: "Connection", active: Collection[str]) -> list[dict[str, Any]]:
     """Return the incidents in a state that people have not been notified of, the latest opened first.
 
     Nobody is notified of cells that got faster, of what a person did, or of the end of an incident that they

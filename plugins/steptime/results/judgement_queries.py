@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from steptime.results.columns import COLUMNS, of_series
+from steptime.results.columns import COLUMNS, series_columns
 from steptime.results.database import dicts, insert, read_connection
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ def columns() -> tuple[str, ...]:
     return tuple(column.name for column in own_columns(judgements))
 
 
-def runs_of(connection: "Connection", key: Key, numbers: Sequence[str]) -> list[dict[str, Any]]:
+def read_runs(connection: "Connection", key: Key, numbers: Sequence[str]) -> list[dict[str, Any]]:
     """Return the valid runs of a series that have one of these numbers (columns), oldest first."""
     from sqlalchemy import or_, select
 
     from steptime.results.schema import is_valid, runs
 
-    of_series = [runs.c[name] == value for name, value in key.items()]
+    in_series = [runs.c[name] == value for name, value in key.items()]
     has_number = or_(*(runs.c[name] != 0 for name in numbers))
-    query = select(runs).where(is_valid, has_number, *of_series)
+    query = select(runs).where(is_valid, has_number, *in_series)
     return list(dicts(connection.execute(query.order_by(runs.c.submitted_at, runs.c.id))))
 
 
@@ -90,8 +90,8 @@ def made_sha256s(connection: "Connection", key: Key) -> dict[str, str | None]:
 
     from steptime.results.schema import records, runs
 
-    of_series = [runs.c[name] == value for name, value in key.items()]
-    query = select(runs.c.job_name, records.c.made_sha256).join(records).where(*of_series)
+    in_series = [runs.c[name] == value for name, value in key.items()]
+    query = select(runs.c.job_name, records.c.made_sha256).join(records).where(*in_series)
     return {row.job_name: row.made_sha256 for row in connection.execute(query)}
 
 
@@ -101,10 +101,10 @@ def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[s
 
     from steptime.results.schema import judgements, runs
 
-    of_series = select(runs.c.id).where(*(runs.c[name] == value for name, value in key.items()))
+    in_series = select(runs.c.id).where(*(runs.c[name] == value for name, value in key.items()))
     kept = {
         (row["run_id"], row["figure"], row["kind"]): row
-        for row in dicts(connection.execute(select(judgements).where(judgements.c.run_id.in_(of_series))))
+        for row in dicts(connection.execute(select(judgements).where(judgements.c.run_id.in_(in_series))))
     }
     wanted = {
         (run_id, row["figure"], row["kind"]): {"run_id": run_id} | _as_json(row)
@@ -154,7 +154,7 @@ def latest_numbers(store: "Store", limit: int) -> list[dict[str, Any]]:
 
     numbers = ("steady_step_time_s", "steady_steps", "step_time_mean_s")
     checkpoints = ("checkpoint_blocked_s", "checkpoint_save_s", "checkpoint_load_s")
-    names = (*of_series(), *numbers, *checkpoints)
+    names = (*series_columns(), *numbers, *checkpoints)
     query = select(*(runs.c[name] for name in names))
     query = query.where(runs.c.id.in_(_latest_of_each_series(store, limit)))
     with read_connection(store.url) as connection:
@@ -172,7 +172,7 @@ def verdicts(store: "Store", *, newest: bool = False, since: float = 0.0) -> dic
     from steptime.results.schema import judgements, runs
 
     own = [judgements.c[name] for name in ("verdict", "direction", "ratio", "baseline_mean_s")]
-    series = [runs.c[name] for name in of_series()]
+    series = [runs.c[name] for name in series_columns()]
     query = select(runs.c.job_name, *own, *series).join(judgements, judgements.c.run_id == runs.c.id)
     query = store.readable(query.where(judgements.c.kind == "history", runs.c.submitted_at >= since))
     if newest:
@@ -181,7 +181,9 @@ def verdicts(store: "Store", *, newest: bool = False, since: float = 0.0) -> dic
     with read_connection(store.url) as connection:
         rows = list(dicts(connection.execute(query)))
     return {
-        row["job_name"]: row for row in rows if tuple(row[name] for name in of_series()) not in not_readable
+        row["job_name"]: row
+        for row in rows
+        if tuple(row[name] for name in series_columns()) not in not_readable
     }
 
 
@@ -205,7 +207,7 @@ def _latest_of_each_series(store: "Store", limit: int) -> "Select[tuple[int]]":
     from steptime.results.schema import is_valid, runs
 
     latest_first = func.row_number().over(
-        partition_by=[runs.c[name] for name in of_series()],
+        partition_by=[runs.c[name] for name in series_columns()],
         order_by=(runs.c.submitted_at.desc(), runs.c.id.desc()),
     )
     ranked = store.readable(select(runs.c.id, latest_first.label("place")).where(is_valid)).subquery()
@@ -220,7 +222,7 @@ def hidden(store: "Store") -> list[dict[str, Any]]:
 
     if store.dags is None:
         return []
-    query = select(*(runs.c[name] for name in of_series())).distinct()
+    query = select(*(runs.c[name] for name in series_columns())).distinct()
     query = query.where(is_valid, runs.c.dag_id.not_in(sorted(store.dags)))
     with read_connection(store.url) as connection:
         return list(dicts(connection.execute(query)))

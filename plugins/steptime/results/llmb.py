@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from steptime.recipes.workloads import load_workload
-from steptime.results.run_files import log_of, log_sha256
+from steptime.results.run_files import find_log, log_sha256
 
 
 class LlmbFiles(NamedTuple):
@@ -29,7 +29,7 @@ class LlmbFiles(NamedTuple):
 
 def llmb_files(row: Mapping[str, Any], record: Mapping[str, Any]) -> LlmbFiles | None:
     """Return the files of a run of the store with its record; None if this machine lacks its log."""
-    log = log_of(row)
+    log = find_log(row)
     if log is None:
         return None
     workload = load_workload(row["workload"])

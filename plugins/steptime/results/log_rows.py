@@ -225,7 +225,7 @@ def _letters(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _of_results(*names: str) -> tuple[Column, ...]:
+def _result_columns(*names: str) -> tuple[Column, ...]:
     return tuple(BY_NAME[name] for name in names)
 
 
@@ -244,7 +244,7 @@ COLUMNS = (
     Column("warnings", "text", "What a reader of the numbers should know."),
     Column("format", "text", "Format of the step lines: that of NeMo 2, of a progress bar, …"),
     Column("experiment", "text", "Name of the planned run."),
-    *_of_results(
+    *_result_columns(
         "workload", "size", "dtype", "gpu_type", "scaling", "gpus", "mode", "global_batch_size", "window"
     ),
     Column(
@@ -253,18 +253,20 @@ COLUMNS = (
         "Origin of the window: --window, the run.json beside the log, llmb-config, the experiment name, or "
         "the last step.",
     ),
-    *_of_results("steps_in_window"),
+    *_result_columns("steps_in_window"),
     Column("steps", "integer", "Steps in the log.", priority=3),
     Column("last_step", "integer", "Global step of the last of them."),
     Column("max_steps", "integer", "Global step at which the planned run ends."),
-    *_of_results("step_time_mean_s", "step_time_median_s", "step_time_std_s", "wall_time_median_s"),
-    *_of_results("published_step_time_s", "step_time_over_published", "tokens_per_s", "tokens_per_s_per_gpu"),
-    *_of_results("days_per_1t_tokens", "mfu_percent", "flops_formula"),
-    *_of_results("model_tflops_per_gpu", "peak_tflops_per_gpu"),
+    *_result_columns("step_time_mean_s", "step_time_median_s", "step_time_std_s", "wall_time_median_s"),
+    *_result_columns(
+        "published_step_time_s", "step_time_over_published", "tokens_per_s", "tokens_per_s_per_gpu"
+    ),
+    *_result_columns("days_per_1t_tokens", "mfu_percent", "flops_formula"),
+    *_result_columns("model_tflops_per_gpu", "peak_tflops_per_gpu"),
     MEASURED["peak_source"],
-    *_of_results("tflops_per_gpu_logged", "tflops_per_gpu_logged_std", "peak_memory_gib"),
+    *_result_columns("tflops_per_gpu_logged", "tflops_per_gpu_logged_std", "peak_memory_gib"),
     Column("loss", "number", "Loss of the last step."),
-    *_of_results("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s", "network"),
+    *_result_columns("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s", "network"),
     Column("log_bytes", "integer", "Bytes read.", unit="bytes"),
 )
 """The same for every log, whatever it holds. What a result has, too, is declared in `results.columns`."""
@@ -312,7 +314,7 @@ def log_row(
             gpu_type=run.recipe.gpu_type,
             on_bytes=on_bytes,
         )
-    upstream = None if run is not None or remark else find_upstream(logs[-1], batch_of(log))
+    upstream = None if run is not None or remark else find_upstream(logs[-1], find_batch_size(log))
     counts, window_from = _choose_window(window, run, upstream, log)
     recipes = (run,) if run is not None else upstream.runs if upstream else ()
     numbers, refusal = _numbers(log, counts, recipes[0] if recipes else None)
@@ -328,12 +330,12 @@ def log_row(
         what, numbers = ({**part, **dict.fromkeys(part.keys() & {*unknown})} for part in (what, numbers))
     return dict.fromkeys(column.name for column in COLUMNS) | {
         "log_path": cluster_path(logs[-1]),
-        "state": state_of(fatal, lacks_numbers=bool(missing or refusal)),
+        "state": decide_state(fatal, lacks_numbers=bool(missing or refusal)),
         "reason": _sentences([*(problem.message for problem in fatal), *missing, refusal]),
         "warnings": _sentences(
             [
                 remark,
-                _of_other_nodes(other_nodes),
+                _remark_other_nodes(other_nodes),
                 upstream.remark if upstream else None,
                 _loop(log),
                 _other_mode(run, log),
@@ -355,7 +357,7 @@ def log_row(
     }
 
 
-def _of_other_nodes(logs: Sequence[Path]) -> str | None:
+def _remark_other_nodes(logs: Sequence[Path]) -> str | None:
     if not logs:
         return None
     names = ", ".join(log.name for log in logs[:4]) + (f" and {len(logs) - 4} more" if len(logs) > 4 else "")
@@ -413,7 +415,7 @@ def _invalid_rates(upstream: Upstream | None, log: TrainingLog) -> str | None:
     return f"TFLOPS per GPU as logged are invalid for this model, says the document of {workload}"
 
 
-def batch_of(log: TrainingLog) -> int | None:
+def find_batch_size(log: TrainingLog) -> int | None:
     """The global batch size that all steps have; that of a bar follows from the samples of its last step."""
     batches = {step.global_batch_size for step in log.steps} - {None}
     if not batches and log.steps and log.steps[-1].consumed_samples:
@@ -491,7 +493,7 @@ def _cut_off(window: Window, found: int | None) -> list[str]:
     return [f"the log holds {found} of the window's {wanted} steps"] if found and found < wanted else []
 
 
-def state_of(fatal: Sequence[Problem], *, lacks_numbers: bool) -> str:
+def decide_state(fatal: Sequence[Problem], *, lacks_numbers: bool) -> str:
     """Return the state of a run with these fatal problems; `lacks_numbers` if its window is not whole."""
     kinds = {problem.kind for problem in fatal}
     if kinds - _NO_FAILURE:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from steptime.clusters.base import Job, JobStatus, Staged
+from steptime.clusters.base import Job, JobStatus, StagedFiles
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run, Window
@@ -249,7 +249,7 @@ class Provenance(Frozen):
     steptime_version: str
     git_commit: str | None
     git_clean: bool | None
-    staged: Staged
+    staged: StagedFiles
     options: dict[str, Any] = Field(default_factory=dict)
     """What was asked for, by the names of `PlanRequest`."""
     environment: dict[str, str] = Field(default_factory=dict)
@@ -272,7 +272,7 @@ class Provenance(Frozen):
         return f"{self.dag_id}/{self.dag_run_id}" if self.dag_id and self.dag_run_id else None
 
 
-class Submitted(Frozen):
+class Submission(Frozen):
     """A run as it was submitted."""
 
     run: Run
@@ -287,7 +287,7 @@ class Submitted(Frozen):
 class Result(Frozen):
     """A measured run: what was submitted, how it ended, and everything that its log says."""
 
-    submitted: Submitted
+    submitted: Submission
     status: JobStatus
     measurement: Measurement | None
     """None if nothing can be measured."""

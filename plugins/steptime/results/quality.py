@@ -70,7 +70,7 @@ def steps(finished: FinishedRun) -> Iterator[Check]:
             yield _batch_size_stated(log)
     else:
         expected = f"every step of the window {run.window} is in the log"
-        yield judge("window_complete", False, expected, f"{log.path} has no line of a training step")
+        yield make_check("window_complete", False, expected, f"{log.path} has no line of a training step")
 
 
 def job_succeeded(finished: FinishedRun) -> Iterator[Check]:
@@ -79,14 +79,14 @@ def job_succeeded(finished: FinishedRun) -> Iterator[Check]:
     exit_code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
     reason = f" ({status.reason})" if status.reason else ""
     found = f"its state is '{status.state.value}'{exit_code}{reason}"
-    yield judge("job_succeeded", status.state is JobState.SUCCEEDED, "the job succeeded", found)
+    yield make_check("job_succeeded", status.state is JobState.SUCCEEDED, "the job succeeded", found)
 
 
 def log_without_failure(finished: FinishedRun) -> Iterator[Check]:
     """Check that the log names no failure, apart from those that have a check of their own."""
     fatal = [problem for problem in finished.log.problems if problem.fatal and not _has_own_check(problem)]
     found = "it names " + "; ".join(f"{problem.kind}: {problem.message.rstrip('.')}" for problem in fatal)
-    yield judge("log_without_failure", not fatal, "the log names no failure", found)
+    yield make_check("log_without_failure", not fatal, "the log names no failure", found)
 
 
 def _has_own_check(problem: Problem) -> bool:
@@ -109,14 +109,14 @@ def _no_step_trained_twice(run: Run, log: TrainingLog) -> Check:
         if inside
         else ""
     )
-    return judge("no_step_trained_twice", not inside, expected, found)
+    return make_check("no_step_trained_twice", not inside, expected, found)
 
 
 def _batch_size_stated(log: TrainingLog) -> Check:
     """Older log formats have only one of the two; a log with neither cannot show its batch size."""
     fields = ("global_batch_size", "consumed_samples")
     stated = any(getattr(step, field) is not None for step in log.steps for field in fields)
-    return judge(
+    return make_check(
         "batch_size_stated",
         stated,
         "the log states a global batch size or consumed samples",
@@ -131,7 +131,7 @@ def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
     expected = "parallelism and batch are as planned"
     if finished.log.started is None:
         found = "the log has no 'steptime.start' record"
-        yield judge("parallelism_as_planned", False, expected, found)
+        yield make_check("parallelism_as_planned", False, expected, found)
         return
     recipe = finished.run.recipe
     planned = {
@@ -147,7 +147,7 @@ def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
         "num_layers": recipe.model.num_layers,
     }
     differing = _differences(planned, finished.log.started)
-    yield judge("parallelism_as_planned", not differing, expected, f"the trainer set up {differing}")
+    yield make_check("parallelism_as_planned", not differing, expected, f"the trainer set up {differing}")
 
 
 def _by_trainer(finished: FinishedRun) -> bool:
@@ -180,11 +180,13 @@ def launched_as_published(finished: FinishedRun) -> Iterator[Check]:
         bound = launch.get("numa_bound_ranks", 0)
         holds = "every rank was bound to a NUMA node, as in the publication"
         found = f"{bound} of {ranks} were (the cluster's numa_binding and the job's log show why)"
-        yield judge("numa_binding_as_published", bound == ranks, holds, found, severity="warning")
+        yield make_check("numa_binding_as_published", bound == ranks, holds, found, severity="warning")
     if published.vboost:
         holds = "the GPUs' vboost was set, as in the publication"
         found = "it was not (the cluster's vboost and the job's log show why)"
-        yield judge("vboost_as_published", launch.get("vboost") is True, holds, found, severity="warning")
+        yield make_check(
+            "vboost_as_published", launch.get("vboost") is True, holds, found, severity="warning"
+        )
 
 
 def training_completed(finished: FinishedRun) -> Iterator[Check]:
@@ -193,10 +195,10 @@ def training_completed(finished: FinishedRun) -> Iterator[Check]:
         return
     expected = "the trainer recorded its end as completed"
     if finished.log.ended is None:
-        yield judge("training_completed", False, expected, "the log has no 'steptime.result' record")
+        yield make_check("training_completed", False, expected, "the log has no 'steptime.result' record")
         return
     state = finished.log.ended.get("state")
-    yield judge("training_completed", state == "completed", expected, f"it recorded '{state}'")
+    yield make_check("training_completed", state == "completed", expected, f"it recorded '{state}'")
 
 
 def measured_over_window(finished: FinishedRun) -> Iterator[Check]:
@@ -205,11 +207,11 @@ def measured_over_window(finished: FinishedRun) -> Iterator[Check]:
     steps = run.window.last - run.window.first + 1
     expected = f"the step time is measured over the window {run.window} of {steps} step{'s' * (steps > 1)}"
     if measurement is None:
-        yield judge("measured_over_window", False, expected, "there is no measurement")
+        yield make_check("measured_over_window", False, expected, "there is no measurement")
         return
     passed = measurement.window == run.window and measurement.steps_in_window == steps
     found = f"it is over {measurement.steps_in_window} of the window {measurement.window}"
-    yield judge("measured_over_window", passed, expected, found)
+    yield make_check("measured_over_window", passed, expected, found)
 
 
 def first_attempt(finished: FinishedRun) -> Iterator[Check]:
@@ -222,7 +224,7 @@ def first_attempt(finished: FinishedRun) -> Iterator[Check]:
         for attempt in earlier
     )
     found = f"this is attempt {len(earlier) + 1}, after {before}"
-    yield judge("first_attempt", False, "the run's first job was its last", found, severity="warning")
+    yield make_check("first_attempt", False, "the run's first job was its last", found, severity="warning")
 
 
 def fabric_used(finished: FinishedRun) -> Iterator[Check]:
@@ -237,13 +239,13 @@ def fabric_used(finished: FinishedRun) -> Iterator[Check]:
             "what it used is unknown: the log has no line 'NCCL INFO Using network', which NCCL_DEBUG=INFO "
             "gives"
         )
-        yield judge("fabric_used", False, holds, found, severity="warning")
+        yield make_check("fabric_used", False, holds, found, severity="warning")
         return
     if not network.socket_nodes:
-        yield judge("fabric_used", True, f"{holds} ({network.summary})", "")
+        yield make_check("fabric_used", True, f"{holds} ({network.summary})", "")
         return
     found = f"it fell back to sockets on {network.named_socket_nodes}"
-    yield judge("fabric_used", False, holds, found)
+    yield make_check("fabric_used", False, holds, found)
 
 
 def mfu_possible(finished: FinishedRun) -> Iterator[Check]:
@@ -255,7 +257,9 @@ def mfu_possible(finished: FinishedRun) -> Iterator[Check]:
         f"it is {mfu_percent:.1f} %: the peak is too low (on the CPU it is measured at the start, perhaps "
         "beside other work), or the log's step time leaves out a part of the step"
     )
-    yield judge("mfu_possible", mfu_percent <= 100, "the MFU is at most 100 %", found, severity="warning")
+    yield make_check(
+        "mfu_possible", mfu_percent <= 100, "the MFU is at most 100 %", found, severity="warning"
+    )
 
 
 def wall_time_agrees(finished: FinishedRun) -> Iterator[Check]:
@@ -271,7 +275,7 @@ def wall_time_agrees(finished: FinishedRun) -> Iterator[Check]:
         f"from one end to the next it is {wall_time_s:.4g} s beside a step time of {step_time_s:.4g} s "
         f"({difference:+.1f} %, medians of the window): the log's step time is not all that a step costs"
     )
-    yield judge("wall_time_agrees", abs(difference) <= limit, expected, found, severity="warning")
+    yield make_check("wall_time_agrees", abs(difference) <= limit, expected, found, severity="warning")
 
 
 def checkpoint_saved(finished: FinishedRun) -> Iterator[Check]:
@@ -286,15 +290,17 @@ def checkpoint_saved(finished: FinishedRun) -> Iterator[Check]:
     iterations = [checkpoint.iteration for checkpoint in log.checkpoints if checkpoint.kind == "save"]
     expected = f"a checkpoint was saved after the last step, global step {last}"
     if last in iterations:
-        yield judge("checkpoint_saved", True, f"{expected} (iteration {last}, counted from 0)", "")
+        yield make_check("checkpoint_saved", True, f"{expected} (iteration {last}, counted from 0)", "")
     elif run.max_steps in iterations:
-        yield judge("checkpoint_saved", True, f"{expected} (iteration {run.max_steps}, counted from 1)", "")
+        yield make_check(
+            "checkpoint_saved", True, f"{expected} (iteration {run.max_steps}, counted from 1)", ""
+        )
     else:
         listed = ", ".join("no number" if number is None else str(number) for number in iterations)
         found = (
             f"the save lines give iteration {listed}" if iterations else "the log has no checkpoint save line"
         )
-        yield judge("checkpoint_saved", False, expected, found)
+        yield make_check("checkpoint_saved", False, expected, found)
 
 
 def checkpoint_loaded(finished: FinishedRun) -> Iterator[Check]:
@@ -303,24 +309,24 @@ def checkpoint_loaded(finished: FinishedRun) -> Iterator[Check]:
     if run.mode is not Mode.CHECKPOINT_LOAD:
         return
     loads = [checkpoint for checkpoint in log.checkpoints if checkpoint.kind == "load"]
-    yield judge(
+    yield make_check(
         "checkpoint_loaded", bool(loads), "a checkpoint was loaded", "the log has no checkpoint load line"
     )
     if not _by_trainer(finished):
         stated = [load.iteration for load in loads]
         expected = f"training resumed at global step {run.first_step}"
         found = f"the load lines give iteration {', '.join(map(str, stated)) or 'no number'}"
-        yield judge("resumed_at_saved_step", run.first_step in stated, expected, found)
+        yield make_check("resumed_at_saved_step", run.first_step in stated, expected, found)
         return
     samples = run.first_step * run.recipe.global_batch_size
     expected = f"training resumed at global step {run.first_step} with {samples} consumed samples"
     if log.resumed is None:
         found = "the log has no 'steptime.resumed' record"
-        yield judge("resumed_at_saved_step", False, expected, found)
+        yield make_check("resumed_at_saved_step", False, expected, found)
         return
     step, consumed = log.resumed.get("global_step"), log.resumed.get("consumed_samples")
     found = f"it resumed at global step {step} with {consumed} consumed samples"
-    yield judge("resumed_at_saved_step", (step, consumed) == (run.first_step, samples), expected, found)
+    yield make_check("resumed_at_saved_step", (step, consumed) == (run.first_step, samples), expected, found)
 
 
 Severity = Literal["error", "warning"]
@@ -372,7 +378,7 @@ def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
     rules = (*_rules(run), *_steadiness(run, steps))
     broken = _evaluate(run, steps, rules)
     return tuple(
-        judge(
+        make_check(
             rule.name,
             rule.name not in broken,
             rule.holds,
@@ -383,7 +389,7 @@ def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
     )
 
 
-def judge(name: str, passed: bool, holds: str, found: str, severity: Severity = "error") -> Check:
+def make_check(name: str, passed: bool, holds: str, found: str, severity: Severity = "error") -> Check:
     """Make a check with its sentence: what holds, or what was expected and what was found instead."""
     sentence = f"{holds[0].upper()}{holds[1:]}." if passed else f"Expected that {holds}, but {found}."
     return Check(name=name, passed=passed, message=sentence, severity=severity)

@@ -23,7 +23,7 @@ from steptime.logs.models import TrainingLog
 from steptime.recipes.environment import PASSWORD_IN_ADDRESS, SENSITIVE_WORDS
 from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
-from steptime.results.models import Provenance, Result, Submitted
+from steptime.results.models import Provenance, Result, Submission
 
 _PROJECT = Path(__file__).resolve().parents[3]
 _GIT_TIMEOUT_S = 10
@@ -71,7 +71,7 @@ class RunRecord(Frozen):
 
 
 def make_record(
-    submitted: Submitted,
+    submitted: Submission,
     status: JobStatus,
     log: TrainingLog,
     earlier_attempts: tuple[EarlierAttempt, ...] = (),
@@ -97,10 +97,10 @@ def make_record(
         request=submitted.request,
         provenance=submitted.made_by,
     )
-    return as_text(redacted(json.loads(record.model_dump_json())))
+    return format_record(redact(json.loads(record.model_dump_json())))
 
 
-def as_text(record: dict[str, Any]) -> str:
+def format_record(record: dict[str, Any]) -> str:
     """Return a record as text."""
     return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
 
@@ -113,7 +113,7 @@ def parse_record(record: str) -> RunRecord | None:
         return None
 
 
-async def with_script(cluster: Cluster, submitted: Submitted) -> Submitted:
+async def with_script(cluster: Cluster, submitted: Submission) -> Submission:
     """Return the record with the text of the job's script, which lies in the job's folder."""
     script = await read_whole(cluster, str(PurePosixPath(submitted.job.directory) / SCRIPT_FILE))
     made_by = submitted.made_by.model_copy(update={"script": script.decode(errors="replace")})
@@ -142,7 +142,7 @@ def measured_result(
             f"this version of steptime cannot read the record of the run with the log {log_path}: "
             "run the cell again."
         )
-    submitted = Submitted(
+    submitted = Submission(
         run=recorded.run,
         request=recorded.request,
         job=recorded.job,
@@ -154,7 +154,7 @@ def measured_result(
     )
 
 
-def of_this_code() -> dict[str, Any]:
+def describe_code() -> dict[str, Any]:
     """Return the fields of `Provenance` about the steptime that runs here.
 
     The commit is None outside of a git checkout.
@@ -185,7 +185,7 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def redacted(document: Any) -> Any:
+def redact(document: Any) -> Any:
     """Return a JSON document with its secrets, at any depth and inside of texts, replaced by `(not stored)`.
 
     A value is secret by its name (`HF_TOKEN`, `WANDB_API_KEY`, …; `TOKENIZERS_PARALLELISM` is not), and then
@@ -194,7 +194,7 @@ def redacted(document: Any) -> Any:
     return _without(document, _longest_first(_secrets(document)))
 
 
-def redacted_text(text: str, *environments: Mapping[str, str]) -> str:
+def redact_text(text: str, *environments: Mapping[str, str]) -> str:
     """Return a text such as a job script without its own secrets and those of these environments."""
     return _without_in_text(text, _longest_first(_secrets(list(environments))))
 
@@ -263,10 +263,10 @@ _FEW_NODES = 4
 def changes(before: str, after: str) -> list[str]:
     """Return what changed between the record of one run and that of a later one: the events of a series."""
     nodes = (", ".join(json.loads(record)["nodes"]) for record in (before, after))
-    return made_changes(before, after) + node_changes(*nodes)
+    return setup_changes(before, after) + node_changes(*nodes)
 
 
-def made_changes(before: str, after: str) -> list[str]:
+def setup_changes(before: str, after: str) -> list[str]:
     """Return the same as `changes`, without the nodes."""
     return [_event(*one) for one in record_differences(before, after) if one[0] != _NODES]
 
@@ -288,7 +288,7 @@ def changed_to(event: str) -> tuple[str, str]:
 
 
 def has_changed_to(made: Mapping[str, Any], event: str) -> bool:
-    """Return whether a run, by its `made_of`, has the value that an event has changed to."""
+    """Return whether a run, by its `read_setup`, has the value that an event has changed to."""
     values = [_value(value) for name, value in made.items() if event.startswith(f"{name} ")]
     return event.rpartition(" → ")[2] in (values or ["none"])
 
@@ -306,7 +306,7 @@ def made_sha256(record: str) -> str | None:
     """Return a hash that all runs made alike share, on whatever nodes; None for an unreadable record."""
     if parse_record(record) is None:
         return None
-    made = made_of(record)
+    made = read_setup(record)
     del made[_NODES]
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
 
@@ -316,7 +316,7 @@ def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
 
     Each difference is a name and both values.
     """
-    one, other = made_of(before), made_of(after)
+    one, other = read_setup(before), read_setup(after)
     return [
         (name, _value(one.get(name)), _value(other.get(name)))
         for name in dict.fromkeys((*one, *other))
@@ -324,7 +324,7 @@ def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def made_of(record: str) -> dict[str, Any]:
+def read_setup(record: str) -> dict[str, Any]:
     """Return what may make a run slower, by the names that people know."""
     content = json.loads(record)
     made_by, planned = content["provenance"], content["run"]

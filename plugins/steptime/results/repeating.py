@@ -13,10 +13,10 @@ from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_time_limit
 from steptime.recipes.planning import plan
 from steptime.recipes.request import DICTIONARIES, PlanRequest, option_fields, options_only_in, parse_request
-from steptime.results.record import made_of, of_this_code
+from steptime.results.record import describe_code, read_setup
 
 
-def request_of(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
+def make_request(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
     """Return the request for this run alone, from the request for its whole plan, by `PlanRequest`'s names.
 
     It names what was left to defaults that may change: release of the workload, steps, time limit, ….
@@ -60,13 +60,13 @@ def repeat_command_of_record(record: Mapping[str, Any]) -> str | None:
         return None
 
 
-def repeat_of(record: str) -> dict[str, Any]:
+def describe_repeat(record: str) -> dict[str, Any]:
     """Return how a run is repeated, and with what it was made.
 
     `command` is None if today's recipes do not plan it; `made_with` has commit, hashes and image by name, as
     far as they are recorded; `differs` is a sentence for each of these that is known to be another today.
     """
-    made = made_of(record)
+    made = read_setup(record)
     names = ("steptime", "commit", "image", "image digest", "venv lock", "trainer")
     now = _this_code()
     today = {"steptime": now["steptime_version"], "commit": now["git_commit"]}
@@ -84,7 +84,7 @@ def repeat_of(record: str) -> dict[str, Any]:
 @cache
 def _this_code() -> dict[str, Any]:
     """The code that this process runs does not change."""
-    return of_this_code()
+    return describe_code()
 
 
 def _same_work(one: Run, other: Run) -> bool:

@@ -14,7 +14,7 @@ from steptime.results.columns import BY_NAME, COLUMNS, Column, Row
 from steptime.waiting import duration
 
 
-def compared(
+def choose_columns(
     rows: Sequence[Row], *, full_names: bool = False, of: Sequence[Column] = COLUMNS
 ) -> tuple[list[Column], str]:
     """Return the columns by which people compare these rows of the store, and a title.
@@ -30,7 +30,7 @@ def compared(
         if column.priority is None or column.name == other_name or not values:
             continue
         if column.shared and len(values) == 1 and not any(row[column.name] is False for row in rows):
-            (value,) = written(column, [{column.name: value} for value in values])
+            (value,) = format_column(column, [{column.name: value} for value in values])
             title.append(" ".join(filter(None, (column.heading, value, column.unit))))
         else:
             columns.append(column)
@@ -41,7 +41,7 @@ def _empty(value: Any) -> bool:
     return value is None or value is False or value == ""
 
 
-def written(column: Column, rows: Sequence[Row]) -> list[str]:
+def format_column(column: Column, rows: Sequence[Row]) -> list[str]:
     """Format a column's values for people, with equal decimals so that digits line up."""
     values = [row.get(column.name) for row in rows]
     if column.as_change:
@@ -86,7 +86,7 @@ def _decimals(column: Column, values: Sequence[float | None]) -> int:
     return min(column.decimals, max(0, column.significant - 1 - math.floor(math.log10(min(sizes)))))
 
 
-def notes(rows: Iterable[Row]) -> list[str]:
+def list_notes(rows: Iterable[Row]) -> list[str]:
     """Return a sentence for each run that has a reason or a warning."""
     return [
         f"{row['label']} ({row['job_name']}) {what}: {text}"
@@ -96,7 +96,7 @@ def notes(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def exported(row: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, Any]:
+def export_row(row: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, Any]:
     """Return the values of a row for programs, by column: times are ISO 8601 in UTC."""
     return {
         column.name: _iso_8601(row.get(column.name)) if column.kind == "time" else row.get(column.name)
@@ -152,7 +152,7 @@ class Totals:
         return " · ".join(parts)
 
 
-def totals_of(rows: Sequence[Mapping[str, Any]]) -> Totals:
+def sum_up(rows: Sequence[Mapping[str, Any]]) -> Totals:
     """Sum up these rows of the store."""
     waits = [row["queue_wait_s"] for row in rows if row["queue_wait_s"] is not None]
     rejected = sum(row["state"] == "rejected" for row in rows)
@@ -160,7 +160,7 @@ def totals_of(rows: Sequence[Mapping[str, Any]]) -> Totals:
     return Totals(len(rows), rejected, hours, fmean(waits) if waits else None, max(waits, default=None))
 
 
-def cost_of(rows: Iterable[Row], earlier: Iterable[Row]) -> str:
+def describe_cost(rows: Iterable[Row], earlier: Iterable[Row]) -> str:
     """Return the GPU-hours of runs by cluster, beside those of an earlier time, and those spent on failures.
 
     As in `west 5,120 GPU-hours (4,980 before); 134 GPU-hours on failed runs`; empty without runs.

@@ -11,7 +11,7 @@ from steptime import settings
 _READ_BY_PEOPLE = (".out", ".gz", ".json", ".jsonl", ".sh", ".txt", ".log", ".yaml")
 
 
-def files_of(row: Mapping[str, Any]) -> list[Path]:
+def list_files(row: Mapping[str, Any]) -> list[Path]:
     """Return the files beside a run's log that people read, by name; none if this machine has no log of it.
 
     Of an imported run only those of its own folder: what else its row says about paths came with it.
@@ -32,15 +32,15 @@ def regular(paths: Iterable[Path]) -> list[Path]:
     return sorted(path for path in paths if path.is_file() and not path.is_symlink())
 
 
-def log_of(row: Mapping[str, Any]) -> Path | None:
+def find_log(row: Mapping[str, Any]) -> Path | None:
     """Return the log of a run; None if this machine does not have it."""
     name = PurePosixPath(row["log_path"]).name
-    return next((file for file in files_of(row) if file.name == name), None)
+    return next((file for file in list_files(row) if file.name == name), None)
 
 
 def log_sha256(row: Mapping[str, Any]) -> str | None:
     """Return the SHA-256 of a run's log; None if this machine does not have it."""
-    log = log_of(row)
+    log = find_log(row)
     if log is None:
         return None
     status = log.stat()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steptime.errors import UserError, shown
 from steptime.recipes.models import Mode
-from steptime.results.columns import CHOICES, COLUMNS, of_series
+from steptime.results.columns import CHOICES, COLUMNS, series_columns
 from steptime.results.database import NAMES_AT_ONCE, dicts, exists, read_connection, shown_address
 from steptime.results.models import Result
 from steptime.results.record import measured_result
@@ -148,7 +148,7 @@ class Store:
         with read_connection(self.url) as connection:
             return list(dicts(connection.execute(self.readable(query))))
 
-    def performance_of(self, together: str) -> list[dict[str, Any]]:
+    def performance_runs(self, together: str) -> list[dict[str, Any]]:
         """Return the valid performance runs of a sweep run or DAG run that `measured_together` names."""
         dag_id, _, dag_run_id = together.partition("/")
         return self.in_reading_order(mode=Mode.PERFORMANCE, dag_id=dag_id, dag_run_id=dag_run_id)
@@ -177,7 +177,7 @@ class Store:
         if not self.count(include_rejected=True, **equal):
             raise self._unknown(column, value, f"there are no results of {what}")
 
-    def runs_of(self, dag_id: str, dag_run_id: str) -> list[dict[str, Any]]:
+    def list_runs(self, dag_id: str, dag_run_id: str) -> list[dict[str, Any]]:
         """Return all runs of one DAG run, rejected ones included, in the order of their mapped tasks."""
         rows = self.results(dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True)
         return sorted(rows, key=lambda row: (row["map_index"] is None, row["map_index"], row["submitted_at"]))
@@ -301,7 +301,7 @@ class Store:
             .join(runs)
             .where(steps.c.step_time_s.is_not(None))
         )
-        for job_name, global_step, step_time_s in self.of_each(job_names, query):
+        for job_name, global_step, step_time_s in self.read_each(job_names, query):
             found.setdefault(job_name, {})[global_step] = step_time_s
         return found
 
@@ -312,9 +312,11 @@ class Store:
         from steptime.results.schema import records, runs
 
         query = select(runs.c.job_name, records.c.content).select_from(runs).join(records)
-        return {row[0]: row[1] for row in self.of_each(job_names, query)}
+        return {row[0]: row[1] for row in self.read_each(job_names, query)}
 
-    def of_each(self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]") -> Iterator[Sequence[Any]]:
+    def read_each(
+        self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]"
+    ) -> Iterator[Sequence[Any]]:
         """Yield the rows that a query of runs has of these jobs; unknown ones are left out."""
         from steptime.results.schema import runs
 
@@ -330,7 +332,7 @@ class Store:
         from steptime.results.schema import readings, runs
 
         query = select(runs.c.job_name, readings.c.log["rank_times"]).select_from(runs).join(readings)
-        found = ((name, rank_times(record)) for name, record in self.of_each(job_names, query))
+        found = ((name, rank_times(record)) for name, record in self.read_each(job_names, query))
         return {name: times for name, times in found if times is not None}
 
     def checkpoints(self, job_name: str) -> list[dict[str, Any]]:
@@ -371,7 +373,7 @@ class Store:
         """Return the same as `measured`, or None for an unknown run."""
         with read_connection(self.url) as connection:
             reading, record, steps, checkpoints = (
-                list(dicts(connection.execute(_rows_of(table, job_name))))
+                list(dicts(connection.execute(_select_rows(table, job_name))))
                 for table in ("readings", "records", "steps", "checkpoints")
             )
         if not reading:
@@ -384,7 +386,7 @@ class Store:
 
     def _children(self, table_name: str, job_name: str) -> list[dict[str, Any]]:
         with read_connection(self.url) as connection:
-            rows = list(dicts(connection.execute(self.readable(_rows_of(table_name, job_name)))))
+            rows = list(dicts(connection.execute(self.readable(_select_rows(table_name, job_name)))))
         if not rows:
             self.run(job_name)
         return rows
@@ -443,7 +445,7 @@ def unknown_run(job_name: str) -> UserError:
     return UserError(f"the metrics store has no run '{job_name}': clear the task 'parse', which stores it.")
 
 
-def _rows_of(table_name: str, job_name: str) -> "Select[*tuple[Any, ...]]":
+def _select_rows(table_name: str, job_name: str) -> "Select[*tuple[Any, ...]]":
     """Return the query for the rows that a table has of one run, in their order."""
     from sqlalchemy import select
 
@@ -467,7 +469,7 @@ def _reading_order() -> "tuple[ColumnElement[Any], ...]":
 
     mode = case({mode.value: place for place, mode in enumerate(Mode)}, value=runs.c.mode)
     return (
-        *(runs.c[name] for name in of_series("model", "variant")),
+        *(runs.c[name] for name in series_columns("model", "variant")),
         mode,
         runs.c.gpus,
         runs.c.submitted_at,

@@ -1,8 +1,8 @@
 """Write runs into the metrics store: measured, then valid or rejected, then published.
 
-Each function is one transaction and idempotent: writing the same again changes nothing. A run is a result for
-readers once it has `published_at`: `publish` sets it for a valid run, `keep_verdict` for a rejected one.
-`then` is called with the run's row, in the transaction, if the published runs of its series have changed.
+Each function is one idempotent transaction. Readers see a run once it has `published_at`: `publish` sets it
+for a valid run, `keep_verdict` for a rejected one. `on_change` is called within the transaction, with the row
+of the run, if the published runs of its series have changed.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ from steptime.results.store import unknown_run
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
-    Then = Callable[[Connection, Mapping[str, Any]], None]
+    OnChange = Callable[[Connection, Mapping[str, Any]], None]
 
 
 _CONTENT = {"submitted", "status", "measurement", "log"}
 """Fields of `Result` whose change replaces a stored run. Its record is written once."""
 
 
-def keep_measured(url: str, result: Result, then: "Then") -> bool:
+def keep_measured(url: str, result: Result, on_change: "OnChange") -> bool:
     """Store a measured run with all that belongs to it; return False if exactly this is there already.
 
     A run that was read before with other content is replaced, except for its record, and is no result until
@@ -71,11 +71,11 @@ def keep_measured(url: str, result: Result, then: "Then") -> bool:
         connection.execute(first.on_conflict_do_nothing(index_elements=[schema.records.c.run_id]))
         if was_published:
             efficiency.compute(connection, run)
-            then(connection, run)
+            on_change(connection, run)
     return True
 
 
-def keep_verdict(url: str, job_name: str, verdict: Verdict, then: "Then") -> bool:
+def keep_verdict(url: str, job_name: str, verdict: Verdict, on_change: "OnChange") -> bool:
     """Store the checks of a measured run, which make it valid or rejected; return False if they are there.
 
     Raises UserError for an unknown run.
@@ -102,11 +102,11 @@ def keep_verdict(url: str, job_name: str, verdict: Verdict, then: "Then") -> boo
         connection.execute(runs.update().where(runs.c.id == row["id"]).values(values))
         if row["state"] == "valid" and row["published_at"] and not verdict.valid:
             efficiency.compute(connection, row)
-            then(connection, row)
+            on_change(connection, row)
     return True
 
 
-def publish(url: str, job_name: str, then: "Then") -> bool:
+def publish(url: str, job_name: str, on_change: "OnChange") -> bool:
     """Make a valid run a result; return False if it is one. Raises UserError for any other run."""
     from steptime.results.schema import runs
 
@@ -121,7 +121,7 @@ def publish(url: str, job_name: str, then: "Then") -> bool:
             return False
         connection.execute(runs.update().where(runs.c.id == row["id"]).values(published_at=time.time()))
         efficiency.compute(connection, row)
-        then(connection, row)
+        on_change(connection, row)
     return True
 
 

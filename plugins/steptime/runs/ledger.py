@@ -16,7 +16,7 @@ from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
 from steptime.results.database import lock, read_connection, write_transaction
-from steptime.results.models import Provenance, Submitted
+from steptime.results.models import Provenance, Submission
 from steptime.settings import store_url
 
 if TYPE_CHECKING:
@@ -113,11 +113,11 @@ class LedgerJob(Frozen):
         )
 
     @property
-    def submitted(self) -> Submitted | None:
+    def submitted(self) -> Submission | None:
         """The run with its job; None until the cluster is known to have the job."""
         if self.job is None:
             return None
-        return Submitted(
+        return Submission(
             run=self.run, request=self.request, job=self.job, attempt=self.attempt, made_by=self.made_by
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from steptime.clusters.base import Cluster, Staged
+from steptime.clusters.base import Cluster, StagedFiles
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import ImageForm, Mount, mount_points
 from steptime.clusters.hub import fetch_command, hub_cache
@@ -30,7 +30,7 @@ _CANNOT_TELL = 3
 """That of `import_image.py --look` if the program cannot ask a registry."""
 
 
-def _fetched_by_nodes(staged: Staged, name: str) -> Staged:
+def _fetched_by_nodes(staged: StagedFiles, name: str) -> StagedFiles:
     """Return the staging result for an image that the nodes fetch themselves."""
     image = parse_image(name)
     if image.is_own:
@@ -40,7 +40,9 @@ def _fetched_by_nodes(staged: Staged, name: str) -> Staged:
     return staged.model_copy(update={"image": name, "image_path": name, "image_digest": image.digest})
 
 
-async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Callable[[str], None]) -> Staged:
+async def stage(
+    cluster: Cluster, config: ClusterConfig, run: Run, report: Callable[[str], None]
+) -> StagedFiles:
     """Stage what `run` needs on the cluster, reusing what is there; `report` gets lines of progress.
 
     Raises UserError if the cluster cannot offer it, SystemFailure if it fails.
@@ -50,7 +52,7 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
     await require_bridge_checkout(cluster, config, run)
     trainer = shipped("trainer")
     trainer_path, trainer_sha256 = await stage_trainer(cluster, config, source=trainer, report=report)
-    staged = Staged(
+    staged = StagedFiles(
         python=None, venv_lock_sha256=None, trainer_path=trainer_path, trainer_sha256=trainer_sha256
     )
     name = run.recipe.image

@@ -25,7 +25,7 @@ from steptime.reporting.page import html, report_since
 from steptime.reporting.plans import describe_plan
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.record import record_differences
-from steptime.results.report import csv_text, exported
+from steptime.results.report import csv_text, export_row
 from steptime.results.store import Store
 from steptime.web.permissions import MayEdit, Readable
 
@@ -102,7 +102,7 @@ def results(
     compared = _compared(store, selection)
     return json_response(
         answers.table(*_with_verdicts(found, compared))
-        | ({} if compared is None else {"comparison": answers.said(compared)})
+        | ({} if compared is None else {"comparison": answers.sentences(compared)})
         | {
             "matching": matching,
             "all": every,
@@ -115,7 +115,7 @@ def results_csv(store: Readable, selection: Selected) -> Response:
     """Answer with all runs of a selection as a CSV file, each with its verdict, in the order of `results`."""
     columns = (*COLUMNS, *OWN_VERDICT)
     rows = with_verdicts(store, store.in_reading_order(**selection.whole))
-    text = csv_text((exported(row, columns) for row in rows), [column.name for column in columns])
+    text = csv_text((export_row(row, columns) for row in rows), [column.name for column in columns])
     headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-results.csv"'}
     return Response(text, media_type="text/csv", headers=headers)
 

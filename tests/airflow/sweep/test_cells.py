@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from steptime.airflow.base import Refused
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 
 
 def test_a_sweep_keeps_its_plan(check: Callable[..., dict[str, Any]]) -> None:
@@ -48,12 +48,12 @@ def test_what_cannot_be_run_starts_nothing(
 def test_each_cluster_and_image_is_staged_once(
     check: Callable[..., dict[str, Any]],
     task: Callable[..., Any],
-    staged: Staged,
+    staged: StagedFiles,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Any] = []
 
-    async def stage(cluster: Any, config: Any, run: Any, report: Any) -> Staged:
+    async def stage(cluster: Any, config: Any, run: Any, report: Any) -> StagedFiles:
         asked.append((config.name, run.recipe.image))
         return staged
 

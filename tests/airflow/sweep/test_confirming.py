@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from stored import publish
 
 from steptime.airflow.assets import extra_of_run
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.judging.causes import WEEK_S
 from steptime.judging.comparison import compare_since, finding_of_run
 from steptime.judging.detection import Baseline
@@ -149,7 +149,7 @@ def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(
 
 
 def test_what_is_planned_once_is_neither_doubled_nor_forgotten(
-    check: Callable[..., dict[str, Any]], scene: Scene, staged: Staged
+    check: Callable[..., dict[str, Any]], scene: Scene, staged: StagedFiles
 ) -> None:
     scene.measure(SLOW_S, CELL)
     checked = check()

@@ -12,7 +12,7 @@ from stored import publish
 from steptime.airflow.sweep.confirming import node_exclusion
 from steptime.clusters.base import JobState, JobStatus
 from steptime.recipes.models import Run
-from steptime.recipes.sweep_planning import Cell, fresh_cells, runs_of
+from steptime.recipes.sweep_planning import Cell, expand_cell, fresh_cells
 from steptime.results.store import Store
 from tests.airflow.test_slurm_dag_run import slurm
 
@@ -73,7 +73,7 @@ def test_other_nodes_are_asked_for_beside_those_that_are_left_out_anyway(cell: C
     also = cell(additional_slurm_params="exclude=node1;comment=x")
     options = node_exclusion(also, "node3").cluster_options
     [fresh] = fresh_cells(also, 1, checkpoint=False, after=1, cluster_options=options)
-    [run] = runs_of(fresh)
+    [run] = expand_cell(fresh)
     assert run.cluster_options == {"exclude": "node[1,3]", "additional_slurm_params": "comment=x"}
 
 

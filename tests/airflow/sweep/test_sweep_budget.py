@@ -9,8 +9,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow.base import Refused
 from steptime.airflow.installation import this_installation
-from steptime.clusters.base import Staged
-from steptime.recipes.sweep_planning import Cell, runs_of
+from steptime.clusters.base import StagedFiles
+from steptime.recipes.sweep_planning import Cell, expand_cell
 from steptime.results.budgets import BudgetExceeded, Owner, budget_balances, reserve
 
 from .conftest import SweepTask
@@ -29,7 +29,7 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     task: Callable[..., Any],
     budget: Callable[[float], Path],
     make_context: Callable[..., Any],
-    staged: Staged,
+    staged: StagedFiles,
 ) -> None:
     path = budget(0.9 * ASKED)
     with pytest.raises(Refused, match=r"and at most 0\.50 are asked for") as refusal:
@@ -41,10 +41,10 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     checked = check()
     assert committed() == pytest.approx(ASKED)
     with pytest.raises(BudgetExceeded):  # no other plan gets between a sweep and its cells
-        reserve(Owner(this_installation().id, "llama31", "b"), runs_of(_cell(checked)))
+        reserve(Owner(this_installation().id, "llama31", "b"), expand_cell(_cell(checked)))
 
     cell = _cell(checked)
-    json = {"run": runs_of(cell)[0].model_dump(mode="json"), "staged": staged.model_dump(mode="json")}
+    json = {"run": expand_cell(cell)[0].model_dump(mode="json"), "staged": staged.model_dump(mode="json")}
     submit = task("performance.submit", **json, sweep_cell=cell.model_dump(mode="json"))
     submit.execute(make_context() | {"ti": SweepTask(task_id="performance.submit", map_index=0)})
     assert committed() == pytest.approx(ASKED), "not counted twice"

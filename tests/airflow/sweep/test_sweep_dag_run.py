@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from steptime.airflow.sweep.dag import sweep_dag
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.results.store import Store
 
 # What Airflow's own API server, which runs in the test's process, warns of.
@@ -31,14 +31,14 @@ dag = sweep_dag("any_sweep", sweep="night")
 def run_sweep(
     airflow_database: None,
     write_sweep: Callable[..., None],
-    staged: Staged,
+    staged: StagedFiles,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., Any]]:
     """Runs a sweep with these fields to its end, and gives its DAG run; nothing is staged."""
     file = Path(os.environ["AIRFLOW_HOME"], "dags", "any_sweep.py")
     file.write_text(_DAG_FILE)
 
-    async def nothing(*_: object) -> Staged:
+    async def nothing(*_: object) -> StagedFiles:
         return staged
 
     monkeypatch.setattr("steptime.staging.stage.stage", nothing)
@@ -71,7 +71,7 @@ def test_all_cells_are_trained_in_one_dag_run(run_sweep: Callable[..., Any]) -> 
     dag_run = run_sweep(runs=runs, repeats=1)
 
     assert dag_run.state == "success"
-    rows = Store().runs_of("any_sweep", dag_run.run_id)
+    rows = Store().list_runs("any_sweep", dag_run.run_id)
     assert {row["state"] for row in rows} == {"valid"}
     assert {(row["sweep"], row["dag_run_id"]) for row in rows} == {("night", dag_run.run_id)}
     assert len({row["job_name"] for row in rows}) == len(rows) == 5
@@ -110,6 +110,6 @@ def test_a_cell_that_fails_fails_the_sweep_and_no_other_cell(
     dag_run = run_sweep(runs=runs)
 
     assert dag_run.state == "failed"
-    rows = Store().runs_of("any_sweep", dag_run.run_id)
+    rows = Store().list_runs("any_sweep", dag_run.run_id)
     assert {row["label"]: row["state"] for row in rows} == {"tiny·fp32·1": "rejected", "tiny·fp32·2": "valid"}
     assert "1 of 2 runs have no valid result: llama3.1·tiny·fp32·1" in capfd.readouterr().out

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.recipes.importing.release import Sandbox, pinned, read_release, unpacked
-from steptime.recipes.importing.workload import NotImportable, Row, imported, name_of
+from steptime.recipes.importing.workload import NotImportable, Row, imported, name_workload
 
 HERE = Path(__file__).parent
 OF_SLURM = (
@@ -84,7 +84,7 @@ def main(repository: Path, bridge: Path, tag: str) -> None:
             except NotImportable:
                 continue
             keys = {f"{row.sizes} {row.gpu_types} {row.dtypes} {row.gpus}": flat(row) for row in rows}
-            found[name_of(release, source)] = condensed(keys)
+            found[name_workload(release, source)] = condensed(keys)
     text = ",\n".join(f"{json.dumps(name)}:\n{rows}" for name, rows in found.items())
     (HERE / f"{tag}.json").write_text(f"{{\n{text}\n}}\n")
 

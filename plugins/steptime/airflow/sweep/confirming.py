@@ -23,9 +23,9 @@ from steptime.recipes.sweep_planning import (
     Cell,
     SweepPlan,
     cell_plan,
+    expand_cell,
     fresh_cells,
     fresh_number,
-    runs_of,
 )
 from steptime.results.budgets import BudgetExceeded
 from steptime.results.database import wait_for_store
@@ -119,7 +119,7 @@ class ConfirmOperator(BaseOperator):
         """Return all fresh runs if the cluster's budget covers them, else those planned by an earlier try."""
         try:
             if added:
-                reserve(self, context, [run for cell in added for run in runs_of(cell)])
+                reserve(self, context, [run for cell in added for run in expand_cell(cell)])
         except BudgetExceeded as error:
             self.log.warning("no fresh run is started: %s", error)
             return fresh
@@ -214,7 +214,7 @@ def node_exclusion(cell: Cell, nodes: str) -> NodeExclusion:
         return NodeExclusion(None, "on any nodes, as it is not known on which it ran")
     config = load_cluster(cell.request.cluster)
     options: dict[str, bool | int | str] | None = None
-    for run in runs_of(cell):
+    for run in expand_cell(cell):
         apart = config.avoiding(run, expand_nodes(nodes))
         if config.placement_test(run) is None:
             return NodeExclusion(None, f"on any nodes, as cluster {config.name} takes no nodes to leave out")

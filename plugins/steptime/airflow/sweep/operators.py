@@ -22,7 +22,7 @@ from steptime.errors import unknown_value
 from steptime.judging.comparison import compare_dag_run
 from steptime.judging.series import Series
 from steptime.recipes.notation import format_at_most, format_hours
-from steptime.recipes.sweep_planning import Cell, SweepPlan, cell_plan, runs_of
+from steptime.recipes.sweep_planning import Cell, SweepPlan, cell_plan, expand_cell
 from steptime.results.budgets import release
 from steptime.results.database import wait_for_store
 from steptime.results.store import Store
@@ -60,7 +60,7 @@ class CheckSweepOperator(RefusingOperator):
         self.log.info("at most %s GPU-hours", format_hours(plan.gpu_hours_max))
         self.log.info("%s", cost.sentence)
         with self.refusals(context):
-            reserve(self, context, [run for cell in plan.cells for run in runs_of(cell)])
+            reserve(self, context, [run for cell in plan.cells for run in expand_cell(cell)])
         return as_json(plan)
 
 
@@ -139,7 +139,7 @@ def _expected(plan: SweepPlan) -> "Cost":
     """Return the expected cost of a sweep's jobs, in the order of its cells."""
     from steptime.judging.expected_cost import expected_cost
 
-    return expected_cost(run for cell in plan.cells for run in runs_of(cell))
+    return expected_cost(run for cell in plan.cells for run in expand_cell(cell))
 
 
 def _rows(plan: SweepPlan, cost: "Cost") -> Iterator[dict[str, Any]]:
@@ -201,7 +201,7 @@ class ReportSweepOperator(BaseOperator):
             self.log.info("rejected by %s: nothing was started", rejected_by)
             return
         with airflow_errors():
-            planned = [Series.from_run(run) for cell in plan.cells for run in runs_of(cell)]
+            planned = [Series.from_run(run) for cell in plan.cells for run in expand_cell(cell)]
             found, compared = wait_for_store(
                 lambda: (
                     rows_by_cell(Store(), ti.dag_id, ti.run_id),
@@ -237,7 +237,7 @@ def _row(cell: Cell, stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     A cleared task makes a new attempt: the latest one of each job counts.
     """
     latest = {row["mode"]: row for row in stored}
-    modes = [run.mode for run in runs_of(cell)]
+    modes = [run.mode for run in expand_cell(cell)]
     states = [latest[mode]["state"] if mode in latest else _NONE for mode in modes]
     measured: Mapping[str, Any] = latest.get(modes[0], {})
     return {

@@ -29,7 +29,7 @@ from steptime.clusters.base import (
     JobSpec,
     JobState,
     JobStatus,
-    Staged,
+    StagedFiles,
 )
 from steptime.clusters.checks import Check, CheckFailedError, NotApplicableError, not_applicable
 from steptime.clusters.command_output import collect
@@ -82,7 +82,7 @@ class LocalConfig(ClusterConfig):
         self.check_slots(run.label, run.recipe.gpus)
 
     def script_values(
-        self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
+        self, run: Run, staged: StagedFiles, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
         """Return the script's command that starts the ranks, with its container if there is one."""
         launch = on_one_machine(run, self.root)
@@ -315,7 +315,7 @@ class LocalCluster:
         job = self._job(name)
         submitted = job.read(LocalJob)
         if submitted is None:
-            return JobStatus.of_unknown_job(self.name, name)
+            return JobStatus.unknown_job(self.name, name)
         lives = job.runner_lives()  # asked before the records are read: a runner writes before it dies
         ended = job.read(Ended) or (None if lives else settle_abandoned(job))
         started = job.read(Started)

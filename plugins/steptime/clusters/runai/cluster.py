@@ -146,7 +146,7 @@ class RunaiCluster:
                 continue
             submitted = await self._submitted(name)
             if submitted is None:
-                statuses[name] = JobStatus.of_unknown_job(self.name, name)
+                statuses[name] = JobStatus.unknown_job(self.name, name)
             else:
                 open_jobs[name] = submitted
         listed, at = await self._list(open_jobs)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import FINDS_TRAINER, ImageForm, Launcher
 from steptime.clusters.runai.client import DISTRIBUTED, TRAININGS, Project
@@ -103,7 +103,7 @@ class RunaiConfig(ClusterConfig):
         return PurePosixPath(self.root, "clusters", self.name)
 
     def script_values(
-        self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
+        self, run: Run, staged: StagedFiles, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
         """Return the prefix of the trainer's command; the script itself runs in the image."""
         values = super().script_values(run, staged, directory=directory, environment=environment)

@@ -283,7 +283,7 @@ class SlurmCluster:
             if accounted is not None and accounted.is_settled:
                 statuses[name] = record_status(accounted)
             elif (taken := next(iter(await self._noted(name)), accounted)) is None:
-                statuses[name] = JobStatus.of_unknown_job(self.name, name)
+                statuses[name] = JobStatus.unknown_job(self.name, name)
             else:
                 recorded = await self._recorded(name)
                 now = await self._clock() if now is None else now

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.clusters.slurm.script import sbatch_options, script_values, staging_job_options
 from steptime.clusters.slurm.site import Site
 from steptime.recipes.models import Run
@@ -25,7 +25,7 @@ class SlurmConfig(Site):
         return ("sbatch", "--test-only", "--wrap=true", *sbatch_options(run, self))
 
     def script_values(
-        self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
+        self, run: Run, staged: StagedFiles, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
         """Return the options of sbatch and srun, and the command of a rank."""
         return script_values(run, staged, self, directory=directory, environment=environment)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.clusters.containers import LaunchCommand
 from steptime.clusters.jobscript import rank_program
 from steptime.clusters.slurm.job_records import end_record_path
@@ -69,7 +69,7 @@ _MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def script_values(
-    run: Run, staged: Staged, site: Site, *, directory: PurePosixPath, environment: Iterable[str]
+    run: Run, staged: StagedFiles, site: Site, *, directory: PurePosixPath, environment: Iterable[str]
 ) -> dict[str, Any]:
     """Return the template's Slurm values. Raises UserError for a run that cannot be started so."""
     python = "python" if staged.python is None else staged.python
@@ -184,7 +184,7 @@ def _checked(options: Sequence[str]) -> Sequence[str]:
 
 def _started(
     run: Run,
-    staged: Staged,
+    staged: StagedFiles,
     site: Site,
     command: Sequence[str],
     *,

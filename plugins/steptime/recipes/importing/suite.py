@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from steptime.recipes.importing.release import Release, Source
-from steptime.recipes.importing.workload import WRITTEN_BY, Row, flow, name_of
+from steptime.recipes.importing.workload import WRITTEN_BY, Row, flow, name_workload
 from steptime.recipes.notation import parse_time_limit
 
 _REPEATS = 3
@@ -41,7 +41,7 @@ def suites(
                         lacking[wanted].append(dtype)
                         continue
                     source, row = found
-                    dtypes[name_of(release, source), row.sizes].append(row.dtypes)
+                    dtypes[name_workload(release, source), row.sizes].append(row.dtypes)
                     seconds += parse_time_limit(row.job["executor"]["time"])
         for wanted, lacked in lacking.items():
             cells = f"exemplar.yaml, {wanted} {', '.join(lacked)} on {gpus} {gpu_type},"

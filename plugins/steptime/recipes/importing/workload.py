@@ -109,7 +109,7 @@ def recorded_rows(source: Source, jobs: Mapping[Cell, Mapping[str, Any]]) -> lis
     return rows
 
 
-def name_of(release: Release, source: Source) -> str:
+def name_workload(release: Release, source: Source) -> str:
     """Return the name of a recipe's workload: `gpt-oss-mlperf-26.08`."""
     return f"{source.name.replace('_', '-')}-{'.'.join(release.version.split('.')[:2])}"
 
@@ -130,7 +130,7 @@ def workload_text(
         profile: what it submits if it is asked for a profile; of any one row.
         described: the tokens of a sample and the files of the hub, by size.
     """
-    name, sizes = name_of(release, source), list(dict.fromkeys(row.sizes for row in rows))
+    name, sizes = name_workload(release, source), list(dict.fromkeys(row.sizes for row in rows))
     commits = {source.images[row.gpu_types]: source.commits[row.gpu_types] for row in rows}
     common, rules = _rules(rows)
     limits, platform_limits = _time_limits(rows)
