@@ -116,17 +116,15 @@ class PlanRequest(Frozen):
     )
     load_checkpoint: str | None = option(
         "Run",
-        "Only load the checkpoint in this folder of the cluster (the one above weights/), time it, and train "
-        "one step. Its step follows from its name; without one there it is max_steps. Name only a folder "
-        "that you trust: PyTorch unpickles parts of a checkpoint, and so runs code that is in them.",
+        "Only load the checkpoint in this folder of the cluster (above weights/), time it, and train one "
+        "step. Loading can run code that is in a checkpoint: name only one that you trust.",
         needs="With one number of GPUs",
         examples=["/shared/checkpoints/default--None=0.0000-epoch=0-consumed_samples=12800.0"],
     )
     async_save: bool | None = option(
         "Run",
-        "Save checkpoints asynchronously, or not: training waits only until a copy in memory is made, and "
-        "another process writes it. Goes with checkpoint and save_checkpoint. By default on GPUs, as "
-        "upstream, and not on the CPU.",
+        "Training waits only for a copy in memory, and another process writes the checkpoint; by default on "
+        "GPUs, as upstream.",
         needs="With checkpoint or save_checkpoint",
         sets_trainer=True,
         only_in=Mode.CHECKPOINT_SAVE,
@@ -174,8 +172,8 @@ class PlanRequest(Frozen):
     )
     tensor_parallel: int | None = option(
         "Tuning",
-        "Tensor parallelism. A size may leave it open (tiny does); a run of any other than the document's is "
-        "marked as tuned, as with all options here, and never judged together with the document's.",
+        "Tensor parallelism, instead of the document's. With any of these options a run is tuned: it has its "
+        "own history and verdicts.",
         ge=1,
     )
     pipeline_parallel: int | None = option(
@@ -207,8 +205,8 @@ class PlanRequest(Frozen):
     )
     tp_comm_overlap: bool | None = option(
         "Machines",
-        "Overlap tensor-parallel communication with matrix products, or not; by default as the recipe does. "
-        "To turn it off is the documents' cure for watchdog time-outs on GB200.",
+        "Overlap tensor-parallel communication with matrix products; by default as the recipe does. Off "
+        "helps against time-outs on GB200, say the documents.",
         needs="On GPUs, with tensor parallelism",
         checks=(_not_by_name, _on_gpus, _with_tensor_parallelism),
         sets_trainer=True,
