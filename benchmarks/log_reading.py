@@ -1,8 +1,7 @@
 """How fast training logs are read: `python benchmarks/log_reading.py [--peer PATH] [--only KIND] …`.
 
 Logs are written into a temporary folder: noisy ones, NCCL's tracing with 50 steps in it, of NeMo (plain and
-packed) and of Megatron-Bridge, and dense ones, of which every line is a step, by format and ranks. Each is
-read by steptime and, in the same run, by what there is beside it:
+packed) and of Megatron-Bridge. Each is read by steptime and, in the same run, by what there is beside it:
 
 - `rg -c -F` with the words of this working tree's reader (ripgrep; of packed logs `rg -z`, which calls gzip
   and zstd);
@@ -18,8 +17,7 @@ limit shows, and of rg the log itself, which it maps.
 Twice as many logs as there are cores are also read by `steptime parse`, on one core and on all, by the
 clock, since that is what a person waits for; of several turns the shortest counts.
 
-The exit code is 2 if a goal is missed: noisy logs at 1.2 times the rate of rg, NeMo's lines of 8 ranks at
-that of the peer's NeMo parser over all steps, other dense logs at 60 MB/s, `.gz` at 1,000.
+The exit code is 2 if a goal is missed: 1.2 times the rate of rg, of `.gz` 1,000 MB/s.
 """
 
 import argparse
@@ -43,7 +41,7 @@ import zstandard
 from isal import igzip
 
 from figures import Figure, show
-from made_logs import NOISY_STEPS, Line, megatron, nemo, torchtitan, write_dense, write_noisy, write_packed
+from made_logs import NOISY_STEPS, Line, megatron, nemo, write_noisy, write_packed
 from steptime.logs.reader import read_log
 
 Reader = Callable[[Path], int]
@@ -65,9 +63,7 @@ _PEERS: dict[Line, tuple[str, str, int]] = {
     nemo: ("peer's NeMo parser", "nemo2", 0),
 }
 """Parsers of the peer: a name, the framework that chooses it, and how it counts the first step."""
-_LINES: tuple[Line, ...] = (nemo, megatron, torchtitan)
-_DENSE = [(line, ranks) for line in _LINES for ranks in (8, 1)]
-_KINDS = ("noisy", "several", "dense")
+_KINDS = ("noisy", "several")
 _PIECE_BYTES = 1 << 17
 
 
@@ -240,7 +236,7 @@ def measure_all(
         print("NO COMPARISON WITH RIPGREP: there is no rg (apt-get install ripgrep)", file=sys.stderr)
     if peer is None:
         print("NO COMPARISON WITH THE PEER: no --peer", file=sys.stderr)
-    noisy, dense = folder / "noisy.out", folder / "dense.out"
+    noisy = folder / "noisy.out"
     for line in _PEERS if "noisy" in kinds else ():
         write_noisy(noisy, megabytes, line)
         readers = beside | peer_readers(peer, line, NOISY_STEPS)
@@ -250,19 +246,7 @@ def measure_all(
         yield from measure(f"noisy, {suffix}", packed, beside, repeats, goal=goal, unpacked=noisy)
     if "several" in kinds:
         write_noisy(noisy, megabytes, nemo)
-        write_dense(dense, megabytes, nemo, 8)
-        for name, log in (("noisy", noisy), ("dense", dense)):
-            yield measure_several(name, log, repeats)
-    for line, ranks in _DENSE if "dense" in kinds else ():
-        steps = write_dense(dense, max(1, megabytes // 20), line, ranks)
-        readers = beside | peer_readers(peer, line, steps)
-        goal = as_fast_as(_PEERS[nemo][0], 1) if (line, ranks) == (nemo, 8) else at_least(60)
-        yield from measure(named(line, ranks), dense, readers, repeats, goal=goal)
-
-
-def named(line: Line, ranks: int) -> str:
-    """A dense log, for people."""
-    return f"{line.__name__}, {ranks} rank{'s' if ranks > 1 else ''}"
+        yield measure_several("noisy", noisy, repeats)
 
 
 def main() -> int:
@@ -271,9 +255,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peer", type=Path, help="checkout of dgxc-benchmarking")
-    parser.add_argument(
-        "--megabytes", type=int, default=1024, help="size of noisy logs and of several; a dense one is a 20th"
-    )
+    parser.add_argument("--megabytes", type=int, default=1024, help="size of a log")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", choices=_KINDS, action="append", help="kinds of logs (default: all)")
     parser.add_argument("--folder", type=Path, help="where to write the logs for the time of the run")

@@ -1,4 +1,4 @@
-"""Logs for benchmarks: NCCL's tracing with some steps in it, packed or not, and logs of steps alone."""
+"""Logs for benchmarks: NCCL's tracing with some steps in it, packed or not."""
 
 import gzip
 import random
@@ -37,17 +37,6 @@ def megatron(step: int, rank: int, last: int) -> str:
     )
 
 
-def torchtitan(step: int, rank: int, _: int) -> str:
-    """A line of torchtitan, in its colours."""
-    return (
-        f"[rank{rank}]:[titan] 2026-05-18 16:04:46,{step % 1000:03} - root - INFO - "
-        f"\x1b[31mstep: {step + 1:2}  "
-        f"\x1b[32mloss:  {_VALUES.uniform(1, 9):.5f}  \x1b[38;2;180;60;0mgrad_norm:  {_VALUES.random():.4f}  "
-        f"\x1b[36mmemory:  9.46GiB(64.99%)  \x1b[34mtps: {_VALUES.randrange(7000, 8000):,}  "
-        "\x1b[36mtflops: 0.52  \x1b[35mmfu: 0.17%\x1b[39m\n"
-    )
-
-
 def nccl_lines(size: int) -> bytes:
     """About `size` bytes of NCCL's INFO lines."""
     noise = random.Random(1)  # noqa: S311 - the same noise every time
@@ -83,12 +72,3 @@ def write_packed(log: Path) -> dict[str, Path]:
     with log.open("rb") as stream, packed_by_zstd.open("wb") as target:
         zstandard.ZstdCompressor().copy_stream(stream, target)
     return {".gz": packed, ".zst": packed_by_zstd}
-
-
-def write_dense(log: Path, megabytes: int, line: Line, ranks: int) -> int:
-    """A log of steps alone; how many."""
-    steps = max(200, megabytes * 1_000_000 // (ranks * len(line(99, 0, 999))))
-    with log.open("w") as stream:
-        for step in range(steps):
-            stream.writelines(line(step, rank, steps - 1) for rank in range(ranks))
-    return steps

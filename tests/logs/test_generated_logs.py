@@ -1,7 +1,6 @@
 """Logs made up by seed: each is read to its end, whatever is in it and wherever its pieces end."""
 
 import random
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -9,9 +8,6 @@ from hypothesis import strategies as st
 from logs import line_forms
 from logs.generated_logs import generated_log
 from logs.line_forms import read_chunks
-
-from steptime.logs import shapes
-from steptime.logs.formats import Values
 
 FEW = range(10)
 """They are read with care in every `make check`."""
@@ -36,15 +32,6 @@ def test_a_log_does_not_depend_on_the_pieces(seeds: range) -> None:
     for seed in seeds:
         log = generated_log(seed)
         assert repr(read_chunks(pieces(log, seed))) == repr(read_chunks([log])), seed
-
-
-@some
-def test_lines_of_a_known_shape_are_read_as_with_care(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
-    logs = [pieces(generated_log(seed), seed) for seed in seeds]
-    monkeypatch.setattr(shapes, "_FROM_LINE", 2)
-    by_shape = [repr(read_chunks(log)) for log in logs]
-    monkeypatch.setattr(shapes, "_MOST_SHAPES", 0)
-    assert by_shape == [repr(read_chunks(log)) for log in logs]
 
 
 STEPS = st.integers(1, 60)
@@ -73,7 +60,7 @@ OTHERS = st.one_of(
     st.lists(st.tuples(st.integers(0, 5000), OTHERS), max_size=4),
     st.lists(st.integers(1, 5000), max_size=5),
 )
-def test_neither_shapes_nor_pieces_change_what_is_read(
+def test_pieces_do_not_change_what_is_read(
     lines: list[str], others: list[tuple[int, str]], sizes: list[int]
 ) -> None:
     text = "".join(lines)
@@ -83,21 +70,10 @@ def test_neither_shapes_nor_pieces_change_what_is_read(
     for size in (*sizes, len(log)):
         cut.append(log[at : at + size])
         at += size
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shapes, "_FROM_LINE", 2)
-        by_shape = read_chunks(cut)
-        patch.setattr(shapes, "_MOST_SHAPES", 0)
-        assert repr(by_shape) == repr(read_chunks([log]))
+    assert repr(read_chunks(cut)) == repr(read_chunks([log]))
 
 
-DENSE = {
-    "nemo2": [line_forms.nemo2(step, last=299, prefix=f"{rank}: ") for step in range(300) for rank in (0, 1)],
-    "megatron_bridge": [line_forms.megatron_bridge(step, total=300) for step in range(1, 301)],
-    "torchtitan": [line_forms.torchtitan(step, rank=rank) for step in range(1, 301) for rank in (0, 1)],
-}
-
-
-def test_a_restart_amid_a_dense_log_leaves_only_the_new_attempt() -> None:
+def test_a_restart_amid_many_steps_leaves_only_the_new_attempt() -> None:
     lines = [line_forms.nemo2(step, last=299, time=time) for time in ("2.1", "2.2") for step in range(200)]
     log = read_chunks(["".join(lines[:350]).encode()])
     assert [(step.global_step, step.step_time_s) for step in log.steps] == [
@@ -105,23 +81,6 @@ def test_a_restart_amid_a_dense_log_leaves_only_the_new_attempt() -> None:
     ]
 
 
-def test_an_iteration_before_the_first_is_no_step_in_a_dense_log_either() -> None:
+def test_an_iteration_before_the_first_is_no_step_amid_many_steps_either() -> None:
     lines = [line_forms.megatron_bridge(count, total=300) for count in (*range(1, 200), 0, *range(200, 301))]
     assert [step.global_step for step in read_chunks(line.encode() for line in lines).steps] == [*range(300)]
-
-
-@pytest.mark.parametrize("name", DENSE)
-def test_most_lines_of_a_dense_log_are_read_by_their_shape(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    careful: list[bytes] = []
-    find = shapes.LogFormat.find
-
-    def counted(log_format: shapes.LogFormat, line: bytes) -> Iterator[tuple[bytes, Values]]:
-        careful.append(line)
-        return find(log_format, line)
-
-    monkeypatch.setattr(shapes.LogFormat, "find", counted)
-    log = read_chunks(line.encode() for line in DENSE[name])
-    assert (log.format, len(log.steps)) == (name, 300)
-    assert len(careful) < 160, "what is learned from is read three times"

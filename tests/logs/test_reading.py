@@ -16,9 +16,9 @@ from logs.line_forms import read_chunks
 
 from steptime.errors import UserError
 from steptime.logs.finding import find_logs
+from steptime.logs.formats import writer_label
 from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
-from steptime.logs.shapes import writer_label
 
 
 def kinds(log: TrainingLog) -> dict[str, bool]:

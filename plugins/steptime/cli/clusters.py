@@ -4,12 +4,11 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from steptime.cli.new_recipe import filled
 from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.usage import Commands
 from steptime.errors import SystemFailure, UserError, shown
@@ -129,7 +128,7 @@ def add(
         "python": next(iter(seen.pythons), None),
         "where": seen.where,
     }
-    text = filled("new_cluster.yaml.j2", values, value=_yaml)
+    text = _file_of(values)
     if dry_run:
         typer.echo(text, nl=False)
         return
@@ -191,6 +190,21 @@ def _most_gpus(lines: Sequence[Any]) -> int | None:
     from steptime.clusters.slurm.checks import parse_gres
 
     return max((found[1] for one in lines if (found := parse_gres(one.gres))), default=None)
+
+
+def _file_of(values: Mapping[str, Any]) -> str:
+    """Return the text of a cluster's file."""
+    import jinja2
+
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("steptime.cli", package_path="."),
+        autoescape=False,  # noqa: S701 (YAML, whose values `_yaml` quotes)
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters["value"] = _yaml
+    return templates.get_template("new_cluster.yaml.j2").render(values)
 
 
 def _yaml(value: str) -> str:

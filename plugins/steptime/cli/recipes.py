@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from steptime.cli import import_recipes, new_recipe
+from steptime.cli import import_recipes
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.cli.usage import Commands
@@ -65,7 +65,6 @@ app = typer.Typer()
 group = typer.Typer(cls=Commands)
 app.add_typer(group, name="recipes")
 group.command(name="import", epilog=import_recipes.EXAMPLES)(import_recipes.import_recipes)
-group.command(name="new", epilog=new_recipe.EXAMPLES)(new_recipe.new_recipe)
 
 
 @group.callback(invoke_without_command=True, epilog=RECIPES_EXAMPLES)

@@ -4,9 +4,8 @@ import math
 from collections import defaultdict
 
 from steptime.logs.completeness import restarted
-from steptime.logs.formats import NotFinite
+from steptime.logs.formats import NotFinite, StepPrinted, plain
 from steptime.logs.models import Problem, Step
-from steptime.logs.shapes import StepsPrinted, plain
 
 _UNLABELLED_RANKS_APART = 2
 """Ranks wait for each other in every step, so lines without label are at most this far out of order."""
@@ -59,44 +58,31 @@ class Attempts:
         self.restarts = self.restarts[-1:]
         self.ranks.clear()
 
-    def add(self, event: StepsPrinted) -> list[Step | Problem]:
-        """Add printed steps; yield the new ones, each after the restart that it follows."""
+    def add(self, event: StepPrinted) -> list[Step | Problem]:
+        """Add a printed step; return it if it is new, after the restart that it follows."""
+        number, label, text = event.step.global_step, event.label, event.text
         news: list[Step | Problem] = []
-        new: list[int] = []
-        counts_repeats = not event.log_format.redraws
-
-        def take_in() -> None:
-            for step in event.read(new) if new else ():
-                self.steps[step.global_step] = step
-                news.append(step)
-            new.clear()
-
-        for place, (number, label, text) in enumerate(
-            zip(event.numbers, event.labels, event.texts, strict=True)
-        ):
-            rank = self.ranks[label]
-            before = self.this_attempt.get(number)
-            if before is None:
-                restarted = number < self.first and bool(self.steps or new)
-            else:
-                restarted = number in rank.steps and not self._is_repeat(number, label, text, before)
-            if restarted:
-                take_in()
-                news.append(self._restart(number))
-                rank, before = self.ranks[label], None
-            if before is None:
-                new.append(place)
-                if not self.this_attempt:
-                    self.first = number
-                self.this_attempt[number] = text
-            elif counts_repeats:
-                self.repeats[number] += 1
-            rank.steps.add(number)
-            if number > rank.highest:  # noqa: PLR1730 - half as fast as a call
-                rank.highest = number
-        take_in()
+        before = self.this_attempt.get(number)
+        if before is None:
+            restarted = number < self.first and bool(self.steps)
+        else:
+            restarted = number in self.ranks[label].steps and not self._is_repeat(number, label, text, before)
+        if restarted:
+            news.append(self._restart(number))
+            before = None
+        if before is None:
+            if not self.this_attempt:
+                self.first = number
+            self.this_attempt[number] = text
+            self.steps[number] = event.step
+            news.append(event.step)
+        elif not event.log_format.redraws:
+            self.repeats[number] += 1
+        rank = self.ranks[label]
+        rank.steps.add(number)
+        rank.highest = max(rank.highest, number)
         if event.not_finite:
-            self.not_finite.setdefault(event.numbers[0], event.not_finite)
+            self.not_finite.setdefault(number, event.not_finite)
         return news
 
     def _is_repeat(self, number: int, label: bytes | None, text: bytes, before: bytes) -> bool:

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from steptime.frozen import Frozen
 from steptime.logs.excerpts import Excerpt
+from steptime.logs.formats import writer_label
 from steptime.logs.models import Problem
-from steptime.logs.shapes import writer_label
 from steptime.recipes.config_files import load_yaml_model
 
 _TRACEBACK_KIND = "traceback"
@@ -134,11 +134,6 @@ class Failures:
         self._awaiting: bytes | None = None
         """Whose line follows `Last error:`."""
         self._awaited_lines = 0
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether `flush` has something to return."""
-        return bool(self._traces)
 
     @property
     def awaits(self) -> bool:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
@@ -12,10 +12,18 @@ from steptime.logs.causes import FAILURE_WORDS, Failures, quote
 from steptime.logs.checkpoints import CHECKPOINT_WORDS, CheckpointLine, read_checkpoints
 from steptime.logs.completeness import CLOSING_WORDS, Closing, read_closing
 from steptime.logs.excerpts import BYTES_BEFORE, Excerpt
-from steptime.logs.formats import SETUP_WORDS, LogFormat, Setup, Values, read_setup
+from steptime.logs.formats import (
+    SETUP_WORDS,
+    LogFormat,
+    Setup,
+    StepPrinted,
+    Values,
+    plain,
+    read_setup,
+    writer_label,
+)
 from steptime.logs.models import Problem, Step
 from steptime.logs.network import NETWORK_WORDS, NetworkLine, read_network
-from steptime.logs.shapes import Shapes, StepsPrinted, plain, writer_label
 from steptime.plug_points import LOG_FORMATS
 from steptime.recipes.models import Mode
 
@@ -27,8 +35,6 @@ _RECORD = re.compile(rf"steptime\.({'|'.join(_NAMES)}) (?=\{{)".encode())
 MAX_LINE_BYTES = 1 << 20
 """A longer line is searched in pieces, so that binary garbage cannot fill the memory."""
 _CUT_NUMBER = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{1,40}$")
-_DENSE_BYTES = 1000
-"""A log with a marked line in at least every so many bytes is read by what its lines look like."""
 _PROFILE_WORDS = (
     b"range started in the application",  # Nsight Systems
     b"profiling setup with start_step",  # NeMo 2
@@ -85,7 +91,7 @@ def trainers_end(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
         yield Problem(kind="trainer_state", message=message, fatal=True)
 
 
-Event = StepsPrinted | Setup | Closing | CheckpointLine | Record | NetworkLine | Mode | Problem
+Event = StepPrinted | Setup | Closing | CheckpointLine | Record | NetworkLine | Mode | Problem
 _Reader = LogFormat | Callable[..., Iterable[Event]]
 
 
@@ -182,12 +188,6 @@ def line_search() -> LineSearch:
     return LineSearch(sorted({word for words, _ in _readers() for word in words}))
 
 
-@cache
-def _numbers_are_no_words() -> bool:
-    """Return whether no marker word contains a digit or ends in a sign."""
-    return not any(re.search(rb"[0-9]|[-+]$", word) for word in line_search().words)
-
-
 @lru_cache(maxsize=1024)
 def _readers_of(indexes: tuple[int, ...]) -> list[_Reader]:
     """Return the readers of a line in which these marker words were found."""
@@ -200,8 +200,6 @@ class LogEvents:
 
     def __init__(self) -> None:
         self.lines = WholeLines()
-        self._shapes = Shapes()
-        self._is_dense = False
         self._looks_for_calls = _NCCL_CALL_WITHIN
         self.ahead: dict[str, Values] = {}
         """By format: what was printed ahead of its next step."""
@@ -232,15 +230,9 @@ class LogEvents:
                 self._looks_for_calls = 0
                 yield Mode.NCCL_TRACE
         yield from self._follow_up(block, 0)
-        if not self._is_dense:
-            lines = line_search().lines(block)
-            self._is_dense = len(lines) * _DENSE_BYTES > len(block)
-        if self._is_dense and block.endswith(b"\n"):
-            yield from self._dense(block)
-        else:
-            for line in line_search().lines(block) if self._is_dense else lines:
-                yield from self._careful(line, line.end, block)
-                yield from self._follow_up(block, line.end + 1)
+        for line in line_search().lines(block):
+            yield from self._of_line(line, block)
+            yield from self._follow_up(block, line.end + 1)
         self.last_bytes = (self.last_bytes + block[-BYTES_BEFORE:])[-BYTES_BEFORE:]
 
     def _follow_up(self, block: bytes, begin: int) -> Iterator[Problem]:
@@ -250,44 +242,6 @@ class LogEvents:
             end = len(block) if end < 0 else end
             yield from self.failures.follow_up(plain(block[begin:end]))
             begin = end + 1
-
-    def _dense(self, block: bytes) -> Iterator[Event]:
-        """Parse a block of lines by known line shapes, and the others one by one."""
-        begin = others = 0
-        while begin < len(block):
-            run, lines, ahead = None, list[re.Match[bytes]](), dict[int, Values]()
-            by_group = self._shapes.by_group
-            learned = False
-            for match in self._shapes.pattern.finditer(block, begin):
-                shape = by_group.get(match.lastindex)
-                if self.failures.awaits:
-                    yield from self.failures.follow_up(plain(match[0].rstrip(b"\r\n")))
-                if shape is not None and shape.is_ahead:
-                    values = {name: match[group] for name, group in shape.quantities.items()}
-                    self._print_ahead(shape.log_format, values)
-                    continue
-                if run is not None and shape is not run:
-                    yield run.printed(lines, ahead)
-                    lines, ahead = [], {}
-                run = shape
-                if shape is not None:
-                    if self.failures.is_waiting:
-                        yield from self.failures.flush()
-                    self._unnumbered = None
-                    if self.ahead:
-                        ahead[len(lines)] = self.ahead.pop(shape.log_format.name, {})
-                    lines.append(match)
-                    continue
-                others += len(match[0])
-                for line in line_search().lines(match[0]):
-                    yield from self._careful(line, match.start() + line.end, block)
-                    learned = self._learn(line) or learned
-                if learned:
-                    break
-            if run is not None:
-                yield run.printed(lines, ahead)
-            begin = match.end()
-        self._is_dense = 2 * others < len(block)
 
     def _print_ahead(self, log_format: LogFormat, values: Values) -> None:
         self.ahead[log_format.name] = values
@@ -299,26 +253,17 @@ class LogEvents:
         unnumbered, self._unnumbered = self._unnumbered or (), None
         for number, (log_format, values) in enumerate(unnumbered):
             step, not_finite = log_format.step(number, values)
-            text = b"%d" % number
-            yield StepsPrinted(
-                log_format, None, [number], [None], [text], partial(_all_of, [step]), not_finite
-            )
+            yield StepPrinted(log_format, step, not_finite, None, b"%d" % number)
         if unnumbered:
             message = "the step lines have no numbers: the steps are counted from 0"
             yield Problem(kind="unnumbered_steps", message=message, fatal=False)
 
-    def _learn(self, line: MarkedLine) -> bool:
-        reader, *others = _readers_of(tuple(line.words))
-        if others or not isinstance(reader, LogFormat) or not _numbers_are_no_words():
-            return False
-        return self._shapes.learn(line.text, reader)
-
-    def _careful(self, line: MarkedLine, end: int, block: bytes) -> Iterator[Event]:
-        """Read a line that ends at `end` of a block."""
+    def _of_line(self, line: MarkedLine, block: bytes) -> Iterator[Event]:
+        """Read a line of a block."""
         text = plain(line.text)
         for reader in _readers_of(tuple(line.words)):
             if reader is Failures.read:
-                self.failures.around = Excerpt.around(end, block, self.last_bytes)
+                self.failures.around = Excerpt.around(line.end, block, self.last_bytes)
                 yield from self.failures.read(text)
                 continue
             if isinstance(reader, LogFormat) or reader is read_records:
@@ -343,14 +288,13 @@ class LogEvents:
             self._unnumbered = None
             last, not_finite = log_format.step(number, self.ahead.pop(log_format.name, {}) | values)
             if number >= 0:
-                yield StepsPrinted(
+                yield StepPrinted(
                     log_format,
-                    log_format.last_step(number, values),
-                    [number],
-                    [writer_label(text)],
-                    [own_text],
-                    partial(_all_of, [last]),
+                    last,
                     not_finite,
+                    writer_label(text),
+                    own_text,
+                    log_format.last_step(number, values),
                     log_format.done(values),
                 )
         if not whole and (uncut != text or (last is not None and last.step_time_s is None)):
@@ -365,7 +309,3 @@ def _comma(field: bytes) -> Problem:
         "run the training with LC_ALL=C"
     )
     return Problem(kind="comma_in_number", message=message, fatal=True)
-
-
-def _all_of(steps: list[Step], _: list[int]) -> list[Step]:
-    return steps

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from steptime.logs.shapes import plain
+from steptime.logs.formats import plain
 from steptime.recipes.environment import PASSWORD_IN_ADDRESS, SENSITIVE_WORDS
 
 BYTES_BEFORE, BYTES_BEHIND = 3072, 1024

@@ -2,10 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
-from itertools import repeat
 from typing import Any, NamedTuple
 
 from steptime.logs.models import Step
@@ -18,7 +17,9 @@ NUMBER = rb"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|(?i:nan|in
 
 _FIRST_NUMBER = re.compile(rb"\s*(" + NUMBER + rb")(?P<comma>,\d)?")
 
-_FIELDS = [field.name for field in fields(Step)[1:]]
+_TERMINAL_CODE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+_LABEL = re.compile(rb"\s{0,8}(?:(\d{1,9}): |\[(?:rank|default)(\d{1,9})\]:?|([^\s/]{1,200}/\d{1,9}) )")
+
 _TOO_LONG = 16
 """Digits of a whole number that may be beyond the largest."""
 _LARGEST_COUNT = 2**53
@@ -108,9 +109,26 @@ class LogFormat:
         """Return a step's numbers, and which of its values are not finite."""
         if whole(values.get("nan_iterations")):
             values = values | {"loss": b"nan"}  # Megatron leaves a loss that is no number out of its line
-        (step,) = steps([number], {name: [value] for name, value in values.items()})
-        read = {"loss": step.loss or 0.0, "gradient norm": real(values.get("grad_norm")) or 0.0}
-        return step, {name: value for name, value in read.items() if not math.isfinite(value)}
+        numbers = {field: read(values[name]) for name, (field, read) in READERS.items() if name in values}
+        step = Step(number, **numbers)
+        judged = {"loss": step.loss or 0.0, "gradient norm": real(values.get("grad_norm")) or 0.0}
+        return step, {name: value for name, value in judged.items() if not math.isfinite(value)}
+
+
+class StepPrinted(NamedTuple):
+    """A step that the log shows, maybe again."""
+
+    log_format: LogFormat
+    step: Step
+    not_finite: NotFinite
+    label: bytes | None
+    """Who printed it, if that is printed."""
+    text: bytes
+    """Its own text: equal if a line is only printed again."""
+    last_step: int | None = None
+    """The run's last global step, if the line has it."""
+    done: int | None = None
+    """Iterations that the line says are done, if it says so."""
 
 
 def real(text: bytes | None) -> float | None:
@@ -165,40 +183,15 @@ READERS: dict[str, tuple[str, Callable[[bytes | None], Any]]] = {
 """By quantity: the field of `Step` that it becomes, and how it is read; of one field the later counts."""
 
 
-def steps(numbers: Iterable[int], columns: Mapping[str, Sequence[bytes | None]]) -> list[Step]:
-    """Convert printed steps column by column, which is fast."""
-    of_fields: dict[str, Iterable[Any]] = {}
-    for quantity, (field, read) in READERS.items():
-        if quantity in columns:
-            texts = columns[quantity]
-            try:
-                of_fields[field] = _AT_ONCE[read](texts)
-            except (AttributeError, TypeError, ValueError, OverflowError):
-                of_fields[field] = map(read, texts)
-    return list(map(Step, numbers, *(of_fields.get(name, repeat(None)) for name in _FIELDS)))
+def plain(line: bytes) -> bytes:
+    """Return the line without terminal control codes."""
+    return _TERMINAL_CODE.sub(b"", line) if b"\x1b" in line else line
 
 
-def _wholes(texts: Sequence[bytes]) -> list[int]:
-    if max(map(len, texts)) >= _TOO_LONG:
-        raise ValueError
-    return list(map(int, texts))
-
-
-def _gibibytes(texts: Sequence[bytes]) -> list[int]:
-    sizes = [round(float(text) * 2**30) for text in texts]
-    if max(map(abs, sizes)) > _LARGEST_COUNT:
-        raise ValueError
-    return sizes
-
-
-_AT_ONCE: dict[Callable[[bytes | None], Any], Callable[[Sequence[Any]], list[Any]]] = {
-    real: lambda texts: list(map(float, texts)),
-    whole: _wholes,
-    milliseconds: lambda texts: [float(text + b"e-3") for text in texts],
-    gibibytes: _gibibytes,
-    grouped: lambda texts: [float(text.replace(b",", b"")) for text in texts],
-}
-"""The same of many texts, three times as fast; they raise an error if one of the texts needs care."""
+def writer_label(line: bytes) -> bytes | None:
+    """Return the label of a line's writer (`3` of srun's `3: `); None if the line has none."""
+    label = _LABEL.match(line)
+    return None if label is None else label[1] or label[2] or label[3]
 
 
 _NEMO_FIELDS = {

@@ -31,10 +31,9 @@ from steptime.logs.events import (
     trainers_end,
 )
 from steptime.logs.excerpts import Excerpt
-from steptime.logs.formats import Setup
+from steptime.logs.formats import Setup, StepPrinted, writer_label
 from steptime.logs.models import Problem, Step, TrainingLog
 from steptime.logs.network import NetworkFacts, NetworkLine
-from steptime.logs.shapes import StepsPrinted, writer_label
 from steptime.recipes.models import Mode
 
 _OfAttempts = Sequence[Sequence[Checkpoint]]
@@ -155,8 +154,8 @@ class Assembly:
 
     def _take(self, event: Event) -> None:
         match event:
-            case StepsPrinted():
-                self._take_steps(event)
+            case StepPrinted():
+                self._take_step(event)
             case Setup():
                 self._setup = Setup(
                     *(old if new is None else new for new, old in zip(event, self._setup, strict=True))
@@ -182,16 +181,17 @@ class Assembly:
         if isinstance(event, Problem) and event.kind not in OF_THE_LOG:
             self._take(event)
 
-    def _take_steps(self, event: StepsPrinted) -> None:
+    def _take_step(self, event: StepPrinted) -> None:
         name = event.log_format.name
         self._format = self._format or name
         if name != self._format:
-            self._other_formats[name] += len(event.numbers)
+            self._other_formats[name] += 1
             return
         if event.last_step is not None:
             self._last_step = event.last_step
-            counts_steps = event.done is None or event.done == event.numbers[-1] + 1
-            left = event.last_step - event.numbers[-1]
+            number = event.step.global_step
+            counts_steps = event.done is None or event.done == number + 1
+            left = event.last_step - number
             self._printed = None if counts_steps else (event.done or 0, (event.done or 0) + left)
         for new in self._attempts.add(event):
             if isinstance(new, Problem):
@@ -334,8 +334,8 @@ def has_steps(file: Path) -> bool:
     events = LogEvents()
     try:
         return any(
-            isinstance(event, StepsPrinted) for piece in _pieces(file, None) for event in events.feed(piece)
-        ) or any(isinstance(event, StepsPrinted) for event in events.finish())
+            isinstance(event, StepPrinted) for piece in _pieces(file, None) for event in events.feed(piece)
+        ) or any(isinstance(event, StepPrinted) for event in events.finish())
     except (UserError, EOFError):
         return False
 

@@ -12,8 +12,8 @@ from steptime.errors import SystemFailure
 from steptime.logs.attempts import Attempts
 from steptime.logs.completeness import not_finite
 from steptime.logs.events import OF_THE_LOG, Event, LogEvents
+from steptime.logs.formats import StepPrinted
 from steptime.logs.models import Problem, Step
-from steptime.logs.shapes import StepsPrinted
 from steptime.recipes.models import Run
 from steptime.waiting import backoff_s, duration
 
@@ -71,11 +71,11 @@ class StepFollower:
     def _news(self, event: Event) -> list[Step | Problem]:
         if isinstance(event, Problem) and event.kind not in OF_THE_LOG:
             return self._once(event)
-        return self._steps(event) if isinstance(event, StepsPrinted) else []
+        return self._steps(event) if isinstance(event, StepPrinted) else []
 
-    def _steps(self, event: StepsPrinted) -> list[Step | Problem]:
+    def _steps(self, event: StepPrinted) -> list[Step | Problem]:
         news = self._attempts.add(event)
-        about = {event.numbers[0]: event.not_finite} if event.not_finite else {}
+        about = {event.step.global_step: event.not_finite} if event.not_finite else {}
         broken = [one for problem in not_finite(about) for one in self._once(problem)]
         at = len(news) - 1 if news else 0
         return [*news[:at], *broken, *news[at:]]
