@@ -1,22 +1,18 @@
-"""Notifiers: a webhook against a server of the test's own, what is refused, and what fails loudly."""
+"""Notifiers: what they are told, what is refused, and what fails loudly."""
 
 import json
-import logging
-import socket
 import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
 from stored import publish
 
-from steptime.airflow import webhook as steptime_webhook
 from steptime.airflow.notifications import Event, load_notifications, notify
 from steptime.airflow.result_operators import FAILURE_KEY
 from steptime.errors import UserError
@@ -27,7 +23,6 @@ from steptime.results.store import Store
 from .conftest import task_of
 
 SENTENCE = "tiny·fp32·1 on local is slower by 4.5 %, as two fresh runs confirm"
-TOKEN = "t0k3n-of-the-team"
 
 
 @pytest.fixture
@@ -69,91 +64,54 @@ class _Mail(socketserver.StreamRequestHandler):
             self.wfile.write(b"221 bye\r\n" if line.upper() == "QUIT" else b"250 fine\r\n")
 
 
-class _Post(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.posts.append((self.path, self.headers["Authorization"], json.loads(body)))  # type: ignore[attr-defined]
-        self.send_response(500 if "broken" in self.path else 204)
-        self.end_headers()
+@pytest.fixture
+def mails(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What a mail server in Airflow's connections got."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Mail) as mail:
+        mail.messages = []  # type: ignore[attr-defined]
+        threading.Thread(target=mail.serve_forever, args=(0.02,), daemon=True).start()
+        plain = {"disable_ssl": True, "disable_tls": True}
+        connection = {
+            "conn_type": "smtp",
+            "host": "127.0.0.1",
+            "port": mail.server_address[1],
+            "extra": plain,
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
+        yield mail.messages  # type: ignore[attr-defined]
+        mail.shutdown()
 
-    def log_message(self, *_: object) -> None: ...
+
+class Keeps(BaseNotifier):
+    """Keeps what it is told."""
+
+    kept: ClassVar[list[tuple[str, str, str]]] = []
+
+    def notify(self, context: Any) -> None:
+        self.kept.append((context["event"], context["sentence"], context["address"]))
 
 
 @pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[Any]]]:
-    """A mail server and a web server, in Airflow's connections; the messages and posts they got."""
-    with (
-        socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Mail) as mail,
-        ThreadingHTTPServer(("127.0.0.1", 0), _Post) as web,
-    ):
-        mail.messages, web.posts = [], []  # type: ignore[attr-defined]
-        for server in (mail, web):
-            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        port = mail.server_address[1]
-        plain = {"disable_ssl": True, "disable_tls": True}
-        for name, connection in {
-            "smtp_default": {"conn_type": "smtp", "host": "127.0.0.1", "port": port, "extra": plain},
-            "team_webhook": {"host": f"http://127.0.0.1:{web.server_port}/hooks/s3cr3t", "password": TOKEN},
-            "broken_webhook": {"host": f"http://127.0.0.1:{web.server_port}/broken/s3cr3t"},
-            "no_webhook": {"host": "http://127.0.0.1:9/s3cr3t"},
-        }.items():
-            value = json.dumps({"conn_type": "http", **connection})
-            monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", value)
-        yield mail.messages, web.posts  # type: ignore[attr-defined]
-        mail.shutdown()
-        web.shutdown()
+def kept() -> list[tuple[str, str, str]]:
+    """What `Keeps` is told in this test: event, sentence and address."""
+    Keeps.kept.clear()
+    return Keeps.kept
 
 
-def webhook(connection: str, *events: str) -> dict[str, Any]:
-    return {
-        "events": events or ["incident confirmed"],
-        "notifier": "steptime.airflow.webhook.WebhookNotifier",
-        "arguments": {"connection": connection},
-    }
+def keeps(*events: str) -> dict[str, Any]:
+    return {"events": events or ["incident confirmed"], "notifier": f"{__name__}.Keeps"}
 
 
-def test_a_webhook_gets_the_sentence_and_no_log_its_address(
-    ask_for: Callable[..., None],
-    send: Callable[..., None],
-    told: list[str],
-    servers: Any,
-    caplog: pytest.LogCaptureFixture,
+def test_a_notifier_is_told_of_its_events_only(
+    ask_for: Callable[..., None], send: Callable[..., None], told: list[str], kept: list[Any]
 ) -> None:
-    ask_for(webhook("team_webhook"), webhook("broken_webhook"), webhook("no_webhook"))
-    with caplog.at_level(logging.INFO):
-        send()
-        send(Event.INCIDENT_OPENED)  # none of them asked for it
+    ask_for(keeps())
+    send()
+    send(Event.INCIDENT_OPENED)
 
-    (path, authorization, body), _ = servers[1]
-    assert (path, authorization) == ("/hooks/s3cr3t", f"Bearer {TOKEN}")
-    assert (body["event"], body["sentence"]) == ("incident confirmed", SENTENCE)
-    assert body["address"].endswith("/dags/llama31/runs/manual__2026-11-21")
-    assert body["text"].startswith(f"steptime, incident confirmed: {SENTENCE} ")
-    assert told == [
-        "steptime.airflow.webhook.WebhookNotifier did not notify of 'incident confirmed': the address of "
-        "connection 'broken_webhook' answers with status 500",
-        "steptime.airflow.webhook.WebhookNotifier did not notify of 'incident confirmed': the address of "
-        "connection 'no_webhook' does not answer: ConnectError",
-    ]
-    everything = caplog.text + "".join(told)
-    assert "s3cr3t" not in everything
-    assert TOKEN not in everything
-
-
-@pytest.mark.timeout(60)
-def test_a_webhook_that_never_answers_is_given_up(
-    ask_for: Callable[..., None],
-    send: Callable[..., None],
-    told: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(steptime_webhook, "_WITHIN_S", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        connection = {"conn_type": "http", "host": f"http://127.0.0.1:{silent.getsockname()[1]}"}
-        monkeypatch.setenv("AIRFLOW_CONN_SILENT_WEBHOOK", json.dumps(connection))
-        ask_for(webhook("silent_webhook"))
-        send()
-    assert [line.rpartition(": ")[2] for line in told] == ["ReadTimeout"]
+    [(event, sentence, address)] = kept
+    assert (event, sentence, told) == ("incident confirmed", SENTENCE, [])
+    assert address.endswith("/dags/llama31/runs/manual__2026-11-21")
 
 
 class Fails(BaseNotifier):
@@ -164,12 +122,12 @@ class Fails(BaseNotifier):
 
 
 def test_one_that_fails_is_said_loudly_and_stops_no_other(
-    ask_for: Callable[..., None], send: Callable[..., None], told: list[str], servers: Any
+    ask_for: Callable[..., None], send: Callable[..., None], told: list[str], kept: list[Any]
 ) -> None:
     fails = {"events": ["incident confirmed"], "notifier": f"{__name__}.Fails"}
     gone = {"events": ["incident confirmed"], "notifier": "no_such_package.Notifier"}
     other = {"events": ["incident confirmed"], "notifier": "json.JSONDecoder"}
-    ask_for(fails, gone, other, webhook("team_webhook"))
+    ask_for(fails, gone, other, keeps())
     send()
 
     assert [line.partition(" did not notify of 'incident confirmed': ")[2] for line in told] == [
@@ -178,7 +136,7 @@ def test_one_that_fails_is_said_loudly_and_stops_no_other(
         "named 'no_such_package'. Install its package where steptime is, or correct the name.",
         "'json.JSONDecoder' of config/notifications.yaml is not an Airflow notifier: name a BaseNotifier.",
     ]
-    assert len(servers[1]) == 1
+    assert len(kept) == 1
 
 
 @pytest.mark.parametrize(
@@ -196,7 +154,7 @@ def test_what_is_wrong_in_the_file_is_told(
     wrong: dict[str, Any],
     sentence: str,
 ) -> None:
-    ask_for(webhook("team_webhook") | wrong)
+    ask_for(keeps() | wrong)
     with pytest.raises(UserError, match=sentence):
         load_notifications()
     send()
@@ -227,7 +185,7 @@ def test_what_a_killed_report_has_not_told_its_retry_tells_once(
     ask_for: Callable[..., None],
     make_context: Callable[..., Any],
     planned: Callable[..., Plan],
-    servers: Any,
+    kept: list[Any],
     runs: list[Result],
 ) -> None:
     task = task_of("report", plan=planned().model_copy(update={"runs": ()}).model_dump(mode="json"))
@@ -237,38 +195,38 @@ def test_what_a_killed_report_has_not_told_its_retry_tells_once(
     with pytest.raises(SystemExit, match="killed"):
         task.execute(make_context())
 
-    ask_for(webhook("team_webhook", "incident opened"))
+    ask_for(keeps("incident opened"))
     task.execute(make_context())
     task.execute(make_context())  # cleared by somebody
 
-    [(_, _, body)] = servers[1]
-    assert body["sentence"].startswith("Suspected: tiny·fp32·2 on local 5.9 % slower since ")
+    [(_, sentence, _)] = kept
+    assert sentence.startswith("Suspected: tiny·fp32·2 on local 5.9 % slower since ")
 
 
 def test_a_refused_run_is_told(
-    ask_for: Callable[..., None], make_context: Callable[..., Any], servers: Any
+    ask_for: Callable[..., None], make_context: Callable[..., Any], kept: list[Any]
 ) -> None:
-    ask_for(webhook("team_webhook", "run failed"))
+    ask_for(keeps("run failed"))
     context = make_context() | {"params": {"gpus": "3"}}
     with pytest.raises(SystemExit):
         task_of("check_params").execute(context)
 
-    [(_, _, body)] = servers[1]
-    assert body["sentence"].startswith("unknown GPU count '3' of llama3.1-25.04 tiny on cpu")
+    [(_, sentence, _)] = kept
+    assert sentence.startswith("unknown GPU count '3' of llama3.1-25.04 tiny on cpu")
 
 
 def test_a_failed_run_is_told_with_the_task_that_failed(
     ask_for: Callable[..., None],
     make_context: Callable[..., Any],
     planned: Callable[..., Plan],
-    servers: Any,
+    kept: list[Any],
 ) -> None:
-    ask_for(webhook("team_webhook", "run failed"))
+    ask_for(keeps("run failed"))
     context = make_context(pushed={FAILURE_KEY: "the disk is full"})
     with pytest.raises(AirflowFailException, match="have no valid result"):
         task_of("report", plan=planned().model_dump(mode="json")).execute(context)
 
-    [(_, _, body)] = servers[1]
-    assert body["sentence"] == (
+    [(_, sentence, _)] = kept
+    assert sentence == (
         "0 of 1 runs have valid results; without: tiny·fp32·1; stage failed: the disk is full"
     )

@@ -60,7 +60,7 @@ FLAGS = [
     Bad(
         "what is no command",
         "recipes llama3.1",
-        "unknown command 'llama3.1' of 'steptime recipes'. Valid are: import, new.",
+        "unknown command 'llama3.1' of 'steptime recipes'. Valid are: import.",
     ),
     Bad("missing argument", "sweep plan", "Missing argument 'NAME'. See 'steptime sweep plan --help'."),
     Bad("no folder of experiments", "parse", "no log or folder at 'experiments'"),

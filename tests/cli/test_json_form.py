@@ -16,7 +16,6 @@ from steptime.results.columns import SCHEMA_VERSION
 LOG = Path(__file__).parents[1] / "data" / "logs"
 METRICS = "metrics --workload llama3.1 --size 8b --dtype bf16 --gpu-type h100 --gpus 8 --step-time 12.27"
 KEYS = {
-    "clean --dry-run": "removed",
     "cluster check local": "checks",
     "incidents": "incidents",
     "incidents show 1": "cells",

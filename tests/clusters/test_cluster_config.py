@@ -93,17 +93,16 @@ def test_all_that_is_wrong_is_told_at_once(clusters: Path) -> None:
 def test_a_broken_cluster_hides_no_other(
     clusters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Commands that go over all clusters do the others, say what is wrong, and exit with 1 or go on."""
+    """A command that goes over all clusters does the others, and says what is wrong."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     write(clusters)
     (clusters / "broken.yaml").write_text("name: broken\nkind: slurm\n")
-    for command, exit_code in ((("clean",), 1), (("down",), 0)):
-        monkeypatch.setattr("sys.argv", ["steptime", *command])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        assert ended.value.code == exit_code, (command, printed)
-        assert f"{clusters}/broken.yaml, line 1, connection: is missing." in printed.err, command
+    monkeypatch.setattr("sys.argv", ["steptime", "down"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert ended.value.code == 0, printed
+    assert f"{clusters}/broken.yaml, line 1, connection: is missing." in printed.err
 
 
 def refuses(clusters: Path, field: str, sentences: dict[str, str]) -> None:

@@ -8,12 +8,9 @@ import json
 import os
 import shutil
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -22,7 +19,6 @@ from slurm_service import MiniSlurm
 from end_to_end.conftest import share_environments
 from end_to_end.driving import Airflow, running_airflow
 from steptime import settings
-from steptime.clusters.connections import Connection
 from steptime.mini_slurm import processes
 from steptime.recipes.node_lists import expand_nodes
 from steptime.service import connection_file
@@ -33,7 +29,22 @@ pytestmark = [
     pytest.mark.timeout(7200),
 ]
 
-SWEEP, WEBHOOK = "tiny", "team_webhook"
+SWEEP = "tiny"
+NOTIFIER = """
+import json
+from pathlib import Path
+from airflow.sdk import BaseNotifier
+
+class Told(BaseNotifier):
+    def __init__(self, *, file, **kwargs):
+        super().__init__(**kwargs)
+        self.file = file
+
+    def notify(self, context):
+        with Path(self.file).open("a") as stream:
+            stream.write(json.dumps({name: context[name] for name in ("event", "sentence")}) + "\\n")
+"""
+"""A module of Airflow's folder of plugins."""
 USUAL = {"OMP_NUM_THREADS": "1"}
 SLOWER = {**USUAL, "MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default"}
 """Computes without AVX on every processor."""
@@ -44,34 +55,21 @@ LONGEST_S = 3600
 
 
 @pytest.fixture
-def posts() -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """A web server of somebody who wants to be told: its port, and what it got."""
-    got: list[dict[str, Any]] = []
-
-    class Post(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Post) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port, got
-        server.shutdown()
+def news(tmp_path: Path) -> Path:
+    """The file in which a notifier writes what it is told, a line of JSON for each event."""
+    return tmp_path / "news.jsonl"
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
+def config(tmp_path: Path, news: Path) -> Path:
     """The shipped config, in which the mini Slurm has bounds, and somebody is told."""
     shutil.copytree(settings.shipped("config"), config := tmp_path / "config")
     cluster = config / "clusters/mini-slurm.yaml"
     cluster.write_text(f"{cluster.read_text()}gpus: {RUNS_AT_ONCE}\n")
     told = {
         "events": ["incident opened", "incident confirmed", "sweep finished"],
-        "notifier": "steptime.airflow.webhook.WebhookNotifier",
-        "arguments": {"connection": WEBHOOK},
+        "notifier": "own_notifier.Told",
+        "arguments": {"file": str(news)},
     }
     (config / "notifications.yaml").write_text(yaml.safe_dump({"notifications": [told]}))
     return config
@@ -99,13 +97,14 @@ def watched(
     config: Path,
     weekly: Callable[..., None],
     mini_slurm: MiniSlurm,
-    posts: tuple[int, list[dict[str, Any]]],
 ) -> Iterator[Airflow]:
-    """An Airflow of its own, which knows the mini Slurm, and where to post."""
+    """An Airflow of its own, which knows the mini Slurm, and whom to tell."""
     home = tmp_path / "home"
     (home / "mini-slurm-work").mkdir(parents=True)
     (home / "mini-slurm-work/venvs").symlink_to(home / "venvs")
     share_environments(home)
+    (home / "airflow/plugins").mkdir(parents=True)
+    (home / "airflow/plugins/own_notifier.py").write_text(NOTIFIER)
     with (
         running_airflow(home, config, settings.shipped("dags")) as airflow,
         pytest.MonkeyPatch.context() as own,
@@ -113,7 +112,6 @@ def watched(
         own.setenv("STEPTIME_HOME", str(home))
         own.setenv("STEPTIME_CONFIG_DIR", str(config))
         connection_file.keep(mini_slurm.login)
-        connection_file.keep(Connection(name=WEBHOOK, kind="http", host=f"http://127.0.0.1:{posts[0]}/hook"))
         yield airflow
 
 
@@ -144,7 +142,7 @@ def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
     weekly: Callable[..., None],
     alone: Callable[[str], None],
     mini_slurm: MiniSlurm,
-    posts: tuple[int, list[dict[str, Any]]],
+    news: Path,
 ) -> None:
     began = time.time()
     alone(HISTORY_NODE)
@@ -188,7 +186,8 @@ def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
     assert f"({cell['fresh_on']}); changed then: " in week["remarks"][0]
     assert "confirmed on " in week["remarks"][0]
 
-    told = {post["event"]: post["sentence"] for post in posts[1]}
+    lines = map(json.loads, news.read_text().splitlines())
+    told = {one["event"]: one["sentence"] for one in lines}
     print(told)
     assert {"incident confirmed", "sweep finished"} <= told.keys()
     assert f"({cell['fresh_on']}); changed then: " in told["incident confirmed"]

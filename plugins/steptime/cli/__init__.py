@@ -15,7 +15,6 @@ import typer
 from steptime import __version__
 from steptime.cli import (
     archive,
-    clean,
     clusters,
     demo,
     incidents,
@@ -50,7 +49,6 @@ for module in (
     run,
     demo,
     report,
-    clean,
     clusters,
     slurm,
     sweeps,

@@ -50,7 +50,7 @@ def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) ->
     """
     rows = store.results(include_rejected=True, since=since - LOOK_BACK_S)
     ran = [row for row in rows if row["submitted_at"] >= since]
-    lost = store.lost_jobs(since=since, cancelled=True)
+    lost = store.lost_jobs(since=since)
     found = _with_totals(
         store, _compare(store, judgements_since(store, since)), ran, rows[len(ran) :], lost=lost, only=only
     )
@@ -75,7 +75,7 @@ def compare_sweep_run(
     store: Store, rows: Sequence[Mapping[str, Any]], only: Mapping[str, Any] = _ALL
 ) -> Comparison:
     """Compare the cells of one DAG run of a sweep, each by its newest run; `rows` are the DAG run's runs."""
-    lost = store.lost_jobs(cancelled=True, dag_id=rows[0]["dag_id"], dag_run_id=rows[0]["dag_run_id"])
+    lost = store.lost_jobs(dag_id=rows[0]["dag_id"], dag_run_id=rows[0]["dag_run_id"])
     return _with_totals(store, compare_cells(store, rows), rows, _before(store, rows), lost=lost, only=only)
 
 
@@ -87,9 +87,7 @@ def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterabl
     scope: dict[str, Any] = {"dag_id": dag_id, "dag_run_id": dag_run_id}
     rows = store.results(include_rejected=True, **scope)
     found = _compare(store, select_judgements(store, scope))
-    return _with_totals(
-        store, found, rows, _before(store, rows), planned, lost=store.lost_jobs(cancelled=True, **scope)
-    )
+    return _with_totals(store, found, rows, _before(store, rows), planned, lost=store.lost_jobs(**scope))
 
 
 def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
@@ -219,8 +217,7 @@ def _with_totals(
 ) -> Comparison:
     """Return the comparison with the totals, goodput and missing cells of all its runs."""
     found = found.only(only)
-    failed = [job for job in lost if job["state"] != "cancelled"]
-    missing = completeness(store, found.standings, ran, before, planned=planned, lost=failed, only=only)
+    missing = completeness(store, found.standings, ran, before, planned=planned, lost=lost, only=only)
     selected = _selected(ran, only)
     if only:
         lost = [job for job in lost if Series.from_run(Run.model_validate(job["run"])).has(only)]

@@ -196,7 +196,7 @@ def completeness(
     jobs: dict[Series, list[Row]] = defaultdict(list)
     for job in lost:
         series = Series.from_run(Run.model_validate(job["run"]))
-        if series.is_judged:
+        if series.is_judged and job["state"] != "cancelled":
             jobs[series].append(job)
     known = (*attempts, *_cells_of_sweeps(ran, before, now), *planned, *judged, *jobs)
     cells = dict.fromkeys(series for series in known if series.has(only))
@@ -256,7 +256,7 @@ def find_missing(store: Store, series: Series, now: float | None = None) -> Miss
 
 def list_lost_jobs(store: Store, series: Series, since: float | None = None) -> list[Row]:
     """Return the jobs of a series that failed without a log, newest first, from `since` (Unix time) on."""
-    jobs = store.lost_jobs(since=since)
+    jobs = (job for job in store.lost_jobs(since=since) if job["state"] != "cancelled")
     return [job for job in jobs if Series.from_run(Run.model_validate(job["run"])) == series]
 
 

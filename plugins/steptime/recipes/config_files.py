@@ -24,12 +24,6 @@ _Model = TypeVar("_Model", bound=BaseModel)
 # The parser in C reads a file some ten times faster; PyYAML built without libyaml has only the other.
 _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_DEEPEST = 50
-"""Levels of nesting."""
-_HARMLESS_DEPTH = 1000
-"""What the parser's own recursion takes easily."""
-_MOST_VALUES = 100_000
-
 
 @dataclass(frozen=True)
 class Mistake:
@@ -298,11 +292,9 @@ def read_document(path: Path) -> Document:
         raise UserError(f"{path}: cannot be read as UTF-8 text: {error}.") from None
     loader = _Loader(text)
     try:
-        _check_depth(path, text)
         root = loader.get_single_node()
         if root is None:
             raise UserError(f"{path}: is empty.")
-        _check_size(path, root)
         repeated = list(_repeated_keys(root))  # before merge keys (`<<`) bring in what is given otherwise
         content = json.loads(json.dumps(loader.construct_document(root), default=str))
     except yaml.YAMLError as error:
@@ -312,50 +304,6 @@ def read_document(path: Path) -> Document:
     except (TypeError, ValueError) as error:
         raise UserError(f"{path}: has a value that no setting can have: {error}.") from None
     return Document(path, root, content, repeated)
-
-
-def _check_depth(path: Path, text: str) -> None:
-    """Refuse text that nests so deeply that the C parser would crash.
-
-    Without many brackets and with short lines nothing can: then the text is not read twice.
-    """
-    longest = max((len(line) for line in text.splitlines()), default=0)
-    if text.count("[") + text.count("{") + 2 * longest < _HARMLESS_DEPTH:
-        return
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > _DEEPEST:
-            line = getattr(event.start_mark, "line", 0) + 1
-            raise UserError(f"{path}, line {line}: nests deeper than {_DEEPEST} levels; write it flatter.")
-
-
-def _check_size(path: Path, root: yaml.Node) -> None:
-    """Refuse aliases that expand to more than a file can hold, such as nested lists of aliases."""
-    sizes: dict[int, int] = {}
-
-    def size(node: yaml.Node, depth: int = 0) -> int:
-        if depth > _DEEPEST:
-            raise UserError(
-                f"{path}, line {_line(node)}: nests deeper than {_DEEPEST} levels, or holds itself; "
-                "write it flatter."
-            )
-        if id(node) not in sizes:
-            children = node.value if isinstance(node, yaml.CollectionNode) else ()
-            if isinstance(node, yaml.MappingNode):
-                children = [part for pair in children for part in pair]
-            sizes[id(node)] = 1 + sum(size(child, depth + 1) for child in children)
-        if sizes[id(node)] > _MOST_VALUES:
-            raise UserError(
-                f"{path}, line {_line(node)}: its aliases stand for more than {_MOST_VALUES:,} values; "
-                "write out what is needed."
-            )
-        return sizes[id(node)]
-
-    size(root)
 
 
 def _repeated_keys(root: yaml.Node) -> Iterator[Mistake]:

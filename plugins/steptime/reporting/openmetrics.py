@@ -76,7 +76,7 @@ def _sample_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[_
 
 def _sample_clusters(store: Store, rows: Sequence[Mapping[str, Any]], month: float) -> Iterator[_Sample]:
     active = Counter(one.cluster for one in incidents(store))
-    lost = store.lost_jobs(since=month, cancelled=True)
+    lost = store.lost_jobs(since=month)
     for cluster in sorted({*active, *(row["cluster"] for row in (*rows, *lost))}):
         labels = {"cluster": cluster}
         yield _INCIDENTS, labels, active[cluster]

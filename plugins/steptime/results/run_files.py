@@ -1,6 +1,5 @@
 """The files of a run that this machine has: its log, and what lies beside it."""
 
-import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
@@ -43,12 +42,5 @@ def log_sha256(row: Mapping[str, Any]) -> str | None:
     log = find_log(row)
     if log is None:
         return None
-    status = log.stat()
-    return _sha256(log, status.st_mtime_ns, status.st_size)
-
-
-@functools.lru_cache(maxsize=4096)
-def _sha256(file: Path, _changed_ns: int, _size: int) -> str:
-    """Return the SHA-256 of a file, read once for a dossier and its archive."""
-    with file.open("rb") as stream:
+    with log.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -182,17 +182,14 @@ class Store:
         rows = self.results(dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True)
         return sorted(rows, key=lambda row: (row["map_index"] is None, row["map_index"], row["submitted_at"]))
 
-    def lost_jobs(
-        self, *, since: float | None = None, cancelled: bool = False, **dag_run: str
-    ) -> list[dict[str, Any]]:
-        """Return the jobs that failed and left no run in the store, the newest first.
+    def lost_jobs(self, *, since: float | None = None, **dag_run: str) -> list[dict[str, Any]]:
+        """Return the jobs that failed or were cancelled and left no run in the store, the newest first.
 
         Each with some columns of the ledger, and with `resubmitted`: whether another job took its place after
         the cluster had failed it.
 
         Args:
             since: only jobs from then on, in Unix time.
-            cancelled: also those that were cancelled.
             dag_run: only those of a DAG run: `dag_id` and `dag_run_id`.
         """
         from sqlalchemy import exists, select
@@ -201,7 +198,7 @@ class Store:
 
         where = [
             jobs.c.attempt > 0,
-            jobs.c.state.in_(("failed", "timed_out", *(("cancelled",) if cancelled else ()))),
+            jobs.c.state.in_(("failed", "timed_out", "cancelled")),
             jobs.c.name.not_in(select(runs.c.job_name)),
             *(jobs.c[name] == value for name, value in dag_run.items()),
         ]
