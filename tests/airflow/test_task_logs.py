@@ -13,7 +13,8 @@ from steptime.airflow.result_operators import FAILURE_KEY, _first_cause
 from steptime.clusters.base import StagedFiles
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
-from steptime.results.database import VERSION_TABLE, close_engines, write_transaction
+from steptime.results.database import close_engines, write_transaction
+from steptime.results.schema import version
 from steptime.results.store import Store
 
 from .conftest import logged, submit_task, submitted_job, task_of
@@ -43,7 +44,7 @@ def test_a_store_that_cannot_take_results_is_refused_before_anything_is_submitte
 ) -> None:
     Store().count()
     with write_transaction(Store().url) as connection:
-        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '0000'")  # noqa: S608
+        connection.exec_driver_sql(f"UPDATE {version.name} SET version_num = '0000'")  # noqa: S608
     close_engines()
     context = make_context() | {"params": {"gpus": "2"}}
 

@@ -12,8 +12,6 @@ import psycopg
 import pytest
 import sqlalchemy
 import stored
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from end_to_end.driving import wait_until
 
 from steptime.errors import StoreUnavailable, SystemFailure, UserError
@@ -24,33 +22,6 @@ from steptime.results.store import Store
 MakeResult = Callable[..., Result]
 
 
-def test_the_migration_makes_the_declared_schema(store_url: str) -> None:
-    Store(store_url).results()
-
-    with database.read_connection(store_url) as connection:
-        context = MigrationContext.configure(
-            connection, opts={"version_table": database.VERSION_TABLE, "compare_type": True}
-        )
-        assert compare_metadata(context, schema.metadata) == []
-        # What Alembic does not compare.
-        found = sqlalchemy.MetaData()
-        found.reflect(connection)
-        assert {name: keys_of(found.tables[name]) for name in schema.metadata.tables} == {
-            name: keys_of(table) for name, table in schema.metadata.tables.items()
-        }
-        assert context.get_current_revision() == database.REVISION
-
-
-def keys_of(table: sqlalchemy.Table) -> list[tuple[object, ...]]:
-    """The primary and foreign keys of a table, with what they do on deletion."""
-    primary = [(table.primary_key.name, *(column.name for column in table.primary_key.columns))]
-    foreign = [
-        (key.name, *key.column_keys, key.referred_table.name, key.ondelete)
-        for key in table.foreign_key_constraints
-    ]
-    return [*primary, *sorted(foreign, key=str)]
-
-
 @pytest.mark.parametrize("revision", ["0000", "0019"])
 def test_a_store_of_another_revision_is_refused(
     store_url: str, make_result: MakeResult, revision: str
@@ -58,7 +29,7 @@ def test_a_store_of_another_revision_is_refused(
     stored.write(Store(store_url), make_result())
     with database.write_transaction(store_url) as connection:
         connection.execute(
-            sqlalchemy.text(f"UPDATE {database.VERSION_TABLE} SET version_num = :it"),  # noqa: S608
+            sqlalchemy.text(f"UPDATE {schema.version.name} SET version_num = :it"),  # noqa: S608
             {"it": revision},
         )
     database.close_engines()
@@ -69,7 +40,7 @@ def test_a_store_of_another_revision_is_refused(
         Store(store_url).results()
 
 
-def test_a_failed_migration_leaves_no_table(
+def test_a_failed_creation_leaves_no_table(
     store_url: str, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult
 ) -> None:
     create = database._create

@@ -1,7 +1,7 @@
 """The columns of results, each declared once: what it means, how it is taken from a result, how it is shown.
 
 The table `runs`, the tables, CSV and JSON of the command line, and the page (`/api/columns`) follow from
-these declarations. A new column needs a declaration, its computation, and a line in the store's migration.
+these declarations. A new column needs a declaration and its computation.
 """
 
 from collections.abc import Callable, Mapping

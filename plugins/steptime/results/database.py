@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine, Result, Table
 
 REVISION = "0001"
-"""Revision of the schema, as the newest file in `migrations/versions/` has it."""
-
-VERSION_TABLE = "steptime_store_version"
-"""Alembic's table with the revision; named so that the store may share a database with Airflow's tables."""
+"""Revision of the schema; a store of another one is refused."""
 
 NAMES_AT_ONCE = 500
 """Most values in one query: databases limit the number of its parameters."""
@@ -46,7 +43,7 @@ _MISCONFIGURED = (
     *("unable to open", "readonly database"),
 )
 """In errors that do not pass by waiting."""
-_MIGRATION_LOCK = 0x7374657074696D65  # key of PostgreSQL's advisory lock: "steptime" in ASCII
+_CREATION_LOCK = 0x7374657074696D65  # key of PostgreSQL's advisory lock: "steptime" in ASCII
 _ADVICE = {
     "locked": "another process has been writing to it for long: try again",
     "file lock": "another process has been writing to it for long: try again",
@@ -62,7 +59,7 @@ _ADVICE = {
 
 # A forked process must not use its parent's connections, hence the process id in the key.
 _engines: dict[tuple[int, str], "Engine"] = {}
-_migrated: set[tuple[int, str]] = set()
+_prepared: set[tuple[int, str]] = set()
 
 
 @contextmanager
@@ -161,7 +158,7 @@ def close_engines() -> None:
     """Close this process's connections; the next use opens them anew."""
     for key in [key for key in _engines if key[0] == os.getpid()]:
         _engines.pop(key).dispose()
-        _migrated.discard(key)
+        _prepared.discard(key)
 
 
 def _engine(url: str) -> "Engine":
@@ -170,9 +167,9 @@ def _engine(url: str) -> "Engine":
     if engine is None:
         # Threads may both come here: the first to store its engine wins, and none has connected yet.
         engine = _engines.setdefault(key, _create_engine(_parse(url)))
-    if key not in _migrated:
-        _migrate(engine)
-        _migrated.add(key)
+    if key not in _prepared:
+        _prepare_tables(engine)
+        _prepared.add(key)
     return engine
 
 
@@ -233,7 +230,7 @@ def _for_writing(engine: "Engine") -> "Engine":
     return engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
 
 
-def _migrate(engine: "Engine") -> None:
+def _prepare_tables(engine: "Engine") -> None:
     """Make the tables of an empty database.
 
     Raises UserError for a store of another revision.
@@ -243,7 +240,7 @@ def _migrate(engine: "Engine") -> None:
     if found is None:
         with _only_one(engine), _for_writing(engine).begin() as connection:
             if connection.dialect.name == "postgresql":
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
             found = _revision(connection)
             if found is None:
                 _create(connection)
@@ -258,12 +255,13 @@ def _migrate(engine: "Engine") -> None:
 
 def _revision(connection: "Connection") -> str | None:
     """The schema's revision; None for a database without a store."""
-    from sqlalchemy import column, inspect, select, table
+    from sqlalchemy import inspect, select
 
-    # Without Alembic, which takes 0.4 s to import.
-    if not inspect(connection).has_table(VERSION_TABLE):
+    from steptime.results.schema import version
+
+    if not inspect(connection).has_table(version.name):
         return None
-    return connection.scalar(select(column("version_num")).select_from(table(VERSION_TABLE)))
+    return connection.scalar(select(version.c.version_num))
 
 
 @contextmanager
@@ -283,14 +281,12 @@ def _only_one(engine: "Engine") -> Iterator[None]:
 
 
 def _create(connection: "Connection") -> None:
-    from alembic import command
-    from alembic.config import Config
+    from sqlalchemy import insert
 
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    from steptime.results.schema import metadata, version
+
+    metadata.create_all(connection)
+    connection.execute(insert(version).values(version_num=REVISION))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 Import it inside functions only: it brings SQLAlchemy.
 Times are Unix time in seconds, durations seconds. A number that is not finite is stored as NULL.
-A change here belongs in `migrations/versions/`, too.
+An empty database gets these tables. From the first release on, a change needs a migration for older stores.
 """
 
 from typing import Any
@@ -17,6 +17,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     Index,
     Integer,
     MetaData,
+    String,
     Table,
     Text,
     and_,
@@ -42,6 +43,10 @@ _TYPES: dict[str, Any] = {
     "time": Double,
     "boolean": Boolean,
 }
+
+version = Table("steptime_store_version", metadata, Column("version_num", String(32), primary_key=True))
+"""The revision of the tables, in Alembic's form for the migrations that follow the first release. Named so that
+the store may share a database with Airflow's tables."""
 
 runs = Table(
     "runs",

@@ -1,1 +1,0 @@
-"""Alembic's migrations of the metrics store; `results.database` runs them on first use."""
