@@ -105,9 +105,6 @@ CHECKS = PlugPoint(
 )
 """Functions of a `results.quality.FinishedRun` that give `Check`s; verdicts have them in this order."""
 
-FLOPS_FORMULAS = PlugPoint("steptime.flops_formulas", "formula", {})
-"""A `recipes.flops.Formula`, for what no switch of `config/flops.yaml` counts."""
-
 MODEL_FAMILIES = PlugPoint(
     "steptime.model_families",
     "model family",
@@ -121,7 +118,7 @@ MODEL_FAMILIES = PlugPoint(
 """What a workload's file may name as `architecture`: functions of a `ModelShape` that raise ValueError for
 sizes that are none of the family's. `trainer/families` has what builds the model, and a group of its own."""
 
-PLUG_POINTS = (CLUSTER_KINDS, CONTAINERS, LOG_FORMATS, CHECKS, FLOPS_FORMULAS, MODEL_FAMILIES)
+PLUG_POINTS = (CLUSTER_KINDS, CONTAINERS, LOG_FORMATS, CHECKS, MODEL_FAMILIES)
 
 
 @cache

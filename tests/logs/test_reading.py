@@ -18,7 +18,7 @@ from steptime.errors import UserError
 from steptime.logs.finding import find_logs
 from steptime.logs.formats import writer_label
 from steptime.logs.models import Problem, TrainingLog
-from steptime.logs.reader import read_log
+from steptime.logs.reader import read_log, unpacked
 
 
 def kinds(log: TrainingLog) -> dict[str, bool]:
@@ -384,18 +384,6 @@ def test_steps_of_another_format_do_not_mix_in() -> None:
     assert len(log.steps) == 50
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
-def test_logs_that_windows_wrote(tmp_path: Path, encoding: str) -> None:
-    """Of more than one piece, so that one ends within a character."""
-    text = line_forms.nemo2_log().decode() + "Ω█\n" * 50_000 + line_forms.nemo2(50, last=50)
-    log, packed = tmp_path / "log-x.out", tmp_path / "log-y.out.gz"
-    log.write_bytes(text.encode(encoding))
-    packed.write_bytes(gzip.compress(text.encode(encoding)))
-    for path in (log, packed):
-        assert [step.step_time_s for step in read_log(path).steps][48:] == [2.648, 2.649, 2.693]
-        assert read_log(path).problems == ()
-
-
 def zstd(data: bytes) -> bytes:
     return zstandard.ZstdCompressor(write_checksum=True).compress(data)
 
@@ -424,10 +412,10 @@ def test_a_few_packed_bytes_are_not_unpacked_at_once(
     tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
 ) -> None:
     """Repeated lines pack to a thousandth and less: pieces and with them the memory stay small."""
-    log, pieces = tmp_path / f"log-x.out{suffix}", list[int]()
+    log = tmp_path / f"log-x.out{suffix}"
     repeated = bytes(48 << 20)
     log.write_bytes(pack(repeated))
-    read_log(log, on_bytes=pieces.append)
+    pieces = [len(piece) for piece in unpacked(log)]
     assert sum(pieces) == len(repeated)
     assert max(pieces) <= 4 << 20
 
@@ -442,14 +430,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert "broken_archive" in kinds(read_log(broken))
     with pytest.raises(UserError, match="no log to read"):
         read_log([])
-
-
-def test_progress_is_told(tmp_path: Path) -> None:
-    log = tmp_path / "log-x.out"
-    log.write_bytes(line_forms.nemo2_log())
-    told: list[int] = []
-    read_log(log, on_bytes=told.append)
-    assert sum(told) == log.stat().st_size
 
 
 def test_a_log_survives_json() -> None:

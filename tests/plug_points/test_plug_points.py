@@ -15,17 +15,16 @@ ROOT = Path(__file__).parents[2]
 OUTSIDE = Path(__file__).with_name("outside")
 IN_PYTHON = """
 import json, sys
-from steptime.clusters.base import Staged
+from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.clusters.jobscript import job_spec
-from steptime.recipes.flops import model_flops
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.results.models import Result
 from steptime.results.quality import validate
 from trainer.families import builder, check_family
 
 run = plan(PlanRequest(workload="acme", size="tiny", gpus="1", cluster="far", queue="fast")).runs[0]
-staged = Staged(
+staged = StagedFiles(
     python=None, venv_lock_sha256=None, trainer_path="/trainer", trainer_sha256="0" * 64, image_path="/i.sif"
 )
 done = Result.model_validate_json(sys.stdin.read())
@@ -34,7 +33,6 @@ check_family(run.recipe.model.architecture)
 print(json.dumps({
     "options": run.cluster_options,
     "script": job_spec(run, staged, load_cluster("far"), identity="x", started=0).script,
-    "flops": model_flops(run.recipe.model, run.recipe.flops_formula),
     "checks": {check.name: check.message for check in verdict.warnings},
     "model": builder("acme")(run.recipe.model, "cpu", {}),
 }))
@@ -59,6 +57,8 @@ def outside(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         .replace("num_query_groups: 8", "num_query_groups: 1")
         .replace("num_query_groups: 4", "num_query_groups: 1")
     )
+    with (config / "flops.yaml").open("a") as formulas:
+        formulas.write("acme-1: {source: ACME, architectures: [acme], logged: true}\n")
     (config / "clusters" / "far.yaml").write_text(
         "name: far\nkind: acme\ngpu_type: cpu\nwork_dir: /far\nslots: 4\ncontainer: acmebox\n"
     )
@@ -93,7 +93,6 @@ def test_one_of_everything_is_added_from_outside(
     assert 'echo "a job of ACME"' in told["script"]
     assert "exec acmebox run /i.sif" in told["script"]
     assert told["options"] == {"queue": "fast"}
-    assert told["flops"] == 6.0 * 2 * 256
     assert told["checks"] == {"acme_cheap": "It took 2 GPUs."}
     assert told["model"] == "a model of ACME on cpu"
 

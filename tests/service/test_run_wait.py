@@ -102,7 +102,7 @@ def test_valid_results_are_printed(
     (row,) = csv.DictReader(io.StringIO(captured.out))
     assert row["dag_run_id"] == airflow.run_id
     assert row["state"] == "valid"
-    assert "publish: done" in captured.err
+    assert "0 of 2 done" in captured.err
 
 
 def test_a_rejected_result_is_printed_and_is_a_failure(

@@ -74,7 +74,7 @@ def demo(
     with airflow_client(None, None) as client:
         dag_run = trigger(client, planned)
         address = f"{client.run_address(dag_run.dag_id, dag_run.dag_run_id)}/plugin/{RUN_ROUTE}"
-        rows, ended_well = wait_for_results(client, dag_run, of=of, wide=wide, terse=True)
+        rows, ended_well = wait_for_results(client, dag_run, of=of, wide=wide)
     valid = sum(row["state"] == "valid" for row in rows)
     mark = "✓" if ended_well and valid == of else "✗"
     typer.echo(f"{mark} {valid} of {of} valid in {time.monotonic() - started:.0f} s · {address}")

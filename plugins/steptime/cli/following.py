@@ -22,8 +22,6 @@ _TASKS_EVERY = 3
 state does, of cores that may be training."""
 _PATIENCE_S = 120.0
 """An Airflow that restarts is away for half a minute."""
-_LOGS_AT_ONCE = 8
-"""Logs read per poll: of the first runs that are at work, as reading hundreds would keep Airflow busy."""
 
 _WAITING = (None, "scheduled", "queued", "up_for_retry", "up_for_reschedule")
 _NEVER_RUN = ("skipped", "upstream_failed", "removed")
@@ -53,17 +51,6 @@ class RunLine(Frozen):
     """The task that decides the state: the failed one, the one at work, the next or the last."""
     began: float
     """When the first of its tasks started, in Unix time; infinite if none has."""
-
-    @property
-    def doing(self) -> str:
-        """The run's current task, with its Airflow state unless that is `running`."""
-        if self.state == "success":
-            return "done"
-        state = (self.task.state or "waiting").replace("_", " ")
-        if self.task.map_index < 0:
-            return state
-        task = self.task.task_id.rpartition(".")[2]
-        return task if self.task.state in ("running", None) else f"{task}: {state}"
 
 
 def run_lines(tasks: Iterable[TaskInstance]) -> list[RunLine]:
@@ -103,14 +90,14 @@ LastWord = Callable[[RunLine], str]
 """What the task of a line has logged last; empty if nothing."""
 
 
-def follow(client: AirflowClient, run: DagRun, *, of: int, terse: bool = False) -> DagRun:
+def follow(client: AirflowClient, run: DagRun, *, of: int) -> DagRun:
     """Show on stderr the progress of the `of` planned runs of a DAG run, until it has ended.
 
-    In a terminal that is one line, which is redrawn; else a line for each change of a run, or, if `terse`,
-    whenever another one is done. An Airflow that does not answer for two minutes is SystemFailure.
+    In a terminal that is one line, which is redrawn; else a line whenever another run is done. An Airflow
+    that does not answer for two minutes is SystemFailure.
     """
     last_heard = time.monotonic()
-    with _View(of, terse=terse) as view:
+    with _View(of) as view:
         polls = itertools.count()
         while True:
             try:
@@ -168,36 +155,23 @@ def _with(*parts: str) -> str:
 class _View(Spinning):
     """The progress display on stderr; see `follow`."""
 
-    def __init__(self, of: int, *, terse: bool) -> None:
+    def __init__(self, of: int) -> None:
         super().__init__()
-        self._of, self._terse = of, terse
-        self._printed: dict[str, str] = {}
-        self._started = time.monotonic()
+        self._of = of
+        self._printed = ""
 
     def update(self, found: Sequence[RunLine], last_word: LastWord) -> None:
         """Redraw the current state, or print what has changed since the last call."""
         if self._spinner is not None:
             said = progress(found, self._of, time.time(), last_word)
             self._spinner.update(Text(said, no_wrap=True, overflow="ellipsis"))
-        elif self._terse:
-            # Until the first is done, what is at work has lines, too: to install the trainer takes minutes.
-            text = progress(found, self._of, time.time())
-            ended = sum(line.task.map_index >= 0 and line.state in ("success", "failed") for line in found)
-            self._print("", changed=str(ended or text), text=text)
-        else:
-            self._print_each(found, last_word)
-
-    def _print_each(self, found: Sequence[RunLine], last_word: LastWord) -> None:
-        begun = [line for line in found if line.state != "waiting"]
-        followed = [line.label for line in begun if line.state == "running"][:_LOGS_AT_ONCE]
-        for line in begun:
-            state = _with(line.doing, last_word(line) if line.label in followed else "")
-            after = f"{time.monotonic() - self._started:5.0f} s"
-            self._print(line.label, changed=state, text=f"{after}  {line.label}: {state}")
-
-    def _print(self, what: str, *, changed: str, text: str) -> None:
-        if self._printed.get(what) != changed:
-            self._printed[what] = changed
+            return
+        # Until the first is done, what is at work has lines, too: to install the trainer takes minutes.
+        text = progress(found, self._of, time.time())
+        ended = sum(line.task.map_index >= 0 and line.state in ("success", "failed") for line in found)
+        changed = str(ended or text)
+        if self._printed != changed:
+            self._printed = changed
             typer.echo(text, err=True)
 
 

@@ -2,11 +2,9 @@
 
 import os
 import re
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,7 +33,6 @@ steptime parse results/ more-results/ --format csv > step_times.csv
 """
 
 _DEFAULT_FOLDER = "experiments"
-_SHOW_PROGRESS_FROM_BYTES = 100_000_000
 _PROCESSES_FROM_BYTES = 10_000_000
 
 
@@ -93,21 +90,10 @@ def _rows(runs: Sequence[RunLogs], window: Window | None) -> list[dict[str, Any]
     sizes = [sum(log.stat().st_size for log in (*run.attempts, *run.other_nodes)) for run in runs]
     processes = min(len(runs), len(os.sched_getaffinity(0)))
     if processes < 2 or sum(sizes) < _PROCESSES_FROM_BYTES:
-        with _progress(sum(sizes)) as on_bytes:
-            return [
-                log_row(run.attempts, window, other_nodes=run.other_nodes, on_bytes=on_bytes) for run in runs
-            ]
-    rows = []
+        return [log_row(run.attempts, window, other_nodes=run.other_nodes) for run in runs]
     with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-        read = [  # forked before a bar has its thread
-            pool.submit(log_row, run.attempts, window, other_nodes=run.other_nodes) for run in runs
-        ]
-        with _progress(sum(sizes)) as on_bytes:
-            for size, row in zip(sizes, read, strict=True):
-                rows.append(row.result())
-                if on_bytes is not None:
-                    on_bytes(size)
-    return rows
+        read = [pool.submit(log_row, run.attempts, window, other_nodes=run.other_nodes) for run in runs]
+        return [row.result() for row in read]
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wide: bool) -> None:
@@ -141,21 +127,6 @@ def _in_words(rows: Sequence[Mapping[str, Any]]) -> str:
         if states[state]
     )
     return f"{len(rows):,} run{'' if len(rows) == 1 else 's'}: {ended}."
-
-
-@contextmanager
-def _progress(total_bytes: int) -> Iterator[Callable[[int], None] | None]:
-    """Show a progress bar on a terminal's stderr if reading takes long."""
-    if total_bytes < _SHOW_PROGRESS_FROM_BYTES or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=total_bytes)
-        yield lambda count: bar.advance(task, count)
 
 
 def short_names(logs: Sequence[Path]) -> list[str]:

@@ -86,14 +86,13 @@ def wait_for_results(
     *,
     of: int,
     wide: bool = False,
-    terse: bool = False,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Follow a DAG run and print its results, and the reason if it failed; `of`, `terse` as in `follow`.
+    """Follow a DAG run and print its results, and the reason if it failed; `of` as in `follow`.
 
     Returns the results, and whether all went well: nothing failed, and each of them is valid.
     """
     try:
-        ended = follow(client, dag_run, of=of, terse=terse)
+        ended = follow(client, dag_run, of=of)
     except KeyboardInterrupt:
         address = client.run_address(dag_run.dag_id, dag_run.dag_run_id)
         raise SystemFailure(

@@ -1,6 +1,5 @@
 """Read the training log of a run in one pass and with constant memory."""
 
-import codecs
 import io
 import re
 from collections import Counter
@@ -40,12 +39,6 @@ _OfAttempts = Sequence[Sequence[Checkpoint]]
 _PIECE_BYTES = 1 << 17
 _LEAST_PACKED_BYTES, _MOST_PACKED_BYTES = 1 << 6, 1 << 14
 _DATE = re.compile(rb"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
-_BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",  # which begins with that of UTF-16
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
 _UNPACKERS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: isal_zlib.decompressobj(31),
     ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
@@ -307,25 +300,23 @@ def read_log(
     max_steps: int | None = None,
     first_step: int = 0,
     gpu_type: str | None = None,
-    on_bytes: Callable[[int], None] | None = None,
 ) -> TrainingLog:
     """Read the log of one run, or its logs in order if the job was requeued.
 
-    `.gz` and `.zst` are unpacked; UTF-16 is read like UTF-8. Of logs of `other_nodes` only failures count.
+    `.gz` and `.zst` are unpacked. Of logs of `other_nodes` only failures count.
 
     `max_steps`, `first_step` and `gpu_type` are those of the planned run (`Run`); without `max_steps` the log
-    itself shows whether training is complete, by the rule in docs/reference/logs.md. `on_bytes` is called
-    with the bytes read since its last call. Raises UserError if a file cannot be read; whatever its content
-    is becomes problems in the result.
+    itself shows whether training is complete, by the rule in docs/reference/logs.md. Raises UserError if a
+    file cannot be read; whatever its content is becomes problems in the result.
     """
     files = [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
     if not files:
         raise UserError("no log to read: name at least one file")
     assembly = Assembly()
     for file in files:
-        assembly.read(str(file), _pieces(file, on_bytes))
+        assembly.read(str(file), _pieces(file))
     for file in other_nodes:
-        assembly.read_failures(str(file), _pieces(file, on_bytes))
+        assembly.read_failures(str(file), _pieces(file))
     return assembly.result(max_steps=max_steps, first_step=first_step, gpu_type=gpu_type)
 
 
@@ -334,7 +325,7 @@ def has_steps(file: Path) -> bool:
     events = LogEvents()
     try:
         return any(
-            isinstance(event, StepPrinted) for piece in _pieces(file, None) for event in events.feed(piece)
+            isinstance(event, StepPrinted) for piece in _pieces(file) for event in events.feed(piece)
         ) or any(isinstance(event, StepPrinted) for event in events.finish())
     except (UserError, EOFError):
         return False
@@ -353,44 +344,18 @@ def glance(file: Path) -> Glance:
     """Find ranks and dates at the beginning and the end of a log. Raises UserError."""
     first, last = b"", b""
     with suppress(EOFError):
-        for piece in _pieces(file, None):
+        for piece in _pieces(file):
             first, last = first or piece, (last + piece)[-_PIECE_BYTES:]
     text = first if first == last else first + b"\n" + last
     ranks = {label for line in text.splitlines() if (label := writer_label(line)) is not None}
     return Glance(ranks, sorted(date.replace(b"T", b" ") for date in _DATE.findall(text)))
 
 
-def _pieces(file: Path, on_bytes: Callable[[int], None] | None) -> Iterator[bytes]:
-    decode: Callable[[bytes], bytes] | None = None
+def _pieces(file: Path) -> Iterator[bytes]:
     try:
-        begins = True
-        for piece in filter(None, unpacked(file)):
-            if begins:
-                begins, decode = False, _decoder(piece)
-            yield piece if decode is None else decode(piece)
-            if on_bytes is not None:
-                on_bytes(len(piece))
+        yield from filter(None, unpacked(file))
     except OSError as error:
         raise UserError(f"the log '{file}' cannot be read: {error.strerror or error}") from error
-
-
-def _decoder(first: bytes) -> Callable[[bytes], bytes] | None:
-    """Return a decoder to UTF-8 for a log that begins with these bytes; None unless it is UTF-16 or UTF-32.
-
-    Windows' PowerShell writes UTF-16, with a byte order mark or without.
-    """
-    encoding = next((name for mark, name in _BYTE_ORDER_MARKS.items() if first.startswith(mark)), None)
-    begin = first[: 2 * _LEAST_PACKED_BYTES]
-    if encoding is None and len(begin) > 1 and 0 in begin:
-        high, low = begin[1::2], begin[::2]
-        if not any(high) and all(low):
-            encoding = "utf-16-le"
-        elif not any(low) and all(high):
-            encoding = "utf-16-be"
-    if encoding is None:
-        return None
-    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-    return lambda piece: decoder.decode(piece).encode(errors="replace")
 
 
 def unpacked(file: Path) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ MFU therefore always carries the name of its formula, and two formulas are never
 (`config/flops.yaml`); a package may add one that needs Python.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
@@ -13,7 +13,6 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from steptime.errors import BrokenFiles, UserError, unknown_value
 from steptime.frozen import Frozen
-from steptime.plug_points import FLOPS_FORMULAS
 from steptime.recipes.config_files import Document, broken_entries, read_entries
 from steptime.recipes.models import HybridShape, Model, ModelShape, NamedRecipe, Recipe
 from steptime.recipes.parameters import attention_weights
@@ -127,14 +126,7 @@ class Counted(Frozen):
         )
 
 
-class Formula(NamedTuple):
-    """A formula from a package, and the architectures that it covers."""
-
-    of: Callable[[ModelShape], float]
-    architectures: tuple[str, ...]
-
-
-class DocumentsFormula(Frozen):
+class Formula(Frozen):
     """An entry of `config/flops.yaml`: how a document computes model FLOPs, in one of three ways."""
 
     source: str
@@ -161,19 +153,16 @@ def flops_file() -> Path:
 
 
 def formula_names() -> tuple[str, ...]:
-    """Return the names in `config/flops.yaml`, in order, then those of packages. Raises UserError."""
-    return (*_document().content, *FLOPS_FORMULAS.names())
+    """Return the names in `config/flops.yaml`, in order. Raises UserError."""
+    return tuple(_document().content)
 
 
-def load_formula(name: str) -> Formula | DocumentsFormula:
+def load_formula(name: str) -> Formula:
     """Load the formula of that name. Raises UserError if there is none or its description is wrong."""
     document = _document()
     if name not in document.content:
-        if name not in FLOPS_FORMULAS.names():
-            raise unknown_value("formula", name, formula_names())
-        added: Formula = FLOPS_FORMULAS.load(name)
-        return added
-    described, problems = document.part(DocumentsFormula, name)
+        raise unknown_value("formula", name, formula_names())
+    described, problems = document.part(Formula, name)
     if described is None:
         raise document.refusal(problems)
     return described
@@ -181,7 +170,7 @@ def load_formula(name: str) -> Formula | DocumentsFormula:
 
 def broken_formulas() -> BrokenFiles | None:
     """Return all mistakes in `config/flops.yaml`; None if there are none."""
-    return broken_entries(_document, DocumentsFormula)
+    return broken_entries(_document, Formula)
 
 
 def misfit(name: str, shape: Model) -> str | None:
@@ -191,12 +180,10 @@ def misfit(name: str, shape: Model) -> str | None:
     """
     formula = load_formula(name)
     if isinstance(shape, NamedRecipe):
-        counts = isinstance(formula, Formula) or formula.counted is not None
-        return "counts a model's sizes, and of a recipe by name nobody has them" if counts else None
+        return "counts a model's sizes, and of a recipe by name nobody has them" if formula.counted else None
     if shape.architecture not in formula.architectures:
         return f"counts {', '.join(formula.architectures)} models, and this is {shape.architecture}"
-    counted = formula.counted if isinstance(formula, DocumentsFormula) else None
-    return counted.misfit(shape) if counted is not None else None
+    return None if formula.counted is None else formula.counted.misfit(shape)
 
 
 def model_flops(shape: Model, formula: str) -> float:
@@ -209,8 +196,6 @@ def model_flops(shape: Model, formula: str) -> float:
         raise UserError(
             f"the formula {formula} {misfit(formula, shape)}: give its recipe one that is logged."
         )
-    if isinstance(described, Formula):
-        return described.of(shape)
     if described.counted is None:
         raise UserError(f"the formula {formula} counts nothing: its document states or logs what it takes.")
     if (problem := described.counted.misfit(shape)) is not None:
@@ -232,9 +217,9 @@ def recipe_flops(recipe: Recipe) -> Flops:
     """Return the model flops of a recipe by its own formula. Raises UserError as `model_flops` does."""
     name = recipe.flops_formula
     formula = load_formula(name)
-    if isinstance(formula, DocumentsFormula) and formula.logged:
+    if formula.logged:
         return Flops(None, "the TFLOPS that a run logs", logged=True)
-    if isinstance(formula, DocumentsFormula) and formula.stated is not None:
+    if formula.stated is not None:
         stated: Mapping[str, float] = formula.stated
         source = f"as {name} states" if recipe.size in stated else f"{name} states none for {recipe.size}"
         return Flops(stated.get(recipe.size), source)

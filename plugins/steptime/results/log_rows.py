@@ -5,7 +5,7 @@ store.
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -291,7 +291,6 @@ def log_row(
     window: Window | None = None,
     *,
     other_nodes: Sequence[Path] = (),
-    on_bytes: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Read the log (or, after a requeue, logs) of one run; a value for each of `COLUMNS`, None if unknown.
 
@@ -304,7 +303,7 @@ def log_row(
     """
     run, remark = planned_run(logs[-1].with_name(RUN_FILE))
     if run is None:
-        log = read_log(logs, other_nodes=other_nodes, on_bytes=on_bytes)
+        log = read_log(logs, other_nodes=other_nodes)
     else:
         log = read_log(
             logs,
@@ -312,7 +311,6 @@ def log_row(
             max_steps=run.max_steps,
             first_step=run.first_step,
             gpu_type=run.recipe.gpu_type,
-            on_bytes=on_bytes,
         )
     upstream = None if run is not None or remark else find_upstream(logs[-1], find_batch_size(log))
     counts, window_from = _choose_window(window, run, upstream, log)

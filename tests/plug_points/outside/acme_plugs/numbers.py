@@ -1,18 +1,10 @@
-"""A formula, a model family and a check."""
+"""A model family and a check."""
 
 from collections.abc import Iterator
 
-from steptime.recipes.flops import Formula
 from steptime.recipes.models import ModelShape
 from steptime.results.models import Check
 from steptime.results.quality import FinishedRun
-
-
-def flops(shape: ModelShape) -> float:
-    return 6.0 * shape.num_layers * shape.hidden_size
-
-
-FORMULA = Formula(flops, architectures=("acme",))
 
 
 def check_family(shape: ModelShape) -> None:
