@@ -19,10 +19,10 @@ def drawn(
     """
     whole = torch.empty(tuple(shape), dtype=torch.float32, device=device)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
-        torch.manual_seed(_seed_of(f"{seed} {name} {tuple(layer)}"))
+        torch.manual_seed(_make_seed(f"{seed} {name} {tuple(layer)}"))
         draw(whole)
     return whole
 
 
-def _seed_of(text: str) -> int:
+def _make_seed(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) // 2

@@ -95,7 +95,7 @@ def gpus_here() -> list[Gpu]:
         NodeFault: nvidia-smi reports that one is broken.
         CannotTell: there is no nvidia-smi, or it does not know what is asked.
     """
-    table = _output_of(["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
+    table = _run(["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
     return [_gpu([field.strip() for field in line.split(",")]) for line in table.splitlines()]
 
 
@@ -133,7 +133,7 @@ def hardware_errors(within_h: float) -> list[str]:
     Raises:
         CannotTell: the kernel's log cannot be read, which needs a privilege on most machines.
     """
-    log = _output_of(["dmesg"])
+    log = _run(["dmesg"])
     now_s = float(UPTIME.read_text(encoding="ascii").split()[0])
     found = {
         f"Xid {xid} ({_HARDWARE_XIDS[xid]}) of the GPU at PCI {error['device']}"
@@ -150,7 +150,7 @@ def free_memory_percent() -> float:
     return 100 * kib["MemAvailable"] / kib["MemTotal"]
 
 
-def _output_of(command: list[str]) -> str:
+def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except FileNotFoundError:

@@ -87,13 +87,13 @@ def _check(arguments: argparse.Namespace, launch: Launch, node: str) -> int:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo looks the host's name up
     ranks = Ranks(launch, _store(launch, arguments.time_limit_s))
 
-    def nodes_of(reports: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    def by_node(reports: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         return {one["node"]: one for one in reports if "faults" in one}
 
     first_of_node = launch.rank % launch.local_world_size == 0
     # Nothing has been put onto a GPU before, so that memory that is taken is somebody else's.
     own = {"node": node, **(_look(arguments, launch) if first_of_node else {})}
-    nodes = ranks.exchange("nodes", own, nodes_of)
+    nodes = ranks.exchange("nodes", own, by_node)
     all_reduce = None
     if not _refused(nodes):
         own = {"node": node, **_multiply(arguments, launch)}

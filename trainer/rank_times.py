@@ -76,12 +76,12 @@ class RankTimes(Callback):
         if self.device != "cpu":
             torch.cuda.synchronize()
         try:
-            steps = [self._of_step(marks) for marks in self.marks.values()]
+            steps = [self._sum_step(marks) for marks in self.marks.values()]
         except RuntimeError:  # an event that the GPU has not recorded: no reason to fail a training
             return None
         return float(f"{statistics.median(steps):.6g}") if steps else None
 
-    def _of_step(self, marks: list[Any]) -> float:
+    def _sum_step(self, marks: list[Any]) -> float:
         """Add up the micro batches, without the first if there are more: it may wait for parameters."""
         pairs = list(zip(marks[::2], marks[1::2], strict=False))
         if self.device == "cpu":

@@ -82,7 +82,7 @@ class MoeShape:
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Multi-head latent attention (DeepSeek), named as in NeMo's configs."""
+    """Multi-head latent attention (DeepSeek); fields are named as in NeMo's configs."""
 
     kv_lora_rank: Positive
     qk_head_dim: Positive
@@ -301,7 +301,7 @@ class PlannedRun:
 
 
 def check_trainable(run: PlannedRun) -> None:
-    """Raise ValueError for a plan that NeMo would refuse only after its imports, less clearly."""
+    """Raise ValueError for a plan that NeMo would refuse, but only after its imports and less clearly."""
     recipe, parallelism, shape = run.recipe, run.recipe.parallelism, run.recipe.model
     if shape.hybrid is not None:
         _check_hybrid(shape, shape.hybrid, parallelism)

@@ -30,7 +30,7 @@ def versions() -> dict[str, str | None]:
     return {
         **{name: _version(package) for name, package in PACKAGES.items()},
         "python": platform.python_version(),
-        **_of_gpus(),
+        **_gpu_versions(),
     }
 
 
@@ -99,7 +99,7 @@ def driver_version(driver: Path = DRIVER) -> str | None:
     return found[0] if found else None
 
 
-def _of_gpus() -> dict[str, str]:
+def _gpu_versions() -> dict[str, str]:
     """Return the versions of the GPU software; torch's only if it has been imported."""
     found = {"nvidia_driver": driver_version()}
     torch = sys.modules.get("torch")

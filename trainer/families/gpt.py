@@ -96,7 +96,7 @@ def _layers(config_class: Any, shape: ModelShape) -> dict[str, Any]:
     """Layers with and without experts, in a config by whose layers each would have them."""
     if shape.moe is None or all(shape.moe.expert_layers(shape.num_layers)):
         return {}
-    if _layers_of(config_class) is not default_layer_spec:
+    if _find_layers(config_class) is not default_layer_spec:
         return {}
     return {"transformer_layer_spec": partial(get_gpt_decoder_block_spec, use_transformer_engine=True)}
 
@@ -110,7 +110,7 @@ def _further_tokens(shape: ModelShape) -> dict[str, Any]:
 
 def _require_plain_layers(config_class: Any) -> None:
     """Refuse a config whose layers are for Transformer Engine alone: with others it is another model."""
-    layers = _layers_of(config_class)
+    layers = _find_layers(config_class)
     if layers is default_layer_spec or getattr(layers, "func", None) is get_gpt_decoder_block_spec:
         return
     raise TrainerError(
@@ -119,7 +119,7 @@ def _require_plain_layers(config_class: Any) -> None:
     )
 
 
-def _layers_of(config_class: Any) -> Any:
+def _find_layers(config_class: Any) -> Any:
     return _defaults(config_class)["transformer_layer_spec"]
 
 

@@ -252,7 +252,7 @@ def is_taken_away(
     for moment_s in (0, _ASKED_AGAIN_AFTER_S):
         time.sleep(moment_s)
         try:
-            state = _state_of(ti)
+            state = _read_state(ti)
         except AirflowRuntimeError as error:
             info(f"Airflow cannot be asked about this task, so job {job_name} goes on: {error}")
             return False
@@ -266,7 +266,7 @@ def is_taken_away(
     return True
 
 
-def _state_of(ti: RuntimeTaskInstanceProtocol) -> str | None:
+def _read_state(ti: RuntimeTaskInstanceProtocol) -> str | None:
     """Return a task instance's state: None before it begins and once it is cleared, or DELETED.
 
     For tasks and for triggers. Raises AirflowRuntimeError if Airflow does not answer.

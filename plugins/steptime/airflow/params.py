@@ -256,7 +256,7 @@ def _scales(workload: Workload) -> str:
     return "; ".join(
         f"{size} on {', '.join(gpu_types)}: {_listed(counts)} (by default {_listed(preferred)})"
         for size in workload.size_names()
-        for gpu_types, counts, preferred in _scales_of(workload, size)
+        for gpu_types, counts, preferred in _group_scales(workload, size)
     )
 
 
@@ -272,7 +272,9 @@ def _dtype(workload: Workload, size: str) -> str:
     return workload.defaults.dtype if workload.defaults.dtype in offered else offered[0]
 
 
-def _scales_of(workload: Workload, size: str) -> Iterable[tuple[list[str], tuple[int, ...], tuple[int, ...]]]:
+def _group_scales(
+    workload: Workload, size: str
+) -> Iterable[tuple[list[str], tuple[int, ...], tuple[int, ...]]]:
     """Yield groups of a size's GPU types with equal counts: the types, the counts, and the default counts."""
     counts: dict[tuple[int, ...], list[str]] = {}
     rules = workload.find_rules(size)

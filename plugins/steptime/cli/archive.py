@@ -67,7 +67,7 @@ def archive(
 
 
 def check_name(file: Path, option: str) -> None:
-    """Raise UserError for a file name that an archive cannot have."""
+    """Raise UserError unless the file has the suffix of an archive and its folder exists."""
     if not file.name.endswith(SUFFIX) or not file.parent.is_dir():
         raise UserError(
             f"name the file with {option}, as results{SUFFIX} in a folder that is there, not '{shown(file)}'."
@@ -75,17 +75,17 @@ def check_name(file: Path, option: str) -> None:
 
 
 class ArchiveContent(NamedTuple):
-    """What an archive contains."""
+    """The number of runs, logs and files in an archive."""
 
     runs: int
     logs: int
-    """Runs whose log this machine has."""
+    """Number of runs whose log this machine has."""
 
 
 def write_llmb_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> ArchiveContent:
     """Archive the logs of runs as NVIDIA's `llmb-run archive` does, each with its configuration.
 
-    Runs whose log this machine lacks are left out. Raises UserError if the file is there already.
+    Runs whose log this machine lacks are left out. Raises UserError if the file exists.
     """
     from steptime.results.llmb import llmb_files
 

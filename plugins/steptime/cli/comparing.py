@@ -205,7 +205,7 @@ def _compare(
     require_results(store, "compare")
     if runs:
         return compare_runs(store, *runs)
-    only = selection.of_cells(store)
+    only = selection.cell_filters(store)
     if sweep is not None:
         return compare_sweep(store, sweep, only)
     return compare_since(store, since_when(since or _SINCE, time.time()), only)

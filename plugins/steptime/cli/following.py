@@ -87,7 +87,7 @@ def _start(task: TaskInstance) -> float:
 
 
 LastWord = Callable[[RunLine], str]
-"""What the task of a line has logged last; empty if nothing."""
+"""Returns the last line that the task of a run logged; empty if there is none."""
 
 
 def follow(client: AirflowClient, run: DagRun, *, of: int) -> DagRun:
@@ -118,8 +118,8 @@ def follow(client: AirflowClient, run: DagRun, *, of: int) -> DagRun:
 def progress(found: Sequence[RunLine], of: int, now: float, last_word: LastWord = lambda _line: "") -> str:
     """Describe the progress at a Unix time: `2 of 4 done · about 40 s left`.
 
-    Before one is done it names the task or the run that is at work, with its last word; it goes by the time
-    of those that are.
+    Before the first run is done, it names the task or run at work and its last log line. The time left is
+    estimated from the runs that are done.
     """
     runs = [line for line in found if line.task.map_index >= 0]
     done = sum(line.state == "success" for line in runs)

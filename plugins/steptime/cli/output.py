@@ -78,12 +78,17 @@ def show(
     wide: bool | None = None,
     least: Sequence[str] = (),
 ) -> None:
-    """Print rows; `columns` fixes their order (by default that of the first row).
+    """Print rows as a table, CSV or JSON.
 
-    `called` is the key of the rows in JSON. `headings` renames columns in the table only: CSV and JSON keep
-    the full names with their units. A missing value is empty in a table and in CSV, null in JSON. In a
-    terminal that is too narrow, a table lacks the columns of `least`, the first of them first, then those on
-    the right. With `wide` it has all columns, as with None, which is for tables that must be complete.
+    Args:
+        rows: values by column name. A missing value is empty in tables and CSV, null in JSON.
+        output_format: table, CSV or JSON.
+        called: key of the rows in the JSON.
+        columns: their order; by default that of the first row.
+        title: of the table.
+        headings: other names of columns in the table; CSV and JSON keep the names with units.
+        wide: True or None prints all columns of the table; False drops columns that do not fit the terminal.
+        least: columns dropped first, in this order; then those on the right.
     """
     names = list(columns) if columns is not None else list(rows[0]) if rows else []
     if output_format is Format.JSON:
@@ -115,9 +120,9 @@ def show_columns(
     called: str,
     beside: Mapping[str, Any] | None = None,
 ) -> None:
-    """Print rows of declared columns for programs in full: as CSV, or as JSON with the schema version.
+    """Print rows of declared columns with all values: as CSV, or as JSON with the schema version.
 
-    `called` is the key of the rows in the JSON, and `beside` holds fields that precede them.
+    `called` is the key of the rows in the JSON; `beside` has fields that precede it.
     """
     from steptime.results.columns import SCHEMA_VERSION
     from steptime.results.report import export_row
@@ -142,7 +147,7 @@ def show_table(
     title: str | None = None,
     wide: bool = False,
 ) -> None:
-    """Print rows of declared columns for people; a narrow terminal omits the least important columns."""
+    """Print rows of declared columns as a table; the least important columns that do not fit are dropped."""
     from steptime.results.report import format_column
 
     shown_ones = [

@@ -149,10 +149,10 @@ def _plan(
 def show_plan(
     planned: Plan, output_format: Format, scripts: Sequence[str] = (), *, wide: bool = False
 ) -> None:
-    """Print the runs of a plan, their job scripts if given, and what all of it costs at most.
+    """Print the runs of a plan, their job scripts if given, and the most that all of it costs.
 
-    Raises UserError: at once for what the cluster does not permit, and after it was printed for what could
-    not be started, or what a budget does not allow. A plan for another type of GPU may be read.
+    Raises UserError before printing if the cluster does not permit the plan, and after printing if it could
+    not be started or a budget is too small.
     """
     from steptime.clusters.config import check_permitted
     from steptime.judging.expected_cost import expected_cost
@@ -212,7 +212,7 @@ def _from_the_hub(planned: Plan) -> list[str]:
 
 
 def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
-    """Print the balance of each budget that the runs use. Raises UserError if one is too small."""
+    """Print the budgets that the runs would use. Raises UserError if one is too small."""
     from steptime.results.budgets import budget_balances
 
     balances = budget_balances({run.cluster for run in runs}, runs)

@@ -67,7 +67,7 @@ def run(
 
 
 def check(planned: Plan) -> None:
-    """Raise UserError for runs that the cluster or a budget does not allow."""
+    """Raise UserError if the cluster or a budget does not allow the planned runs."""
     check_plan(planned)
     check_budgets(planned.all_runs, err=True)
 
@@ -89,7 +89,8 @@ def wait_for_results(
 ) -> tuple[list[dict[str, Any]], bool]:
     """Follow a DAG run and print its results, and the reason if it failed; `of` as in `follow`.
 
-    Returns the results, and whether all went well: nothing failed, and each of them is valid.
+    `of` and `terse` are those of `follow`. Returns the results, and whether the DAG run succeeded with all
+    results valid.
     """
     try:
         ended = follow(client, dag_run, of=of)

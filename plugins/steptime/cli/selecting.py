@@ -53,7 +53,7 @@ class RunFilters:
     """The filters given by flags."""
 
     values: Mapping[str, Any]
-    """As they were written, by the names of the flags; None selects nothing."""
+    """The values as typed, by name of the flag; None if the flag is absent."""
     since: float | None
     """Unix time."""
 
@@ -76,8 +76,8 @@ class RunFilters:
         """Return the selected valid runs, latest submitted first. Raises as `rows`."""
         return store.results(**self._filters(store, False))
 
-    def of_cells(self, store: "Store") -> dict[str, Any]:
-        """Return the given filters on columns that make a series. Raises as `rows`."""
+    def cell_filters(self, store: "Store") -> dict[str, Any]:
+        """Return the given filters on columns that identify a series. Raises as `rows`."""
         given = [name for name in CELL_FLAGS if self.values[name] is not None]
         stored = store.choices() if given else {}
         return {name: _stored(name, self.values[name], stored[name]) for name in given}
@@ -105,7 +105,7 @@ def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def takes_cells(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace the parameter `selection` of `command` by a flag for each column that distinguishes cells."""
+    """Replace the parameter `selection` of `command` by a flag for each column that identifies a series."""
     return _with_flags(command, CELL_FLAGS)
 
 

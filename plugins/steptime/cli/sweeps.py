@@ -201,13 +201,13 @@ def _tasks_of_cell(tasks: Sequence[TaskInstance], cell: str) -> list[TaskInstanc
     """Return the tasks with the cell's label in all mapped groups; some may not have begun."""
     names = {cell, *(f"{cell}·{mode.replace('_', ' ')}" for mode in Mode)}
     mapped = [task for task in tasks if task.map_index >= 0]
-    groups = {(_group_of(task), task.map_index) for task in mapped if task.rendered_map_index in names}
+    groups = {(_group_name(task), task.map_index) for task in mapped if task.rendered_map_index in names}
     if not groups:
         raise unknown_value("cell", cell, sorted({str(task.rendered_map_index) for task in mapped}))
-    return [task for task in mapped if (_group_of(task), task.map_index) in groups]
+    return [task for task in mapped if (_group_name(task), task.map_index) in groups]
 
 
-def _group_of(task: TaskInstance) -> str:
+def _group_name(task: TaskInstance) -> str:
     """Return the name of a task's mapped group; a checkpoint's group contains two inner groups."""
     return re.sub(r"(\.(save|load))?\.[^.]+$", "", task.task_id)
 

@@ -25,7 +25,7 @@ SCRIPT_FILE = "job.sh"
 
 
 def check_job_name(name: str) -> None:
-    """Raise UserError if `name` cannot be a job's."""
+    """Raise UserError unless `name` is valid as a job's name."""
     if not _JOB_NAME.fullmatch(name):
         raise UserError(
             f"job name {name!r} cannot be used: write letters, digits, '.', '_' and '-', "
@@ -75,10 +75,10 @@ class Installation(Frozen):
 
 
 class JobSpec(Frozen):
-    """What to run: `clusters.jobscript` writes it in full, and a cluster submits it unchanged."""
+    """A job to submit: its script, files and size. `clusters.jobscript` makes it."""
 
     name: str
-    """Unique per attempt; submitting a name twice gives the first job back."""
+    """Unique for each attempt; submitting the same name again returns the first job."""
     script: str
     """Text of the job script (bash)."""
     directory: str
@@ -97,7 +97,7 @@ class JobSpec(Frozen):
 
     @property
     def all_files(self) -> dict[str, str]:
-        """`files` and the script. Raises UserError for a file with no plain name or the script's."""
+        """`files` and the script. Raises UserError for a file name that is not plain, or is the script's."""
         for name in self.files:
             if "/" in name or name in ("", ".", "..", SCRIPT_FILE):
                 raise UserError(f"job {self.name}: {name!r} must be a plain file name, and not {SCRIPT_FILE}")
@@ -140,7 +140,7 @@ class JobStatus(Frozen):
 
 
 class StagedFiles(Frozen):
-    """What staging has prepared on the cluster for a run, by content, so that it can be built again."""
+    """What staging prepared on the cluster for a run. Names follow from the content, so it can be rebuilt."""
 
     python: str | None
     """Interpreter of the trainer's venv on the cluster; None in a container, which has its own."""
@@ -162,7 +162,7 @@ class StagedFiles(Frozen):
 
 
 class Completed(Frozen):
-    """The result of a command run on the login node."""
+    """The exit code and output of a command that ran on the login node."""
 
     exit_code: int
     stdout: str
@@ -209,7 +209,10 @@ class Cluster(Protocol):
         ...
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file whole (temporary name, fsync, rename), creating its folder. Raises SystemFailure."""
+        """Write a file atomically (temporary name, fsync, rename) and create its folder.
+
+        Raises SystemFailure if it cannot be written.
+        """
         ...
 
     async def run(
@@ -221,14 +224,14 @@ class Cluster(Protocol):
     ) -> Completed:
         """Run a command on the login node, given as a list of arguments; never through a shell.
 
-        `on_output` gets each line of stdout and stderr as it comes. A command that does not exist ends with
-        exit code 127. Raises SystemFailure if it takes longer than `timeout_s`; it is ended then.
+        `on_output` gets each line of stdout and stderr as it arrives. If the command does not exist the exit
+        code is 127. Raises SystemFailure, and ends the command, after `timeout_s`.
         """
         ...
 
     def checks(self) -> Sequence[Check]:
         """Return the checks of `steptime cluster check` for this kind of cluster, in order.
 
-        What is the same everywhere (`work_dir`, Python, containers, images) is in `staging.cluster_check`.
+        Checks for all kinds (`work_dir`, Python, containers, images) are in `staging.cluster_check`.
         """
         ...

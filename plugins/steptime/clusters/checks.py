@@ -44,7 +44,7 @@ class CheckFailedError(Exception):
 
 
 class NotApplicableError(Exception):
-    """A check does not apply to this cluster, and why."""
+    """A check does not apply to this cluster; the message says why."""
 
 
 class Check(NamedTuple):

@@ -34,11 +34,11 @@ class Origin(Frozen):
 
 
 async def collect_log(cluster: Cluster, job: Job) -> Path:
-    """Return the path of the job's log as a local file, with the planned run beside it.
+    """Return the path of a job's log as a local file, with the planned run beside it.
 
-    If this machine can open the cluster's files it is the log itself. Otherwise it is a copy below
-    `<STEPTIME_HOME>/logs-collected/<cluster>/<job>/`, brought up to date now. Raises UserError if the job
-    has left no log, SystemFailure if it cannot be copied; the next call goes on from there.
+    If this machine can open the cluster's files, it is the log itself. Otherwise it is a copy in
+    `<STEPTIME_HOME>/logs-collected/<cluster>/<job>/`, which is updated now. Raises UserError if the job left
+    no log, SystemFailure if it cannot be copied; the next call resumes the copy.
     """
     from filelock import AsyncFileLock
 

@@ -18,7 +18,7 @@ class Lines:
         self._begun = ""
 
     def take(self, chunk: bytes) -> str:
-        """Pass on the lines that `chunk` completes; return its text."""
+        """Pass complete lines on to `on_line`, and return the decoded text of `chunk`."""
         text = self._decoder.decode(chunk)
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
@@ -26,7 +26,7 @@ class Lines:
         return text
 
     def end(self) -> None:
-        """Pass on the last line if it has no line end."""
+        """Pass on the last line if it has no line break."""
         if self._begun:
             self._hand_on(self._begun)
         self._begun = ""
@@ -39,9 +39,9 @@ class Lines:
 async def collect(
     read: Callable[[int], Awaitable[bytes]], on_output: Callable[[str], None] | None, *, of: str
 ) -> str:
-    """Read text until its end and return all of it; pass each complete line to `on_output`.
+    """Read the output of a command until its end, and return it; `on_output` gets each complete line.
 
-    Raises SystemFailure if the command, called `of`, writes more than `LONGEST_OUTPUT`.
+    Raises SystemFailure if the command, called `of` in the message, writes more than `LONGEST_OUTPUT`.
     """
     lines = Lines(on_output)
     parts: list[str] = []

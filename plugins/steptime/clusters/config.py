@@ -120,7 +120,7 @@ class ClusterConfig(ClusterFile, Frozen):
 
     @classmethod
     def starts(cls, launcher: Launcher) -> bool:
-        """Return whether this kind of cluster can start jobs with that launcher."""
+        """Return whether this kind of cluster can start jobs with that container program."""
         return launcher.launch is not None
 
     @property
@@ -133,7 +133,7 @@ class ClusterConfig(ClusterFile, Frozen):
 
     @property
     def root(self) -> str:
-        """`work_dir` in full."""
+        """`work_dir` as an absolute path."""
         return self.work_dir.replace("{STEPTIME_HOME}", str(home()))
 
     @property
@@ -143,12 +143,12 @@ class ClusterConfig(ClusterFile, Frozen):
 
     @property
     def default_account(self) -> str | None:
-        """The account of a run that names none; None if there is none."""
+        """The account of runs that name none; None if the cluster has no default."""
         return None
 
     @property
     def seconds_before_training(self) -> int:
-        """Time that a job needs before training, added to the run's time limit."""
+        """Seconds that a job needs before training, added to the run's time limit."""
         return 0
 
     def check(self, run: Run) -> None:
@@ -215,7 +215,7 @@ class ClusterConfig(ClusterFile, Frozen):
         self.require_permitted("DAG owner", owner, "permitted_owners")
 
     def require_permitted(self, what: str, value: str, field: str) -> None:
-        """Raise UserError if the list `field` is set and no pattern in it matches the value."""
+        """Raise UserError if this file has a list `field` and no pattern in it matches the value."""
         patterns: tuple[str, ...] | None = getattr(self, field)
         if patterns is None or any(fnmatchcase(value, pattern) for pattern in patterns):
             return
@@ -226,11 +226,11 @@ class ClusterConfig(ClusterFile, Frozen):
         )
 
     def ending_by_hand(self, job_name: str) -> str:
-        """Return how a person cancels a job here, as part of a sentence."""
+        """Return how a person cancels a job on this cluster, as part of a sentence."""
         return f"end {job_name} on cluster {self.name}"
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
-        """Return the run with `nodes` excluded; unchanged if this kind cannot choose nodes."""
+        """Return the run with `nodes` excluded; unchanged if this kind of cluster cannot exclude nodes."""
         return run
 
     def excluded_nodes(self, run: Run) -> tuple[str, ...]:
@@ -238,9 +238,9 @@ class ClusterConfig(ClusterFile, Frozen):
         return ()
 
     def placement_test(self, run: Run) -> tuple[str, ...] | None:
-        """Return a login node command that fails if no nodes could ever take the run.
+        """Return a command for the login node that fails if no nodes could ever run this.
 
-        None if nodes cannot be chosen here: then `avoiding` changes nothing either.
+        None if this kind of cluster cannot choose nodes.
         """
         return None
 
@@ -275,9 +275,9 @@ class ClusterConfig(ClusterFile, Frozen):
         directory: PurePosixPath,
         environment: Iterable[str],
     ) -> LaunchCommand:
-        """Return how to start a command of the run in the staged image, with the trainer importable.
+        """Return how to start a command in the staged image of a run, with the trainer importable.
 
-        Raises UserError if none is, or this cluster's kind of container cannot be started so.
+        Raises UserError if no image is staged, or if the cluster's container program cannot start it.
         """
         if staged.image_path is None:
             raise UserError(
@@ -300,7 +300,7 @@ class ClusterConfig(ClusterFile, Frozen):
 def load_cluster(name: str) -> ClusterConfig:
     """Load the configuration of the cluster `name`. Raises UserError if there is none or it is broken."""
     document = cluster_document(name)
-    config, problems = _of_its_kind(document)
+    config, problems = _parse_by_kind(document)
     problems += document.misnamed("name", problems)
     work_dir = document.value("work_dir")
     if isinstance(work_dir, str) and not work_dir.startswith(("/", "{STEPTIME_HOME}")):
@@ -311,7 +311,7 @@ def load_cluster(name: str) -> ClusterConfig:
     return config
 
 
-def _of_its_kind(document: Document) -> tuple[ClusterConfig | None, list[Mistake]]:
+def _parse_by_kind(document: Document) -> tuple[ClusterConfig | None, list[Mistake]]:
     """Return a file as the model of its kind, None if it is invalid, and its mistakes."""
     kind = document.value("kind")
     if not isinstance(kind, str):
@@ -357,9 +357,9 @@ def _with_clusters(runs: Iterable[Run]) -> Iterator[tuple[ClusterConfig, Run]]:
 
 
 def open_cluster(config: ClusterConfig, connections: Connections = no_connections) -> Cluster:
-    """Return the cluster, to be used with `async with`; it connects on entry or later.
+    """Return the cluster of a configuration, to be used with `async with`; it connects on entry or later.
 
-    `connections` gives its login.
+    `connections` returns its login data by name.
     """
     cluster: Cluster = CLUSTER_KINDS.load(config.kind, "cluster").connect(config, connections)
     return cluster

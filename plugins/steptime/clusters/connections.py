@@ -15,7 +15,7 @@ _ADDRESS = re.compile(
 
 @dataclass(frozen=True)
 class Connection:
-    """Login data with the fields of Airflow's connections. Secrets are not shown in its repr."""
+    """Login data with the fields of Airflow's connections. Its repr shows no secrets."""
 
     name: str
     kind: str
@@ -33,8 +33,8 @@ Connections = Callable[[str], Awaitable[Connection]]
 
 
 async def no_connections(name: str) -> Connection:
-    """Refuse every login: for callers that open only clusters that need none."""
-    raise UserError(f"the connection '{name}' is kept by Airflow: let a DAG do this.")
+    """Raise UserError for every login: for callers that open only clusters without login."""
+    raise UserError(f"the connection '{name}' is stored in Airflow and not available here: use a DAG.")
 
 
 def split_address(text: str) -> tuple[str, str, int | None]:

@@ -55,7 +55,7 @@ class Mount(NamedTuple):
 
 
 class LaunchCommand(NamedTuple):
-    """A command to start in a container, with srun's options."""
+    """A command that starts a program in a container, with the options of srun that it needs."""
 
     srun_options: tuple[str, ...]
     command: tuple[str, ...]
@@ -75,7 +75,7 @@ class ImageForm(StrEnum):
 
 
 class Inside(NamedTuple):
-    """The settings of a container besides its command."""
+    """What a container contains: its image, mounts, working folder and variables."""
 
     image: str
     """Path on the cluster."""
@@ -108,7 +108,7 @@ class Launcher:
 
 
 def in_container(kind: str, command: Sequence[str], inside: Inside) -> LaunchCommand:
-    """Return how to start `command` in a container of a kind named in `plug_points.CONTAINERS`.
+    """Return how to start `command` in a container; `kind` is one of `plug_points.CONTAINERS`.
 
     Raises UserError for another kind, or a folder that cannot be mounted.
     """
@@ -116,7 +116,7 @@ def in_container(kind: str, command: Sequence[str], inside: Inside) -> LaunchCom
     launch = CONTAINERS.load(kind).launch
     if launch is None:
         raise UserError(
-            f"no job here is started by '{kind}': choose another container in the cluster's file."
+            f"container '{kind}' cannot start jobs on this cluster: choose another container in its file."
         )
     started: LaunchCommand = launch(command, inside)
     return started
@@ -179,12 +179,12 @@ def mounts(work_dir: str, of_site: Sequence[str], to_read: Sequence[str | None] 
     """Return the mounts of a cluster's training containers besides the job's folder, outer folders first.
 
     Args:
-        work_dir: the cluster's, with the staged trainer, images and the folders of all jobs: to be read.
-        of_site: the folders of the cluster's file, `/data` to be written, too, `/data:ro` to be read.
-        to_read: what the training loads, to be readable: a checkpoint, the cache of the Hugging Face hub.
+        work_dir: the cluster's folder with the staged files and the folders of all jobs, mounted read-only.
+        of_site: folders from the cluster's file: `/data` is writable, `/data:ro` read-only.
+        to_read: what the training loads, read-only: a checkpoint, the cache of the Hugging Face hub.
 
     Raises:
-        UserError: one of these is a folder that holds `work_dir`.
+        UserError: one of these folders contains `work_dir`.
     """
     found = {work_dir: False} | {
         folder.removesuffix(_FOR_READING): not folder.endswith(_FOR_READING) for folder in of_site

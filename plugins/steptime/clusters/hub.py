@@ -46,14 +46,14 @@ def hub_cache(run: Run, environment: Mapping[str, str], root: str) -> str | None
 
 
 def hub_environment(cache: str | None) -> dict[str, str]:
-    """Return the variables of a job that reads the cache and never contacts the hub."""
+    """Return the variables that make a job read the hub's cache and never contact the hub."""
     if cache is None:
         return {}
     return {"HF_HUB_CACHE": cache, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 def fetch_command(repository: str, cache: str) -> str:
-    """Return the command by which a person fetches a repository without its weights."""
+    """Return the command with which a person downloads a repository without its weights."""
     wanted, folder = json.dumps(_PATTERNS), json.dumps(cache)
     arguments = f"{json.dumps(repository)}, allow_patterns={wanted}, cache_dir={folder}"
     code = f"import huggingface_hub as hub; hub.snapshot_download({arguments})"

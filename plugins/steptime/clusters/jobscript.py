@@ -86,17 +86,17 @@ def job_spec(
 
     Args:
         run: what to train.
-        staged: what lies ready for it on the cluster.
+        staged: the files staged for it on the cluster.
         config: the cluster.
-        identity: what asks for it, `dag_id/run_id/cell`; with `installation` and `attempt` it decides the
-            job's name, so that asking again finds the same job.
+        identity: `dag_id/run_id/cell`; with `installation` and `attempt` it determines the job's name, so a
+            repeated submission finds the same job.
         started: Unix time in whole seconds, for the name of the folder.
-        attempt: counts the jobs of the same cell, from 1.
-        installation: whose job it is; None for a job outside of Airflow.
+        attempt: number of the job among those of the cell, from 1.
+        installation: the Airflow that owns the job; None outside of Airflow.
 
     Raises:
-        UserError: the experiment or an environment variable cannot be named so, or the run asks for what the
-            cluster cannot give or does not permit.
+        UserError: the name of the experiment or of an environment variable is invalid, or the cluster cannot
+            run or does not permit the run.
     """
     config.check_permitted(run)
     if not _EXPERIMENT.fullmatch(run.experiment):
@@ -162,11 +162,10 @@ def saved_checkpoint_dir(job: Job) -> str:
 
 
 async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
-    """Find the checkpoint that a job saved: the folder above `weights/`, for `Run.checkpoint_path`.
+    """Return the folder of the checkpoint that a job saved, for `Run.checkpoint_path`.
 
-    Megatron-Bridge's is the folder above those of its iterations, in which its tracker names the last one.
-
-    Raises SystemFailure if there is none or more than one, or if it is incomplete.
+    It is the folder above `weights/`; for Megatron-Bridge the one above the iterations, where its tracker
+    names the last one. Raises SystemFailure if there is none, more than one, or an incomplete one.
     """
     folder = saved_checkpoint_dir(job)
     # NeMo keeps a file `<checkpoint>-unfinished` beside a checkpoint for as long as it is being written.
@@ -192,10 +191,9 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
 def job_environment(run: Run, staged: StagedFiles, config: ClusterConfig) -> dict[str, str]:
     """Return the environment variables that a job script sets.
 
-    These are defaults, the workload's, the hub's cache, the cluster's, the run's and its own. On a cluster
-    with a fabric, NCCL is asked for its network unless any of these sets NCCL_DEBUG.
-
-    Raises UserError for one that a run cannot bring.
+    Later ones override earlier ones: defaults, the workload's, the hub's cache, the cluster's, the run's, and
+    the job's own. On a cluster with a fabric, NCCL logs its network unless NCCL_DEBUG is set. Raises
+    UserError for a variable that a run may not set.
     """
     check_environment(run.environment)
     # A rank on the CPU is the same resource at every scale, so that scaling efficiency means something.
@@ -222,14 +220,14 @@ def job_environment(run: Run, staged: StagedFiles, config: ClusterConfig) -> dic
 
 
 def trace_environment(run: Run) -> dict[str, str]:
-    """Return the variables that log collective calls, if the run asks for that."""
+    """Return the variables that make NCCL log collective calls, if the run's mode is a trace."""
     return dict(_TRACES[run.recipe.gpu_type == "cpu"]) if run.mode is Mode.NCCL_TRACE else {}
 
 
 def brought_files(run: Run) -> dict[str, str]:
-    """Return the texts of the recipe's files, by the path that the recipe's variables give.
+    """Return the texts of the recipe's files by path, as its variables name them.
 
-    They lie in the job's folder, and the variables have that path instead.
+    They are written into the job's folder, and the variables are changed to point there.
     """
     if run.recipe.launcher is not None:
         return run.recipe.launcher.files
@@ -271,7 +269,7 @@ def on_one_machine(run: Run, root: str) -> tuple[str, ...]:
 
 
 def modules_path(run: Run, staged: StagedFiles, root: str) -> str:
-    """Return the PYTHONPATH of the ranks: the trainer, and what the script has."""
+    """Return the PYTHONPATH of the ranks: the trainer's folder, and that of the recipe's script."""
     if not isinstance(run.recipe.model, NamedRecipe):
         return staged.trainer_path
     return f"{staged.trainer_path}:{rank_program(run, root)[0].rpartition('/')[0]}"

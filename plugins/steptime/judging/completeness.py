@@ -187,7 +187,7 @@ def completeness(
         ran: all runs of the comparison, rejected ones included.
         before: earlier runs, which show the cells of sweeps.
         planned: planned series besides those that ran and those of sweeps that ran.
-        lost: jobs of the comparison that failed without a log, from `Store.lost_jobs`.
+        lost: jobs of the comparison without a log, from `Store.lost_jobs`; cancelled ones do not count.
         only: values by column; other cells are left out.
         now: Unix time.
     """

@@ -38,7 +38,7 @@ class _Group:
     findings: tuple[Finding, ...]
     nodes: tuple[str, ...] = ()
 
-    def has_cause_of(self, incident: Incident) -> bool:
+    def explains(self, incident: Incident) -> bool:
         """Return whether an incident has the same cause."""
         return self.kind in _NAMED and (self.kind, _cause_key(self.kind, self.subject)) == (
             incident.kind,
@@ -90,7 +90,7 @@ def _reconcile(
     left, updated, merged = list(active), list[Incident](), list[Incident]()
     for group in _groups(found):
         alike = [one for one in left if (one.cluster, one.direction) == (group.cluster, group.direction)]
-        same = [one for one in alike if group.has_cause_of(one)]
+        same = [one for one in alike if group.explains(one)]
         taken = {
             cell.series
             for one in (*alike, *updated)
@@ -204,7 +204,7 @@ def _merged(opened: Incident, earlier: Sequence[Incident], group: _Group) -> Inc
             opened, kind=first.kind, subject=first.subject, evidence=first.evidence, nodes=first.nodes
         )
     cells = {cell.series: cell for one in (*earlier, opened) for cell in one.cells}
-    if group.has_cause_of(first) or len(cells) == len(first.cells):  # what is known of its beginning stays
+    if group.explains(first) or len(cells) == len(first.cells):  # what is known of its beginning stays
         opened = replace(opened, since=first.since, earliest=first.earliest, latest=first.latest)
     return replace(
         opened,

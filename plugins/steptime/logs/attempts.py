@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 
-from steptime.logs.completeness import restarted
+from steptime.logs.completeness import report_restart
 from steptime.logs.formats import NotFinite, StepPrinted, plain
 from steptime.logs.models import Problem, Step
 
@@ -20,7 +20,10 @@ class Rank:
 
 
 class Attempts:
-    """The steps of a run, each once: within an attempt its first line counts, and the last attempt wins."""
+    """Collects the steps of a run, each once.
+
+    Within an attempt the first line of a step counts; a later attempt replaces the steps it trains again.
+    """
 
     def __init__(self) -> None:
         self.steps: dict[int, Step] = {}
@@ -43,9 +46,9 @@ class Attempts:
         self.ranks.clear()
 
     def forget_old(self, most: int = 20_000, kept_steps: int = 1000) -> None:
-        """Keep only the newest steps, and no ranks, once more than `most` steps are stored.
+        """Drop all but the newest `kept_steps` steps once more than `most` are stored.
 
-        For a reader that keeps pace with a log and must not grow with it.
+        This limits the memory of a reader that follows a growing log.
         """
         if max(len(self.steps), sum(len(rank.steps) for rank in self.ranks.values())) <= most:
             return
@@ -59,7 +62,7 @@ class Attempts:
         self.ranks.clear()
 
     def add(self, event: StepPrinted) -> list[Step | Problem]:
-        """Add a printed step; return it if it is new, after the restart that it follows."""
+        """Add printed steps; return the new ones, and a problem before the first step after each restart."""
         number, label, text = event.step.global_step, event.label, event.text
         news: list[Step | Problem] = []
         before = self.this_attempt.get(number)
@@ -100,6 +103,6 @@ class Attempts:
         for number in retrained:
             del self.steps[number]
             self.not_finite.pop(number, None)
-        self.restarts.append(restarted(after_step, at_step, retrained, from_scratch=not self.steps))
+        self.restarts.append(report_restart(after_step, at_step, retrained, from_scratch=not self.steps))
         self.begin()
         return self.restarts[-1]

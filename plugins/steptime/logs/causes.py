@@ -34,16 +34,16 @@ class Cause(Frozen):
     kind: str
     words: tuple[str, ...] = ()
     forms: dict[str, str] = Field(default_factory=dict)
-    """Regular expressions, each with its sentence, which takes the expression's named groups.
+    """Regular expressions with the sentence for each, which may use the expression's named groups.
 
-    The first that matches counts. Of several lines the one whose form comes first explains most.
+    The first match counts. If several lines match, the one with the earliest expression explains most.
     """
     spoils: bool = False
-    """Whether the numbers must not be used even if training went on to its last step."""
+    """Whether the numbers are unusable even if training reached its last step."""
     advice: dict[str, str] = Field(default_factory=dict)
-    """What may help, by type of GPU."""
+    """What may help, by GPU type."""
     hides: tuple[str, ...] = ()
-    """Kinds that only follow from this one, and are not reported beside it."""
+    """Kinds of problems that are consequences of this one and are not reported beside it."""
 
     def find(self, line: bytes, at: int) -> Problem | None:
         """Return the problem in a line with a marker word at `at`; None if the line fits no pattern."""
@@ -94,13 +94,13 @@ _FOLLOWS = re.compile(
 
 
 def hidden_by(kinds: Iterable[str]) -> set[str]:
-    """Return the kinds of problems that are only consequences of these."""
+    """Return the kinds of problems that are only consequences of these kinds."""
     present = set(kinds)
     return {kind for cause in _CAUSES if cause.kind in present for kind in cause.hides}
 
 
 def advice(kind: str, gpu_type: str | None) -> str:
-    """Return advice in brackets about a problem on a type of GPU; empty if there is none."""
+    """Return advice in brackets for a kind of problem on a GPU type; empty if there is none."""
     text = _CAUSES[_PLACES[kind]].advice.get(gpu_type or "") if kind in _PLACES else None
     return f" ({text})" if text else ""
 
@@ -122,7 +122,7 @@ class _Trace:
 class Failures:
     """Finds signs of failure in the lines of a log.
 
-    Of chained exceptions the last is reported, once it is known to be the last.
+    Of chained exceptions only the last one is reported.
     """
 
     def __init__(self) -> None:
@@ -137,11 +137,11 @@ class Failures:
 
     @property
     def awaits(self) -> bool:
-        """Whether the next line belongs to a sign of failure and must be passed to `follow_up`."""
+        """Whether the next line continues a sign of failure and must be passed to `follow_up`."""
         return self._awaited_lines > 0
 
     def read(self, line: bytes) -> list[Problem]:
-        """Return the causes in a line, and the exception of an earlier traceback; a known cause wins."""
+        """Return the known causes in a line, else the exception with which an earlier traceback ended."""
         found = [(word, cause) for word, cause in _WORDS if word in line]
         read = [problem for word, cause in found if (problem := cause.find(line, line.find(word)))]
         problems = list({problem.kind: problem for problem in reversed(read)}.values())[::-1]  # each once
@@ -185,7 +185,7 @@ class Failures:
             self.excerpts[problem.kind] = problem.rank, self.around
 
     def follow_up(self, line: bytes) -> list[Problem]:
-        """Return the problem in a line that follows `Last error:`."""
+        """Return the problem in a line that follows `Last error:`, if it is one."""
         label = writer_label(line)
         text = line.strip() if label is None else line.partition(b": ")[2].strip()
         self._awaited_lines -= 1
@@ -197,7 +197,7 @@ class Failures:
         return [problem]
 
     def flush(self) -> list[Problem]:
-        """Return the last exception of each writer."""
+        """Return the exception that is held back for each writer of the log."""
         return [problem for label in [*self._traces] for problem in self._flush(label)]
 
     def finish(self) -> list[Problem]:
@@ -232,6 +232,6 @@ def _exit_code(code: int) -> str:
 
 
 def quote(text: bytes) -> str:
-    """Prepare text of a log for people: valid, printable, and of limited length."""
+    """Return text of a log as valid, printable text of limited length."""
     decoded = text[:_LONGEST_QUOTE].decode(errors="replace").strip()
     return "".join(character if character.isprintable() else " " for character in decoded)

@@ -48,7 +48,7 @@ class CheckpointLine(NamedTuple):
     form: _Form
     text: bytes
     numbers: dict[str, float]
-    """By name; `date` is that before the text, in seconds on the log's own clock."""
+    """Numbers by name. `date` is the timestamp before the text, in seconds of the log's clock."""
 
 
 class Checkpoint(NamedTuple):
@@ -73,10 +73,10 @@ def read_checkpoints(line: bytes) -> list[CheckpointLine]:
 
 
 def assemble_checkpoints(lines: Sequence[CheckpointLine], record: object = None) -> list[Checkpoint]:
-    """Assemble the checkpoints of one attempt, in order of their start, asynchronous saves included.
+    """Assemble the checkpoints of one attempt from their lines, in order of their start.
 
-    If every rank prints a line the lowest rank's counts, and what is printed twice counts once. The trainer's
-    own `record` has how long asynchronous saves took, if it has one a save.
+    If every rank prints a line, the lowest rank's counts; repeated lines count once. The trainer's own
+    `record` has the duration of asynchronous saves, if it has an entry for each save.
     """
     writer = min((line.numbers["rank"] for line in lines if "rank" in line.numbers), default=None)
     checkpoints: list[dict[Phase, CheckpointLine]] = []

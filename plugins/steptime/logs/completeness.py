@@ -1,6 +1,6 @@
-"""Whether a training ended, and problems that no single line shows: missing, repeated and untimed steps.
+"""Find out whether a training ended, and find problems that no single line shows, such as missing steps.
 
-docs/reference/logs.md has the rule: which evidence of the end of a training there is, and which counts first.
+docs/reference/logs.md has the rule: which evidence of the end exists, and which takes precedence.
 """
 
 import math
@@ -14,9 +14,9 @@ from steptime.logs.formats import NotFinite
 from steptime.logs.models import Problem, Step
 
 _MOST_NAMED = 6
-"""Spans of steps that a sentence has; what is left is counted."""
+"""Most ranges of steps in a sentence; the rest is counted."""
 _MOST_LISTED = 10_000
-"""Steps: a garbled number may leave a gap of billions."""
+"""Most steps listed: a garbled number may cause a gap of billions."""
 
 CLOSING_WORDS = (b"`Trainer.fit` stopped: ", b"[after training is done]", b"Training completed")
 _CLOSING = re.compile(
@@ -26,14 +26,14 @@ _CLOSING = re.compile(
 
 
 class Closing(NamedTuple):
-    """The closing message with which a framework says that its training is over."""
+    """The message with which a framework says that its training is over."""
 
     max_steps: int | None = None
-    """The number of steps that it says it has reached."""
+    """The number of steps that it says were trained."""
 
 
 def read_closing(line: bytes) -> list[Closing]:
-    """Parse the closing messages of Lightning (NeMo), Megatron and torchtitan."""
+    """Return the closing message of Lightning (NeMo), Megatron or torchtitan in a line, if any."""
     return [
         Closing(None if match["max_steps"] is None else int(match["max_steps"]))
         for match in _CLOSING.finditer(line)
@@ -44,15 +44,15 @@ class End(NamedTuple):
     """What a log shows about how its training ended."""
 
     last_step: int | None
-    """The last step that it should have: of the plan, or else as its step lines print it."""
+    """The last step of the plan, or else the one that the step lines announce."""
     planned: bool
-    """Whether that is of a plan."""
+    """Whether `last_step` is from a plan."""
     closing: Closing | None = None
     printed: tuple[int, int] | None = None
-    """How many iterations its last line says are done, and of how many, if these are no global steps."""
+    """Iterations done and in all, according to the last line, if these are not global steps."""
 
     def is_complete(self, numbers: Sequence[int]) -> bool:
-        """Return whether the training with these steps ran to its planned end."""
+        """Return whether a training with these global steps reached its planned end."""
         if numbers and self.last_step is not None and numbers[-1] >= self.last_step:
             return True
         if not numbers or self.closing is None:
@@ -91,8 +91,8 @@ def _named_spans(spans: Sequence[range]) -> str:
     return f"global step{'s' if sum(map(len, spans)) > 1 else ''} {', '.join(shown)}{more}"
 
 
-def ended_early(numbers: Sequence[int], end: End) -> Iterator[Problem]:
-    """Report a training that ended before its last step, or whose end the log does not show."""
+def report_early_end(numbers: Sequence[int], end: End) -> Iterator[Problem]:
+    """Yield a problem if the training ended before its last step, or if the log does not show its end."""
     if end.is_complete(numbers):
         return
     if not end.is_known():
@@ -112,8 +112,8 @@ def ended_early(numbers: Sequence[int], end: End) -> Iterator[Problem]:
         yield Problem(kind="short", message=message, fatal=True, steps=tuple(missing[:_MOST_LISTED]))
 
 
-def without_steps(bytes_read: int, closing: Closing | None) -> Problem:
-    """Report a log without any step."""
+def report_no_steps(bytes_read: int, closing: Closing | None) -> Problem:
+    """Return the problem of a log without any step."""
     if closing is not None:
         message = (
             "training ended without a step: nothing was left to train, as of a checkpoint of its last step"
@@ -124,11 +124,13 @@ def without_steps(bytes_read: int, closing: Closing | None) -> Problem:
     return Problem(kind="no_steps", message=f"no training step in the log's {bytes_read:,} bytes", fatal=True)
 
 
-def missing(numbers: Sequence[int], *, begin: int | None, first: int, last: int | None) -> Iterator[Problem]:
-    """Report gaps in the steps, and steps outside the planned range `first` to `last`.
+def report_gaps(
+    numbers: Sequence[int], *, begin: int | None, first: int, last: int | None
+) -> Iterator[Problem]:
+    """Yield problems for gaps in the steps, and for steps outside the planned range `first` to `last`.
 
-    `begin` is the step with which the log should begin, if that is known. A log with a line every tenth step
-    has no gaps; its interval is named instead.
+    `begin` is the step with which the log should begin, if known. In a log with a line for every tenth step,
+    that interval is reported instead of gaps.
     """
     gaps = [range(before + 1, after) for before, after in pairwise(numbers) if after - before > 1]
     distances = {after - before for before, after in pairwise(numbers)}
@@ -148,8 +150,8 @@ def missing(numbers: Sequence[int], *, begin: int | None, first: int, last: int 
         yield Problem(kind="unexpected_steps", message=message, fatal=False, steps=tuple(beyond))
 
 
-def restarted(after: int, at: int, retrained: Sequence[int], *, from_scratch: bool) -> Problem:
-    """Report that training went back to an earlier step or began again; steps trained twice count once."""
+def report_restart(after: int, at: int, retrained: Sequence[int], *, from_scratch: bool) -> Problem:
+    """Return the problem that training went back to step `at`; steps trained twice count once."""
     message = f"training was restarted: after step {after} it went on at step {at}"
     if from_scratch or not retrained:
         message += ", and only the new attempt counts" if from_scratch else ""
@@ -159,8 +161,8 @@ def restarted(after: int, at: int, retrained: Sequence[int], *, from_scratch: bo
     return Problem(kind="duplicate_steps", message=message, fatal=False, steps=tuple(retrained))
 
 
-def not_finite(steps: Mapping[int, NotFinite]) -> Iterator[Problem]:
-    """Report steps whose loss or gradient norm is NaN or infinite."""
+def report_not_finite(steps: Mapping[int, NotFinite]) -> Iterator[Problem]:
+    """Yield a problem if the loss or gradient norm of a step is NaN or infinite."""
     for kind, name in (("nan_loss", "loss"), ("nan_grad_norm", "gradient norm")):
         if broken := [number for number, values in steps.items() if name in values]:
             value = steps[broken[0]][name]
@@ -169,16 +171,16 @@ def not_finite(steps: Mapping[int, NotFinite]) -> Iterator[Problem]:
             yield Problem(kind=kind, message=message, fatal=True, steps=tuple(broken))
 
 
-def untimed(steps: Sequence[Step]) -> Iterator[Problem]:
-    """Report steps that were printed without their time."""
+def report_untimed(steps: Sequence[Step]) -> Iterator[Problem]:
+    """Yield a problem if steps were printed without their time."""
     if without := tuple(step.global_step for step in steps if step.step_time_s is None):
         which = "any step" if len(without) == len(steps) else named_steps(without)
         message = f"the log gives no step time for {which}"
         yield Problem(kind="no_step_time", message=message, fatal=False, steps=without)
 
 
-def repeated(repeats: Mapping[int, int]) -> Iterator[Problem]:
-    """Report that several ranks printed the same steps, and how often."""
+def report_repeated(repeats: Mapping[int, int]) -> Iterator[Problem]:
+    """Yield a problem if several ranks printed the same steps; `repeats` counts the repetitions by step."""
     if repeats:
         steps = tuple(sorted(repeats))
         printed = "are printed up to" if len(steps) > 1 else "is printed"
@@ -187,8 +189,8 @@ def repeated(repeats: Mapping[int, int]) -> Iterator[Problem]:
         yield Problem(kind="repeated_lines", message=message, fatal=False, steps=steps)
 
 
-def unfinished_saves(attempts: Sequence[Sequence[Checkpoint]]) -> Iterator[Problem]:
-    """Report asynchronous saves that did not finish; they are fatal only in the last attempt."""
+def report_unfinished_saves(attempts: Sequence[Sequence[Checkpoint]]) -> Iterator[Problem]:
+    """Yield asynchronous saves that did not finish; they are fatal only in the last attempt."""
     for attempt in attempts:
         begun = sum(checkpoint.timing.asynchronous for checkpoint in attempt)
         if missing := sum(checkpoint.unfinished for checkpoint in attempt):

@@ -52,18 +52,18 @@ OF_THE_LOG = (
     *("truncated_line", "broken_record", "binary_data", "broken_archive"),
     *("comma_in_number", "unnumbered_steps"),
 )
-"""Kinds of problems of the log itself; all others that are read in it are signs that the training failed."""
+"""Kinds of problems of the log itself; all others are signs that the training failed."""
 
 
 class Record(NamedTuple):
-    """One of the trainer's own records: JSON after `steptime.start` and similar words."""
+    """One of the trainer's records: JSON after a word such as `steptime.start`."""
 
     name: str
     values: dict[str, Any]
 
 
 def read_records(line: bytes) -> list[Record | Problem]:
-    """Parse the trainer's records in a line; text after the JSON is ignored, broken JSON is a problem."""
+    """Return the trainer's records in a line. Text after the JSON is ignored; invalid JSON is a problem."""
     found: list[Record | Problem] = []
     for match in _RECORD.finditer(line):
         name, text = match[1].decode(), line[match.end() :].decode(errors="replace")
@@ -75,8 +75,8 @@ def read_records(line: bytes) -> list[Record | Problem]:
     return found
 
 
-def trainers_end(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
-    """Report how the training ended by the trainer's records; nothing if it completed or has none."""
+def report_trainer_end(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
+    """Yield a problem if the trainer's records show that it failed or stopped early."""
     end = records.get("result", {})
     state, error = end.get("state"), end.get("error")
     if "result" not in records:
@@ -101,11 +101,11 @@ class MarkedLine(NamedTuple):
     text: bytes
     """Without its end (`\\n`, or the `\\r` that progress bars write instead)."""
     words: list[int]
-    """Indexes of the words that were found, in the order of the line."""
+    """Indexes of the marker words found, in the order of the line."""
     whole: bool
-    """False if the data ended before the line did: its last number may be cut."""
+    """False if the data ended within the line: its last number may be truncated."""
     end: int
-    """Where the line ends in its block."""
+    """Position of the line's end in its block."""
 
 
 class WholeLines:
@@ -138,7 +138,7 @@ class WholeLines:
 class LineSearch:
     """Finds lines that contain any of `words`, at memory speed, without decoding the rest of the log.
 
-    A stream is read and no memory map: a file that shrinks under a map ends the process with SIGBUS.
+    It reads a stream, not a memory map: if a file shrinks under a map, the process dies with SIGBUS.
     """
 
     def __init__(self, words: Sequence[bytes]) -> None:
@@ -147,7 +147,7 @@ class LineSearch:
         self._automaton = BytesAhoCorasick(words, matchkind=MatchKind.LeftmostLongest)
 
     def lines(self, block: bytes) -> list[MarkedLine]:
-        """Return the lines of a block that contain a word, in their order."""
+        """Return the lines of a block that contain a marker word, in order."""
         lines: list[MarkedLine] = []
         end, newline = 0, -1
         for word, start, _ in self._automaton.find_matches_as_indexes(block):
@@ -183,20 +183,20 @@ def _readers() -> list[tuple[Iterable[bytes], _Reader]]:
 
 @cache
 def line_search() -> LineSearch:
-    """Return a search for the words of all readers: at most 64, the limit of the vectorized search."""
+    """Return a search for the marker words of all readers; at most 64, the limit of the vectorized search."""
     # In this order those that begin alike share a bucket of the search: twice as fast as in another.
     return LineSearch(sorted({word for words, _ in _readers() for word in words}))
 
 
 @lru_cache(maxsize=1024)
-def _readers_of(indexes: tuple[int, ...]) -> list[_Reader]:
+def _select_readers(indexes: tuple[int, ...]) -> list[_Reader]:
     """Return the readers of a line in which these marker words were found."""
     found = {line_search().words[index] for index in indexes}
     return [reader for words, reader in _readers() if not found.isdisjoint(words)]
 
 
 class LogEvents:
-    """Parses one log from its start, in pieces of any size."""
+    """Parses one log from its start, given in pieces of any size."""
 
     def __init__(self) -> None:
         self.lines = WholeLines()
@@ -210,11 +210,11 @@ class LogEvents:
         """The end of what was read before the current block."""
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """Return the events of all lines completed by `data`, in order."""
+        """Yield the events of all lines completed by `data`, in order."""
         return self._read(self.lines.feed(data))
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events of an unterminated last line, and of a traceback without an exception."""
+        """Yield the events of an unterminated last line, and of a traceback without its exception."""
         yield from self._read(self.lines.finish())
         yield from self._unnumbered_steps()
         yield from self.failures.finish()
@@ -261,7 +261,7 @@ class LogEvents:
     def _of_line(self, line: MarkedLine, block: bytes) -> Iterator[Event]:
         """Read a line of a block."""
         text = plain(line.text)
-        for reader in _readers_of(tuple(line.words)):
+        for reader in _select_readers(tuple(line.words)):
             if reader is Failures.read:
                 self.failures.around = Excerpt.around(line.end, block, self.last_bytes)
                 yield from self.failures.read(text)

@@ -18,17 +18,17 @@ _TOKEN = re.compile(r"\bBearer\s+\S|\b(?:hf_|nvapi-|gh[opsu]_|github_pat_|glpat-
 
 @dataclass
 class Excerpt:
-    """Lines around a sign of a failure, as they are in the log."""
+    """The lines of a log around a sign of failure."""
 
     before: bytes = b""
-    """With the sign's own line."""
+    """The lines up to and including that of the sign."""
     behind: bytes = b""
     is_open: bool = False
-    """Whether the log goes on and `behind` may be too short."""
+    """Whether more lines may follow, as the log goes on."""
 
     @classmethod
     def around(cls, end: int, block: bytes, block_before: bytes) -> Self:
-        """Return the lines around the one that ends at `end` of a block."""
+        """Return the lines around the line that ends at position `end` of a block."""
         before = block[max(0, end - BYTES_BEFORE) : end]
         missing = BYTES_BEFORE - len(before)
         if missing:
@@ -36,13 +36,13 @@ class Excerpt:
         return cls(before, block[end : end + BYTES_BEHIND], is_open=True)
 
     def extend(self, block: bytes) -> None:
-        """Take in the next block of the log."""
+        """Append lines from the next block of the log, as far as they are needed."""
         if self.is_open:
             self.behind += block[: BYTES_BEHIND - len(self.behind)]
 
     @property
     def text(self) -> str:
-        """At most 20 lines: printable, long ones cut, and none that may show a secret."""
+        """At most 20 printable lines; long ones are cut, and lines that may contain a secret left out."""
         lines = (*_lines(self.before)[-_LINES_BEFORE:], *_lines(self.behind)[:_LINES_BEHIND])
         return "\n".join(map(_without_secret, lines)).encode()[:_MOST_BYTES].decode(errors="ignore")
 

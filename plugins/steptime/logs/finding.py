@@ -17,17 +17,17 @@ class RunLogs(NamedTuple):
     """The logs of one run."""
 
     attempts: tuple[Path, ...]
-    """Of a requeued job, in order."""
+    """The logs of a requeued job in order, or the single log."""
     other_nodes: tuple[Path, ...] = ()
-    """Beside the one log with the run's steps."""
+    """Logs of the run's other nodes, whose steps are not read."""
 
 
 def find_logs(path: str | Path) -> list[Path]:
     """Return the log at `path`, or all logs below the folder `path`, sorted.
 
-    They are named `log-*.out` by Slurm and `log_*.out` by Run:ai. Without any such the folder's `*.out` are
-    taken, and without those the `*.log` and `*.txt` that have a training step. Raises UserError if there is
-    nothing at `path`, or no log below it.
+    Slurm names them `log-*.out`, Run:ai `log_*.out`. If there are none, all `*.out` are taken; if there are
+    none of these, all `*.log` and `*.txt` with a training step. Raises UserError if there is nothing at
+    `path`, or no log below it.
     """
     place = Path(path)
     try:
@@ -54,11 +54,11 @@ def _below(folder: Path, *patterns: str) -> list[Path]:
 
 
 def group_by_run(logs: Iterable[Path]) -> list[RunLogs]:
-    """Group logs by run: a requeued job of Slurm has several, `…_<jobid>_0.out`, `…_<jobid>_1.out` and so on.
+    """Group logs by run: a requeued job has several, as may a run on several nodes.
 
-    The count of a requeued job begins at 0. Names without that are single, so that two jobs whose names end
-    in their ids (`…_<gpus>_<jobid>.out` of the 24.11 recipe) are never taken for one. Logs of several nodes
-    (`_%n`) have such names, too, and differ in their content: the first with a step is the run's.
+    Slurm names the logs of a requeued job `…_<jobid>_0.out`, `…_<jobid>_1.out` and so on, counted from 0;
+    other numbers at the end of a name are job ids. Logs of several nodes (`_%n`) have the same form and are
+    told apart by their content: the first one with a step is the run's, the others are `other_nodes`.
     """
     unique = list(dict.fromkeys(logs))
     jobs: dict[Path, dict[int, Path]] = defaultdict(dict)
@@ -69,11 +69,11 @@ def group_by_run(logs: Iterable[Path]) -> list[RunLogs]:
     for numbered in jobs.values():
         if 0 in numbered:
             some = tuple(log for _, log in sorted(numbered.items()))
-            run_of |= dict.fromkeys(some, _of_nodes(some) if _are_of_nodes(some) else RunLogs(some))
+            run_of |= dict.fromkeys(some, _split_by_node(some) if _are_of_nodes(some) else RunLogs(some))
     return list(dict.fromkeys(run_of.get(log, RunLogs((log,))) for log in unique))
 
 
-def _of_nodes(logs: tuple[Path, ...]) -> RunLogs:
+def _split_by_node(logs: tuple[Path, ...]) -> RunLogs:
     main = next(filter(has_steps, logs), logs[0])
     return RunLogs((main,), tuple(log for log in logs if log != main))
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from steptime.logs.models import Step
 
 COUNT = rb"\d{1,15}(?!\d)"
-"""A printed step number; more digits are no step."""
+"""A printed step number; a number with more digits is not a step."""
 
 NUMBER = rb"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|(?i:nan|inf))"
 """A number as trainers print it: `49`, `2.693`, `1.249e+03`, `2e+3`, `nan`, with or without text behind."""
@@ -21,11 +21,11 @@ _TERMINAL_CODE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _LABEL = re.compile(rb"\s{0,8}(?:(\d{1,9}): |\[(?:rank|default)(\d{1,9})\]:?|([^\s/]{1,200}/\d{1,9}) )")
 
 _TOO_LONG = 16
-"""Digits of a whole number that may be beyond the largest."""
+"""Integers with this many digits may be too large."""
 _LARGEST_COUNT = 2**53
-"""Beyond it neighbouring whole numbers are one float."""
+"""Above this, a float does not distinguish neighbouring integers."""
 _MAX_RECORD_BYTES = 4096
-"""No step's fields reach further: what follows is other text in the same line."""
+"""Longest text of a step; what follows is other text in the same line."""
 
 Values = dict[str, bytes]
 """What is printed of a step, by quantity: a key of `READERS`, or a counter, `iterations` and the like.
@@ -33,36 +33,37 @@ Values = dict[str, bytes]
 `with_comma` is a field whose number has a comma in it: it is not read, as `6,00` would become 6.
 """
 NotFinite = dict[str, float]
-"""The `loss` of a step, and its `gradient norm`, if they are NaN or infinity."""
+"""The `loss` and the `gradient norm` of a step, as far as they are NaN or infinite."""
 
 
 @dataclass(frozen=True, eq=False)
 class LogFormat:
-    """The step lines of one framework; each line is parsed on its own."""
+    """The form of one framework's step lines; each line is parsed by itself."""
 
     name: str
     words: tuple[bytes, ...]
-    """Byte strings of which every step line has at least one, as long and rare as can be."""
+    """Byte strings of which every step line contains at least one; long and rare ones are fastest."""
     start: re.Pattern[bytes]
     """Where a step begins; its named groups are quantities."""
     fields: Mapping[bytes, str]
-    """The names that follow, and which quantities they are."""
+    """Names of the fields that follow, with the quantity that each contains."""
     separator: bytes = b"|"
-    """Between the fields."""
+    """Separates fields."""
     assignment: bytes = b":"
-    """Between the name of a field and its number."""
+    """Separates a field's name from its number."""
     counters: tuple[str, ...] = ("iteration",)
-    """Quantities that count steps; the first that is printed counts. A line without is of the next step."""
+    """Quantities that count steps; the first one printed counts. A line without any belongs to the next step.
+    """
     first: int = 0
-    """What is printed for global step 0."""
+    """The number printed for global step 0."""
     redraws: bool = False
-    """Whether the same step is printed again and again by design, as a progress bar does."""
+    """Whether a step is printed repeatedly by design, as by a progress bar."""
 
     def find(self, line: bytes) -> Iterator[tuple[bytes, Values]]:
-        """Yield the steps of a line, each with its own text.
+        """Yield the steps in a line, each with its own text.
 
-        There are several if line ends were lost, and none if it only looks like a step. The line has no
-        terminal codes and no number that was cut at the end of the data.
+        There are several if line breaks were lost, and none if the line only resembles a step. The line must
+        have no terminal codes and no truncated number at its end.
         """
         matches = list(self.start.finditer(line))
         ends = [following.start() for following in matches[1:]] + [len(line)]
@@ -72,7 +73,7 @@ class LogFormat:
             yield text, self.values(text) | groups
 
     def values(self, text: bytes) -> Values:
-        """Parse the fields of `name: 1 | name: 2` or `name=1, name=2`; the first of a name counts."""
+        """Return the values of the fields in `text` by quantity; the first of a repeated name counts."""
         values = {}
         for pair in reversed(text.split(self.separator)):
             name, _, value = pair.partition(self.assignment)
@@ -86,27 +87,27 @@ class LogFormat:
         return values
 
     def number(self, values: Values) -> int | None:
-        """Return the global step; None if the values belong to the step that follows."""
+        """Return the global step of parsed values; None if they belong to the step that follows."""
         for name in self.counters:
             if (count := whole(values.get(name))) is not None:
                 return count - self.first
         return None
 
     def last_step(self, number: int, values: Values) -> int | None:
-        """Return the last step of the training, derived from the iterations that the line says are left.
+        """Return the training's last global step, from the iterations that the line says are left.
 
-        They are counted from where this epoch or this job began, which the global step may not be.
+        Lines count iterations from the start of the epoch or job, which may differ from global step 0.
         """
         if "iterations" not in values:
             return None
         return number + int(values["iterations"]) - int(values["iteration"])
 
     def done(self, values: Values) -> int | None:
-        """Return how many iterations the line counts as done."""
+        """Return how many iterations are done according to the line; None if it does not say."""
         return int(values["iteration"]) - self.first + 1 if "iterations" in values else None
 
     def step(self, number: int, values: Values) -> tuple[Step, NotFinite]:
-        """Return a step's numbers, and which of its values are not finite."""
+        """Build a step from parsed values, and return it with those of its values that are not finite."""
         if whole(values.get("nan_iterations")):
             values = values | {"loss": b"nan"}  # Megatron leaves a loss that is no number out of its line
         numbers = {field: read(values[name]) for name, (field, read) in READERS.items() if name in values}
@@ -303,17 +304,17 @@ _WAY = re.compile(rb"(?:pp|dp_replicate|dp_shard|cp|tp)=(\d{1,9})")
 
 
 class Setup(NamedTuple):
-    """What torchtitan prints about a run before its first step; None for a value that the line lacks."""
+    """What torchtitan prints about a run before its first step; None for values missing in the line."""
 
     last_step: int | None = None
     """The last global step."""
     tokens_per_step: int | None = None
-    """Of all GPUs together."""
+    """Tokens per step over all GPUs."""
     gpus: int | None = None
 
 
 def read_setup(line: bytes) -> list[Setup]:
-    """Parse torchtitan's line about its steps and tokens, or about its device mesh."""
+    """Return what torchtitan's line about steps and tokens, or about its device mesh, says."""
     if mesh := _MESH.search(line):
         sizes = _WAY.findall(mesh["ways"]) if mesh["ways"] else re.findall(rb"\d{1,9}", mesh["sizes"])
         return [Setup(gpus=math.prod(map(int, sizes)) or None)]

@@ -44,16 +44,16 @@ class CheckpointTiming(Frozen):
     kind: str
     """`save` or `load`."""
     iteration: int | None
-    """Iteration as the log counts (NeMo 2.7: the last global step); None if it has none."""
+    """Iteration as counted by the log (NeMo 2.7: the last global step); None if it states none."""
     started_at: float | None
     """Unix time, seconds."""
     duration_s: float | None
-    """Seconds from its start until it was whole: on disk, or restored.
+    """Seconds from its start until it was complete: on disk, or restored.
 
-    Of an asynchronous save to the second if only the dates before the lines show it.
+    For an asynchronous save it is rounded to a second if only the timestamps of lines show it.
     """
     blocked_s: float | None = None
-    """Seconds of these in which training waited; all of them unless the save was asynchronous."""
+    """Seconds of these for which training waited; all of them unless the save was asynchronous."""
     asynchronous: bool = False
     """Whether the save went on in the background."""
 
@@ -62,11 +62,11 @@ class Network(Frozen):
     """The network that NCCL chose to connect the ranks, as its log lines say."""
 
     names: tuple[str, ...]
-    """`IB`, `Socket`, `Libfabric (efa)`, or what a plugin calls itself; several if nodes differ."""
+    """`IB`, `Socket`, `Libfabric (efa)`, or a plugin's own name; several if nodes differ."""
     nodes: PositiveInt
-    """How many of them the lines name."""
+    """Number of nodes in the lines."""
     socket_nodes: tuple[str, ...] = ()
-    """Those that use sockets."""
+    """Nodes that use sockets."""
     rails: int | None = None
     """The most network devices that a node uses; None if no line lists them."""
     nvls: bool | None = None
@@ -76,7 +76,7 @@ class Network(Frozen):
 
     @property
     def named_socket_nodes(self) -> str:
-        """The first nodes that use sockets, by name, and the number of others."""
+        """Names of the first nodes that use sockets, and the number of others."""
         more = len(self.socket_nodes) - _MOST_NAMED
         named = ", ".join(self.socket_nodes[:_MOST_NAMED])
         return f"{named} and {more} more" if more > 0 else named
@@ -95,7 +95,7 @@ class Network(Frozen):
 
 
 class Problem(Frozen):
-    """A problem in the log that a person should know: a cause of failure, a repeated step, a gap."""
+    """A problem found in a log: a cause of failure, a repeated step, a gap, and so on."""
 
     kind: str
     """Short name: `cuda_out_of_memory`, `nccl_timeout`, `nan_loss`, `short`, `missing_steps`, …
@@ -108,11 +108,11 @@ class Problem(Frozen):
     fatal: bool
     """Whether the run's numbers must not be used."""
     steps: tuple[int, ...] = ()
-    """Global steps that it is about, if it is about steps."""
+    """Global steps concerned, if any."""
     nodes: str = ""
     """Nodes that failed, as Slurm writes them: `n1`, `h[001-003,7]`."""
     rank: int = Field(default=0, exclude=True)
-    """Of signs of a failure: the least explains most."""
+    """Among signs of failure, the one with the lowest rank explains most."""
 
 
 class TrainingLog(Frozen):
@@ -122,20 +122,20 @@ class TrainingLog(Frozen):
     format: str
     """`nemo2`, `tqdm`, `megatron_bridge`, `torchtitan`, or `none` if no step line was found."""
     mode: Mode | None = None
-    """What kind of run it is by its lines: `performance` if it has steps and shows no other."""
+    """Mode of the run as its lines show it: `performance` if they show only steps."""
     bytes_read: int
     steps: tuple[Step, ...]
-    """By global step, each once: what ranks or a restart repeated counts once, and is named in problems."""
+    """By global step, each once. Steps repeated by ranks or a restart are also reported as problems."""
     checkpoints: tuple[CheckpointTiming, ...] = ()
     problems: tuple[Problem, ...] = ()
     excerpt: str = ""
-    """The lines around the cause of a failure, or else the last ones; empty if no problem is fatal."""
+    """Lines around the cause of a failure, or the last lines; empty if no problem is fatal."""
     network: Network | None = None
-    """What NCCL chose to connect the ranks by; None if the log does not say so."""
+    """The network that NCCL chose; None if the log does not say."""
     node_check: dict[str, Any] | None = None
     """The `steptime.node_check` record: what the nodes reported before the training, and their rates."""
     started: dict[str, Any] | None = None
-    """The trainer's `steptime.start` record: real parallelism, versions, measured peak."""
+    """The trainer's `steptime.start` record: actual parallelism, versions, measured peak."""
     resumed: dict[str, Any] | None = None
     """The trainer's `steptime.resumed` record: iteration and consumed samples restored from a checkpoint."""
     rank_times: dict[str, Any] | None = None

@@ -27,7 +27,7 @@ from steptime.logs.events import (
     Event,
     LogEvents,
     Record,
-    trainers_end,
+    report_trainer_end,
 )
 from steptime.logs.excerpts import Excerpt
 from steptime.logs.formats import Setup, StepPrinted, writer_label
@@ -46,7 +46,7 @@ _UNPACKERS: dict[str, Callable[[], Any]] = {
 
 
 class Assembly:
-    """Collects the events of a run's logs and makes a `TrainingLog` of them."""
+    """Collects the events of a run's logs and builds a `TrainingLog` from them."""
 
     def __init__(self) -> None:
         self._path = ""
@@ -77,7 +77,7 @@ class Assembly:
         """What is wrong with the log itself, by kind."""
 
     def read(self, path: str, pieces: Iterable[bytes]) -> None:
-        """Read the run's first or next log. The pieces of a damaged archive end in an EOFError."""
+        """Read the run's first or next log from pieces; those of a damaged archive end with an EOFError."""
         if self._path:
             self._attempt_ended()
             self._network = NetworkFacts()
@@ -241,18 +241,18 @@ class Assembly:
         causes = [*self._causes(complete=end.is_complete(numbers))]
         yield from causes
         if numbers:
-            early = completeness.ended_early(numbers, end)
+            early = completeness.report_early_end(numbers, end)
             yield from (one for one in early if one.kind != "end_unknown" or not any(c.fatal for c in causes))
             begin = self._expected_first(first_step, checkpoints)
-            yield from completeness.missing(numbers, begin=begin, first=first_step, last=last)
-            yield from completeness.not_finite(self._attempts.not_finite)
-            yield from completeness.untimed(steps)
+            yield from completeness.report_gaps(numbers, begin=begin, first=first_step, last=last)
+            yield from completeness.report_not_finite(self._attempts.not_finite)
+            yield from completeness.report_untimed(steps)
             yield from self._attempts.restarts
-            yield from completeness.repeated(self._attempts.repeats)
+            yield from completeness.report_repeated(self._attempts.repeats)
         else:
-            yield completeness.without_steps(self._bytes, self._closing)
-        yield from completeness.unfinished_saves(checkpoints)
-        yield from trainers_end(self._records)
+            yield completeness.report_no_steps(self._bytes, self._closing)
+        yield from completeness.report_unfinished_saves(checkpoints)
+        yield from report_trainer_end(self._records)
         for name, count in self._other_formats.items():
             message = f"{count} lines of the format {name} beside those of {self._format} do not count"
             yield Problem(kind="mixed_formats", message=message, fatal=False)
@@ -335,13 +335,13 @@ class Glance(NamedTuple):
     """Which ranks wrote a log, and when."""
 
     ranks: set[bytes]
-    """Labels of ranks before its lines."""
+    """Labels of ranks at the start of its lines."""
     dates: list[bytes]
-    """As they are printed, `2026-05-12 10:01:00`, sorted."""
+    """As printed, `2026-05-12 10:01:00`, sorted."""
 
 
 def glance(file: Path) -> Glance:
-    """Find ranks and dates at the beginning and the end of a log. Raises UserError."""
+    """Find the ranks and dates in the first and last lines of a log. Raises UserError if unreadable."""
     first, last = b"", b""
     with suppress(EOFError):
         for piece in _pieces(file):
@@ -359,7 +359,10 @@ def _pieces(file: Path) -> Iterator[bytes]:
 
 
 def unpacked(file: Path) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a log; a damaged archive's readable part, and then an EOFError."""
+    """Yield the decompressed bytes of a log.
+
+    For a damaged archive, raises EOFError after its readable part.
+    """
     new_unpacker = _UNPACKERS.get(file.suffix)
     with io.FileIO(file) as stream:
         if new_unpacker is None:

@@ -93,7 +93,7 @@ def refuse(*broken: BrokenFiles | None) -> None:
 def misfits(error: ValidationError) -> list[Mistake]:
     """Return the mistakes that pydantic found.
 
-    A typo in a field's name is one, and not a field too many and another one missing.
+    A misspelt field name counts as one mistake, not as an unknown field and a missing one.
     """
     mistakes: list[Mistake] = []
     errors: list[Any] = [found | {"loc": _as_written(found["loc"])} for found in error.errors()]
@@ -151,7 +151,7 @@ class Document:
         """What is wrong whatever the model: keys that are given twice."""
 
     def fit(self, model: type[_Model]) -> tuple[_Model | None, list[Mistake]]:
-        """Return the content as `model`, None if it does not fit, and all mistakes so far."""
+        """Return the content as `model`, None if it does not fit, and all mistakes in it."""
         fitting, problems = self.part(model)
         return fitting, [*self.problems, *problems]
 
@@ -175,7 +175,7 @@ class Document:
             ]
 
     def misnamed(self, field: str, problems: Sequence[Mistake]) -> list[Mistake]:
-        """Return the mistake that `field` is not the file's name, unless the field has another mistake."""
+        """Return a mistake if the value of `field` is not the file's name, unless it has another mistake."""
         name, stem = self.value(field), self.path.stem
         if not isinstance(name, str) or name == stem or any(one.location == (field,) for one in problems):
             return []
@@ -234,8 +234,8 @@ def names_in(folder: Path) -> tuple[str, ...]:
 def file_state(path: Path) -> tuple[int, int]:
     """Return a file's modification time in ns and its size in bytes; both 0 if it does not exist.
 
-    As long as both stay, what was read of the file is kept. The clock of a file system may tick only every
-    few milliseconds, hence the size.
+    Cached content is used as long as both stay the same. The size is included because the clock of a file
+    system may advance only every few milliseconds.
     """
     try:
         state = path.stat()

@@ -27,7 +27,7 @@ AsTheModel = bool | Literal["own"]
 
 
 class Counted(Frozen):
-    """What a formula counts of a model. All numbers are integers, so the order of terms never matters."""
+    """What a formula counts of a model. All numbers are integers, so the order of sums does not matter."""
 
     mlp_matrices: Literal[2, 3]
     """Three for a gated MLP."""
@@ -50,7 +50,7 @@ class Counted(Frozen):
     """Of the output layer; null for the model's own, 0 to leave it out."""
 
     def misfit(self, shape: ModelShape) -> str | None:
-        """Return what the model has that is not counted, or lacks that is counted; None if it fits."""
+        """Return which part of a model the formula does not count, or counts in vain; None if it fits."""
         kinds = (
             ("experts", shape.moe is not None, self.experts),
             ("latent attention", shape.mla is not None, self.latent_attention),
@@ -67,7 +67,7 @@ class Counted(Frozen):
     def flops(self, shape: ModelShape) -> float:
         """Return the floating-point operations of one training step on one sample; the model must fit."""
         if shape.hybrid is not None:
-            per_token = self._of_hybrid(shape, shape.hybrid)
+            per_token = self._count_hybrid(shape, shape.hybrid)
         else:
             further = shape.mtp_num_layers or 0
             layers = shape.num_layers + further
@@ -107,7 +107,7 @@ class Counted(Frozen):
         widths = (shape.num_layers - shape.expert_layers) * width + (shape.expert_layers + further) * chosen
         return self.mlp_matrices * shape.hidden_size * widths
 
-    def _of_hybrid(self, shape: ModelShape, hybrid: HybridShape) -> int:
+    def _count_hybrid(self, shape: ModelShape, hybrid: HybridShape) -> int:
         """Return the forward-pass operations per token of a hybrid model, without the output layer."""
         hidden = shape.hidden_size
         attending = self._as_counted(shape).model_copy(update={"kv_channels": hybrid.attention_head_dim})
@@ -174,9 +174,9 @@ def broken_formulas() -> BrokenFiles | None:
 
 
 def misfit(name: str, shape: Model) -> str | None:
-    """Return how a model and its formula disagree about what is counted; None if they agree.
+    """Return which part of a model its formula does not count, or counts in vain; None if it fits.
 
-    Raises UserError for a formula that is not there.
+    Raises UserError if the formula does not exist.
     """
     formula = load_formula(name)
     if isinstance(shape, NamedRecipe):

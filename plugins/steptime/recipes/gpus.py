@@ -34,7 +34,7 @@ class GpuType(Frozen):
     peak_tflops: dict[str, PositiveFloat | Literal["measured"]]
 
     def find_peak(self, dtype: str) -> float | Literal["measured"] | None:
-        """Return the dense peak rate of a dtype, or None; FP8 recipes default to that of fp8."""
+        """Return the dense peak in TFLOPS for a dtype, None if unknown; that of fp8 for any FP8 recipe."""
         of_format = self.peak_tflops.get("fp8") if dtype.startswith("fp8_") else None
         return self.peak_tflops.get(dtype, of_format)
 

@@ -52,7 +52,7 @@ _HubRepository = Annotated[
 
 
 class KnownRecipe(Frozen):
-    """The facts known about a recipe without running it."""
+    """What is known about a recipe of Megatron-Bridge without running it."""
 
     parameters: PositiveFloat | None = None
     """Billions, as upstream states them; None if it does not."""
@@ -143,7 +143,10 @@ def _by_tag(_path: Path, _state: tuple[int, int]) -> dict[str, BridgeRelease]:
 
 
 def misnamed(model: NamedRecipe, image: str | None) -> Mistake | None:
-    """Return what a recipe names that its image lacks. Raises UserError if the release is unknown."""
+    """Return a mistake if the image lacks the recipe, family or variant that a model names.
+
+    Raises UserError if the image's release is unknown.
+    """
     if model.launch is not None:
         texts = enumerate(model.launch.arguments)
         words = (mistake for n, text in texts for mistake in _unknown_words(text, ("launch", "arguments", n)))
@@ -194,7 +197,7 @@ def hub_files(recipe: Recipe) -> dict[str, list[str]]:
 
 
 def set_already(arguments: Collection[str], images: Iterable[str | None]) -> list[str]:
-    """Return those arguments that the releases in the images set themselves, for a row or a run."""
+    """Return those of `arguments` that the releases in the images already set for every row or run."""
     of_release = set()
     for image in images:
         with suppress(UserError):  # an image of no known release: its own problem
@@ -212,7 +215,7 @@ def misfit(
     dtype: str,
     spread: ModelParallelism | Parallelism,
 ) -> str | None:
-    """Return what a row asks for that its image's release cannot do; None if it can do all."""
+    """Return what a row needs that the release in its image does not support; None if it supports all."""
     if model.launch is not None:
         known = model.launch.commits
         return None if image in known else f"launch has no commit for {image}, only for {', '.join(known)}"
@@ -252,7 +255,7 @@ def bridge_command(run: Run) -> tuple[str, ...]:
     else:
         release = bridge_release(recipe.image)
         dtype = release.dtypes[recipe.dtype]
-        script, told = release.script, _arguments_of(release, recipe, model, run.mode)
+        script, told = release.script, _make_arguments(release, recipe, model, run.mode)
     words = {**_words_of_row(recipe, model), "dtype": dtype, **_words_of_run(run)}
     return (
         script,
@@ -261,7 +264,9 @@ def bridge_command(run: Run) -> tuple[str, ...]:
     )
 
 
-def _arguments_of(release: BridgeRelease, recipe: Recipe, model: NamedRecipe, mode: Mode) -> tuple[str, ...]:
+def _make_arguments(
+    release: BridgeRelease, recipe: Recipe, model: NamedRecipe, mode: Mode
+) -> tuple[str, ...]:
     words = _words_of_row(recipe, model)
     optional = [
         said[name]

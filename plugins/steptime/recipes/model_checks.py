@@ -22,7 +22,7 @@ _Model = TypeVar("_Model", ModelShape, NamedRecipe)
 
 
 class Placed(NamedTuple):
-    """A configuration or proxy that could be read, with its location in the file."""
+    """A configuration or proxy of a workload file, with its location in the file."""
 
     location: Location
     size: str
@@ -38,7 +38,7 @@ class Placed(NamedTuple):
 
 
 def is_read(document: Document, part: str) -> bool:
-    """Return whether a part's entries could be read, so that names of them can be checked."""
+    """Return whether the entries of `gpu_types` or `sizes` could be read, to check names with them."""
     return isinstance(document.value(part), dict)
 
 
@@ -60,9 +60,9 @@ def iterate_rules(document: Document) -> Iterator[Placed]:
 
 
 def all_read(document: Document, size: str) -> bool:
-    """Return whether every configuration of a size and its proxy could be read.
+    """Return whether all configurations of a size and its proxy could be read.
 
-    Only then is what they lack really lacking.
+    If not, something that seems to be missing may be in an unreadable one.
     """
     configurations, proxies = (document.value("sizes", size, kind) for kind in KINDS)
     if not isinstance(configurations, list) or not isinstance(proxies, list | None):

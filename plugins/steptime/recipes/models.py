@@ -307,7 +307,7 @@ class Launcher(Frozen):
 
 
 class Recipe(Frozen, spec.Recipe):
-    """A row of a document's configuration tables, or the same at another scale or a CPU size."""
+    """A row of a document's configuration tables, or the same row at another scale or as a CPU size."""
 
     workload: str
     """Family and version of the document, `llama3.1-25.04`."""

@@ -201,7 +201,7 @@ def _saved_at(request: PlanRequest, max_steps: int, recipes: Sequence[Recipe]) -
 
 
 def checked_checkpoint(path: str) -> str:
-    """Return a checkpoint's folder on a cluster. Raises UserError unless it is a plain absolute path."""
+    """Return the path of a checkpoint folder. Raises UserError unless it is absolute and plain."""
     if (
         not path.startswith("/")
         or not path.isprintable()
@@ -216,7 +216,10 @@ def checked_checkpoint(path: str) -> str:
 
 
 def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
-    """Return the largest recipe whose checkpoint is known to save and load. Raises UserError if none is."""
+    """Return the largest of `recipes` at which both saving and loading a checkpoint are tested.
+
+    Raises UserError if there is none.
+    """
     save, load = _tested(selection)
     large_enough = [recipe for recipe in recipes if recipe.gpus >= max(save, load)]
     if not large_enough:
@@ -228,7 +231,7 @@ def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
 
 
 def require_tested(selection: Selection, mode: Mode, recipes: Sequence[Recipe]) -> None:
-    """Raise UserError if a run saves or loads a checkpoint below the smallest tested scale."""
+    """Raise UserError if a run would save or load a checkpoint below the smallest tested number of GPUs."""
     save, load = _tested(selection)
     least, doing = (save, "saving") if mode is Mode.CHECKPOINT_SAVE else (load, "loading")
     for recipe in recipes:

@@ -21,7 +21,7 @@ Check = Callable[[str, Any, Recipe], None]
 
 @dataclass(frozen=True)
 class Declaration:
-    """The properties of an option besides its name, type, default and help."""
+    """The properties of a run option besides its name, type, default and help."""
 
     section: str
     """Section of the trigger form, and panel of `--help`."""
@@ -72,7 +72,7 @@ def declaration(field: FieldInfo) -> Declaration:
 
 
 class ClusterOptions(Frozen):
-    """The run options of a kind of cluster, which declares them as `Options` in its folder."""
+    """The run options of one kind of cluster, which declares them as `Options` in its folder."""
 
     clusters: ClassVar[str] = ""
     """What people call clusters of the kind: `Slurm`."""
@@ -93,7 +93,7 @@ class ClusterOptions(Frozen):
 
 @cache
 def options_of_kinds() -> Mapping[str, type[ClusterOptions]]:
-    """Return the option classes of the cluster kinds that have options, by kind."""
+    """Return the option classes by kind of cluster, for kinds that have options."""
     found = {}
     for kind in CLUSTER_KINDS.names():
         with suppress(

@@ -76,7 +76,7 @@ def count_parameters(shape: Model) -> Parameters | None:
     )
     mlp = matrices * shape.hidden_size * shape.ffn_hidden_size
     if shape.hybrid is not None:
-        total = _of_hybrid(shape, shape.hybrid, mlp) + embeddings
+        total = _count_hybrid(shape, shape.hybrid, mlp) + embeddings
         return Parameters(total, total)
     dense = (
         shape.num_layers * attention_weights(shape)
@@ -110,7 +110,7 @@ def attention_weights(shape: ModelShape) -> int:
     )
 
 
-def _of_hybrid(shape: ModelShape, hybrid: HybridShape, mlp: int) -> int:
+def _count_hybrid(shape: ModelShape, hybrid: HybridShape, mlp: int) -> int:
     """Count the weights of a hybrid model's three kinds of layers."""
     hidden, heads = shape.hidden_size, shape.num_attention_heads + shape.num_query_groups
     inner, state = (
@@ -126,9 +126,9 @@ def _of_hybrid(shape: ModelShape, hybrid: HybridShape, mlp: int) -> int:
 
 
 def contradiction(size: str, shape: ModelShape) -> str | None:
-    """Return how a model's parameters contradict its size's name; None if they agree.
+    """Return how a model's parameter counts contradict its size's name; None if they agree.
 
-    A name such as `tiny` states none.
+    A name such as `tiny` contains no count and agrees with any.
     """
     counted = count_parameters(shape)
     if counted is None:
@@ -143,9 +143,9 @@ def contradiction(size: str, shape: ModelShape) -> str | None:
 
 
 def misnamed_size(size: str, model: NamedRecipe, known: KnownRecipe) -> str | None:
-    """Return what is wrong with the size name of a recipe by name; None if nothing is.
+    """Return why the size name of a recipe known only by name is wrong; None if it is right.
 
-    A number is also wrong if upstream states no parameter count for the recipe, so that it cannot be checked.
+    A count in the name is also wrong if upstream states none for the recipe, so that it cannot be checked.
     """
     for kind, stated, has in _numbers(size, stated_parameters(known)):
         if has is None:

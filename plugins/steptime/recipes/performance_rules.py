@@ -51,7 +51,7 @@ class Least(Frozen):
 
 
 class Rule(Frozen):
-    """Settings for some runs of a workload; a condition that is left out holds for all of them."""
+    """Launch settings for some runs of a workload; a condition that is left out holds for all runs."""
 
     source: str
     """Key of the workload's `sources`: where upstream sets this."""
@@ -84,7 +84,9 @@ class Rule(Frozen):
 
     @model_validator(mode="after")
     def _sets_something(self) -> Self:
-        if not (self.trainer.model_fields_set or self.environment or self._of_machines or self.arguments):
+        if not (
+            self.trainer.model_fields_set or self.environment or self._machine_settings or self.arguments
+        ):
             raise ValueError(
                 "give at least one of trainer, environment, ranks_per_numa_node, priority_cores, vboost and "
                 "arguments"
@@ -92,7 +94,7 @@ class Rule(Frozen):
         return self
 
     @property
-    def _of_machines(self) -> dict[str, int | bool]:
+    def _machine_settings(self) -> dict[str, int | bool]:
         names = ("ranks_per_numa_node", "priority_cores", "vboost")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
@@ -120,7 +122,7 @@ class Rule(Frozen):
         in_order = {name: trainer[name] for name in type(self.trainer).model_fields if name in trainer}
         variables = {f"environment.{name}": value for name, value in self.environment.items()}
         arguments = {f"arguments.{name}": value for name, value in self.arguments.items()}
-        return {**in_order, **variables, **self._of_machines, **arguments}
+        return {**in_order, **variables, **self._machine_settings, **arguments}
 
     def conditions(self) -> str:
         """Describe the rule's conditions except the GPU types; empty if it has none."""
@@ -136,14 +138,14 @@ class Rule(Frozen):
         return ", ".join(part for part in parts if part)
 
     def laid_over(self, performance: Performance) -> Performance:
-        """Return `performance` with the rule's settings added or replaced."""
+        """Return `performance` with the rule's settings, which replace earlier ones."""
         own = self.trainer.model_dump(include=self.trainer.model_fields_set)
         return performance.model_copy(
             update={
                 "trainer": performance.trainer.model_copy(update=own),
                 "environment": performance.environment | self.environment,
                 "arguments": performance.arguments | self.arguments,
-                **self._of_machines,
+                **self._machine_settings,
             }
         )
 
@@ -157,18 +159,18 @@ class PerformanceRules(Frozen):
     """In this order: of two that set the same, the later one counts."""
 
     def of(self, recipe: Recipe, size: str, mode: Mode, cluster_kind: str) -> Performance:
-        """Return the settings of a run.
+        """Return the launch settings of a run.
 
         Args:
-            recipe: the row, or one like it at another scale.
-            size: the row's size, of a proxy that of its model.
-            mode: what the run is for.
-            cluster_kind: of `plug_points.CLUSTER_KINDS`.
+            recipe: the row, or the same row at another scale.
+            size: the row's size; for a proxy that of its model.
+            mode: the mode of the run.
+            cluster_kind: one of `plug_points.CLUSTER_KINDS`.
         """
         row = Row(recipe.size, size, recipe.dtype, recipe.gpu_type, recipe.parallelism)
-        return self._of_row(row, mode, cluster_kind)
+        return self._apply_rules(row, mode, cluster_kind)
 
-    def _of_row(self, row: Row, mode: Mode, cluster_kind: str) -> Performance:
+    def _apply_rules(self, row: Row, mode: Mode, cluster_kind: str) -> Performance:
         held = (one for one in self.rules if one.holds_for_row(row) and one.holds_for_job(mode, cluster_kind))
         return _laid_over(row.dtype, held)
 
@@ -188,7 +190,7 @@ class PerformanceRules(Frozen):
     ) -> Iterator[Mistake]:
         """Yield names in rules that the workload does not have.
 
-        An argument that is None means that these names cannot be read, and are not checked.
+        Names of a kind whose argument is None cannot be read and are not checked.
         """
         named = (("GPU type", "gpu_types", gpu_types), ("size", "sizes", sizes), ("dtype", "dtypes", dtypes))
         for index, rule in enumerate(self.rules):
@@ -208,10 +210,10 @@ class PerformanceRules(Frozen):
                 yield Mistake("the rule holds for no row of this workload", ("rules", index))
 
     def misfits(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
-        """Yield settings of rows that contradict each other; one mistake for all rows that share it.
+        """Yield contradictory settings of rows, once for all rows that share a contradiction.
 
-        Each is located below this block, at the last rule that sets one of them. Rows are left out if a rule
-        in which `unknown_names` has found something may be meant for them.
+        The location is within this block, at the last rule that sets one of them. Rows are skipped if a rule
+        with unknown names (`misnamed`, from `unknown_names`) may be meant for them.
         """
         unclear = self._whatever_is_meant(misnamed)
         setting = [(index, rule) for index, rule in enumerate(self.rules) if rule.trainer.model_fields_set]
@@ -232,7 +234,7 @@ class PerformanceRules(Frozen):
                     if misfit not in found:
                         found.add(misfit)
                         message = f"{row.name} in {row.dtype} on {row.gpu_type}, {mode.value}: {misfit}"
-                        yield Mistake(message, _place_of(names, chosen))
+                        yield Mistake(message, _find_location(names, chosen))
 
     def _whatever_is_meant(self, misnamed: Iterable[Mistake]) -> list[Rule]:
         """Return the rules with unknown names, without the conditions that contain them."""
@@ -255,7 +257,7 @@ def _laid_over(dtype: str, rules: Iterable[Rule]) -> Performance:
     return performance
 
 
-def _place_of(names: Collection[str], rules: Mapping[int, Rule]) -> Location:
+def _find_location(names: Collection[str], rules: Mapping[int, Rule]) -> Location:
     """Return the location of the last rule with one of these settings, or of the whole block."""
     for index, rule in reversed([*rules.items()]):
         own = [name for name in names if name in rule.trainer.model_fields_set]
@@ -270,12 +272,12 @@ _OTHER_KIND = ""
 
 def _misfits(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield contradictory settings of a row: their names, and why they contradict."""
-    yield from _of_formats(row, settings)
-    yield from _of_overlap(row, settings)
-    yield from _of_recomputing(settings)
+    yield from _check_formats(row, settings)
+    yield from _check_overlap(row, settings)
+    yield from _check_recomputing(settings)
 
 
-def _of_formats(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+def _check_formats(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
     own, names = FP8_RECIPES.get(row.dtype), ("fp8_recipe",)
     if own is not None and settings.fp8_recipe != own:
         yield names, f"fp8_recipe is {settings.fp8_recipe}: dtype {row.dtype} means {own}, so leave it out"
@@ -283,7 +285,7 @@ def _of_formats(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str
         yield names, f"fp8_recipe is {settings.fp8_recipe}: rows of dtype fp8 need one, and no others"
 
 
-def _of_overlap(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+def _check_overlap(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
     deferral = ("defer_embedding_wgrad_compute", "wgrad_deferral_limit")
     if settings.defer_embedding_wgrad_compute != (settings.wgrad_deferral_limit is not None):
         yield deferral, f"{' and '.join(deferral)} go together"
@@ -300,7 +302,7 @@ def _of_overlap(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str
         yield ("tp_comm_overlap",), "tp_comm_overlap needs tensor parallelism"
 
 
-def _of_recomputing(settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+def _check_recomputing(settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
     granularity = settings.recompute_granularity
     if settings.recompute_modules is not None and granularity != "selective":
         yield (

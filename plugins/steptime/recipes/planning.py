@@ -43,7 +43,7 @@ _SUFFIXES = {
 
 
 class CheckpointPair(Frozen):
-    """A job that saves a checkpoint at its end, and the job that loads it and trains one step more."""
+    """A job that saves a checkpoint at its end, and the job that loads it and trains one more step."""
 
     save: Run
     load: Run
@@ -68,9 +68,10 @@ class Plan(Frozen):
 
 
 def plan(request: PlanRequest) -> Plan:
-    """Plan the runs of `request`. Raises UserError for a value outside its choices, which the error lists.
+    """Plan the runs of a request. Raises UserError for an invalid value; the error lists the valid ones.
 
-    A plan may be for another type of GPU than its cluster has, to be read; `require_runnable` refuses that.
+    The plan may be for a GPU type that its cluster does not have, so that people can read it;
+    `require_runnable` refuses such a plan.
     """
     selection = select(request)
     rows = [tune(_with_image(recipe, request), request) for recipe in select_recipes(selection, request)]

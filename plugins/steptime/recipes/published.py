@@ -18,9 +18,9 @@ from steptime.recipes.models import Recipe
 
 
 class PerformanceRow(Frozen):
-    """One column of a document's performance tables: one scale, with the numbers as printed.
+    """The published numbers of one scale, from a document's performance tables.
 
-    Of a number that the document does not print, or prints as n/a, there is None.
+    A number that the document does not print, or prints as n/a, is None.
     """
 
     document: str
@@ -65,9 +65,9 @@ class AsPublished(Frozen):
 
 
 class PerformanceTable(Frozen):
-    """A printed table: a list for each of its lines, with one entry per scale.
+    """A published table: for each of its lines a list with one entry per scale.
 
-    A document that has no table, and prints single numbers in its text, has tables of one scale.
+    Numbers that a document only states in its text form a table with a single scale.
     """
 
     size: str
@@ -156,7 +156,7 @@ def _load(path: Path, _state: tuple[int, int]) -> Reference:
 
 
 def published_performance(recipe: Recipe) -> PerformanceRow | None:
-    """Return a recipe's printed numbers; None if its document has none for this scale and batch."""
+    """Return the published numbers of a recipe; None if its document has none for this scale and batch."""
     if recipe.workload not in list_references():
         return None
     for row in load_reference(recipe.workload).rows:

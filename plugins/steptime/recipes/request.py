@@ -48,9 +48,9 @@ def _with_tensor_parallelism(name: str, value: Any, recipe: Recipe) -> None:
 
 
 class PlanRequest(Frozen):
-    """A request for runs. None means the default, which the option's description names.
+    """A request for runs. An option that is None has the default that its description names.
 
-    In JSON the options of a kind of cluster stand beside the others, as people write them.
+    In JSON the options of a kind of cluster are beside the others, as people write them.
     """
 
     workload: str = Field(
@@ -263,14 +263,14 @@ def sections() -> Mapping[str, tuple[str, ...]]:
 
 
 @cache
-def _type_of(name: str) -> TypeAdapter[Any]:
+def _option_type(name: str) -> TypeAdapter[Any]:
     field = PlanRequest.model_fields[name] if name == "workload" else option_fields()[name]
     return TypeAdapter(Annotated[field.annotation, field])  # type: ignore[arg-type]
 
 
 def parse_value(name: str, value: Any, *, strict: bool = False) -> Any:
     """Convert a value to its option's type. Raises pydantic's ValidationError."""
-    return _type_of(name).validate_python(value, strict=strict)
+    return _option_type(name).validate_python(value, strict=strict)
 
 
 def parse_request(values: Mapping[str, Any]) -> PlanRequest:

@@ -15,7 +15,7 @@ from steptime.recipes.workloads import family_releases, load_workload
 
 @dataclass(frozen=True)
 class Selection:
-    """The rules of one size for one GPU type, dtype and kind of scaling, each for other GPU counts."""
+    """The rules of one size for one GPU type, dtype and kind of scaling; each rule has its own GPU counts."""
 
     workload: Workload
     size_name: str
@@ -46,10 +46,9 @@ class Selection:
 
 
 def select(request: PlanRequest) -> Selection:
-    """Select the rules for `request`; its cluster and document give the defaults. Raises UserError.
+    """Select the rules for a request; its cluster and document provide defaults. Raises UserError.
 
-    One release may lack what another has: if only a family was asked for, the error names the releases that
-    have it.
+    If the request names a family without a release, the error names other releases that have what is missing.
     """
     try:
         return _select(request)

@@ -61,17 +61,17 @@ class SweepPlan(Frozen):
 
     @property
     def needs_approval(self) -> bool:
-        """Whether a person must approve the sweep first."""
+        """Whether a person must approve the sweep before it starts."""
         limit = self.approval_above_gpu_hours
         return limit is not None and self.gpu_hours_max > limit
 
 
 def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -> SweepPlan:
-    """Plan the cells of a sweep, entry by entry.
+    """Plan the cells of a sweep, entry by entry. Raises UserError with all reasons at once.
 
-    `check` raises UserError for the plan of a cell that cannot be run. Also refused are a run that two
-    combinations ask for, an exclusion that excludes nothing, a sweep with nothing left to run, more than
-    `MOST_CELLS` cells, and a plan above the budget. Raises UserError with every reason at once.
+    Refused are cells for which `check` raises UserError, a run that two combinations contain, an exclusion
+    that excludes nothing, a sweep without runs or with more than `MOST_CELLS` cells, and a plan above the
+    budget.
     """
     exclusions = _Exclusions(sweep)
     cells = list(_all_cells(sweep, exclusions, check))
@@ -111,14 +111,14 @@ def fresh_cells(
     after: int,
     cluster_options: Mapping[str, bool | int | str] | None = None,
 ) -> list[Cell]:
-    """Return cells that run a cell again, to confirm or dismiss the suspicion that its run raised.
+    """Return cells that repeat a cell, to confirm or dismiss the suspicion that its run raised.
 
     Args:
-        cell: what was run.
-        number: how many.
-        checkpoint: whether each saves and loads a checkpoint, too.
-        after: the largest `repeat` of the sweep's cells; theirs follow it.
-        cluster_options: instead of those of the cell; None for these.
+        cell: the cell to repeat.
+        number: how many repeats.
+        checkpoint: whether each also saves and loads a checkpoint.
+        after: the largest `repeat` of the sweep's cells; the new cells continue from there.
+        cluster_options: replace those of the cell; None keeps them.
     """
     request = cell.request.model_copy(update={"checkpoint": checkpoint})
     if cluster_options is not None:
@@ -132,7 +132,7 @@ def fresh_cells(
 
 
 def fresh_number(label: str, cell: Cell) -> int:
-    """Return the number of the fresh cell of `cell` with this label; 0 if there is none."""
+    """Return the number in the label of a repeat made by `fresh_cells`; 0 if it is not one of `cell`."""
     number = label.removeprefix(f"{cell.label}{_FRESH}")
     return 0 if number == label else int(number)
 
@@ -141,14 +141,15 @@ def cell_plan(cell: Cell) -> Plan:
     """Return the plan of a cell: one performance run, and its checkpoint pair if it has one."""
     planned = cell.planned or plan(cell.request)
 
-    def of_cell(run: Run) -> Run:
+    def name_cell(run: Run) -> Run:
         return run.model_copy(update={"cell": cell.label})
 
     pairs = (
-        CheckpointPair(save=of_cell(pair.save), load=of_cell(pair.load)) for pair in planned.checkpoint_pairs
+        CheckpointPair(save=name_cell(pair.save), load=name_cell(pair.load))
+        for pair in planned.checkpoint_pairs
     )
     return planned.model_copy(
-        update={"runs": tuple(map(of_cell, planned.runs)), "checkpoint_pairs": tuple(pairs)}
+        update={"runs": tuple(map(name_cell, planned.runs)), "checkpoint_pairs": tuple(pairs)}
     )
 
 

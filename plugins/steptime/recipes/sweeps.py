@@ -241,9 +241,9 @@ def _zipped(lists: Any) -> list[dict[str, Any]]:
 
 
 def excludes(exclusion: Mapping[str, JsonValue], values: Mapping[str, Any]) -> bool:
-    """Return whether an exclusion matches a run: all its values must match.
+    """Return whether an exclusion matches a run: all its fields must match.
 
-    A field that `values` lacks does not match. A workload may be named without its release.
+    A field that `values` lacks does not match. A workload matches with or without its release.
     """
     return all(
         name in values

@@ -19,9 +19,9 @@ _ARGUMENT = re.compile(r"[a-z][a-z0-9_.]*", re.ASCII)
 
 
 def tune(recipe: Recipe, request: PlanRequest) -> tuple[Recipe, str]:
-    """Return the tuned row and a description such as `tp4 mbs2`, or "" if nothing was changed.
+    """Return the row with the requested changes, and a description such as `tp4 mbs2`.
 
-    Raises UserError for what cannot be run.
+    The description is empty if nothing changed. Raises UserError for a row that cannot run.
     """
     ways = {way: getattr(request, f"{way}_parallel") for way in _WAYS}
     own = {way: getattr(recipe.parallelism, way) for way in _WAYS}

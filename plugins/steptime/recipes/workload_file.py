@@ -147,7 +147,7 @@ PrintedValue = str | int | None
 
 
 class PrintedRow(Frozen):
-    """The document prints these rows, with these cells where they differ from what is run."""
+    """Cells that a document prints differently from what is run, for the rows of a rule."""
 
     seq_length: PrintedValue = None
     num_layers: PrintedValue = None
@@ -164,7 +164,7 @@ class PrintedRow(Frozen):
 
 
 class Configuration(Frozen):
-    """A rule that defines several rows: these dtypes on these GPU types at these scales."""
+    """A rule for several rows: all combinations of its dtypes, GPU types and GPU counts."""
 
     gpu_types: tuple[str, ...] = Field(min_length=1)
     dtypes: tuple[str, ...] = Field(min_length=1)
@@ -182,9 +182,9 @@ class Configuration(Frozen):
     """Null for rows that are in no document."""
 
     def parallelism_on(self, gpus: int, tensor: int | None = None) -> Parallelism:
-        """Return the parallelism on that many GPUs, with another `tensor` if given.
+        """Return the parallelism on this many GPUs, with another `tensor` size if given.
 
-        Raises ValueError if the replicas of the model do not come out whole.
+        Raises ValueError if the number of GPUs is not a multiple of those of one model replica.
         """
         model = self.parallelism.model_dump() | ({} if tensor is None else {"tensor": tensor})
         replica = model["tensor"] * model["pipeline"] * model["context"]
@@ -285,7 +285,7 @@ class Workload(Frozen):
         return whole.proxies if size.endswith(PROXY_SUFFIX) else whole.configurations
 
     def size_names(self) -> tuple[str, ...]:
-        """Return the names of all sizes, including proxies, as in the tables."""
+        """Return the names of all sizes and proxies, as in the documents' tables."""
         proxies = (name + PROXY_SUFFIX for name, size in self.sizes.items() if size.proxies)
         return (*self.sizes, *proxies)
 

@@ -25,9 +25,9 @@ def list_workloads() -> tuple[str, ...]:
 
 
 def load_workload(name: str) -> Workload:
-    """Load the workload of that name; a family alone (`llama3.1`) means its default release or the newest.
+    """Load a workload by name; a family alone (`llama3.1`) means its default release, else the newest.
 
-    Raises UserError for an unknown name, and for a broken file, with all of its mistakes.
+    Raises UserError for an unknown name, and for a file with mistakes, all of which it lists.
     """
     known = list_workloads()
     stem = name.lower()

@@ -1,1 +1,1 @@
-"""What came of it: measurement, checks, verdict, provenance, the store and its report."""
+"""Measurement, quality checks, provenance, and the metrics store."""

@@ -1,10 +1,10 @@
-"""Budgets of GPU-hours by calendar month (UTC), of clusters and their accounts: a sum over the job ledger.
+"""Monthly budgets of GPU-hours (UTC) for clusters and their accounts, computed from the job ledger.
 
-A job that has ended counts as what it took: its GPUs × the time from its start to its end, as far as that is
-in the month. What is planned, queued or running counts as the most it may take, GPUs × time limit, whole.
+An ended job counts with its GPUs × its run time within the month. A planned, queued or running job counts
+with the most it may take: GPUs × time limit, even if that reaches into the next month.
 
-A plan is checked and reserved in one transaction, so that of two that begin at once the second sees the
-first. A reservation is a row of `jobs` with the attempt 0, for each run; the run's first job takes its place.
+A plan is checked and reserved in one transaction, so of two plans at the same time the second sees the first.
+Each run's reservation is a row of `jobs` with attempt 0, which the run's first job replaces.
 """
 
 import time
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
 
 _PLANNED_COUNTS_S = 7 * 86_400
-"""How long a plan counts whose DAG run is lost; a sweep may wait six days for its approval."""
+"""How long a reservation counts if its DAG run is lost; a sweep may wait six days for approval."""
 _SETTLED_WITHIN_S = 86_400
-"""How long after its last possible end a job counts that is lost."""
+"""How long a lost job counts after the latest time at which it can have ended."""
 _ROUNDING = 1e-6
-"""GPU-hours by which sums may differ from what they would be exactly."""
+"""Tolerance for rounding errors of sums, in GPU-hours."""
 
 
 class BudgetExceeded(UserError):
-    """A plan may take more GPU-hours than a budget has left in this month."""
+    """A plan may take more GPU-hours than a budget has left this month."""
 
 
 class Owner(NamedTuple):
-    """The DAG run that reserves and submits."""
+    """The DAG run that reserves GPU-hours and submits jobs."""
 
     installation_id: str
     dag_id: str
@@ -46,13 +46,13 @@ class Owner(NamedTuple):
 
 
 class BudgetBalance(Frozen):
-    """How a budget stands in the month, and what is asked of it."""
+    """A budget in one month: its size, what is used and committed, and what a plan requests."""
 
     cluster: str
     account: str | None
-    """None: the budget is the whole cluster's."""
+    """The account; None if the budget covers the whole cluster."""
     month: str
-    """`2026-11`."""
+    """As in `2026-11`."""
     gpu_hours_per_month: float
     used_gpu_hours: float
     committed_gpu_hours: float
@@ -60,7 +60,7 @@ class BudgetBalance(Frozen):
 
     @property
     def left_gpu_hours(self) -> float:
-        """What nothing has used and nothing may use yet."""
+        """GPU-hours that are neither used nor committed."""
         return max(0.0, self.gpu_hours_per_month - self.used_gpu_hours - self.committed_gpu_hours)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class BudgetBalance(Frozen):
         )
 
     def require(self) -> None:
-        """Raise BudgetExceeded if more is asked for than is left."""
+        """Raise BudgetExceeded if the request exceeds what is left."""
         if self.asked_gpu_hours <= self.left_gpu_hours + _ROUNDING:
             return
         owner, field = f"cluster '{self.cluster}'", "gpu_hours_per_month"
@@ -89,12 +89,12 @@ class BudgetBalance(Frozen):
 
 
 def format_month(now: float) -> str:
-    """Return the calendar month of a Unix time in UTC, `2026-11`."""
+    """Return the calendar month of a Unix time in UTC, as in `2026-11`."""
     return f"{datetime.fromtimestamp(now, UTC):%Y-%m}"
 
 
 def month_bounds(month: str) -> tuple[float, float]:
-    """Return the Unix times at which a month begins and ends."""
+    """Return the Unix times at which a month such as `2026-11` begins and ends."""
     begins, ends = _month(month)
     return begins.timestamp(), ends.timestamp()
 
@@ -107,10 +107,9 @@ def _month(month: str) -> tuple[datetime, datetime]:
 def budget_balances(
     clusters: Iterable[str], runs: Sequence[Run] = (), *, now: float | None = None
 ) -> list[BudgetBalance]:
-    """Return how the budgets of clusters stand and what runs ask of them; none if no cluster has one.
+    """Return the budgets of clusters this month, with what `runs` would take; empty without budgets.
 
-    Nothing is written. Raises UserError for a cluster's file that is broken, SystemFailure if the store
-    cannot be asked.
+    Nothing is written. Raises UserError if a cluster's file has a mistake, SystemFailure if the store fails.
     """
     now = time.time() if now is None else now
     configs = _with_budget(clusters)
@@ -126,10 +125,10 @@ def budget_balances(
 
 
 def reserve(owner: Owner, runs: Sequence[Run], *, now: float | None = None) -> list[BudgetBalance]:
-    """Refuse a DAG run's plan that a budget does not allow, or reserve it, and return how the budgets stand.
+    """Reserve the GPU-hours of a DAG run's plan, and return the budgets as they stand before it.
 
-    What was reserved for this DAG run before is replaced. Without a budget the store is not asked. Raises
-    BudgetExceeded, and then nothing is changed, or SystemFailure if the store cannot be asked.
+    An earlier reservation of the DAG run is replaced. Without a budget the store is not used. Raises
+    BudgetExceeded, in which case nothing changes, or SystemFailure if the store fails.
     """
     from steptime.results.schema import jobs
 
@@ -151,9 +150,9 @@ def reserve(owner: Owner, runs: Sequence[Run], *, now: float | None = None) -> l
 
 
 def admit(connection: "Connection", owner: Owner, run: Run, *, now: float) -> None:
-    """Check a job that is to be inserted, in its transaction; its run's reservation is used up.
+    """Check the budgets for a job within the transaction that inserts it, and delete its run's reservation.
 
-    Raises BudgetExceeded.
+    Raises BudgetExceeded if a budget does not have enough left.
     """
     from steptime.results.schema import jobs
 
@@ -167,7 +166,7 @@ def admit(connection: "Connection", owner: Owner, run: Run, *, now: float) -> No
 
 
 def release(owner: Owner) -> None:
-    """Take back what a DAG run has reserved and not submitted."""
+    """Delete the reservations of a DAG run for jobs it has not submitted."""
     from steptime.results.schema import jobs
 
     with write_transaction(store_url()) as connection:
@@ -175,7 +174,7 @@ def release(owner: Owner) -> None:
 
 
 def list_reserving(installation_id: str, clusters: Iterable[str]) -> list[Owner]:
-    """Return the DAG runs of an Airflow that have reserved something on clusters."""
+    """Return the DAG runs of one Airflow installation that hold reservations on these clusters."""
     from sqlalchemy import select
 
     from steptime.results.schema import jobs
@@ -192,7 +191,7 @@ def _with_budget(clusters: Iterable[str]) -> list[ClusterConfig]:
 
 
 def _planned(runs: Iterable[Run], config: ClusterConfig, now: float) -> list[dict[str, Any]]:
-    """The rows of the runs that are planned on a cluster, without their owner."""
+    """Return the rows to reserve for the runs planned on a cluster, without their owner."""
     return [
         {
             "cell": run.name,
@@ -212,7 +211,7 @@ def _planned(runs: Iterable[Run], config: ClusterConfig, now: float) -> list[dic
 
 
 def _name(owner: Owner, row: Mapping[str, Any]) -> str:
-    """The key of a reservation; no job's name has a space."""
+    """Return the key of a reservation; it has a space, which no job's name has."""
     return f"reserved for {'/'.join(owner)}/{row['cell']}"
 
 
@@ -223,7 +222,7 @@ def _reserved_for(owner: Owner) -> "list[ColumnElement[bool]]":
 
 
 def _rows(connection: "Connection", configs: Sequence[ClusterConfig], now: float) -> list[Mapping[str, Any]]:
-    """What counts this month on clusters."""
+    """Return the jobs and reservations that count this month on these clusters."""
     from sqlalchemy import or_, select
 
     from steptime.results.schema import jobs
@@ -241,7 +240,7 @@ def _balances(
     asked: Sequence[Mapping[str, Any]],
     now: float,
 ) -> list[BudgetBalance]:
-    """How the budgets of clusters stand, by cluster, the whole cluster's first."""
+    """Return the budgets of clusters, the whole cluster's before those of its accounts."""
     month = format_month(now)
     begins, ends = month_bounds(month)
 

@@ -1,4 +1,4 @@
-"""The columns of results, each declared once: what it means, how it is taken from a result, how it is shown.
+"""The columns of results, each declared once: its meaning, how its value is computed, how it is shown.
 
 The table `runs`, the tables, CSV and JSON of the command line, and the page (`/api/columns`) follow from
 these declarations. A new column needs a declaration and its computation.
@@ -15,68 +15,70 @@ from steptime.results.models import Measurement, Result
 from steptime.results.stragglers import rank_times
 
 Row = Mapping[str, Any]
-"""A run of the store, by the names of its columns."""
+"""A run of the store, as values by column name."""
 
 SCHEMA_VERSION = 1
-"""Of the JSON that commands and the page's server give: raised when a name or a meaning changes."""
+"""Version of the JSON from commands and the page's server; raised when a name or a meaning changes."""
 
 Kind = Literal["text", "integer", "number", "boolean", "time"]
 Part = Literal["model", "variant", "mode", "scale", "spread"]
-"""Of what makes a series: the model, what else its recipe may vary in, and how it is spread over the GPUs."""
+"""Parts of a series' identity: the model, other variants of its recipe, the mode, the number of GPUs, and the
+parallelism."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a listing."""
+    """A column of a table of results or comparisons."""
 
     name: str
-    """With its unit, if it has one: the name in the store, in CSV and in JSON."""
+    """Name in the store, in CSV and in JSON; it ends with the unit, if there is one."""
     kind: Kind
     """`time` is Unix time in seconds."""
     description: str
     take: Callable[[Result], Any] | None = None
-    """Its value for a measured run; None for what only several runs show together."""
+    """Computes the value for a measured run; None if it needs several runs."""
     of_run: Callable[[Run], Any] | None = None
-    """Its value for a planned run, if the plan has it."""
+    """Computes the value for a planned run; None if the plan does not have it."""
     heading: str = ""
-    """What people read above it; by default the name in words."""
+    """Heading for people; by default the name in words."""
     unit: str = ""
     required: bool = False
     """Whether every stored row has a value."""
     choice: bool = False
-    """Whether people select runs by its value."""
+    """Whether people filter runs by its value."""
     series: Part | None = None
-    """Which part it is of what makes a series; None for what runs that are compared may differ in."""
+    """Which part of a series' identity it is; None if comparable runs may differ in it."""
     searched: bool = False
-    """Whether a search looks for words in it."""
+    """Whether a text search looks at it."""
     in_events: bool = False
-    """Whether the events of Airflow's assets have it."""
+    """Whether the events of Airflow's assets include it."""
     priority: int | None = None
-    """Tables leave out the highest first if a terminal is too narrow, and never 0; None is in no table."""
+    """On a narrow terminal, tables drop columns with the highest priority first and never those with 0. None:
+    never in a table."""
     shared: bool = False
-    """Whether it moves from the table into its title if all runs have the same value."""
+    """Whether it moves from the table to the title if all runs have the same value."""
     significant: int = 4
-    """Digits that the smallest number of the column keeps in a table."""
+    """Significant digits that a table shows of the smallest number in the column."""
     decimals: int = 4
-    """Decimals of a table at most."""
+    """Most decimals that a table shows."""
     decimals_of: str | None = None
-    """The column whose decimals it has instead, so that both can be compared."""
+    """Another column whose number of decimals it uses, so that the two can be compared."""
     as_change: bool = False
-    """Whether tables write it, a ratio of times, as people say it: `3.3 % faster`."""
+    """Whether tables write it, a ratio of times, as a change: `3.3 % faster`."""
     signed: bool = False
-    """Whether a number above 0 has its sign, as a change does."""
+    """Whether numbers above 0 are written with a plus sign."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "heading", self.heading or self.name.replace("_", " "))
 
     @property
     def title(self) -> str:
-        """Heading with unit."""
+        """The heading with the unit."""
         return f"{self.heading}, {self.unit}" if self.unit else self.heading
 
     @property
     def published(self) -> dict[str, Any]:
-        """What readers of other languages need of it, as JSON."""
+        """The declaration as JSON, for programs and for the page."""
         of_python = ("take", "of_run")
         return {
             field.name: getattr(self, field.name) for field in fields(self) if field.name not in of_python
@@ -84,26 +86,26 @@ class Column:
 
 
 def _planned(name: str, kind: Kind, description: str, of_run: Callable[[Run], Any], **options: Any) -> Column:
-    """A column whose value the plan has."""
+    """Declare a column whose value the plan has."""
     take = lambda result: of_run(result.run)  # noqa: E731
     return Column(name, kind, description, take, of_run, required=True, **options)
 
 
 def _identity(name: str, description: str, **options: Any) -> Column:
-    """A column of the row of a recipe document that was run."""
+    """Declare a column of the row of a recipe document that was run."""
     kind: Kind = "integer" if name == "gpus" else "text"
     of_run = lambda run: run.recipe.identity[name]  # noqa: E731
     return _planned(name, kind, description, of_run, choice=True, **options)
 
 
 def _parallel(way: str) -> Column:
-    """The column of one of the ways of parallelism that every recipe has."""
+    """Declare the column of one kind of parallelism that every recipe has."""
     of_run = lambda run: getattr(run.recipe.parallelism, way)  # noqa: E731
     return _planned(f"{way}_parallel", "integer", f"Ranks of {way} parallelism.", of_run, series="spread")
 
 
 def _measurement_column(name: str, annotation: Any, declared: Mapping[str, Any]) -> Column:
-    """A column whose value is the measurement's of the same name; None if nothing could be measured."""
+    """Declare a column with the value of a field of `Measurement`; None if nothing could be measured."""
     kinds: dict[Any, Kind] = {int: "integer", float: "number", str: "text"}
     kind = next(kinds[one] for one in (annotation, *get_args(annotation)) if one in kinds)
     take = lambda result: None if result.measurement is None else getattr(result.measurement, name)  # noqa: E731
@@ -119,7 +121,7 @@ MEASURED: Mapping[str, Column] = {
 
 
 def _measured(first: str, last: str) -> tuple[Column, ...]:
-    """Those from one to another."""
+    """Return the columns declared in `Measurement`, from one field to another."""
     names = list(MEASURED)
     return tuple(MEASURED[name] for name in names[names.index(first) : names.index(last) + 1])
 
@@ -130,7 +132,7 @@ def _queue_wait_s(result: Result) -> float | None:
 
 
 def _against_publication(result: Result) -> str | None:
-    """Of performance runs alone: a checkpoint's run has few steps, and nobody publishes those."""
+    """Return `passes` or `below` for performance runs; other modes are not published."""
     over = result.measurement and result.measurement.step_time_over_published
     return against_publication(over) if over and result.run.mode is Mode.PERFORMANCE else None
 
@@ -143,7 +145,7 @@ def _nodes(result: Result) -> str | None:
 
 
 def _job_time(part: str) -> Callable[[Result], float | None]:
-    """Where the time of a run's job went."""
+    """Return a function that computes the seconds of a run's job in one part of its time."""
 
     def take(result: Result) -> float | None:
         times = job_times(result)
@@ -515,17 +517,17 @@ COLUMNS = (
     ),
     Column("published_at", "time", "When the run was published or rejected.", lambda _: None),
 )
-"""All columns in the order of CSV, JSON and documentation."""
+"""All columns, in the order of CSV, JSON and documentation."""
 
 COMPUTED = tuple(column.name for column in COLUMNS if column.take is None)
-"""What the store computes of several runs, see `results.efficiency`."""
+"""Names of the columns that are computed from several runs, see `results.efficiency`."""
 
 CHOICES = tuple(column.name for column in COLUMNS if column.choice)
-"""Columns by whose values people select runs."""
+"""Names of the columns that people filter runs by."""
 
 
 def series_columns(*parts: Part) -> tuple[str, ...]:
-    """Return the names of the columns that are these parts of what makes a series; by default of all."""
+    """Return the names of the columns that are these parts of a series' identity; by default all parts."""
     return tuple(
         column.name for column in COLUMNS if column.series and column.series in (parts or get_args(Part))
     )
@@ -535,5 +537,5 @@ BY_NAME: Mapping[str, Column] = {column.name: column for column in COLUMNS}
 
 
 def planned_values(run: Run) -> dict[str, Any]:
-    """Return the values of a run's row that its plan already has."""
+    """Return the values, by column, that a run's plan already determines."""
     return {column.name: column.of_run(run) for column in COLUMNS if column.of_run}

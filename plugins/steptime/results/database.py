@@ -1,6 +1,7 @@
-"""Access to the database of the metrics store, SQLite or PostgreSQL: one engine per process and address.
+"""Connections to the database of the metrics store, SQLite or PostgreSQL: one engine per process and address.
 
-Safe to call from many threads and processes at once. The first use of an empty database makes the tables.
+All functions are safe to call from several threads and processes. The first use of an empty database creates
+the tables.
 """
 
 import asyncio
@@ -22,10 +23,10 @@ REVISION = "0001"
 """Revision of the schema; a store of another one is refused."""
 
 NAMES_AT_ONCE = 500
-"""Most values in one query: databases limit the number of its parameters."""
+"""Most values in one query: databases limit the number of parameters."""
 
 STORE_PATIENCE_S = 12 * 3600.0
-"""How long a task waits for a store that does not answer: as long as for a cluster."""
+"""How long a task waits for a store that does not answer; as long as for a cluster."""
 
 Done = TypeVar("Done")
 Work = TypeVar("Work", bound=Callable[..., Any])
@@ -37,7 +38,8 @@ _DEAD_SERVER = {
     **{"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3},
     "tcp_user_timeout": 60_000,  # ms
 }
-"""After how long a connection breaks if the server's machine is gone: by the kernel's defaults two hours."""
+"""TCP settings that detect a dead PostgreSQL server within about a minute; the kernel's defaults take two
+hours."""
 _MISCONFIGURED = (
     *("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist"),
     *("unable to open", "readonly database"),
@@ -64,9 +66,9 @@ _prepared: set[tuple[int, str]] = set()
 
 @contextmanager
 def read_connection(url: str) -> "Iterator[Connection]":
-    """Open a connection to read with.
+    """Open a connection for reading.
 
-    Raises SystemFailure if the database fails, UserError if the address is none.
+    Raises SystemFailure if the database fails, UserError if `url` is not a database address.
     """
     with _named_failures(url), _engine(url).connect() as connection:
         yield connection
@@ -74,7 +76,7 @@ def read_connection(url: str) -> "Iterator[Connection]":
 
 @contextmanager
 def write_transaction(url: str) -> "Iterator[Connection]":
-    """Open a transaction: committed at the end, undone whole by an exception. Raises as `read_connection`."""
+    """Open a transaction: committed at the end, rolled back on an exception. Raises as `read_connection`."""
     with _named_failures(url), _for_writing(_engine(url)).begin() as connection:
         yield connection
 
@@ -82,15 +84,16 @@ def write_transaction(url: str) -> "Iterator[Connection]":
 def wait_for_store(
     work: Callable[[], Done], warn: Callable[[str], None], patience_s: float | None = None
 ) -> Done:
-    """Call `work`, and call it again after growing pauses while the store does not answer.
+    """Call `work` until the store answers, with growing pauses between calls; return its result.
 
-    `work` must be idempotent. Raises StoreUnavailable after `patience_s`, by default STORE_PATIENCE_S.
+    `work` must be idempotent. Each failed call is reported to `warn`. Raises StoreUnavailable after
+    `patience_s` seconds, by default STORE_PATIENCE_S.
     """
     return _while_unavailable(warn, patience_s)(work)()
 
 
 async def in_store(work: Callable[[], Done], warn: Callable[[str], None]) -> Done:
-    """Do the same without blocking the event loop; each call of `work` is in a thread."""
+    """Do what `wait_for_store` does without blocking the event loop: `work` is called in a thread."""
 
     async def in_thread() -> Done:
         return await asyncio.to_thread(work)
@@ -114,13 +117,13 @@ def _while_unavailable(
 
 
 def dicts(result: "Result[Any]") -> Iterator[dict[str, Any]]:
-    """Return the rows as dicts by column name."""
+    """Yield the rows of a result as dicts by column name."""
     names = tuple(result.keys())
     return (dict(zip(names, row, strict=True)) for row in result)
 
 
 def insert(dialect: str, table: "Table") -> Any:
-    """Return an INSERT that handles conflicts, which SQLAlchemy has for each kind of database apart."""
+    """Return an INSERT statement of the dialect that supports ON CONFLICT."""
     from sqlalchemy.dialects import postgresql, sqlite
 
     kind = sqlite if dialect == "sqlite" else postgresql
@@ -128,22 +131,22 @@ def insert(dialect: str, table: "Table") -> Any:
 
 
 def lock_series(connection: "Connection", key: Mapping[str, Any]) -> None:
-    """Hold a lock on these values of columns of `runs` until the transaction ends.
+    """Lock the runs with these column values until the transaction ends.
 
-    Concurrent writers of a series take turns, so the last one sees what all have written.
+    Concurrent writers of a series take turns, so the last one sees what all others wrote.
     """
     lock(connection, json.dumps(dict(key)))
 
 
 def lock(connection: "Connection", name: str) -> None:
-    """Hold a named lock until the transaction ends. SQLite has one writer at a time anyway."""
+    """Hold a named lock until the transaction ends. SQLite allows a single writer anyway."""
     if connection.dialect.name == "postgresql":
         number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
 
 
 def exists(url: str) -> bool:
-    """Return whether the SQLite file exists; True for PostgreSQL. Reading a missing file would create it."""
+    """Return whether the SQLite file exists (reading would create it); always True for PostgreSQL."""
     parsed = _parse(url)
     return parsed.get_backend_name() != "sqlite" or Path(str(parsed.database)).exists()
 
@@ -155,7 +158,7 @@ def shown_address(url: str) -> str:
 
 
 def close_engines() -> None:
-    """Close this process's connections; the next use opens them anew."""
+    """Close this process's connections; the next use opens new ones."""
     for key in [key for key in _engines if key[0] == os.getpid()]:
         _engines.pop(key).dispose()
         _prepared.discard(key)
@@ -226,7 +229,7 @@ def _create_engine(url: "URL") -> "Engine":
 
 
 def _for_writing(engine: "Engine") -> "Engine":
-    """With SQLite, wait for other writers at the start: a reader that turns writer would fail at once."""
+    """Return an engine whose SQLite transactions wait at the start: a later upgrade to writing fails."""
     return engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
 
 
@@ -266,7 +269,7 @@ def _revision(connection: "Connection") -> str | None:
 
 @contextmanager
 def _only_one(engine: "Engine") -> Iterator[None]:
-    """Let one process at a time make the tables in an SQLite file; PostgreSQL has a lock for that."""
+    """Let only one process create the tables in a SQLite file; PostgreSQL has its own lock for that."""
     if engine.url.get_backend_name() != "sqlite":
         yield
         return
@@ -291,7 +294,7 @@ def _create(connection: "Connection") -> None:
 
 @contextmanager
 def _named_failures(url: str) -> Iterator[None]:
-    """Turn errors of databases and file systems into one sentence, without the password."""
+    """Turn errors of databases and file systems into one sentence without the password."""
     from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
     parsed = _parse(url)

@@ -1,8 +1,8 @@
-"""Scaling efficiency: computed as runs are stored, and kept with what it rests on.
+"""Scaling efficiency of runs: computed when runs are published, and stored with the base it refers to.
 
-Tokens/s per GPU of a run over that of its base: the smallest scale of the same sweep run or DAG run; of a run
-whose scale is alone there, the smallest scale of the nearest earlier runs. A base is of the same family (the
-same but for the number of GPUs) and of the same DAG, so that whoever may read a run may read its base, too.
+It is the run's tokens/s per GPU over that of its base, the smallest number of GPUs in the same sweep run or
+DAG run. If that has only one number of GPUs, the base is the smallest of the nearest earlier runs. A base
+differs only in the number of GPUs, and is of the same DAG, so whoever may read a run may read its base.
 """
 
 import math
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 CONFIDENCE = 0.95
-"""Of the interval."""
+"""Level of the confidence interval."""
 FEWEST_REPEATS = 3
-"""Of both scales, for an interval: resampled pairs would cover the truth in 7 of 10 cases only."""
+"""Fewest jobs at both scales for an interval: with two, it would contain the truth in only 7 of 10 cases."""
 EARLIER_S = 7 * 86_400.0
-"""Runs are compared with the smallest scale of this time if their own sweep or DAG run has only one."""
+"""How much earlier runs may be to serve as a base."""
 
 _FAMILY = (*series_columns("model", "variant", "mode"), "dag_id")
 _REPEATED = (*series_columns("spread"), "global_batch_size", "micro_batch_size")
-"""What repeats of a run have in common, beside the family; how many GPUs these are follows from it."""
+"""Columns that repeats of a run share besides those of the family; they determine the number of GPUs."""
 _READ = (
     *("id", "job_name", "submitted_at", "gpus", "tokens_per_s_per_gpu", "dag_run_id"),
     *(*_FAMILY, *_REPEATED, *COMPUTED),
@@ -37,18 +37,18 @@ _RESAMPLES = 2000
 
 
 def lock(connection: "Connection", run: Row) -> None:
-    """Hold the lock of the run's family, whose runs are compared with each other; `run` is a stored row."""
+    """Lock the runs that may be compared with `run`, a row of the store, until the transaction ends."""
     lock_series(connection, _family(run))
 
 
 def compute(connection: "Connection", run: Row) -> None:
-    """Store how the runs of this run's family scale; `run` is a row of the store."""
+    """Compute and store the efficiencies of all runs that may be compared with `run`, a row of the store."""
     if run["mode"] == Mode.PERFORMANCE:
         compute_family(connection, _family(run))
 
 
 def compute_all(url: str) -> None:
-    """Store how every run of the store at this address scales."""
+    """Compute and store the efficiency of every run in the store at `url`."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs
@@ -63,7 +63,7 @@ def compute_all(url: str) -> None:
 
 
 def compute_family(connection: "Connection", family: Row) -> None:
-    """Store how every run of a family scales."""
+    """Compute and store the efficiency of every run with these column values."""
     from sqlalchemy import bindparam, select
 
     from steptime.results.schema import is_valid, runs
@@ -88,9 +88,9 @@ def compute_family(connection: "Connection", family: Row) -> None:
 
 
 def efficiencies(rows: Sequence[Row]) -> dict[int, Row]:
-    """Return the values of `COMPUTED` by run id, for each run that has a base.
+    """Return the values of the columns `COMPUTED` by run id, for each run that has a base.
 
-    `rows` are the valid runs of one family, oldest first.
+    `rows` are the valid runs that may be compared with each other, oldest first.
     """
     groups: dict[Any, list[Row]] = defaultdict(list)
     repeated: dict[Any, list[Row]] = defaultdict(list)

@@ -1,7 +1,7 @@
-"""Goodput: which part of the GPU-hours that jobs took went into training steps, and where the rest went.
+"""Goodput: the share of the jobs' GPU-hours spent in training steps, and where the rest went.
 
-A run's log has its steps and what training waited for checkpoints; the rest of its job's time is its start
-and its end. Jobs without a valid run are lost as a whole, and time in the queue takes no GPU-hours.
+A run's log shows its steps and the time spent waiting for checkpoints; the rest of its job is start and end.
+A job without a valid run is lost as a whole. Time in the queue takes no GPU-hours.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 TRAINING = "training steps"
 _OF_RUNS = {TRAINING: "in_steps_s", "first steps": "first_steps_s", "checkpoints": "in_checkpoints_s"}
 PARTS = (*_OF_RUNS, "start and end", "failures", "resubmissions")
-"""Failures are jobs whose run failed, was cancelled or was rejected; resubmissions those that their cluster
-failed, and for which another job was submitted."""
+"""`failures` are jobs whose run failed, was cancelled or was rejected; `resubmissions` are jobs that failed
+through their cluster and were replaced by another."""
 _LEAST_PERCENT = 0.5
-"""A smaller part is not named in a sentence."""
+"""Smaller parts are not named in the sentence."""
 
 
 @dataclass(frozen=True)
 class JobTimes:
-    """Where the time of one job went, in seconds."""
+    """How the time of one job was spent, in seconds."""
 
     in_steps_s: float
-    """In training steps: of the first ones only as long as a steady step takes."""
+    """In training steps; of the first steps only as long as steady ones take."""
     first_steps_s: float
-    """What the steps before the window took longer than steady ones: compilation and warm-up."""
+    """How much longer than steady ones the steps before the window took: compilation and warm-up."""
     in_checkpoints_s: float
-    """What training waited for checkpoints, loads included."""
+    """Time that training waited for checkpoints, loads included."""
 
 
 def job_times(result: "Result") -> JobTimes | None:
-    """Return where the time of a run's job went, as its log shows; None if nothing was measured.
+    """Return how the time of a run's job was spent, from its log; None if nothing was measured.
 
-    A log with a line for every tenth step has means of ten steps, so each line counts ten times.
+    In a log with one line for every ten steps, a line has their mean and counts ten times.
     """
     measured, log, run = result.measurement, result.log, result.run
     times = {step.global_step: step.step_time_s for step in log.steps if step.step_time_s is not None}
@@ -55,24 +55,24 @@ def job_times(result: "Result") -> JobTimes | None:
 
 @dataclass(frozen=True)
 class Goodput:
-    """What the GPU-hours of several jobs went into."""
+    """How the GPU-hours of several jobs were spent."""
 
     hours: Mapping[str, float]
-    """By part: `training steps` and what is lost."""
+    """GPU-hours by part: `training steps`, and the lost parts."""
 
     @property
     def allocated(self) -> float:
-        """All of them."""
+        """GPU-hours of all parts."""
         return sum(self.hours.values())
 
     @property
     def percent(self) -> dict[str, float]:
-        """Their parts in percent: that of `training steps` is the goodput."""
+        """Share of each part in percent; that of `training steps` is the goodput."""
         return {part: 100 * hours / self.allocated for part, hours in self.hours.items()}
 
     @property
     def sentence(self) -> str:
-        """As in `goodput 71 %; 12 % start and end, 9 % failures`, the largest part first."""
+        """As in `goodput 71 %; 12 % start and end, 9 % failures`, largest part first."""
         percent = self.percent
         goodput = f"goodput {percent.pop(TRAINING):.0f} %"
         largest = sorted(percent, key=lambda part: -percent[part])
@@ -83,9 +83,9 @@ class Goodput:
 
 
 def compute_goodput(rows: Iterable[Mapping[str, Any]], lost: Iterable[Mapping[str, Any]]) -> Goodput | None:
-    """Return the goodput of runs of the store, and of jobs that left no run there (`Store.lost_jobs`).
+    """Return the goodput of runs of the store and of jobs without a run there (from `Store.lost_jobs`).
 
-    A valid run without a step time counts for nothing. None if nothing took GPU-hours.
+    Valid runs without a step time are ignored. None if no job took GPU-hours.
     """
     hours = dict.fromkeys(PARTS, 0.0)
     for row in rows:

@@ -1,8 +1,8 @@
-"""Read runs that others made, or this store's earlier life, as results of this store.
+"""Import runs made elsewhere, or archived by this store, as results.
 
-What is found is an archive of `steptime archive`, or logs: of `llmb-run`, of a job's folder with its
-`run.json`, or plain ones. Nothing in it is trusted: names become paths only if they are plain, every number
-is measured again from the steps, and files are read where the caller put them.
+The source is an archive of `steptime archive`, or logs: of `llmb-run`, of a job's folder with its `run.json`,
+or plain ones. Its content is not trusted: only plain names become paths, every number is measured again from
+the steps, and files are read only from the given folder.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ _STATES = {"complete": JobState.SUCCEEDED, "failed": JobState.FAILED}
 
 
 class AcceptedLevel(Frozen):
-    """That a person accepted the level of a run."""
+    """Who accepted the level of a run as the new baseline, when and why."""
 
     note: str
     accepted_by: str
@@ -58,7 +58,7 @@ class AcceptedLevel(Frozen):
 
 
 class ArchivedRun(Frozen):
-    """A run as an archive has it."""
+    """A run in an archive."""
 
     result: Result
     accepted: AcceptedLevel | None = None
@@ -66,15 +66,15 @@ class ArchivedRun(Frozen):
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What a person says about the runs to import."""
+    """What the user states about the runs to import."""
 
     origin: str
-    """What they come from."""
+    """Where they come from: the name of an archive, folder or log."""
     cluster: str | None = None
-    """Where they ran; None for what their own plans say."""
+    """The cluster they ran on; None for the one in their own plans."""
     gpu_type: str | None = None
     recipe: Mapping[str, str] = field(default_factory=dict)
-    """Options of `PlanRequest` that name the recipe of logs that do not show it."""
+    """Options of `PlanRequest` that identify the recipe of logs that do not show it."""
     for_judging: bool = True
 
 
@@ -84,7 +84,7 @@ class Import(NamedTuple):
     result: Result
     earlier_attempts: tuple[EarlierAttempt, ...]
     files: tuple[Path, ...]
-    """To be copied into the run's own folder."""
+    """Files to copy into the folder of the imported run."""
     accepted: AcceptedLevel | None = None
 
 
@@ -96,7 +96,10 @@ class RefusedImport(NamedTuple):
 
 
 def find_imports(path: Path, asked: ImportOptions) -> Iterator[Import | RefusedImport]:
-    """Read every run at a log, or below a folder. Raises UserError if there is nothing to read."""
+    """Yield every run found in an archive, at a log, or below a folder, or why it cannot be imported.
+
+    Raises UserError if there is nothing to read.
+    """
     if asked.cluster is not None:
         _require_plain("cluster", asked.cluster)
     if (path / MANIFEST).is_file() and (path / RUNS).is_dir():
@@ -115,16 +118,21 @@ def find_imports(path: Path, asked: ImportOptions) -> Iterator[Import | RefusedI
 
 
 def _archived(file: Path, asked: ImportOptions) -> Import:
-    """A run of an archive of ours."""
+    """Read a run from an archive of steptime."""
     try:
         kept = ArchivedRun.model_validate_json(file.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise UserError(f"it is no run of this version of steptime: {shown(place)}: {first['msg']}") from None
+        raise UserError(
+            f"this version of steptime cannot read it ({shown(place)}: {first['msg']}): import it with the "
+            "version that wrote it"
+        ) from None
     record = parse_record(kept.result.record)
     if record is None:
-        raise UserError("its record cannot be read")
+        raise UserError(
+            "this version of steptime cannot read its record: import it with the version that wrote it"
+        )
     beside = file.parent.with_name(LOGS) / file.stem
     files = tuple(sorted(one for one in beside.iterdir() if one.is_file())) if beside.is_dir() else ()
     submitted = _here(kept.result.submitted, PurePosixPath(kept.result.log.path).name, asked)
@@ -135,7 +143,7 @@ def _archived(file: Path, asked: ImportOptions) -> Import:
 
 
 def _logged(logs: RunLogs, asked: ImportOptions) -> Import:
-    """The run of a log, or of the logs of a job that was requeued."""
+    """Read a run from its log, or from the logs of a job that was requeued."""
     files = (*logs.attempts, *logs.other_nodes)
     for file in files:
         check_size(file)
@@ -193,9 +201,9 @@ def _logged(logs: RunLogs, asked: ImportOptions) -> Import:
 
 
 def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], asked: ImportOptions) -> Run:
-    """The run of a recipe that a log without a plan is of."""
+    """Return the run of a recipe that produced a log without a plan."""
     if asked.cluster is None:
-        raise UserError("it does not say where it ran: name the cluster with --cluster")
+        raise UserError("the log does not say where it ran: name the cluster with --cluster")
     if asked.recipe:
         request = {**asked.recipe, "gpu_type": asked.gpu_type}
         run = plan(PlanRequest.model_validate(request)).runs[0]
@@ -206,26 +214,29 @@ def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], ask
         runs = tuple(run for run in runs if run.recipe.gpu_type == asked.gpu_type)
     if not runs:
         raise UserError(
-            "it does not show which recipe of config/workloads it ran: name it with --workload, --size, "
+            "the log does not show which recipe of config/workloads it ran: name it with --workload, --size, "
             "--dtype, --gpus and --gpu-type"
         )
     if len(runs) > 1:
         raise UserError(
-            f"it does not show whether it ran {alternatives(runs)}: name it with --gpu-type, or with "
+            f"the log does not show whether it ran {alternatives(runs)}: name it with --gpu-type, or with "
             "--workload, --size, --dtype and --gpus"
         )
     [run] = runs
     job_config = config.get("job_config", {})
     if job_config.get("model_overrides") or job_config.get("mbridge_args"):
-        raise UserError("it did not run as its document has it: llmb-run was given overrides of the model")
+        raise UserError(
+            "llmb-run was given overrides of the model, so it did not run as published: name its recipe with "
+            "--workload, --size, --dtype and --gpus"
+        )
     asked_mode = upstream.mode if upstream is not None and log.mode is Mode.PERFORMANCE else None
     return run.model_copy(update={"mode": asked_mode or log.mode or Mode.PERFORMANCE})
 
 
 def _here(submitted: Submission, log_name: str, asked: ImportOptions) -> Submission:
-    """A submitted run as one of this store, whose files are in a folder that is named after its job.
+    """Return a submission as one of this store, whose files are in a folder named after its job.
 
-    Raises UserError for a name that is not plain: folders, commands and pages have it.
+    Raises UserError for a name that is not plain: it becomes part of paths, commands and pages.
     """
     check_job_name(submitted.job.name)
     cluster = asked.cluster or submitted.run.cluster
@@ -248,12 +259,12 @@ def _here(submitted: Submission, log_name: str, asked: ImportOptions) -> Submiss
 def _require_plain(name: str, value: str | int) -> None:
     if not _PLAIN.fullmatch(str(value)):
         raise UserError(
-            f"its {name} '{shown(value)}' cannot be a name: write letters, digits, '.', '_' and '-'"
+            f"its {name} '{shown(value)}' is not a plain name: use only letters, digits, '.', '_' and '-'"
         )
 
 
 def _measured(submitted: Submission, status: JobStatus, log: TrainingLog, record: str) -> Result:
-    """The result, with numbers from its steps."""
+    """Return the result, measured from the steps of the log."""
     log = log.model_copy(update={"path": submitted.job.log_path})
     measurement: Measurement | None = None
     with suppress(UserError):  # the checks say why
@@ -262,7 +273,7 @@ def _measured(submitted: Submission, status: JobStatus, log: TrainingLog, record
 
 
 def _submitted_at(log: Path, config: Mapping[str, Any]) -> float:
-    """When llmb-run submitted the job, else when the log was last written; never in the future."""
+    """Return when llmb-run submitted the job, else when the log was last written; never in the future."""
     info = config.get("job_info", {})
     when = log.stat().st_mtime
     with suppress(TypeError, ValueError, OverflowError):
@@ -271,7 +282,7 @@ def _submitted_at(log: Path, config: Mapping[str, Any]) -> float:
 
 
 def _image(config: Mapping[str, Any]) -> str | None:
-    """The first image, as registries are written here: `nvcr.io/nvidia/nemo:26.06`."""
+    """Return the first image in the notation of registries: `nvcr.io/nvidia/nemo:26.06`."""
     images = config.get("container_info", {}).get("images")
     first = images[0] if isinstance(images, list) and images else None
     return first[:500].replace("#", "/", 1) if isinstance(first, str) else None

@@ -1,4 +1,4 @@
-"""Queries of the table `incidents`. A row is a dict by column; `cells` is a list as JSON."""
+"""Queries of the table `incidents`. A row is a dict by column; `cells` is a JSON list."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,13 @@ def read(
     closed_since: float | None = None,
     incident_id: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the incidents that fit all filters, the latest opened first.
+    """Return the incidents that match all filters, the latest opened first.
 
     Args:
         connection: to the metrics store.
-        states: their states; None is any.
-        closed_since: Unix time; incidents that were closed before are left out.
-        incident_id: the only one.
+        states: only incidents in these states; None for any.
+        closed_since: Unix time; leave out incidents closed before it.
+        incident_id: only this incident.
     """
     from sqlalchemy import or_, select
 
@@ -41,8 +41,8 @@ def read(
 def read_unnotified(connection: "Connection", active: Collection[str]) -> list[dict[str, Any]]:
     """Return the incidents in a state that people have not been notified of, the latest opened first.
 
-    Nobody is notified of cells that got faster, of what a person did, or of the end of an incident that they
-    never heard of. `active` are the states before the end.
+    People are not notified of cells that got faster, of levels that somebody accepted, or of the end of an
+    incident whose start they were not notified of. `active` are the states of incidents that are not closed.
     """
     from sqlalchemy import and_, or_, select
 
@@ -59,7 +59,7 @@ def read_unnotified(connection: "Connection", active: Collection[str]) -> list[d
 
 
 def write(connection: "Connection", incident_id: int | None, values: Mapping[str, Any]) -> int:
-    """Insert an incident, or replace these columns of one; return its id."""
+    """Insert an incident (`incident_id` None) or update these columns of one; return its id."""
     from steptime.results.schema import incidents as table
 
     if incident_id is None:
@@ -70,7 +70,7 @@ def write(connection: "Connection", incident_id: int | None, values: Mapping[str
 
 
 def delete(connection: "Connection", incident_ids: Collection[int]) -> None:
-    """Delete incidents that were merged into another one."""
+    """Delete incidents, after they were merged into another one."""
     from steptime.results.schema import incidents as table
 
     if incident_ids:

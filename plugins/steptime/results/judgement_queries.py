@@ -1,6 +1,6 @@
-"""Queries of judging: the runs of a series and their stored judgements.
+"""Queries for judging: the runs of a series, their stored judgements, and accepted levels.
 
-A series is identified by columns of `runs` and their values.
+`key` identifies a series, by values of columns of `runs`.
 """
 
 import json
@@ -21,14 +21,14 @@ Key = Mapping[str, Any]
 
 @cache
 def columns() -> tuple[str, ...]:
-    """Return the names of a judgement's columns, without the one that names its run."""
+    """Return the names of the columns of the table `judgements`, without the one that names the run."""
     from steptime.results.schema import judgements, own_columns
 
     return tuple(column.name for column in own_columns(judgements))
 
 
 def read_runs(connection: "Connection", key: Key, numbers: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the valid runs of a series that have one of these numbers (columns), oldest first."""
+    """Return the valid runs of a series with a value in one of the columns `numbers`, oldest first."""
     from sqlalchemy import or_, select
 
     from steptime.results.schema import is_valid, runs
@@ -40,7 +40,7 @@ def read_runs(connection: "Connection", key: Key, numbers: Sequence[str]) -> lis
 
 
 def run_id(connection: "Connection", job_name: str) -> int:
-    """Return the id of a run's row."""
+    """Return the id of the row of a run, by job name."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs
@@ -49,14 +49,14 @@ def run_id(connection: "Connection", job_name: str) -> int:
 
 
 def accepted_level(store: "Store", job_name: str) -> dict[str, Any] | None:
-    """Return who accepted the level of a run, when and why; None if nobody did."""
+    """Return who accepted the level that begins with a run, when and why; None if nobody did."""
     with read_connection(store.url) as connection:
         level = accepted(connection, {"job_name": job_name}).get(job_name)
     return level and {name: value for name, value in level.items() if name != "job_name"}
 
 
 def accept(connection: "Connection", run_id: int, **accepted: Any) -> None:
-    """Keep that somebody has accepted the level that begins with a run; the last one to do so counts."""
+    """Store that somebody accepted the level that begins with a run; a later acceptance replaces it."""
     from steptime.results.schema import accepted_levels
 
     added = insert(connection.dialect.name, accepted_levels).values(run_id=run_id, **accepted)
@@ -64,7 +64,7 @@ def accept(connection: "Connection", run_id: int, **accepted: Any) -> None:
 
 
 def accepted(connection: "Connection", key: Key) -> dict[str, dict[str, Any]]:
-    """Return the jobs at which an accepted level of a series begins: the note, and who accepted it when."""
+    """Return the accepted levels of a series: note, person and time by the job that each begins with."""
     from sqlalchemy import select
 
     from steptime.results.schema import accepted_levels, own_columns, runs
@@ -75,7 +75,7 @@ def accepted(connection: "Connection", key: Key) -> dict[str, dict[str, Any]]:
 
 
 def record(connection: "Connection", job_name: str) -> str:
-    """Return the record of a run."""
+    """Return the record of a run, as JSON text."""
     from sqlalchemy import select
 
     from steptime.results.schema import records, runs
@@ -85,7 +85,7 @@ def record(connection: "Connection", job_name: str) -> str:
 
 
 def made_sha256s(connection: "Connection", key: Key) -> dict[str, str | None]:
-    """Return by job name a hash that runs of a series share that were made alike, on whatever nodes."""
+    """Return by job name a hash of how each run of a series was made, which does not depend on its nodes."""
     from sqlalchemy import select
 
     from steptime.results.schema import records, runs
@@ -96,7 +96,7 @@ def made_sha256s(connection: "Connection", key: Key) -> dict[str, str | None]:
 
 
 def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[str, Any]]]) -> None:
-    """Replace the judgements of a series by these, by the id of their run; equal ones stay as they are."""
+    """Replace the judgements of a series with `rows`, by the id of their run; unchanged rows are kept."""
     from sqlalchemy import select
 
     from steptime.results.schema import judgements, runs
@@ -123,10 +123,10 @@ def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[s
 
 
 def rows_with_judgements(store: "Store", key: Key, *, limit: int | None = None) -> list[dict[str, Any]]:
-    """Return valid runs with their judgements against their history, latest submitted first.
+    """Return valid runs with their judgements against the series' history, newest first.
 
-    `key` may be that of a series, a DAG run, or one job. The columns of the judgement are None for a run
-    without one. `drift` has the levels of a drift that ends with the run.
+    `key` has values by column of a series, a DAG run or a job. The columns of the judgement are None for a
+    run without one. `drift` has the levels of a drift that ends with the run.
     """
     from steptime.results.schema import runs
 
@@ -136,7 +136,10 @@ def rows_with_judgements(store: "Store", key: Key, *, limit: int | None = None) 
 
 
 def latest_rows_with_judgements(store: "Store", since: float, limit: int) -> list[dict[str, Any]]:
-    """Return the same for the latest `limit` runs of each series, submitted since then (Unix time)."""
+    """Return the newest `limit` runs of each series since then (Unix time), newest first.
+
+    The rows are as those of `rows_with_judgements`.
+    """
 
     from steptime.results.schema import runs
 
@@ -147,7 +150,7 @@ def latest_rows_with_judgements(store: "Store", since: float, limit: int) -> lis
 
 
 def latest_numbers(store: "Store", limit: int) -> list[dict[str, Any]]:
-    """Return what the latest `limit` valid runs of each series are judged by, oldest first."""
+    """Return the times that the newest `limit` valid runs of each series are judged by, oldest first."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs
@@ -162,10 +165,10 @@ def latest_numbers(store: "Store", limit: int) -> list[dict[str, Any]]:
 
 
 def verdicts(store: "Store", *, newest: bool = False, since: float = 0.0) -> dict[str, dict[str, Any]]:
-    """Return by job how each run, or the newest of each series, submitted since then (Unix time) stood.
+    """Return the stored judgements of runs since then (Unix time) by job name; `newest`: one for each series.
 
-    Each has `verdict`, `direction`, `ratio` and `baseline_mean_s`. Runs whose series has runs that the reader
-    may not read are left out, as a judgement rests on those.
+    Each has `verdict`, `direction`, `ratio` and `baseline_mean_s`. A series with runs that the reader may not
+    read is left out, as its judgements depend on those.
     """
     from sqlalchemy import select
 
@@ -188,7 +191,7 @@ def verdicts(store: "Store", *, newest: bool = False, since: float = 0.0) -> dic
 
 
 def newest_of_each(store: "Store") -> list[dict[str, Any]]:
-    """Return the newest valid run of each series, latest first."""
+    """Return the newest valid run of each series, newest first."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs
@@ -201,7 +204,7 @@ def newest_of_each(store: "Store") -> list[dict[str, Any]]:
 
 
 def _latest_of_each_series(store: "Store", limit: int) -> "Select[tuple[int]]":
-    """The ids of the latest valid runs of each series that the reader of the store may read."""
+    """Select the ids of the newest valid runs of each series that the reader may read."""
     from sqlalchemy import func, select
 
     from steptime.results.schema import is_valid, runs
@@ -229,7 +232,7 @@ def hidden(store: "Store") -> list[dict[str, Any]]:
 
 
 def _with_judgements() -> "Select[*tuple[Any, ...]]":
-    """Valid runs, latest submitted first, with the columns of their judgement against their history."""
+    """Select valid runs, newest first, with the columns of their judgement against the history."""
     from sqlalchemy import and_, select
 
     from steptime.results.schema import is_valid, judgements, own_columns, runs
@@ -250,6 +253,6 @@ def _with_judgements() -> "Select[*tuple[Any, ...]]":
 
 
 def _as_json(row: dict[str, Any]) -> dict[str, Any]:
-    """As it is read back: JSON has no tuples."""
+    """Return the row as it is read back: JSON has no tuples."""
     as_read: dict[str, Any] = json.loads(json.dumps(row))
     return as_read

@@ -19,7 +19,7 @@ from steptime.results.run_files import find_log, log_sha256
 
 
 class LlmbFiles(NamedTuple):
-    """What an archive has of a run; names are relative to its top folder."""
+    """The files of a run in an archive of llmb-run; names are relative to its top folder."""
 
     config_name: str
     config: str
@@ -28,7 +28,7 @@ class LlmbFiles(NamedTuple):
 
 
 def llmb_files(row: Mapping[str, Any], record: Mapping[str, Any]) -> LlmbFiles | None:
-    """Return the files of a run of the store with its record; None if this machine lacks its log."""
+    """Return the files of a run for an archive of llmb-run; None if this machine does not have its log."""
     log = find_log(row)
     if log is None:
         return None
@@ -102,5 +102,5 @@ def _config(row: Mapping[str, Any], record: Mapping[str, Any], name: str, job_id
 
 
 def _plain(text: str) -> str:
-    """A job's id as it can stand in a file name."""
+    """Return a job id with only characters that are safe in a file name."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", text)

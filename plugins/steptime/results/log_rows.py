@@ -1,6 +1,4 @@
-"""A training log as a row with the column names of the metrics store, for people who have a log and no
-store.
-"""
+"""Read a training log as a row with the columns of the metrics store, for people who have no store."""
 
 import functools
 import math
@@ -28,36 +26,36 @@ from steptime.results.metrics import checkpoint_seconds, measure, measure_window
 _CONFIG = "llmb-config_"
 _MOST_CONFIG_BYTES = 1 << 20
 _FOLDERS = 4
-"""Levels above a log in which its experiment's name and its configuration are looked for."""
+"""Levels above a log that are searched for its experiment's name and its configuration."""
 _WINDOWS = {(25, 5): Window(first=11, last=44), (25, 8): Window(first=35, last=44)}
-"""By the release since which upstream's script averages these steps; before it takes the last."""
+"""Steps that upstream's script averages, by the first release that does; before, it takes the last step."""
 _DTYPES = ("bf16", "fp8")
-"""What a folder of 24.11 may be called."""
+"""Names of folders in release 24.11."""
 _NAMED_RUNS = re.compile("pretrain_|nemo_")
 _SINCE_25_05 = re.compile(r"pretrain_\w+_gpus\d+_\w+_gbs\d+")
 
 
 class Upstream(NamedTuple):
-    """What a run was, as far as its folder shows it."""
+    """What a run of NVIDIA's scripts was, as far as its folder shows."""
 
     source: str
-    """`llmb-config` or `experiment name`."""
+    """What shows it: `llmb-config` or `experiment name`."""
     window: Window | None
-    """The steps that the release averages; None for the last one."""
+    """The steps that the release averages; None for only the last."""
     runs: tuple[Run, ...] = ()
-    """The runs of recipes that it may be: they differ in type of GPU or release if there are several."""
+    """The runs of recipes that it may be; several differ in GPU type or release."""
     mode: Mode | None = None
-    """What kind of run it was asked to be, if that is known."""
+    """Mode that was requested, if known."""
     global_batch_size: int | None = None
-    """The batch in the experiment's name."""
+    """Global batch size in the experiment's name."""
     remark: str | None = None
-    """What a reader of the numbers should know."""
+    """What readers of the numbers should know."""
 
 
 def find_upstream(log: Path, global_batch_size: int | None) -> Upstream | None:
-    """Return what the run of a log was, with the batch that it had; None if its folder does not show it.
+    """Return what the folder of a log shows about its run; None if nothing.
 
-    Raises UserError for broken workload files.
+    `global_batch_size` is the one in the log, if known. Raises UserError for broken workload files.
     """
     config = llmb_config(log)
     found = None if config is None else _by_config(config)
@@ -88,7 +86,7 @@ def find_upstream(log: Path, global_batch_size: int | None) -> Upstream | None:
 
 
 def _with_batch(run: Run, global_batch_size: int | None) -> Run | None:
-    """The run at another batch; None if that cannot be."""
+    """Return the run with another global batch size; None if that is impossible."""
     if global_batch_size in (None, run.recipe.global_batch_size):
         return run
     values = run.recipe.model_dump() | {"global_batch_size": global_batch_size}
@@ -100,7 +98,7 @@ def _with_batch(run: Run, global_batch_size: int | None) -> Run | None:
 
 
 def llmb_config(log: Path) -> dict[str, Any] | None:
-    """Return what llmb-run wrote of the job of a log, its parts as dictionaries; None if it wrote nothing."""
+    """Return the configuration that llmb-run wrote for the job of a log, as dicts; None if there is none."""
     numbers = set(re.findall(r"\d+", log.name))
     for folder in [*log.absolute().parents][:_FOLDERS]:
         files = sorted(folder.glob(f"{_CONFIG}*.yaml"))
@@ -118,7 +116,7 @@ def llmb_config(log: Path) -> dict[str, Any] | None:
 
 
 class _WithoutAliases(yaml.SafeLoader):
-    """Refuses aliases, with which a few bytes become an endless text."""
+    """A YAML loader that refuses aliases: with these a small file can expand to an endless text."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -153,13 +151,13 @@ def _by_config(config: dict[str, Any]) -> Upstream | None:
 
 
 def _release(config: dict[str, Any]) -> str:
-    """The release of upstream's repository, as workloads have it: `26.08`."""
+    """Return the release of upstream's repository as workloads name it: `26.08`."""
     return ".".join(str(config.get("workload_info", {}).get("gsw_version")).split(".")[:2])
 
 
 @functools.lru_cache(maxsize=64)
 def _by_name(name: str, folders: Sequence[str]) -> Upstream | None:
-    """What a name says if it is one of an experiment, as the workloads' `experiment` has them."""
+    """Return what the name of an experiment shows, if it matches that of a workload."""
     runs, windows, batch = list[Run](), set[str | None](), None
     for workload in map(load_workload, list_workloads()):
         pattern = _pattern(workload.experiment, tuple(workload.sizes))
@@ -192,7 +190,7 @@ def _by_name(name: str, folders: Sequence[str]) -> Upstream | None:
 
 @functools.lru_cache(maxsize=64)
 def _pattern(template: str, sizes: Sequence[str]) -> re.Pattern[str]:
-    """A pattern for experiments' names, with a group for each field of the template."""
+    """Return a pattern for names of experiments with a group for each field of the template."""
     fields = {"size": "|".join(re.escape(_plain(size)) for size in sizes), "gpus": r"\d+"}
     fields["dtype"] = r"[a-z]+\d+(?:_[a-z]{2})?"
     text = ""
@@ -203,7 +201,7 @@ def _pattern(template: str, sizes: Sequence[str]) -> re.Pattern[str]:
 
 
 def _planned(**request: Any) -> Iterator[Run]:
-    """The run of a request, if there is such a recipe."""
+    """Yield the run of a request, if there is such a recipe."""
     try:
         yield plan(PlanRequest(**request)).runs[0]
     except (UserError, ValueError):
@@ -211,13 +209,13 @@ def _planned(**request: Any) -> Iterator[Run]:
 
 
 def _window(run: Run) -> Window | None:
-    """The window of a run's document; None for the last step, whichever that is."""
+    """Return the window of a run's document; None for only the last step."""
     workload = load_workload(run.recipe.workload)
     return None if workload.steps.window == LAST_STEP else run.window
 
 
 def _plain(name: str) -> str:
-    """A name without what releases write differently: `llama3.1`, `30b-a3b`."""
+    """Return a name without what releases write differently: `llama3.1`, `30b-a3b`."""
     return re.sub(r"[-.]", "_", re.sub(r"(?<=\d)\.(?=\d)", "", name.lower()))
 
 
@@ -269,21 +267,21 @@ COLUMNS = (
     *_result_columns("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s", "network"),
     Column("log_bytes", "integer", "Bytes read.", unit="bytes"),
 )
-"""The same for every log, whatever it holds. What a result has, too, is declared in `results.columns`."""
+"""Columns of every log's row. Those that results have too are declared in `results.columns`."""
 
 _NOT_COMPARED = {"published_step_time_s": None, "step_time_over_published": None}
-"""Of runs of another kind than performance: what they do besides takes time."""
+"""Values for modes other than performance, whose extra work takes time."""
 
 _OF_THE_GPU_TYPE = (
     *("mfu_percent", "peak_tflops_per_gpu", "peak_source"),
     *("published_step_time_s", "step_time_over_published"),
 )
-"""Columns that depend on the type of GPU."""
+"""Columns that depend on the GPU type."""
 
 _NO_FAILURE = {
     *("short", "end_unknown", "nothing_to_train", "stopped_early", "exit_interval", "comma_in_number")
 }
-"""Kinds of fatal problems with which nothing failed."""
+"""Kinds of fatal problems that are not failures."""
 
 
 def log_row(
@@ -292,14 +290,13 @@ def log_row(
     *,
     other_nodes: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Read the log (or, after a requeue, logs) of one run; a value for each of `COLUMNS`, None if unknown.
+    """Read the log of one run (or its logs, after a requeue) into a row with the columns `COLUMNS`.
 
-    Logs of `other_nodes` may explain a failure; all else is that of `logs`.
-    What was planned is taken from the `run.json` beside the log, if there is one; of a log of NVIDIA's own
-    scripts from what they leave in its folder. The window is the given one, or that of the plan or of the
-    release, or else the last step, as the recipe documents up to 25.04 have it; `window_from` names it.
-    `state` is `complete`, `incomplete`, `failed` or `unknown`, by the rule in docs/reference/logs.md.
-    Raises UserError if a log cannot be read.
+    Unknown values are None. Logs of `other_nodes` are only searched for failures. The plan is taken from
+    `run.json` beside the log; for logs of NVIDIA's scripts from their folder. The default window is that of
+    the plan or the release, or else the last step, as the recipe documents up to 25.04 use it; `window_from`
+    says which. `state` is `complete`, `incomplete`, `failed` or `unknown`, see docs/reference/logs.md. Raises
+    UserError if a log cannot be read.
     """
     run, remark = planned_run(logs[-1].with_name(RUN_FILE))
     if run is None:
@@ -363,7 +360,7 @@ def _remark_other_nodes(logs: Sequence[Path]) -> str | None:
 
 
 def planned_run(path: Path) -> tuple[Run | None, str | None]:
-    """The run that was planned, or a remark if the file is there but is no planned run."""
+    """Return the planned run of a file, and a remark if the file exists but cannot be read as one."""
     if not path.is_file():
         return None, None
     try:
@@ -371,25 +368,25 @@ def planned_run(path: Path) -> tuple[Run | None, str | None]:
     except (OSError, ValidationError):
         return (
             None,
-            f"'{path}' is no planned run of this version of steptime: the window and limits are not used",
+            f"'{path}' cannot be read by this version of steptime: its window and limits are not used",
         )
 
 
 def _loop(log: TrainingLog) -> str | None:
-    """A remark if it was not NeMo that trained: its times are the hardware's, not the recipe's."""
+    """Return a remark if not NeMo trained: then the times depend on the hardware alone, not on the recipe."""
     loop = (log.started or {}).get("loop", "nemo")
     return None if loop == "nemo" else f"trained by the trainer's {loop} loop, not by NeMo"
 
 
 def _other_mode(run: Run | None, log: TrainingLog) -> str | None:
-    """A remark if the log shows what slows a run down and was not planned."""
+    """Return a remark if the log shows something that slows a run down and was not planned."""
     if run is None or log.mode not in (Mode.PROFILE, Mode.NCCL_TRACE) or log.mode is run.mode:
         return None
     return f"planned as {run.mode}, and the log is that of {log.mode}"
 
 
 def _unknown_gpu_type(recipes: Sequence[Run]) -> str | None:
-    """A remark if nothing shows the type of GPU, which the name of an experiment does not have."""
+    """Return a remark if nothing shows the GPU type, which names of experiments do not have."""
     if len(recipes) < 2:
         return None
     which = alternatives(recipes)
@@ -397,14 +394,14 @@ def _unknown_gpu_type(recipes: Sequence[Run]) -> str | None:
 
 
 def alternatives(runs: Sequence[Run]) -> str:
-    """Return in words what several runs of one name may be: `on b200 or gb200`."""
+    """Return in words which of several runs with one name it may be: `on b200 or gb200`."""
     if len({run.recipe.workload for run in runs}) == 1:
         return f"on {' or '.join(run.recipe.gpu_type for run in runs)}"
     return " or ".join(f"{run.recipe.workload} on {run.recipe.gpu_type}" for run in runs)
 
 
 def _invalid_rates(upstream: Upstream | None, log: TrainingLog) -> str | None:
-    """A remark if the document itself says that the TFLOPS that its recipe logs are wrong."""
+    """Return a remark if the document says that the TFLOPS logged by its recipe are wrong."""
     workload = upstream.runs[0].recipe.workload if upstream and upstream.runs else None
     if workload not in list_references() or all(step.tflops_per_gpu is None for step in log.steps):
         return None
@@ -414,7 +411,10 @@ def _invalid_rates(upstream: Upstream | None, log: TrainingLog) -> str | None:
 
 
 def find_batch_size(log: TrainingLog) -> int | None:
-    """The global batch size that all steps have; that of a bar follows from the samples of its last step."""
+    """Return the global batch size of all steps; None if they differ or show none.
+
+    Where a log has a progress bar, it follows from the consumed samples of the last step.
+    """
     batches = {step.global_batch_size for step in log.steps} - {None}
     if not batches and log.steps and log.steps[-1].consumed_samples:
         batch, rest = divmod(log.steps[-1].consumed_samples, log.steps[-1].global_step + 1)
@@ -436,9 +436,7 @@ def _choose_window(
 
 
 def _numbers(log: TrainingLog, window: Window | None, run: Run | None) -> tuple[dict[str, Any], str | None]:
-    """All numbers of the window, or why there are none. A planned run is measured exactly as for the
-    store.
-    """
+    """Return all numbers of the window, or why there are none; planned runs are measured as for the store."""
     of_run = {**checkpoint_seconds(log), "peak_memory_gib": peak_memory_gib(log)}
     if window is None or not log.steps:
         return of_run, None
@@ -474,7 +472,7 @@ def _identity(run: Run) -> dict[str, Any]:
 
 
 def _missing_in(window: Window, problems: Sequence[Problem]) -> list[str]:
-    """A sentence if steps of the window are missing in the middle of the log."""
+    """Return a sentence if steps of the window are missing in the middle of the log."""
     missing = [
         step
         for problem in problems
@@ -486,13 +484,16 @@ def _missing_in(window: Window, problems: Sequence[Problem]) -> list[str]:
 
 
 def _cut_off(window: Window, found: int | None) -> list[str]:
-    """A sentence if the log holds only part of the window: it begins after it does, or ends before."""
+    """Return a sentence if the log starts after the window starts, or ends before the window ends."""
     wanted = window.last - window.first + 1
     return [f"the log holds {found} of the window's {wanted} steps"] if found and found < wanted else []
 
 
 def decide_state(fatal: Sequence[Problem], *, lacks_numbers: bool) -> str:
-    """Return the state of a run with these fatal problems; `lacks_numbers` if its window is not whole."""
+    """Return the state of a log with these fatal problems: `complete`, `incomplete`, `failed` or `unknown`.
+
+    `lacks_numbers` says whether its window is incomplete.
+    """
     kinds = {problem.kind for problem in fatal}
     if kinds - _NO_FAILURE:
         return "failed"

@@ -20,10 +20,10 @@ from steptime.results.models import Measurement
 SECONDS_PER_DAY = 86_400
 
 PUBLISHED_THROUGHPUT = 0.95
-"""Part of the published throughput that passes."""
+"""Least throughput that passes, relative to the published one."""
 
 STEADY_STEPS = 20
-"""Steps at the end of a run that it is judged by, if its window is not longer."""
+"""Number of last steps that a run is judged by; the whole window if that is longer."""
 
 
 def tokens_per_s(seq_length: int, global_batch_size: int, step_time_s: float) -> float:
@@ -37,29 +37,29 @@ def tokens_per_s(seq_length: int, global_batch_size: int, step_time_s: float) ->
 
 
 def days_per_1t_tokens(tokens_per_second: float) -> float:
-    """Return the days that training on 10¹² tokens would take at this rate."""
+    """Return how many days training on 10¹² tokens takes at this rate."""
     return 1e12 / tokens_per_second / SECONDS_PER_DAY
 
 
 def model_tflops_per_gpu(
     *, flops_per_sample: float, global_batch_size: int, step_time_s: float, gpus: int
 ) -> float:
-    """Return the useful TFLOPS of one GPU: model flops by a named formula over step time and GPUs."""
+    """Return the model TFLOPS of one GPU: the model's flops per step over step time and number of GPUs."""
     return global_batch_size * flops_per_sample / step_time_s / gpus / 1e12
 
 
 def mfu_percent(model_tflops: float, peak: float) -> float:
-    """Return the model flops utilization in percent: a GPU's model TFLOPS over its peak TFLOPS."""
+    """Return the model flops utilization in percent: the model TFLOPS of a GPU over its peak TFLOPS."""
     return 100 * model_tflops / peak
 
 
 def against_publication(over_published: float) -> str:
-    """Return `passes` or `below` for a step time relative to the published one."""
+    """Return `passes` or `below` for a step time, given relative to the published one."""
     return "passes" if 1 / over_published >= PUBLISHED_THROUGHPUT else "below"
 
 
 def gpu_hours(gpus: int, started_at: float | None, ended_at: float | None) -> float | None:
-    """Return the GPU-hours of a job between two Unix times; None if it never began or has no end."""
+    """Return the GPU-hours of a job between two Unix times; None if it never started or has not ended."""
     if started_at is None or ended_at is None:
         return None
     return gpus * max(0.0, ended_at - started_at) / 3600
@@ -73,13 +73,18 @@ def throughput(
     as_published: bool = False,
     logged_tflops: float | None = None,
 ) -> Measurement:
-    """Return all rates of a recipe at one step time, and the published step time beside it.
+    """Return all rates of a recipe at a given step time, with the published step time for comparison.
 
-    `peak` replaces the peak of `config/gpus.yaml`. `as_published` takes the constants that reproduce the
-    document's printed MFU if they differ from those it prints (`config/references/`); `logged_tflops`
-    is what a run logged, for documents whose MFU is of that. The MFU is None if the peak is measured in the
-    run, and no run is at hand, or if nobody knows the flops. Raises UserError for a step time that is not
-    positive and finite, or that no rate can be computed from.
+    The MFU is None if the model's flops are unknown, or if the peak must be measured in a run. Raises
+    UserError for a step time that is not positive and finite, or from which no rate can be computed.
+
+    Args:
+        recipe: the recipe.
+        step_time_s: the step time.
+        peak: replaces the peak of `config/gpus.yaml`.
+        as_published: use the constants that reproduce the document's printed MFU, where they differ from
+            those it prints (`config/references/`).
+        logged_tflops: what the run logged, for documents whose MFU is based on that.
     """
     # First, as it refuses step times that cannot be.
     of_tokens = _token_rates(recipe.model.seq_length, recipe.global_batch_size, recipe.gpus, step_time_s)
@@ -118,11 +123,11 @@ def throughput(
 
 
 def measure(run: Run, log: TrainingLog) -> Measurement:
-    """Measure a run over its window, by the mean of the step times that were logged in it.
+    """Measure a run over its window, by the mean of the step times logged in it.
 
-    The peak of CPU runs is the one the trainer measured at the start. Raises UserError naming the steps if
-    the log has none of the window, or if a step time is not positive and finite. An incomplete window is
-    measured over what is there: `results.quality` decides whether that counts.
+    The peak of CPU runs is the one measured by the trainer at the start. An incomplete window is measured
+    over the steps it has; `results.quality` decides whether that counts. Raises UserError naming the steps if
+    the log has none of the window, or if a step time is not positive and finite.
     """
     times = measure_window(log, run.window)
     rates = throughput(
@@ -138,9 +143,9 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
 
 
 def steady_numbers(log: TrainingLog, window: Window) -> dict[str, Any]:
-    """Return median and interquartile range of a run's steady steps, and which steps these are.
+    """Return the median and interquartile range of a run's steady steps, and which steps these are.
 
-    They are what runs are judged by: the documented number may rest on a single step.
+    Runs are judged by them, as the documented number may be from a single step.
     """
     every = {step.global_step: step.step_time_s for step in log.steps if step.step_time_s is not None}
     times = {step: time for step, time in every.items() if math.isfinite(time) and time > 0}
@@ -159,17 +164,20 @@ def steady_numbers(log: TrainingLog, window: Window) -> dict[str, Any]:
 
 
 def steady_steps(step_times: Mapping[int, float], window: Window) -> dict[int, float]:
-    """Return the last `STEADY_STEPS` of a run, by global step, or those of its window if that is longer."""
+    """Return the step times of the last `STEADY_STEPS` steps, or of the window if that is longer.
+
+    They are in seconds by global step.
+    """
     if window.last - window.first + 1 > STEADY_STEPS:
         return {step: time for step, time in step_times.items() if window.first <= step <= window.last}
     return {step: step_times[step] for step in sorted(step_times)[-STEADY_STEPS:]}
 
 
 def measure_window(log: TrainingLog, window: Window) -> Measurement:
-    """Measure a log without its plan: times over `window`, and tokens if the trainer recorded sizes.
+    """Measure a log without a plan: times over `window`, and tokens if the trainer recorded batch sizes.
 
-    An incomplete window is taken as it is. Raises UserError naming the steps if none has a step time, or
-    if one is not positive and finite.
+    An incomplete window is measured over the steps it has. Raises UserError naming the steps if none has a
+    step time, or if one is not positive and finite.
     """
     steps = [step for step in log.steps if window.first <= step.global_step <= window.last]
     times = {step.global_step: step.step_time_s for step in steps if step.step_time_s is not None}
@@ -199,16 +207,16 @@ def measure_window(log: TrainingLog, window: Window) -> Measurement:
 
 
 def peak_memory_gib(log: TrainingLog) -> float | None:
-    """Return the largest GPU memory, in GiB, that a step of the log states; None if none does."""
+    """Return the largest GPU memory in GiB that a step of the log reports; None if no step does."""
     sizes = [step.peak_memory_bytes for step in log.steps if step.peak_memory_bytes is not None]
     return max(sizes) / 2**30 if sizes else None
 
 
 def checkpoint_seconds(log: TrainingLog) -> dict[str, Any]:
-    """Return the times of the last save and the last load that have one.
+    """Return the seconds of the last save and the last load in a log.
 
-    `checkpoint_save_s` is from its start until it was whole on disk, `checkpoint_blocked_s` how long training
-    waited for that save: less, if it was asynchronous. None if the log has no time.
+    `checkpoint_save_s` is from the start of the save until it was complete on disk; `checkpoint_blocked_s` is
+    how long training waited for it, which is less if it was asynchronous. None if the log has no time.
     """
     saves = [each for each in log.checkpoints if each.kind == "save"]
     timed = [each for each in saves if each.duration_s is not None]
@@ -224,7 +232,7 @@ def checkpoint_seconds(log: TrainingLog) -> dict[str, Any]:
 
 
 def _what_is_there(log: TrainingLog, window: Window) -> str:
-    """Which steps are missing, and which the log has instead."""
+    """Return which steps are missing, and which the log has instead."""
     first, last = window.first, window.last
     missing = f"global step {first} is" if first == last else f"global steps {first} to {last} are"
     numbers = [step.global_step for step in log.steps]
@@ -234,7 +242,7 @@ def _what_is_there(log: TrainingLog, window: Window) -> str:
 
 
 def _logged_rates(log: TrainingLog, step_time_s: float) -> dict[str, Any]:
-    """Tokens per second, if the trainer's own record has the size of a step."""
+    """Return tokens per second, if the trainer's record has the batch size."""
     started = log.started or {}
     sizes: list[Any] = [started.get(name) for name in ("seq_length", "global_batch_size", "world_size")]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
@@ -253,7 +261,7 @@ def _token_rates(seq_length: int, global_batch_size: int, gpus: int, step_time_s
 
 
 def _flops_per_sample(recipe: Recipe, *, as_published: bool) -> Flops:
-    """Model flops of one sample and where they come from: stated by the document, or by its formula."""
+    """Return the model flops of one sample and their source: stated by the document, or by its formula."""
     if recipe.workload in list_references():
         reference = load_reference(recipe.workload)
         if as_published and (found := _flops_as_published(recipe, reference.as_published)):
@@ -285,7 +293,7 @@ def _peak(recipe: Recipe, *, as_published: bool) -> Peak:
 
 
 def peak_source(row: Mapping[str, Any]) -> str | None:
-    """Return where the peak of the run's MFU comes from; None if config/gpus.yaml has another one now."""
+    """Return the source of the peak in a run's MFU; None if config/gpus.yaml has another peak now."""
     try:
         peak = peak_tflops(row["gpu_type"], row["dtype"])
     except UserError:
@@ -294,7 +302,7 @@ def peak_source(row: Mapping[str, Any]) -> str | None:
 
 
 def _peak_of_run(recipe: Recipe, log: TrainingLog) -> Peak:
-    """The data sheet's peak, or that of the trainer's start record; no tflops if neither has it."""
+    """Return the peak of the data sheet or of the trainer's start record; no tflops if neither has it."""
     peak, started = peak_tflops(recipe.gpu_type, recipe.dtype), log.started or {}
     measured = started.get("peak_tflops_per_rank")
     if peak.tflops is None and measured is not None:

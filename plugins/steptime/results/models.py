@@ -1,4 +1,4 @@
-"""What the store keeps of a run: what was submitted, how it ended, its numbers, its verdict."""
+"""What the store keeps of a run: its submission, how it ended, its numbers and its verdict."""
 
 from typing import Annotated, Any, Literal
 
@@ -12,15 +12,15 @@ from steptime.recipes.request import PlanRequest
 
 
 def _column(description: str, **options: Any) -> dict[str, Any]:
-    """What `results.columns.Column` has of a field, beside its name and its kind."""
+    """Return what `results.columns.Column` takes from a field, besides its name and kind."""
     return {"description": description, **options}
 
 
 class Measurement(Frozen):
-    """The numbers of a recipe at one step time, over the window of a log or for a step time that was given.
+    """The numbers of a recipe at one step time, measured over the window of a log or given.
 
-    Percent is written out: `mfu_percent` 62.5 means 62.5 %. What nobody knows is None: of a given step time
-    everything about a window; of a log without its plan the rates that need one.
+    `mfu_percent` 62.5 means 62.5 %. Unknown numbers are None: everything about a window if the step time is
+    given, and the rates that need a plan if the log has none.
     """
 
     window: Window | None = None
@@ -196,96 +196,96 @@ class Measurement(Frozen):
     flops_formula: str | None = None
     flops_per_sample: float | None = None
     flops_source: str | None = None
-    """Whether the document states the flops, or its formula gives them."""
+    """Whether the model's flops are stated by the document or computed by its formula."""
     # What is in no store, and in the rows of logs:
     peak_source: Annotated[str | None, _column("The document of the peak, or what measured it.")] = None
 
 
 class Check(Frozen):
-    """One data-quality expectation and what it found."""
+    """A data-quality check of a run, and what it found."""
 
     name: str
     passed: bool
     message: str
-    """One sentence: what was expected and, if it failed, which rows (global steps) and values broke it."""
+    """One sentence: what was expected and, if the check failed, which steps and values violated it."""
     severity: Literal["error", "warning"] = "error"
-    """A failed warning is shown beside the result; a failed error keeps the run out of the results."""
+    """A failed `warning` is shown beside the result; a failed `error` keeps the run out of the results."""
 
 
 class Verdict(Frozen):
-    """All checks of one run; only a valid run is published into the results."""
+    """All checks of one run; only a valid run is published."""
 
     checks: tuple[Check, ...]
 
     @property
     def valid(self) -> bool:
-        """Whether no check failed, warnings aside."""
+        """Whether all checks of severity `error` passed."""
         return not self.failures
 
     @property
     def failures(self) -> tuple[Check, ...]:
-        """The checks that keep the run out of the results."""
+        """The failed checks that keep the run out of the results."""
         return tuple(check for check in self.checks if not check.passed and check.severity == "error")
 
     @property
     def warnings(self) -> tuple[Check, ...]:
-        """What a reader of the number should know, although it counts."""
+        """The failed checks that are only shown beside the result."""
         return tuple(check for check in self.checks if not check.passed and check.severity == "warning")
 
     @property
     def reason(self) -> str | None:
-        """The failures' sentences; None of a valid run."""
+        """The messages of the failures; None for a valid run."""
         return " ".join(check.message for check in self.failures) or None
 
     @property
     def remarks(self) -> str | None:
-        """The warnings' sentences."""
+        """The messages of the warnings; None if there are none."""
         return " ".join(check.message for check in self.warnings) or None
 
 
 class Provenance(Frozen):
-    """What is needed to repeat a run, besides the run itself."""
+    """What is needed to repeat a run, besides its plan."""
 
     steptime_version: str
     git_commit: str | None
     git_clean: bool | None
     staged: StagedFiles
     options: dict[str, Any] = Field(default_factory=dict)
-    """What was asked for, by the names of `PlanRequest`."""
+    """The options that were requested, by the names of `PlanRequest`."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """The variables that the job script sets for the training, the run's own among them."""
+    """Environment variables that the job script sets for the training, including the run's own."""
     script: str = ""
     """The job script; empty until `parse` reads it from the job's folder."""
     dag_id: str | None = None
     dag_run_id: str | None = None
     task_id: str | None = None
-    """The Airflow task that waited for the job: its log shows the training's step lines."""
+    """The Airflow task that waited for the job; its log shows the training steps."""
     map_index: int | None = None
     sweep: str | None = None
-    """The sweep that it is a cell of; None outside of sweeps."""
+    """The sweep that the run is a cell of; None outside of sweeps."""
     origin: str | None = None
-    """Name of the archive, folder or log that the run was imported from; None for a run of this steptime."""
+    """Archive, folder or log that the run was imported from; None for a run submitted here."""
 
     @property
     def dag_run(self) -> str | None:
-        """`dag_id/run_id`."""
+        """The DAG run as `dag_id/run_id`; None outside of Airflow."""
         return f"{self.dag_id}/{self.dag_run_id}" if self.dag_id and self.dag_run_id else None
 
 
 class Submission(Frozen):
-    """A run as it was submitted."""
+    """A submitted run: its plan, its request, its job, and how it was made."""
 
     run: Run
     request: PlanRequest
     """The request for this run alone."""
     job: Job
     attempt: PositiveInt
-    """Counts the jobs of this run; the job's name ends in it."""
+    """Number of this job among the run's jobs, from 1; the job's name ends with it."""
     made_by: Provenance
 
 
 class Result(Frozen):
-    """A measured run: what was submitted, how it ended, and everything that its log says."""
+    """A measured run: its submission, how it ended, and everything that its log says."""
 
     submitted: Submission
     status: JobStatus
@@ -293,7 +293,7 @@ class Result(Frozen):
     """None if nothing can be measured."""
     log: TrainingLog
     record: str
-    """The run's record as JSON text, without secrets; see `results.record`."""
+    """The run's record as JSON text without secrets; see `results.record`."""
 
     @property
     def run(self) -> Run:

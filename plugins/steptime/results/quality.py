@@ -27,18 +27,18 @@ from steptime.settings import config_dir
 
 
 class FinishedRun(NamedTuple):
-    """A run that has ended, with everything that the quality checks look at."""
+    """A run that has ended, with everything that the quality checks need."""
 
     run: Run
     status: JobStatus
     log: TrainingLog
     measurement: Measurement | None
     earlier_attempts: Sequence[EarlierAttempt] = ()
-    """Jobs of the same run that had to be given up before."""
+    """Earlier jobs of the same run that were given up."""
     origin: str | None = None
-    """What it was imported from, as in `Provenance`."""
+    """What it was imported from; see `Provenance.origin`."""
     fabric: str | None = None
-    """What connects the nodes of its cluster, as the cluster's file names it."""
+    """The network between the nodes of its cluster, from the cluster's file."""
 
 
 def validate(
@@ -51,17 +51,17 @@ def validate(
     origin: str | None = None,
     fabric: str | None = None,
 ) -> Verdict:
-    """Run all checks on one run (`plug_points.CHECKS`), in their order; a failed one never raises.
+    """Run all quality checks (`plug_points.CHECKS`) on a run, in order; a failed check does not raise.
 
-    Raises SystemFailure if Great Expectations itself fails, UserError for a broken
-    `config/expectations/steps.yaml`.
+    Raises SystemFailure if Great Expectations itself fails, UserError if `config/expectations/steps.yaml` has
+    a mistake.
     """
     finished = FinishedRun(run, status, log, measurement, earlier_attempts, origin, fabric)
     return Verdict(checks=tuple(check for name in CHECKS.names() for check in CHECKS.load(name)(finished)))
 
 
 def steps(finished: FinishedRun) -> Iterator[Check]:
-    """Check the log's steps; a log without any fails a check."""
+    """Check the steps of the log; a log without steps fails."""
     run, log = finished.run, finished.log
     if log.steps:
         yield from check_rows(run, log.steps)
@@ -83,19 +83,19 @@ def job_succeeded(finished: FinishedRun) -> Iterator[Check]:
 
 
 def log_without_failure(finished: FinishedRun) -> Iterator[Check]:
-    """Check that the log names no failure, apart from those that have a check of their own."""
+    """Check that the log shows no failure, apart from those with a check of their own."""
     fatal = [problem for problem in finished.log.problems if problem.fatal and not _has_own_check(problem)]
     found = "it names " + "; ".join(f"{problem.kind}: {problem.message.rstrip('.')}" for problem in fatal)
     yield make_check("log_without_failure", not fatal, "the log names no failure", found)
 
 
 def _has_own_check(problem: Problem) -> bool:
-    """Doubled steps that the log names: a check of their own, because only those of the window matter."""
+    """Return whether a problem is steps trained twice, which matter only within the window."""
     return problem.kind == "duplicate_steps" and bool(problem.steps)
 
 
 def _no_step_trained_twice(run: Run, log: TrainingLog) -> Check:
-    """Lines that several ranks repeat are harmless and named; a step that a restart trained again is not."""
+    """Check that no step of the window was trained again after a restart; repeated lines are fine."""
     window = range(run.window.first, run.window.last + 1)
     again = {step for problem in log.problems if problem.kind == "duplicate_steps" for step in problem.steps}
     inside = sorted(again.intersection(window))
@@ -113,7 +113,7 @@ def _no_step_trained_twice(run: Run, log: TrainingLog) -> Check:
 
 
 def _batch_size_stated(log: TrainingLog) -> Check:
-    """Older log formats have only one of the two; a log with neither cannot show its batch size."""
+    """Check that steps state a batch size or consumed samples; older formats have only one of these."""
     fields = ("global_batch_size", "consumed_samples")
     stated = any(getattr(step, field) is not None for step in log.steps for field in fields)
     return make_check(
@@ -125,7 +125,7 @@ def _batch_size_stated(log: TrainingLog) -> Check:
 
 
 def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
-    """Check what the trainer recorded of its set-up against the plan."""
+    """Check the set-up recorded by the trainer against the plan."""
     if not _by_trainer(finished):
         return  # Megatron-Bridge is given both, and its steps state the batch, which has a check of its own
     expected = "parallelism and batch are as planned"
@@ -151,9 +151,9 @@ def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
 
 
 def _by_trainer(finished: FinishedRun) -> bool:
-    """Whether the shipped trainer ran, which leaves records of what it did.
+    """Return whether the shipped trainer ran, which records what it does.
 
-    Megatron-Bridge leaves none, nor do NVIDIA's scripts, whose runs may be imported.
+    Megatron-Bridge does not, nor do NVIDIA's scripts, whose runs may be imported.
     """
     log = finished.log
     by_others = finished.origin is not None and log.started is None and log.ended is None
@@ -162,7 +162,7 @@ def _by_trainer(finished: FinishedRun) -> bool:
 
 
 def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:
-    """`data_parallel 1 instead of the planned 2, …`; empty if the record agrees."""
+    """Return `data_parallel 1 instead of the planned 2, …`; empty if the record agrees."""
     return ", ".join(
         f"{name} {record.get(name, '(not stated)')} instead of the planned {value}"
         for name, value in planned.items()
@@ -171,7 +171,7 @@ def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:
 
 
 def launched_as_published(finished: FinishedRun) -> Iterator[Check]:
-    """Check what the publication did to its machines before training; its numbers need it."""
+    """Check that the machines were prepared as in the publication (NUMA binding, vboost)."""
     if not _by_trainer(finished):
         return
     launch = (finished.log.started or {}).get("launch") or {}
@@ -190,7 +190,7 @@ def launched_as_published(finished: FinishedRun) -> Iterator[Check]:
 
 
 def training_completed(finished: FinishedRun) -> Iterator[Check]:
-    """Check that the trainer recorded its end; other programs are judged by job and last step alone."""
+    """Check that the trainer recorded a complete end; other programs have no such record."""
     if not _by_trainer(finished):
         return
     expected = "the trainer recorded its end as completed"
@@ -202,7 +202,7 @@ def training_completed(finished: FinishedRun) -> Iterator[Check]:
 
 
 def measured_over_window(finished: FinishedRun) -> Iterator[Check]:
-    """Check that all steps of the window were measured, and no others."""
+    """Check that exactly the steps of the window were measured."""
     run, measurement = finished.run, finished.measurement
     steps = run.window.last - run.window.first + 1
     expected = f"the step time is measured over the window {run.window} of {steps} step{'s' * (steps > 1)}"
@@ -215,7 +215,7 @@ def measured_over_window(finished: FinishedRun) -> Iterator[Check]:
 
 
 def first_attempt(finished: FinishedRun) -> Iterator[Check]:
-    """Check that no earlier job was given up: only the last counts, but readers should know of the others."""
+    """Warn if earlier jobs of the run were given up: only the last one counts."""
     earlier = finished.earlier_attempts
     if not earlier:
         return
@@ -228,7 +228,7 @@ def first_attempt(finished: FinishedRun) -> Iterator[Check]:
 
 
 def fabric_used(finished: FinishedRun) -> Iterator[Check]:
-    """Check that NCCL uses the fabric that the cluster's file names, if the run has several nodes."""
+    """Check that NCCL uses the network named in the cluster's file, for runs on several nodes."""
     recipe, network = finished.run.recipe, finished.log.network
     several = len(finished.status.nodes) > 1 or recipe.gpus > recipe.gpus_per_node
     if finished.fabric is None or recipe.gpu_type == "cpu" or not several:
@@ -249,7 +249,7 @@ def fabric_used(finished: FinishedRun) -> Iterator[Check]:
 
 
 def mfu_possible(finished: FinishedRun) -> Iterator[Check]:
-    """Check that the MFU is at most 100 %: it is a share of the peak."""
+    """Check that the MFU is at most 100 %."""
     mfu_percent = None if finished.measurement is None else finished.measurement.mfu_percent
     if mfu_percent is None:
         return
@@ -279,7 +279,7 @@ def wall_time_agrees(finished: FinishedRun) -> Iterator[Check]:
 
 
 def checkpoint_saved(finished: FinishedRun) -> Iterator[Check]:
-    """Check that the last step was saved.
+    """Check that a checkpoint was saved after the last step.
 
     NeMo 2.7 counts iterations from 0 (the last global step); the documents' lines have `max_steps`.
     """
@@ -304,7 +304,7 @@ def checkpoint_saved(finished: FinishedRun) -> Iterator[Check]:
 
 
 def checkpoint_loaded(finished: FinishedRun) -> Iterator[Check]:
-    """Check that a loading run goes on at the step that the saving run ended with."""
+    """Check that a loading run continues at the step after the last one of the saving run."""
     run, log = finished.run, finished.log
     if run.mode is not Mode.CHECKPOINT_LOAD:
         return
@@ -338,9 +338,10 @@ class StepLimits(Frozen):
     """Content of `config/expectations/steps.yaml`: thresholds of warnings."""
 
     step_time_variation_percent: dict[str, PositiveFloat]
-    """Allowed standard deviation over mean of the window's step times, by GPU type or `default`."""
+    """Largest standard deviation over mean of the window's step times, by GPU type or `default`."""
     wall_time_difference_percent: dict[str, PositiveFloat]
-    """How far the median wall time of the window's steps may be from their median step time, likewise."""
+    """Largest difference of the window's median wall time from its median step time, by GPU type or
+    `default`."""
 
     @model_validator(mode="after")
     def _has_default(self) -> Self:
@@ -356,7 +357,7 @@ class StepLimits(Frozen):
 
 
 def step_limits() -> StepLimits:
-    """Load the thresholds of `config/expectations/steps.yaml`. Raises UserError if it is broken."""
+    """Load the thresholds from `config/expectations/steps.yaml`. Raises UserError if it has a mistake."""
     return load_yaml_model(config_dir() / "expectations" / "steps.yaml", StepLimits)
 
 
@@ -371,9 +372,10 @@ class _RowRule(NamedTuple):
 
 
 def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
-    """Check the steps (at least one) against the planned run; the checks come in a fixed order.
+    """Check the steps (at least one) against the planned run, in a fixed order.
 
-    Raises SystemFailure if Great Expectations cannot evaluate one, UserError for a broken threshold file.
+    Raises SystemFailure if Great Expectations cannot evaluate a check, UserError if the file of thresholds
+    has a mistake.
     """
     rules = (*_rules(run), *_steadiness(run, steps))
     broken = _evaluate(run, steps, rules)
@@ -390,7 +392,7 @@ def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
 
 
 def make_check(name: str, passed: bool, holds: str, found: str, severity: Severity = "error") -> Check:
-    """Make a check with its sentence: what holds, or what was expected and what was found instead."""
+    """Make a check whose message says what holds, or what was expected and what was found instead."""
     sentence = f"{holds[0].upper()}{holds[1:]}." if passed else f"Expected that {holds}, but {found}."
     return Check(name=name, passed=passed, message=sentence, severity=severity)
 
@@ -453,7 +455,7 @@ def _rules(run: Run) -> tuple[_RowRule, ...]:
 
 
 def _stated_and_finite(gxe: Any, column: str, above: float | None = None) -> list[Any]:
-    """Neither missing nor NaN (a table has them alike), nor infinite."""
+    """Return expectations that values are stated (a missing one is NaN in the table) and finite."""
     bounds = {"min_value": -_LARGEST if above is None else above, "strict_min": above is not None}
     return [
         gxe.ExpectColumnValuesToNotBeNull(column=column),
@@ -462,7 +464,7 @@ def _stated_and_finite(gxe: Any, column: str, above: float | None = None) -> lis
 
 
 def _steadiness(run: Run, steps: Sequence[Step]) -> tuple[_RowRule, ...]:
-    """The warning about a noisy window; none if it has no spread (one step, or an infinite time)."""
+    """Return the warning about a noisy window; none if it has no spread (one step, or an infinite time)."""
     from great_expectations import expectations as gxe
     from great_expectations.expectations.row_conditions import Column
 
@@ -490,7 +492,7 @@ def _in_window(step: Step, run: Run) -> bool:
 
 
 def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dict[str, list[Any]]:
-    """Name of each broken rule → what Great Expectations found: rows' global steps, or one observed value."""
+    """Return what Great Expectations found by name of the broken rule: global steps, or an observed value."""
     import great_expectations
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
@@ -528,12 +530,12 @@ def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dic
 
 
 def _reasons(exceptions: dict[str, Any]) -> str:
-    """Great Expectations keeps one record for each metric that an expectation needed."""
+    """Return the errors of all metrics that an expectation needed."""
     return "; ".join(str(one["exception_message"]) for one in exceptions.values() if isinstance(one, dict))
 
 
 def _table(run: Run, steps: Sequence[Step]) -> Any:
-    """The steps as a pandas table; a value that the log does not state is NaN."""
+    """Return the steps as a pandas table; values that the log does not state are NaN."""
     import pandas as pd
 
     def column(field: str) -> Any:
@@ -551,7 +553,7 @@ def _table(run: Run, steps: Sequence[Step]) -> Any:
 
 
 def _finding(rule: _RowRule, run: Run, steps: Sequence[Step], found: list[Any]) -> str:
-    """What broke the rule, with the values of the log."""
+    """Return what broke the rule, with the values of the log."""
     numbers = sorted(step.global_step for step in steps)
     if rule.name == "window_complete":
         missing = sorted({*range(run.window.first, run.window.last + 1)} - {*numbers})

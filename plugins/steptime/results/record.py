@@ -1,7 +1,7 @@
-"""The record of one run: what was asked for, what ran, made of what, where and when, and how it ended.
+"""The record of one run: what was requested, what ran, how it was made, where, when, and how it ended.
 
-It is one JSON document without secrets, in the metrics store. It is written once: what ran does not change
-when its log is read again.
+It is one JSON document without secrets in the metrics store. It is written once: reading the log again does
+not change what ran.
 """
 
 import hashlib
@@ -34,11 +34,12 @@ _SECRET_NAME = re.compile(rf"{SENSITIVE_WORDS}(?:_|$)", re.IGNORECASE)
 # One word of a shell, of pieces as `shlex.quote` makes them; a quoted piece may have line ends.
 _ASSIGNMENT = re.compile(r"""(?P<name>\b[A-Za-z_]\w*)=(?P<value>(?:'[^']*'|"[^"]*"|\\.|[^\s'"\\;&|])+)""")
 _SHORTEST = 6
-"""Characters of a secret that is looked for everywhere: a shorter one would take innocent text away."""
+"""Fewest characters of a secret that is replaced wherever it occurs: shorter ones would match harmless text.
+"""
 
 
 class EarlierAttempt(Frozen):
-    """One job for a run: another begins if the cluster failed it, or somebody cleared its task."""
+    """An earlier job of a run, replaced after its cluster failed it or somebody cleared its task."""
 
     job: Job
     status: JobStatus
@@ -50,21 +51,21 @@ class RunRecord(Frozen):
     schema_version: Literal[1] = 1
     job: Job
     attempt: PositiveInt
-    """Which job of the run it is."""
+    """Number of the job among the run's jobs, from 1."""
     status: JobStatus
-    """How it ended, with the times of its start and end."""
+    """How the job ended, with its start and end times."""
     earlier_attempts: tuple[EarlierAttempt, ...]
-    """Those before this job, in their order."""
+    """The run's jobs before this one, in order."""
     nodes: tuple[str, ...]
-    """In the order of their ranks if the training recorded them, else in that of the cluster."""
+    """In the order of their ranks if the training recorded them, else in the cluster's order."""
     versions: dict[str, Any]
-    """Of the libraries and drivers that the training used, as it recorded them; empty if it did not."""
+    """Versions of libraries and drivers as the training recorded them; empty if it did not."""
     launch: dict[str, Any] = Field(default_factory=dict)
     """How its ranks were started, as the training recorded: `numa_bound_ranks` and `vboost`."""
     node_check: dict[str, Any] | None = None
-    """What its nodes reported before the training, with their rates; None without a node check."""
+    """What the check of its nodes measured before the training; None without such a check."""
     run: Run
-    """The plan with its recipe's row, and every option that it came to."""
+    """The plan with its recipe's row and the resulting value of every option."""
     request: PlanRequest
     """The request for this run alone."""
     provenance: Provenance
@@ -76,7 +77,7 @@ def make_record(
     log: TrainingLog,
     earlier_attempts: tuple[EarlierAttempt, ...] = (),
 ) -> str:
-    """Make the record of a run that has ended, as JSON text without secrets (see `redaction`)."""
+    """Make the record of a run that has ended, as JSON text without secrets (see `redact`)."""
     of_trainer = [one for one in (log.started, log.ended) if one is not None]
     nodes = [one["node_names"] for one in of_trainer if one.get("node_names")]
     record = RunRecord(
@@ -101,12 +102,12 @@ def make_record(
 
 
 def format_record(record: dict[str, Any]) -> str:
-    """Return a record as text."""
+    """Return a record as JSON text."""
     return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
 
 
 def parse_record(record: str) -> RunRecord | None:
-    """Parse the text of a record; None if it is damaged, or of another version of steptime."""
+    """Parse the text of a record; None if it is damaged or of another version of steptime."""
     try:
         return RunRecord.model_validate_json(record)
     except ValidationError:
@@ -114,7 +115,7 @@ def parse_record(record: str) -> RunRecord | None:
 
 
 async def with_script(cluster: Cluster, submitted: Submission) -> Submission:
-    """Return the record with the text of the job's script, which lies in the job's folder."""
+    """Return the submission with the text of its job script, read from the job's folder."""
     script = await read_whole(cluster, str(PurePosixPath(submitted.job.directory) / SCRIPT_FILE))
     made_by = submitted.made_by.model_copy(update={"script": script.decode(errors="replace")})
     return submitted.model_copy(update={"made_by": made_by})
@@ -131,7 +132,7 @@ async def read_whole(cluster: Cluster, path: str) -> bytes:
 def measured_result(
     record: str, status: dict[str, Any], measurement: dict[str, Any] | None, log: dict[str, Any]
 ) -> Result:
-    """Return the measured run of a record and of what else the store keeps of it, as JSON.
+    """Rebuild a measured run from its record and the other JSON that the store keeps of it.
 
     Raises UserError if this version of steptime cannot read the record.
     """
@@ -159,7 +160,7 @@ def describe_code() -> dict[str, Any]:
 
     The commit is None outside of a git checkout.
     """
-    # An installed package may lie inside somebody else's repository: only that of this very project counts.
+    # An installed package may be inside another repository: only this project's own repository counts.
     is_checkout = _git("rev-parse", "--show-toplevel") == str(_PROJECT)
     commit = _git("rev-parse", "HEAD") if is_checkout else None
     changes = _git("--no-optional-locks", "status", "--porcelain") if is_checkout else None
@@ -171,7 +172,7 @@ def describe_code() -> dict[str, Any]:
 
 
 def _git(*arguments: str) -> str | None:
-    """The output of git in this project's folder; None if that is in no repository, or without git."""
+    """Return the output of git in this project's folder; None without git or outside of a repository."""
     try:
         done = subprocess.run(
             ["git", "-C", str(_PROJECT), *arguments],  # noqa: S607 (the user's git, wherever it is)
@@ -186,10 +187,10 @@ def _git(*arguments: str) -> str | None:
 
 
 def redact(document: Any) -> Any:
-    """Return a JSON document with its secrets, at any depth and inside of texts, replaced by `(not stored)`.
+    """Return a JSON document with every secret, at any depth and within texts, replaced by `(not stored)`.
 
-    A value is secret by its name (`HF_TOKEN`, `WANDB_API_KEY`, …; `TOKENIZERS_PARALLELISM` is not), and then
-    wherever else it is; so is the password in an address (`http://user:password@proxy`).
+    Secrets are the values of variables with telling names (`HF_TOKEN`, `WANDB_API_KEY`, …; not
+    `TOKENIZERS_PARALLELISM`), wherever they occur, and passwords in addresses (`http://user:password@proxy`).
     """
     return _without(document, _longest_first(_secrets(document)))
 
@@ -200,7 +201,7 @@ def redact_text(text: str, *environments: Mapping[str, str]) -> str:
 
 
 def _secrets(document: Any) -> Iterator[str]:
-    """The values that bear the name of a secret."""
+    """Yield the values whose names are those of secrets."""
     if isinstance(document, Mapping):
         for name, value in document.items():
             if _is_secret(name, value):
@@ -217,7 +218,7 @@ def _is_secret(name: str, value: Any) -> bool:
 
 
 def _longest_first(secrets: Iterator[str]) -> list[str]:
-    """One may be part of another. In a script they are as the shell reads them."""
+    """Return secrets as they are and as a shell quotes them, longest first: one may be part of another."""
     forms = {form for secret in secrets if len(secret) >= _SHORTEST for form in (secret, shlex.quote(secret))}
     return sorted(forms - {REDACTED, shlex.quote(REDACTED)}, key=len, reverse=True)
 
@@ -241,7 +242,7 @@ def _without_in_text(text: str, secrets: list[str]) -> str:
 
 
 def _without_secret(assignment: re.Match[str]) -> str:
-    """An assignment of the script; one that refers to another variable (`"$HF_TOKEN"`) holds no secret."""
+    """Return an assignment of a script without its secret; `"$HF_TOKEN"` is a reference and holds none."""
     name, value = assignment["name"], assignment["value"]
     if not _SECRET_NAME.search(name) or value.strip("'\"").startswith("$"):
         return assignment[0]
@@ -252,27 +253,27 @@ _NO_CHANGE = {
     *("schema_version", "experiment", "cluster", "mode", "repeat", "checkpoint_path", "model_flops"),
     "environment",  # the whole one is in the provenance
 }
-"""Of a planned run, what does not change how it ran."""
+"""Fields of a planned run that do not change how it runs."""
 _NODES = "nodes"
 
 
 _FEW_NODES = 4
-"""That are named; of more nodes it has how many are others."""
+"""Up to this many nodes are named; of more, only the number of different ones is given."""
 
 
 def changes(before: str, after: str) -> list[str]:
-    """Return what changed between the record of one run and that of a later one: the events of a series."""
+    """Return what changed between the records of two runs of a series, as sentences such as `image a → b`."""
     nodes = (", ".join(json.loads(record)["nodes"]) for record in (before, after))
     return setup_changes(before, after) + node_changes(*nodes)
 
 
 def setup_changes(before: str, after: str) -> list[str]:
-    """Return the same as `changes`, without the nodes."""
+    """Return what `changes` does, without changes of nodes."""
     return [_event(*one) for one in record_differences(before, after) if one[0] != _NODES]
 
 
 def node_changes(before: str | None, after: str | None) -> list[str]:
-    """Return how the nodes of a run differ from those of a run before it, both as in the store's column."""
+    """Return how the nodes changed between two runs; both are values of the store's column `nodes`."""
     if before == after:
         return []
     usual, own = (set(filter(None, (nodes or "").split(", "))) for nodes in (before, after))
@@ -283,18 +284,18 @@ def node_changes(before: str | None, after: str | None) -> list[str]:
 
 
 def changed_to(event: str) -> tuple[str, str]:
-    """Return what runs share that changed to the same value: the first word of an event, and that value."""
+    """Return a key of a change that is equal for runs with the same new value: its name and that value."""
     return event.partition(" ")[0], event.rpartition(" → ")[2]
 
 
 def has_changed_to(made: Mapping[str, Any], event: str) -> bool:
-    """Return whether a run, by its `read_setup`, has the value that an event has changed to."""
+    """Return whether a run, given by its `read_setup`, has the new value of a change."""
     values = [_value(value) for name, value in made.items() if event.startswith(f"{name} ")]
     return event.rpartition(" → ")[2] in (values or ["none"])
 
 
 def is_notable(event: str) -> bool:
-    """Return whether an event is about more than the nodes and the version of steptime."""
+    """Return whether a change concerns anything besides the nodes and the version of steptime."""
     return event.partition(" ")[0].rstrip(":") not in (_NODES, "steptime", "commit")
 
 
@@ -303,7 +304,7 @@ def _event(name: str, before: str, after: str) -> str:
 
 
 def made_sha256(record: str) -> str | None:
-    """Return a hash that all runs made alike share, on whatever nodes; None for an unreadable record."""
+    """Return a hash that is equal for all runs made alike, on any nodes; None for an unreadable record."""
     if parse_record(record) is None:
         return None
     made = read_setup(record)
@@ -314,7 +315,7 @@ def made_sha256(record: str) -> str | None:
 def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
     """Return where two records differ in image, versions, driver, commit, options and nodes.
 
-    Each difference is a name and both values.
+    Each difference is a name with both values.
     """
     one, other = read_setup(before), read_setup(after)
     return [
@@ -325,15 +326,15 @@ def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
 
 
 def read_setup(record: str) -> dict[str, Any]:
-    """Return what may make a run slower, by the names that people know."""
+    """Return everything in a record that may affect the speed of a run, by the names that people use."""
     content = json.loads(record)
     made_by, planned = content["provenance"], content["run"]
     staged = made_by["staged"]
     run = dict(_leaves({name: value for name, value in planned.items() if name not in _NO_CHANGE}))
-    # Where the trainer lies follows from the trainer, and the image is named already.
+    # The path of the trainer follows from its hash, and the image is included above.
     environment = {name: value for name, value in made_by["environment"].items() if name != "PYTHONPATH"}
     run.pop("recipe.image", None)
-    run.pop("cluster_options.exclude", None)  # what it was to keep off shows in the nodes that it had
+    run.pop("cluster_options.exclude", None)  # excluded nodes show in the nodes that it had
     return {
         "image": staged.get("image"),
         "image digest": staged.get("image_digest"),
@@ -350,14 +351,14 @@ def read_setup(record: str) -> dict[str, Any]:
 
 def _leaves(content: Mapping[str, Any], within: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in content.items():
-        if isinstance(value, dict):  # as JSON has them: to ask for any Mapping takes a quarter of the time
+        if isinstance(value, dict):  # JSON has only dicts, and checking for Mapping is slow
             yield from _leaves(value, f"{within}{name}.")
         else:
             yield f"{within}{name}", value
 
 
 def _value(value: Any) -> str:
-    """As it can stand in a sentence; hashes differ in their beginnings."""
+    """Return a value as it can stand in a sentence; hashes are cut to 12 digits."""
     text = "none" if value in (None, "") else str(value)
     digits = text.removeprefix("sha256:")
     is_hash = len(digits) >= 40 and all(digit in "0123456789abcdef" for digit in digits)

@@ -1,4 +1,4 @@
-"""How to ask for one run of a plan again: its request, and the command that is written from it."""
+"""How to repeat one run of a plan: its own request, and the command for it."""
 
 import json
 import shlex
@@ -17,9 +17,9 @@ from steptime.results.record import describe_code, read_setup
 
 
 def make_request(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
-    """Return the request for this run alone, from the request for its whole plan, by `PlanRequest`'s names.
+    """Return the request for this run alone, given the request for its whole plan by `PlanRequest`'s names.
 
-    It names what was left to defaults that may change: release of the workload, steps, time limit, ….
+    Values left to defaults that may change are named: release of the workload, steps, time limit, ….
     """
     loads = run.mode is Mode.CHECKPOINT_LOAD
     request = parse_request({**asked_for, "workload": run.recipe.workload})
@@ -30,12 +30,12 @@ def make_request(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
         "environment": run.environment,
         "time_limit": format_time_limit(run.time_limit_s),
         "repeats": 1,
-        # A load follows its save, whose steps and window are those that were asked for.
+        # A load follows its save, which has the requested steps and window.
         "max_steps": run.first_step if loads else run.max_steps,
         "window": request.window if loads else str(run.window),
     }
     if run.mode not in (Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD):
-        # Of a plan's pair, not of its other runs.
+        # Only the runs of a checkpoint pair have these options.
         alone |= {"checkpoint": False, **dict.fromkeys(options_only_in(Mode.CHECKPOINT_SAVE))}
     if run.profile is not None:
         alone |= {"profile_start": run.profile.first_step, "profile_stop": run.profile.last_step}
@@ -43,7 +43,7 @@ def make_request(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
 
 
 def repeat_command(run: Run, request: PlanRequest) -> str | None:
-    """Return the `steptime run` command of a run's own request, or None if today's recipes plan another."""
+    """Return the `steptime run` command for a run's own request; None if today's recipes plan another run."""
     try:
         planned = plan(request).all_runs
     except UserError:
@@ -52,7 +52,10 @@ def repeat_command(run: Run, request: PlanRequest) -> str | None:
 
 
 def repeat_command_of_record(record: Mapping[str, Any]) -> str | None:
-    """Return the same for a run's record; None also if today's models cannot read it any more."""
+    """Return the `steptime run` command that repeats the run of a record.
+
+    None if today's recipes plan another run, or if this version of steptime cannot read the record.
+    """
     try:
         run = Run.model_validate(record["run"])
         return repeat_command(run, PlanRequest.model_validate(record["request"]))
@@ -61,10 +64,10 @@ def repeat_command_of_record(record: Mapping[str, Any]) -> str | None:
 
 
 def describe_repeat(record: str) -> dict[str, Any]:
-    """Return how a run is repeated, and with what it was made.
+    """Return how to repeat a run, from its record, and what would differ today.
 
-    `command` is None if today's recipes do not plan it; `made_with` has commit, hashes and image by name, as
-    far as they are recorded; `differs` is a sentence for each of these that is known to be another today.
+    `command` is None if today's recipes no longer plan the run. `made_with` has commit, hashes and image by
+    name, as far as recorded. `differs` has a sentence for each of these that is known to differ today.
     """
     made = read_setup(record)
     names = ("steptime", "commit", "image", "image digest", "venv lock", "trainer")
@@ -83,13 +86,12 @@ def describe_repeat(record: str) -> dict[str, Any]:
 
 @cache
 def _this_code() -> dict[str, Any]:
-    """The code that this process runs does not change."""
+    """Return `describe_code`, cached: the code of this process does not change."""
     return describe_code()
 
 
 def _same_work(one: Run, other: Run) -> bool:
-    # Which repeat or cell of a sweep it was, and where the saving job put its checkpoint, is no part of the
-    # work.
+    # The number of the repeat, the cell and the path of the checkpoint do not affect the work.
     apart = {"repeat", "cell", "checkpoint_path"}
     return one.model_dump(exclude=apart) == other.model_dump(exclude=apart)
 

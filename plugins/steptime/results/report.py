@@ -1,4 +1,4 @@
-"""Result rows for readers: columns of a table, CSV, notes, totals."""
+"""Results for readers: tables, CSV, notes and totals."""
 
 import csv
 import io
@@ -17,11 +17,10 @@ from steptime.waiting import duration
 def choose_columns(
     rows: Sequence[Row], *, full_names: bool = False, of: Sequence[Column] = COLUMNS
 ) -> tuple[list[Column], str]:
-    """Return the columns by which people compare these rows of the store, and a title.
+    """Return the columns in which these rows of the store differ, and a title with what they share.
 
-    What all runs share (workload, window, MFU's formula, …) moves from the columns into the title, and
-    columns that are empty throughout are left out. `of` names other columns to choose from, `full_names`
-    names runs by their job.
+    Columns without any value are left out. `of` names other columns to choose from; `full_names` includes job
+    names.
     """
     other_name = "label" if full_names else "job_name"
     columns, title = [], []
@@ -42,7 +41,7 @@ def _empty(value: Any) -> bool:
 
 
 def format_column(column: Column, rows: Sequence[Row]) -> list[str]:
-    """Format a column's values for people, with equal decimals so that digits line up."""
+    """Format a column's values for people, with the same number of decimals so that digits align."""
     values = [row.get(column.name) for row in rows]
     if column.as_change:
         return ["" if value is None else change_in_words(value) for value in values]
@@ -63,7 +62,7 @@ def change_in_words(ratio: float) -> str:
 
 
 def _number_text(column: Column, value: float, digits: int) -> str:
-    """With the sign of a change, and zero without any."""
+    """Format a number; changes get their sign, and a zero gets none."""
     text = f"{value:,.{digits}f}"
     if not any(digit in text for digit in "123456789"):
         return text.removeprefix("-")
@@ -79,7 +78,7 @@ def _words(column: Column, value: Any) -> str:
 
 
 def _decimals(column: Column, values: Sequence[float | None]) -> int:
-    """So many that the smallest value keeps its significant digits, and no more than the column may have."""
+    """Return the number of decimals that shows the smallest value with the column's significant digits."""
     sizes = [abs(value) for value in values if value]
     if not sizes:
         return 0
@@ -87,7 +86,7 @@ def _decimals(column: Column, values: Sequence[float | None]) -> int:
 
 
 def list_notes(rows: Iterable[Row]) -> list[str]:
-    """Return a sentence for each run that has a reason or a warning."""
+    """Return a sentence for each run that was rejected or has warnings."""
     return [
         f"{row['label']} ({row['job_name']}) {what}: {text}"
         for row in rows
@@ -97,7 +96,7 @@ def list_notes(rows: Iterable[Row]) -> list[str]:
 
 
 def export_row(row: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, Any]:
-    """Return the values of a row for programs, by column: times are ISO 8601 in UTC."""
+    """Return the values of a row for programs, by column name; times are ISO 8601 in UTC."""
     return {
         column.name: _iso_8601(row.get(column.name)) if column.kind == "time" else row.get(column.name)
         for column in columns
@@ -111,9 +110,9 @@ def _iso_8601(seconds: float | None) -> str | None:
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Return CSV: a line of names, then a line for each row; a missing value is empty.
+    """Return rows as CSV with a line of column names; a missing value is empty.
 
-    Control characters other than line ends are escaped: people read it in terminals.
+    Control characters other than line breaks are escaped, as people read it in terminals.
     """
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
@@ -131,11 +130,11 @@ def _printable(value: object) -> object:
 
 @dataclass(frozen=True)
 class Totals:
-    """How many runs there are in a selection, and what they cost."""
+    """Number and cost of the runs in a selection."""
 
     runs: int
     rejected: int
-    """Runs among them that a check rejected."""
+    """Number of rejected runs among them."""
     gpu_hours: float
     mean_queue_wait_s: float | None
     """None if no run has started."""
@@ -153,7 +152,7 @@ class Totals:
 
 
 def sum_up(rows: Sequence[Mapping[str, Any]]) -> Totals:
-    """Sum up these rows of the store."""
+    """Return the totals of these rows of the store."""
     waits = [row["queue_wait_s"] for row in rows if row["queue_wait_s"] is not None]
     rejected = sum(row["state"] == "rejected" for row in rows)
     hours = sum(row["gpu_hours"] or 0.0 for row in rows)
@@ -161,7 +160,7 @@ def sum_up(rows: Sequence[Mapping[str, Any]]) -> Totals:
 
 
 def describe_cost(rows: Iterable[Row], earlier: Iterable[Row]) -> str:
-    """Return the GPU-hours of runs by cluster, beside those of an earlier time, and those spent on failures.
+    """Return the GPU-hours of runs by cluster, beside those of `earlier` runs, and those of failed runs.
 
     As in `west 5,120 GPU-hours (4,980 before); 134 GPU-hours on failed runs`; empty without runs.
     """
@@ -183,7 +182,7 @@ def _hours_by_cluster(rows: Iterable[Row]) -> dict[str, float]:
 
 
 def _hours(hours: float) -> str:
-    """With three digits, and all of those before the point."""
+    """Format hours with three significant digits, and all digits before the point."""
     return f"{_number(hours)} GPU-hours"
 
 

@@ -1,4 +1,4 @@
-"""The files of a run that this machine has: its log, and what lies beside it."""
+"""The files of a run on this machine: its log, and the files beside it."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -11,9 +11,9 @@ _READ_BY_PEOPLE = (".out", ".gz", ".json", ".jsonl", ".sh", ".txt", ".log", ".ya
 
 
 def list_files(row: Mapping[str, Any]) -> list[Path]:
-    """Return the files beside a run's log that people read, by name; none if this machine has no log of it.
+    """Return the readable files beside a run's log, sorted by name; none if this machine lacks the log.
 
-    Of an imported run only those of its own folder: what else its row says about paths came with it.
+    For an imported run only files of its own folder: the paths in its row are not trusted.
     """
     log = PurePosixPath(row["log_path"])
     if row["origin"] is None:
@@ -32,7 +32,7 @@ def regular(paths: Iterable[Path]) -> list[Path]:
 
 
 def find_log(row: Mapping[str, Any]) -> Path | None:
-    """Return the log of a run; None if this machine does not have it."""
+    """Return the path of a run's log; None if this machine does not have it."""
     name = PurePosixPath(row["log_path"]).name
     return next((file for file in list_files(row) if file.name == name), None)
 

@@ -1,4 +1,4 @@
-"""Tables of the metrics store; that of runs has the columns of `results.columns`.
+"""Tables of the metrics store; the table `runs` has the columns of `results.columns`.
 
 Import it inside functions only: it brings SQLAlchemy.
 Times are Unix time in seconds, durations seconds. A number that is not finite is stored as NULL.
@@ -35,7 +35,7 @@ metadata = MetaData(
 )
 
 Double = Float(53)
-"""SQLAlchemy 1.4, which Airflow 3.1 may have, has no other name for it."""
+"""Double precision under a name that SQLAlchemy 1.4 has, too, which Airflow 3.1 may use."""
 _TYPES: dict[str, Any] = {
     "text": Text,
     "integer": Integer,
@@ -66,7 +66,7 @@ runs = Table(
 )
 
 is_result = runs.c.published_at.is_not(None)
-"""Whether a run is for readers: published, or rejected. A run that is measured or checked is not yet."""
+"""Whether readers see a run: it is published or rejected, not still being measured or checked."""
 is_valid = and_(is_result, runs.c.state == "valid")
 
 steps = Table(
@@ -121,7 +121,7 @@ records = Table(
     # Of what the record has of how the run was made: see `differences`.
     Column("made_sha256", Text),
 )
-"""Written once: of all tables the one whose rows are never replaced."""
+"""Written once: the only table whose rows are never replaced."""
 
 readings = Table(
     "readings",
@@ -156,7 +156,7 @@ judgements = Table(
     Column("rests_on", JSON, nullable=False),
     Column("changes", JSON, nullable=False),
 )
-"""How runs were judged, and on which runs that rests: written by `judging.judgements`."""
+"""How runs were judged, and which runs that is based on; written by `judging.judgements`."""
 
 accepted_levels = Table(
     "accepted_levels",
@@ -166,7 +166,7 @@ accepted_levels = Table(
     Column("accepted_by", Text, nullable=False),
     Column("accepted_at", Double, nullable=False),
 )
-"""Runs at which a new baseline begins, because a person accepted the level they show."""
+"""Runs at which a new baseline begins because a person accepted their level."""
 
 incidents = Table(
     "incidents",
@@ -195,7 +195,7 @@ incidents = Table(
     Column("noted_at", Double),
     Index(None, "state"),
 )
-"""Cells that got slower or faster together, until their level returns: written by `judging.incidents`."""
+"""Cells that got slower or faster together, until their times are usual again; see `judging.incidents`."""
 
 jobs = Table(
     "jobs",
@@ -248,5 +248,5 @@ jobs = Table(
 
 
 def own_columns(table: Table) -> tuple[Column[object], ...]:
-    """Return the columns of a table that belong to a run, without the keys that tie them to it."""
+    """Return the columns of a table that describe a run, without its keys."""
     return tuple(column for column in table.columns if column.name not in ("run_id", "position"))

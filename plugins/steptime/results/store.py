@@ -1,7 +1,8 @@
 """Read the metrics store: every run with its steps, checkpoint timings, checks and record.
 
-SQLite by default, PostgreSQL by `STEPTIME_STORE_URL`. `results.writing` writes it. Except for `find`, readers
-see only results: runs that were published or rejected, not those that are still being measured or checked.
+The store is SQLite by default, PostgreSQL by `STEPTIME_STORE_URL`. `results.writing` writes it. Readers see
+only runs that were published or rejected, not those still being measured or checked; `Store.find` and
+`Store.measured` see these, too.
 """
 
 import difflib
@@ -21,28 +22,28 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Select
 
 LAST = "last"
-"""Names the run that was submitted last."""
+"""Name for the run that was submitted last."""
 
 
 class RunTimes(NamedTuple):
-    """How long a run took."""
+    """Duration, mean step time and number of steps of a run."""
 
     job_s: float
-    """From its start to its end."""
+    """From start to end of the job."""
     step_s: float
     """Mean step time."""
     steps: int
-    """In its log."""
+    """Number of steps in the log."""
 
 
 class Store:
     """The metrics store at `url` (a SQLAlchemy address, by default that of the settings).
 
-    It holds no connection of its own: engines are kept per process and address, so a store costs nothing to
-    make and may be used by any thread. Every method raises SystemFailure if the database fails.
+    It holds no connection: engines are cached per process and address, so a Store is cheap to make and may be
+    used by any thread. Every method raises SystemFailure if the database fails.
 
-    With `dags` it is what a reader sees who may read these DAGs: for every reading method the runs of other
-    DAGs are not there, so that nothing shown can rest on them. Runs of no DAG always are.
+    With `dags`, reading methods return only runs of these DAGs and runs without a DAG, so that nothing shown
+    can be based on others.
     """
 
     def __init__(self, url: str | None = None, *, dags: Collection[str] | None = None) -> None:
@@ -50,12 +51,12 @@ class Store:
         self.dags = None if dags is None else frozenset(dags)
 
     def exists(self) -> bool:
-        """Return whether there is anything to read; reading makes an empty store if there is none."""
+        """Return whether there is a store to read; reading would create an empty one."""
         return exists(self.url)
 
     @property
     def shown_address(self) -> str:
-        """Where it is: its file, or the address of its database without the password."""
+        """The path of its file, or the address of its database without the password."""
         return shown_address(self.url)
 
     def newest_sweep_run(self, sweep: str) -> list[dict[str, Any]]:
@@ -73,11 +74,14 @@ class Store:
         limit: int | None = None,
         **equal: str | int | bool | None,
     ) -> list[dict[str, Any]]:
-        """Return the runs, latest submitted first; keys are the stored ones of `results.columns`.
+        """Return runs as values by column name (`results.columns`), newest first.
 
-        `since` is Unix time, compared with `submitted_at`; each word of `search` is somewhere in the texts
-        that people know a run by. Other keywords name columns that must equal a value (`workload=…,
-        dag_run_id=…, job_name=…`); None means any.
+        Args:
+            include_rejected: include rejected runs.
+            since: only runs submitted at or after this Unix time.
+            search: only runs with each word of this text in a searched column.
+            limit: at most this many runs.
+            equal: only runs with these values, by column; None means any.
         """
         from sqlalchemy import select
 
@@ -97,7 +101,7 @@ class Store:
         limit: int | None = None,
         **equal: str | int | bool | None,
     ) -> list[dict[str, Any]]:
-        """Return the runs that `results` finds by series, mode and scale, the earliest first."""
+        """Return the runs of `results` sorted by series, mode and number of GPUs; repeats oldest first."""
         from sqlalchemy import select
 
         from steptime.results.schema import runs
@@ -117,7 +121,7 @@ class Store:
         search: str | None = None,
         **equal: str | int | bool | None,
     ) -> int:
-        """Count the runs that `results` would find without a limit."""
+        """Count the runs that `results` would return without a limit."""
         from sqlalchemy import func, select
 
         from steptime.results.schema import runs
@@ -127,9 +131,9 @@ class Store:
             return connection.scalar(query) or 0
 
     def measured_together(self, *, limit: int) -> list[dict[str, Any]]:
-        """Return the sweep runs and DAG runs that measured several scales, latest first.
+        """Return the sweep runs and DAG runs that measured several numbers of GPUs, newest first.
 
-        Each with `together` (`dag_id/run_id`), `submitted_at` of its newest run, and its number of `runs`.
+        Each has `together` (`dag_id/run_id`), `submitted_at` of its newest run, and the number of its `runs`.
         """
         from sqlalchemy import distinct, func, select
 
@@ -149,12 +153,12 @@ class Store:
             return list(dicts(connection.execute(self.readable(query))))
 
     def performance_runs(self, together: str) -> list[dict[str, Any]]:
-        """Return the valid performance runs of a sweep run or DAG run that `measured_together` names."""
+        """Return the valid performance runs of a sweep run or DAG run, given as `dag_id/run_id`."""
         dag_id, _, dag_run_id = together.partition("/")
         return self.in_reading_order(mode=Mode.PERFORMANCE, dag_id=dag_id, dag_run_id=dag_run_id)
 
     def run_times(self, key: Mapping[str, Any], limit: int) -> list[RunTimes]:
-        """Return the times of the latest valid runs with these column values, as far as they are known."""
+        """Return the times of the newest `limit` valid runs with these column values, as far as known."""
         from sqlalchemy import func, select
 
         from steptime.results.schema import is_valid, runs, steps
@@ -172,7 +176,7 @@ class Store:
             return [RunTimes(*row) for row in connection.execute(self.readable(query))]
 
     def require(self, column: str, value: str, what: str) -> None:
-        """Raise UserError, with the nearest match, if the store has no run of that value; `what` names it."""
+        """Raise UserError, with the nearest match, if no run has this value, which `what` names."""
         equal: dict[str, Any] = {column: value}
         if not self.count(include_rejected=True, **equal):
             raise self._unknown(column, value, f"there are no results of {what}")
@@ -183,14 +187,14 @@ class Store:
         return sorted(rows, key=lambda row: (row["map_index"] is None, row["map_index"], row["submitted_at"]))
 
     def lost_jobs(self, *, since: float | None = None, **dag_run: str) -> list[dict[str, Any]]:
-        """Return the jobs that failed or were cancelled and left no run in the store, the newest first.
+        """Return the jobs that failed or were cancelled and left no run in the store, newest first.
 
-        Each with some columns of the ledger, and with `resubmitted`: whether another job took its place after
-        the cluster had failed it.
+        Each has some columns of the ledger, and `resubmitted`: whether another job replaced it after its
+        cluster failed it.
 
         Args:
-            since: only jobs from then on, in Unix time.
-            dag_run: only those of a DAG run: `dag_id` and `dag_run_id`.
+            since: only jobs created at or after this Unix time.
+            dag_run: only jobs of a DAG run, given by `dag_id` and `dag_run_id`.
         """
         from sqlalchemy import exists, select
 
@@ -229,7 +233,7 @@ class Store:
             return list(dicts(connection.execute(query.order_by(jobs.c.created_at.desc()))))
 
     def excluded_nodes(self, job_name: str) -> tuple[str, ...]:
-        """Return the nodes that a job must not have; none for a job that the ledger does not know."""
+        """Return the nodes that a job was not allowed to use; none for a job unknown to the ledger."""
         from sqlalchemy import select
 
         from steptime.results.schema import jobs
@@ -239,7 +243,10 @@ class Store:
             return tuple(connection.scalar(query) or ())
 
     def choices(self, **equal: str | int | bool | None) -> dict[str, list[Any]]:
-        """Return the values of each column people filter by, sorted; keywords are those of `results`."""
+        """Return the values of each column that people filter by, sorted, over the selected runs.
+
+        `equal` selects runs by column values, as for `results`.
+        """
         from sqlalchemy import select
 
         from steptime.results.schema import runs
@@ -258,9 +265,9 @@ class Store:
         return rows[0]
 
     def run_named(self, beginning: str) -> dict[str, Any]:
-        """Return the run of this job name, or the only one whose name begins so; `last` is the newest one.
+        """Return the run with this job name or a unique beginning of it; `last` is the newest run.
 
-        Raises UserError for none or several.
+        Raises UserError if none or several match.
         """
         from sqlalchemy import select
 
@@ -273,7 +280,7 @@ class Store:
         begins = runs.c.job_name.startswith(beginning, autoescape=True)
         query = select(runs.c.job_name).where(begins).order_by(runs.c.job_name)
         with read_connection(self.url) as connection:
-            # SQLite finds capitals for small letters, too.
+            # SQLite ignores case here.
             names = [name for name in connection.scalars(self.readable(query)) if name.startswith(beginning)]
         if len(names) > 1:
             listed = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
@@ -283,11 +290,11 @@ class Store:
         return self.run(names[0] if len(names) == 1 else beginning)
 
     def steps(self, job_name: str) -> list[dict[str, Any]]:
-        """Return the steps of one run as the log gave them. Raises UserError for an unknown job name."""
+        """Return the steps of a run as logged. Raises UserError for an unknown job name."""
         return self._children("steps", job_name)
 
     def step_times(self, job_names: Sequence[str]) -> dict[str, dict[int, float]]:
-        """Return the step times of many runs, in seconds by global step; unknown runs are left out."""
+        """Return the step times of several runs, in seconds by global step; unknown runs are left out."""
         from sqlalchemy import select
 
         from steptime.results.schema import runs, steps
@@ -303,7 +310,7 @@ class Store:
         return found
 
     def records(self, job_names: Sequence[str]) -> dict[str, str]:
-        """Return the text of each run's record by job name; unknown runs are left out."""
+        """Return the record of each run as JSON text, by job name; unknown runs are left out."""
         from sqlalchemy import select
 
         from steptime.results.schema import records, runs
@@ -314,7 +321,10 @@ class Store:
     def read_each(
         self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]"
     ) -> Iterator[Sequence[Any]]:
-        """Yield the rows that a query of runs has of these jobs; unknown ones are left out."""
+        """Yield the rows of a query that belong to these jobs; unknown jobs are left out.
+
+        The query must select from `runs`.
+        """
         from steptime.results.schema import runs
 
         with read_connection(self.url) as connection:
@@ -323,7 +333,7 @@ class Store:
                 yield from connection.execute(self.readable(query.where(some)))
 
     def rank_times(self, job_names: Sequence[str]) -> dict[str, RankTimes]:
-        """Return the times of the ranks of each run by job name; runs without them are left out."""
+        """Return the times of each run's ranks by job name; runs that were not timed are left out."""
         from sqlalchemy import select
 
         from steptime.results.schema import readings, runs
@@ -333,15 +343,15 @@ class Store:
         return {name: times for name, times in found if times is not None}
 
     def checkpoints(self, job_name: str) -> list[dict[str, Any]]:
-        """Return the checkpoint timings of one run. Raises UserError for an unknown job name."""
+        """Return the checkpoint timings of a run. Raises UserError for an unknown job name."""
         return self._children("checkpoints", job_name)
 
     def checks(self, job_name: str) -> list[dict[str, Any]]:
-        """Return every check of one run and what it found. Raises UserError for an unknown job name."""
+        """Return every check of a run with what it found. Raises UserError for an unknown job name."""
         return self._children("validations", job_name)
 
     def record(self, job_name: str) -> dict[str, Any]:
-        """Return the record of one run: `content`, the text of the file beside its log, and its `sha256`.
+        """Return the record of a run: its JSON text as `content`, and the `sha256` of that.
 
         Raises UserError for an unknown job name.
         """
@@ -349,7 +359,7 @@ class Store:
         return {name: kept[name] for name in ("content", "sha256")}
 
     def parsed_log(self, job_name: str) -> dict[str, Any]:
-        """Return what was read of one run's log beside its steps: the `measurement`, and the rest as `log`.
+        """Return what was read from a run's log besides its steps: `measurement`, and the rest as `log`.
 
         Raises UserError for an unknown job name.
         """
@@ -357,7 +367,7 @@ class Store:
         return {name: reading[name] for name in ("measurement", "log")}
 
     def measured(self, job_name: str) -> Result:
-        """Return a run as it was measured, whether it is a result yet or not.
+        """Return a run as it was measured, whether it is published or not.
 
         Raises UserError for an unknown run, and if this version of steptime cannot read its record.
         """
@@ -367,7 +377,7 @@ class Store:
         return found
 
     def find(self, job_name: str) -> Result | None:
-        """Return the same as `measured`, or None for an unknown run."""
+        """Return a run as `measured` does, or None for an unknown run."""
         with read_connection(self.url) as connection:
             reading, record, steps, checkpoints = (
                 list(dicts(connection.execute(_select_rows(table, job_name))))
@@ -396,7 +406,7 @@ class Store:
         search: str | None,
         equal: Mapping[str, str | int | bool | None],
     ) -> "Select[*tuple[Any, ...]]":
-        """A query of runs with the conditions of `results`."""
+        """Add the conditions of `results` to a query of runs."""
         from sqlalchemy import or_
 
         from steptime.results.schema import is_valid, runs
@@ -414,7 +424,7 @@ class Store:
         return self.readable(query)
 
     def readable(self, query: "Select[*tuple[Any, ...]]") -> "Select[*tuple[Any, ...]]":
-        """Return a query of runs restricted to results, and to the DAGs that the reader may read."""
+        """Restrict a query of runs to those published or rejected, in DAGs that the reader may read."""
         from sqlalchemy import or_
 
         from steptime.results.schema import is_result, runs
@@ -438,12 +448,12 @@ class Store:
 
 
 def unknown_run(job_name: str) -> UserError:
-    """Return the error for a run that no task has stored yet, or that the store has lost."""
+    """Return the error for a run that is not in the store."""
     return UserError(f"the metrics store has no run '{job_name}': clear the task 'parse', which stores it.")
 
 
 def _select_rows(table_name: str, job_name: str) -> "Select[*tuple[Any, ...]]":
-    """Return the query for the rows that a table has of one run, in their order."""
+    """Return the query for the rows of a table that belong to a run, in order."""
     from sqlalchemy import select
 
     from steptime.results.schema import metadata, own_columns, runs

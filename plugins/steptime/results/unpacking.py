@@ -1,4 +1,4 @@
-"""Unpack an archive that anybody may have made: no name, link or size in it is trusted."""
+"""Unpack an archive of unknown origin: no name, link or size in it is trusted."""
 
 import tarfile
 from collections.abc import Iterator
@@ -10,16 +10,17 @@ from steptime.errors import UserError, shown
 from steptime.logs.reader import unpacked
 
 _PACKED_BYTES = 1 << 9
-"""Unpacked at once: the format can make 16 MiB of them, but no more."""
+"""Packed bytes read at once: they unpack to at most 16 MiB."""
 _ALWAYS_ALLOWED_BYTES = 64 << 20
 _MOST_TIMES_LARGER = 200
-"""Logs pack to a tenth or a twentieth; what only exhausts a disk packs to less than a thousandth."""
+"""Largest allowed ratio of unpacked to packed size. Logs compress 10 to 20 times; data made to fill a disk
+more than 1000 times."""
 
 
 def unpack(file: Path, folder: Path) -> None:
-    """Write the plain files of a `.tar.zst` into a new folder; links are left out.
+    """Write the plain files of a `.tar.zst` archive into a new folder; links are skipped.
 
-    Raises UserError for a file that is damaged or too large when unpacked, and for a path outside the folder.
+    Raises UserError if the archive is damaged or too large when unpacked, or has a path outside the folder.
     """
     folder.mkdir(parents=True)
     stream = _Stream(file)
@@ -39,7 +40,7 @@ def unpack(file: Path, folder: Path) -> None:
 
 
 def check_size(log: Path) -> None:
-    """Raise UserError for a packed log that is too large when unpacked."""
+    """Raise UserError if a packed log is too large when unpacked."""
     left, size = allowed_bytes(log), 0
     for piece in unpacked(log):
         size += len(piece)
@@ -48,7 +49,7 @@ def check_size(log: Path) -> None:
 
 
 def allowed_bytes(file: Path) -> int:
-    """Return how large a packed file may be when it is unpacked."""
+    """Return the largest allowed unpacked size of a packed file, in bytes."""
     return _ALWAYS_ALLOWED_BYTES + _MOST_TIMES_LARGER * file.stat().st_size
 
 
@@ -60,7 +61,7 @@ def _too_large(file: Path, allowed: int) -> UserError:
 
 
 class _Stream:
-    """The unpacked bytes of a `.zst` file, as tarfile reads them."""
+    """The unpacked bytes of a `.zst` file, in the form that tarfile reads."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._pieces, self._rest = file, filter(None, _pieces(file)), memoryview(b"")
@@ -78,7 +79,7 @@ class _Stream:
 
 
 def _pieces(file: Path) -> Iterator[bytes]:
-    """Raise EOFError for a file that is cut, which zstandard's own readers take for a whole one."""
+    """Yield unpacked pieces; raise EOFError for a truncated file, which zstandard's readers accept."""
     unpacker = zstandard.ZstdDecompressor().decompressobj()
     with file.open("rb") as packed:
         while data := packed.read(_PACKED_BYTES):

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 _CONTENT = {"submitted", "status", "measurement", "log"}
-"""Fields of `Result` whose change replaces a stored run. Its record is written once."""
+"""Fields of `Result` whose change replaces a stored run. The record is written only once."""
 
 
 def keep_measured(url: str, result: Result, on_change: "OnChange") -> bool:
-    """Store a measured run with all that belongs to it; return False if exactly this is there already.
+    """Store a measured run with its steps and record; return False if exactly this is already stored.
 
-    A run that was read before with other content is replaced, except for its record, and is no result until
-    it is checked and published again.
+    Other content replaces that of an earlier reading, except for the record; the run must then be checked and
+    published again.
     """
     from sqlalchemy import select
 
@@ -56,7 +56,7 @@ def keep_measured(url: str, result: Result, on_change: "OnChange") -> bool:
         "made_sha256": made_sha256(result.record),
     }
     with write_transaction(url) as connection:
-        # Before the run's own row: all writers lock in this order, so that none waits in a circle.
+        # Locked before the run's own row, in the same order by all writers: this prevents deadlocks.
         efficiency.lock(connection, run)
         was_published = connection.scalar(
             select(runs.c.id).where(schema.is_valid, runs.c.job_name == result.job.name)
@@ -76,7 +76,7 @@ def keep_measured(url: str, result: Result, on_change: "OnChange") -> bool:
 
 
 def keep_verdict(url: str, job_name: str, verdict: Verdict, on_change: "OnChange") -> bool:
-    """Store the checks of a measured run, which make it valid or rejected; return False if they are there.
+    """Store the checks of a measured run, which make it valid or rejected; return False if already stored.
 
     Raises UserError for an unknown run.
     """
@@ -107,7 +107,7 @@ def keep_verdict(url: str, job_name: str, verdict: Verdict, on_change: "OnChange
 
 
 def publish(url: str, job_name: str, on_change: "OnChange") -> bool:
-    """Make a valid run a result; return False if it is one. Raises UserError for any other run."""
+    """Publish a valid run; return False if it is already published. Raises UserError for any other run."""
     from steptime.results.schema import runs
 
     with write_transaction(url) as connection:
@@ -126,7 +126,7 @@ def publish(url: str, job_name: str, on_change: "OnChange") -> bool:
 
 
 def _locked_row(connection: "Connection", job_name: str) -> dict[str, Any]:
-    """Return the row of a run, with its family locked until the transaction ends."""
+    """Return the row of a run, and lock its family until the transaction ends."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs
@@ -141,9 +141,9 @@ def _locked_row(connection: "Connection", job_name: str) -> dict[str, Any]:
 
 @cache
 def _upsert(dialect: str) -> Any:
-    """Return what inserts a run or replaces it; no row is changed if the same content is there already.
+    """Return a statement that inserts a run or replaces it; it changes no row with the same content.
 
-    Cached: to build it takes longer than to insert a run.
+    Cached, as building it takes longer than inserting a run.
     """
     from steptime.results.schema import runs
 
@@ -175,28 +175,28 @@ def _storable_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _storable(value: Any) -> Any:
-    """Replace what JSON and PostgreSQL refuse: NaN and infinity by None, NUL (of a torn log) in text."""
+    """Replace what JSON and PostgreSQL refuse: NaN and infinity by None, NUL in texts by U+FFFD."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
 def run_row(result: Result) -> dict[str, Any]:
-    """Return the row of `runs` that a measured run is stored as."""
+    """Return the row of the table `runs` for a measured run."""
     row = {column.name: column.take(result) for column in COLUMNS if column.take}
     row["content_sha256"] = hashlib.sha256(result.model_dump_json(include=_CONTENT).encode()).hexdigest()
     return _storable_row(row)
 
 
 def _reading(result: Result) -> dict[str, Any]:
-    """Return what was read besides steps and checkpoints, through pydantic's JSON: PostgreSQL refuses NaN."""
+    """Return what was read besides steps and checkpoints, as pydantic's JSON: PostgreSQL refuses NaN."""
     included, children = {"status", "measurement", "log"}, {"log": {"steps", "checkpoints"}}
     reading: dict[str, Any] = json.loads(result.model_dump_json(include=included, exclude=children))
     return reading
 
 
 def _not_finite(steps: Sequence[dict[str, Any]]) -> list[tuple[int, str, str]]:
-    """Return the position, column and text of each number of the steps that is stored as NULL."""
+    """Return position, column and text of each number in the steps that is stored as NULL."""
     return [
         (position, name, str(value))
         for position, step in enumerate(steps)

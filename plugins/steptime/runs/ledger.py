@@ -198,12 +198,12 @@ def jobs_at(place: Place, cell: str | None = None) -> list[LedgerJob]:
     from steptime.results.schema import jobs
 
     here = and_(jobs.c.task_group == place.task_group, jobs.c.map_index == place.map_index)
-    return _jobs(*_of_dag_run(place), here if cell is None else or_(here, jobs.c.cell == cell))
+    return _jobs(*_match_dag_run(place), here if cell is None else or_(here, jobs.c.cell == cell))
 
 
 def jobs_of_dag_run(place: Place) -> list[LedgerJob]:
     """Return the jobs of a place's whole DAG run, the latest one last."""
-    return _jobs(*_of_dag_run(place))
+    return _jobs(*_match_dag_run(place))
 
 
 def latest_at(place: Place) -> LedgerJob | None:
@@ -280,7 +280,7 @@ def _jobs(*where: "ColumnElement[bool]") -> list[LedgerJob]:
         return [LedgerJob.model_validate(dict(row)) for row in connection.execute(query).mappings()]
 
 
-def _of_dag_run(place: Place) -> "tuple[ColumnElement[bool], ...]":
+def _match_dag_run(place: Place) -> "tuple[ColumnElement[bool], ...]":
     from steptime.results.schema import jobs
 
     own = jobs.c.installation_id.in_(place.installations)

@@ -10,7 +10,7 @@ from statistics import fmean
 from steptime.clusters.base import Cluster, Job
 from steptime.errors import SystemFailure
 from steptime.logs.attempts import Attempts
-from steptime.logs.completeness import not_finite
+from steptime.logs.completeness import report_not_finite
 from steptime.logs.events import OF_THE_LOG, Event, LogEvents
 from steptime.logs.formats import StepPrinted
 from steptime.logs.models import Problem, Step
@@ -76,7 +76,7 @@ class StepFollower:
     def _steps(self, event: StepPrinted) -> list[Step | Problem]:
         news = self._attempts.add(event)
         about = {event.step.global_step: event.not_finite} if event.not_finite else {}
-        broken = [one for problem in not_finite(about) for one in self._once(problem)]
+        broken = [one for problem in report_not_finite(about) for one in self._once(problem)]
         at = len(news) - 1 if news else 0
         return [*news[:at], *broken, *news[at:]]
 

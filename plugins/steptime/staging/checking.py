@@ -14,7 +14,7 @@ _OTHER_PROGRAMS = ("pytorch", "titan", "jax", "maxtext", "tensorflow", "deepspee
 
 
 def require_trainable(runs: Iterable[Run]) -> None:
-    """Raise UserError for the first run that the trainer, or its image's software, cannot train."""
+    """Raise UserError for the first run that the trainer, or the software in its image, cannot train."""
     for run in runs:
         recipe = run.recipe
         if recipe.launcher is not None:
@@ -72,7 +72,7 @@ def _untrainable(run: Run) -> str | None:
 
 
 def check_plan(planned: Plan) -> None:
-    """Raise UserError if the plan's cluster or the trainer cannot run it; budgets are checked elsewhere."""
+    """Raise UserError if the plan's cluster or the trainer cannot run it; budgets are not checked."""
     check_permitted(planned.all_runs)
     require_runnable(planned)
     require_trainable(planned.all_runs)

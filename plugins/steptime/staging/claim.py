@@ -1,10 +1,10 @@
-"""Who may make a thing that several hosts could make at once, as a lock may hold on one host only.
+"""Let only one of several hosts make a file or folder that all could make at once.
 
-`flock` holds between processes of one host, and goes with them. Between login nodes it does not hold on every
-shared file system (Lustre with `localflock`, some NFS), and on some it fails. What holds on all of them is
-that one alone can give a file its name. So who makes the thing has both: the lock, and a file with that name,
-which is touched as long as its owner lives. One that nobody touches for LEASE_S was left by somebody who is
-gone. Standard library only; runs on the cluster, imported by the scripts that lie beside its package.
+`flock` excludes processes of one host, and ends with them. Between login nodes it does not work on every
+shared file system (Lustre with `localflock`, some NFS), and on some it fails. What works on all of them is
+that only one process can create a file of a given name. So the maker holds both: the lock, and a file with
+that name, which it touches as long as it lives. A file that was not touched for LEASE_S was left by a dead
+process. Standard library only; runs on the cluster, imported by the scripts beside its package.
 """
 
 import errno
@@ -31,9 +31,9 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 @contextmanager
 def claimed(thing: Path, doing: str) -> Iterator[int]:
-    """Hold the claim on `thing`, waiting for it; yield the lock, which child processes must hold too.
+    """Wait for the claim on `thing`, and hold it; yield the lock, which child processes must inherit.
 
-    A waiting process prints that it waits, with the words `doing`, such as `build of`. A process that loses
+    A waiting process prints that it waits, using the words `doing`, such as `build of`. A process that loses
     the claim, because it did not renew it within the lease, is killed with its process group.
     """
     thing.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def _renew(claim: Path, owner: str, ended: threading.Event) -> None:
 def run_holding(lock: int, argv: Sequence[str]) -> tuple[int, str]:
     """Run a command, printing its output; return its exit code and its last lines.
 
-    The command inherits the lock: if this process is killed, no other process starts until the command has
+    The command inherits the lock: even if this process is killed, no other starts before the command has
     ended.
     """
     tail: deque[str] = deque(maxlen=_LINES_KEPT)

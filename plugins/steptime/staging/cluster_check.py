@@ -26,7 +26,7 @@ _TIMEOUT_S = 180
 
 
 def runs_to_check(config: ClusterConfig, workload: str | None) -> tuple[Run, ...]:
-    """Return the runs to check for: the default run of `workload`, or of each workload that fits.
+    """Return the default run of `workload`, or of each workload that fits the cluster, to check for.
 
     Raises UserError if the cluster can run nothing of the workload.
     """
@@ -47,10 +47,10 @@ async def check_cluster(
     runs: Sequence[Run],
     report: Callable[[Finding], None],
 ) -> tuple[Finding, ...]:
-    """Run every check of a cluster, in order; `report` gets each finding as it is made.
+    """Run every check of a cluster, in order; `report` gets each finding immediately.
 
-    `runs` are what the cluster should be able to run. Nothing is submitted. What can be checked only after a
-    required check, such as the login, is reported as not applicable if that fails.
+    `runs` are what the cluster should be able to run. Nothing is submitted. If a required check such as the
+    login fails, the checks that depend on it are reported as not applicable.
     """
     findings: list[Finding] = []
     blocked_by: str | None = None

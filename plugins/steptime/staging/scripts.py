@@ -23,7 +23,7 @@ _NAMES_AT_ONCE = 16
 
 
 class ScriptEnd(NamedTuple):
-    """The result of a script."""
+    """The exit code of a staging script and the end of its output."""
 
     exit_code: int
     last_lines: tuple[str, ...]
@@ -63,10 +63,10 @@ async def run_script(
     job_options: Sequence[str],
     report: Callable[[str], None],
 ) -> ScriptEnd:
-    """Run a script with the cluster's Python to its end; `report` gets each line of its output.
+    """Run a staging script with the cluster's Python to its end; `report` gets each line of its output.
 
-    In a job, submitted with `job_options`, who asks for the same again while it waits or runs waits for that
-    very job. Raises SystemFailure if it neither succeeds nor fails by itself.
+    With `in_job` it runs in a job submitted with `job_options`; a second caller with the same arguments waits
+    for the same job. Raises SystemFailure if the script neither succeeds nor fails by itself.
     """
     argv = (config.python, str(script), *arguments)
     tail: deque[str] = deque(maxlen=_TAIL_LINES)

@@ -43,9 +43,9 @@ def _fetched_by_nodes(staged: StagedFiles, name: str) -> StagedFiles:
 async def stage(
     cluster: Cluster, config: ClusterConfig, run: Run, report: Callable[[str], None]
 ) -> StagedFiles:
-    """Stage what `run` needs on the cluster, reusing what is there; `report` gets lines of progress.
+    """Stage what a run needs on the cluster, reusing what exists; `report` gets lines of progress.
 
-    Raises UserError if the cluster cannot offer it, SystemFailure if it fails.
+    Raises UserError if the cluster cannot provide it, SystemFailure if staging fails.
     """
     config.require_container(run)
     await require_hub_files(cluster, config, run)
@@ -274,20 +274,20 @@ async def stage_image(
     job_options: Sequence[str],
     report: Callable[[str], None],
 ) -> StagedImage:
-    """Provide the image `name` for the cluster's containers, reusing one that is there.
+    """Provide the image `name` for the cluster's containers, reusing an existing file.
 
     Args:
         cluster: the cluster.
-        config: its configuration; `container` is the program.
-        name: the image's name, as a recipe has it.
-        venv: the trainer's environment on the cluster, for an image that is made of it.
+        config: its configuration; `container` is the container program.
+        name: the image's name, as in a recipe.
+        venv: the trainer's environment on the cluster, for an image that is made from it.
         mounts: what containers will mount.
-        job_options: options of the jobs, if jobs do it.
-        report: gets each line of progress as it comes.
+        job_options: options for jobs, if images are imported by jobs.
+        report: gets each line of progress immediately.
 
     Raises:
-        UserError: the name is none, or the cluster cannot get the image: a program or a login is missing.
-        SystemFailure: it could not be fetched or unpacked; with the last lines of the program's output.
+        UserError: the name is invalid, or the cluster lacks a program or a login to get the image.
+        SystemFailure: it could not be fetched or unpacked; the message has the last lines of output.
     """
     tool, source, target = _source(parse_image(name), config, venv)
     folder = target.parent
@@ -324,7 +324,8 @@ async def stage_image(
 async def find_image(cluster: Cluster, config: ClusterConfig, name: str) -> str | None:
     """Return where the image is: its file on the cluster or its registry; None if that is unknown.
 
-    Nothing is fetched. Raises UserError or SystemFailure if the image cannot be had, as `stage_image` does.
+    Nothing is fetched. Raises UserError or SystemFailure if the image is not available, as `stage_image`
+    does.
     """
     tool, source, target = _source(parse_image(name), config, None)
     if config.import_in_job:

@@ -73,7 +73,7 @@ class LocalConfig(ClusterConfig):
 
     @classmethod
     def starts(cls, launcher: Launcher) -> bool:
-        """Return whether the launcher works without srun, which this machine does not have."""
+        """Return whether the container program works without srun, which this machine does not have."""
         return launcher.launch is not None and not launcher.of_srun
 
     def check(self, run: Run) -> None:
@@ -130,10 +130,10 @@ class LocalCluster:
         return None
 
     async def submit(self, spec: JobSpec) -> Job:
-        """Start `spec`, or return the job that already bears its name.
+        """Start the job of `spec`, or return the job that already has its name.
 
-        A job whose submitter or runner died before it had started is started now. Raises UserError for a name
-        that cannot be or more slots than there are, SystemFailure if the machine refuses.
+        A job whose submitter or runner died before it started is started now. Raises UserError for an invalid
+        name or too many slots, SystemFailure if the job cannot be started.
         """
         try:
             return await asyncio.to_thread(self._submit, spec)
@@ -404,8 +404,8 @@ async def run_command(
     try:
         async with asyncio.timeout(timeout_s):
             stdout, stderr, exit_code = await asyncio.gather(
-                _all_of(process.stdout, on_output, argv[0]),
-                _all_of(process.stderr, on_output, argv[0]),
+                _collect_output(process.stdout, on_output, argv[0]),
+                _collect_output(process.stderr, on_output, argv[0]),
                 process.wait(),
             )
     except BaseException as error:
@@ -423,7 +423,7 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-async def _all_of(
+async def _collect_output(
     stream: asyncio.StreamReader | None, on_output: Callable[[str], None] | None, command: str
 ) -> str:
     if stream is None:  # both are pipes

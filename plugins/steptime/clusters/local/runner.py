@@ -46,7 +46,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Detach from the process that started this one, then run the job to its end."""
+    """Detach from the calling process, then run the job to its end."""
     state, name, ticket = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     for descriptor in map(int, sys.argv[4:]):
         os.set_inheritable(descriptor, False)

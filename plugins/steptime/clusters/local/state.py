@@ -124,7 +124,7 @@ class JobFolder:
         return record(**json.loads(text))
 
     def write(self, record: LocalJob | Runner | Started | Ended) -> None:
-        """Write one record, whole."""
+        """Write one record atomically."""
         text = json.dumps(dataclasses.asdict(record), indent=1)
         write_whole(self.path / _FILE_OF[type(record)], text)
 

@@ -45,7 +45,7 @@ Workload = Mapping[str, Any]
 
 
 class UnclearAnswer(SystemFailure):
-    """It is unknown whether a request took effect: the connection broke or the server failed."""
+    """It is unknown whether a request took effect: the connection broke, or the server failed."""
 
 
 class _TryAgain(SystemFailure):
@@ -75,7 +75,7 @@ class Listing(NamedTuple):
 
 
 class RunaiClient:
-    """A client for one control plane, logged in as one application; use it as an async context manager."""
+    """A client of one Run:ai control plane, logged in as one application; use it with `async with`."""
 
     def __init__(self, connection: Connection, *, patience_s: float = 60) -> None:
         """`patience_s`: how long one call may go on trying before it fails."""
@@ -125,9 +125,9 @@ class RunaiClient:
         """Create a workload.
 
         Raises:
-            NameTaken: the project has one of this name.
-            UnclearAnswer: it may have been made or not.
-            UserError: Run:ai refuses what was asked for.
+            NameTaken: the project already has a workload of this name.
+            UnclearAnswer: the workload may or may not have been created.
+            UserError: Run:ai refuses the request.
         """
         return _json(await self._call("POST", f"/workloads/{kind}", json=request, repeatable=False))
 

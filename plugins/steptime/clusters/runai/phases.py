@@ -57,7 +57,7 @@ class PodEnd:
 
 @dataclass(frozen=True)
 class Stop:
-    """What the backend recorded before it ended a workload: the job's resulting state, and the reason."""
+    """What steptime recorded before it ended a workload: the job's resulting state, and the reason."""
 
     state: JobState
     reason: str
@@ -65,7 +65,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Notes:
-    """What the volume holds about a job."""
+    """The records of a job on the volume."""
 
     starts: Mapping[int, tuple[float, str]] = field(default_factory=dict)
     """Time and node of each pod's start, by rank."""
@@ -97,7 +97,7 @@ def workload_status(workload: Mapping[str, Any], notes: Notes, *, time_limit_s: 
 
 
 def vanished(name: str, notes: Notes, *, where: str) -> JobStatus:
-    """Return the status of a submitted job that Run:ai no longer knows: never success."""
+    """Return the status of a submitted job that Run:ai no longer knows; it is never a success."""
     times: dict[str, Any] = {
         "started_at": min((at for at, _ in notes.starts.values()), default=None),
         "nodes": tuple(dict.fromkeys(node for _, node in notes.starts.values())),

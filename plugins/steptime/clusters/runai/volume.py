@@ -81,7 +81,7 @@ class Volume:
             return b""
 
     def write(self, path: str, content: str | bytes) -> None:
-        """Write a file whole. Raises OSError."""
+        """Write a file atomically. Raises OSError."""
         write_whole(self.local(path), content)
 
 
@@ -99,12 +99,12 @@ class JobNotes:
         self._volume.write(self.start_script, _START_SCRIPT.read_bytes())
 
     def submitted(self) -> RunaiJob | None:
-        """Return the submitted job; None before Run:ai has its workload."""
+        """Return the recorded job; None if Run:ai has not accepted its workload yet."""
         text = self._volume.read(str(self.folder / "submitted.json"), 0, 1 << 16)
         return RunaiJob(**json.loads(text)) if text else None
 
     def write_submitted(self, submitted: RunaiJob) -> None:
-        """Record the submitted job, so that Run:ai need not be asked for it."""
+        """Record the submitted job, so that later lookups need no request to Run:ai."""
         self._volume.write(
             str(self.folder / "submitted.json"), json.dumps(dataclasses.asdict(submitted), indent=1)
         )

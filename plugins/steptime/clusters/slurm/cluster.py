@@ -171,7 +171,7 @@ class SlurmCluster:
         return await self._node.read(path, offset, limit)
 
     def local_path(self, path: str) -> Path | None:  # noqa: ARG002
-        """Return None: a login node's files are read over ssh, whatever this machine has at the same path."""
+        """Return None: files of a login node are always read over ssh."""
         return None
 
     async def write(self, path: str, data: bytes) -> None:

@@ -70,7 +70,7 @@ class SlurmCommands:
         """As far as is known."""
 
     async def squeue(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
-        """Return the controller's jobs of these names: live ones, and ended ones for MinJobAge."""
+        """Return the controller's jobs with these names: live ones, and those that ended within MinJobAge."""
         options = ["--local", "--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"]
         if not names:
             return {}
@@ -116,9 +116,9 @@ class SlurmCommands:
             await self._slurm(["scancel", f"--name={name}", *ids], harmless=_HAS_ENDED)
 
     async def release_those_never_free(self, ids: Sequence[str]) -> None:
-        """Release the jobs among `ids` that have been held since their submission. Raises SystemFailure.
+        """Release those of the jobs that were never released before. Raises SystemFailure.
 
-        Slurm sets a job's AccrueTime once the job is free, and keeps it if the job is held later.
+        Slurm sets a job's AccrueTime when it is first released, and keeps it if the job is held later.
         """
         shown_by = ["squeue", "--noheader", f"--jobs={','.join(ids)}", "--Format=JobID:|,AccrueTime:|"]
         rows = [line.split("|") for line in (await self._slurm(shown_by)).stdout.splitlines()]
@@ -126,7 +126,7 @@ class SlurmCommands:
             await self._slurm(["scontrol", "release", *never_free])
 
     async def out_of_order(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the nodes that cannot be used now; none if Slurm does not answer."""
+        """Return those of the nodes that are unusable now; none if Slurm does not answer."""
         wanted = ["--states=down,drain,fail,no_respond", f"--nodes={','.join(nodes)}"]
         try:
             done = await self._slurm(["sinfo", "--Node", "--noheader", "--format=%N", *wanted])

@@ -16,7 +16,7 @@ class SlurmConfig(Site):
     profiles_ranks = True
 
     def check(self, run: Run) -> None:
-        """Raise UserError for a run that does not fit the nodes, or whose options Slurm cannot take."""
+        """Raise UserError for a run that does not fit the nodes, or whose options Slurm would refuse."""
         super().check(run)
         sbatch_options(run, self)
 

@@ -298,17 +298,17 @@ def status_by_script(
     within_s: float,
     now: float,
 ) -> JobStatus:
-    """Return the status of a job that is not in the queue and whose end the accounting lacks.
+    """Return the status of a job that left the queue and whose end is missing in the accounting.
 
     Args:
-        end: what its script wrote down.
-        taken: the job as Slurm took it.
-        accounted: the job as the accounting has it.
-        without: why the accounting does not have it.
-        time_limit_s: the job's, in seconds.
+        end: the end that its script recorded.
+        taken: the job as Slurm accepted it.
+        accounted: the job as in the accounting.
+        without: why the accounting lacks its end.
+        time_limit_s: the job's time limit in seconds.
         settled_after: when it was last in the queue.
-        within_s: for how many seconds after it must have ended its end may stay open, and it counts as live.
-        now: by the clock of the cluster, as all these times.
+        within_s: how many seconds after its latest possible end it still counts as live.
+        now: on the cluster's clock, as all these times.
     """
     nodes = accounted.nodes if accounted else ()
     if end is not None and end.is_conclusive:

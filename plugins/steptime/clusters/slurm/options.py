@@ -168,7 +168,7 @@ class SlurmOptions(ClusterOptions):
 
     @property
     def as_given(self) -> tuple[str, ...]:
-        """The options that sbatch gets unchanged; GPU options need more than is known here."""
+        """The options that sbatch gets unchanged; those for GPUs also depend on the plan and the cluster."""
         values = self.model_dump(include=set(_FIELDS), exclude_none=True)
         further = (self.additional_slurm_params or "").split(";")
         return (
@@ -178,7 +178,7 @@ class SlurmOptions(ClusterOptions):
 
 
 def check_form(option: str) -> None:
-    """Raise UserError for a string that cannot be an option in a `#SBATCH` line."""
+    """Raise UserError for a text that cannot be an option on a `#SBATCH` line."""
     if not _OPTION.fullmatch(option):
         raise UserError(
             f"Slurm option '{shown(option)}' cannot be given: write --option or --option=value, "
@@ -187,10 +187,10 @@ def check_form(option: str) -> None:
 
 
 def check_of_every_job(option: str) -> None:
-    """Raise UserError for an option that the cluster's file must not set for every job.
+    """Raise UserError for an sbatch option that a cluster's file must not set for every job.
 
     These are the options that a run must not set either. Unknown options pass, as sites have their own.
-    sbatch accepts abbreviated names, so abbreviations of refused options are refused too.
+    sbatch accepts abbreviations, so abbreviations of refused options are refused too.
     """
     check_form(option)
     name = option.removeprefix("--").partition("=")[0]

@@ -71,7 +71,7 @@ _MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
 def script_values(
     run: Run, staged: StagedFiles, site: Site, *, directory: PurePosixPath, environment: Iterable[str]
 ) -> dict[str, Any]:
-    """Return the template's Slurm values. Raises UserError for a run that cannot be started so."""
+    """Return the Slurm values for `job.sh.j2`. Raises UserError for a run that Slurm cannot start."""
     python = "python" if staged.python is None else staged.python
     start = partial(_started, run, staged, site, directory=directory, environment=environment)
     command = profiled(run, (python, *rank_program(run, site.root)))
@@ -101,9 +101,9 @@ def _check(
 
 
 def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
-    """Return the `#SBATCH` options of the plan, the cluster and the run; later ones win.
+    """Return the `#SBATCH` options of plan, cluster and run; later ones override earlier ones.
 
-    Raises UserError if the run cannot be spread over nodes or blocks, or for an option of another form.
+    Raises UserError if the run does not fit whole nodes or segments, or an option is malformed.
     """
     own = SlurmOptions.of(run.cluster_options)
     per_node = _ranks_per_node(run.recipe, own.gpus_per_node or site.gpus_per_node, site)
@@ -213,7 +213,7 @@ def rank_binding(run: Run, numa_binding: NumaBinding) -> Binding | None:
 
 
 def bound(command: Sequence[str], binding: Binding | None) -> tuple[str, ...]:
-    """Return the command with its rank's binding; unchanged if `binding` is None."""
+    """Return the command that binds its rank and then runs `command`; unchanged if `binding` is None."""
     if binding is None:
         return tuple(command)
     text = f"{_NODE}{_PRIORITY_CORES if binding.priority_cores else ''}{_RUN}"
@@ -221,7 +221,7 @@ def bound(command: Sequence[str], binding: Binding | None) -> tuple[str, ...]:
 
 
 def wants_nsight(run: Run) -> bool:
-    """Return whether to start the ranks under Nsight Systems if it is installed: for profile runs on GPUs."""
+    """Return whether to start the ranks under Nsight Systems, where installed: for profile runs on GPUs."""
     return run.profile is not None and run.recipe.gpu_type != "cpu"
 
 

@@ -28,7 +28,7 @@ Kill = Callable[[asyncssh.SSHClientConnection, str], Awaitable[object]]
 
 @dataclass(eq=False)
 class Session:
-    """One SFTP session and its server process."""
+    """An SFTP session and its server process."""
 
     ssh: asyncssh.SSHClientConnection
     client: asyncssh.SFTPClient
@@ -60,7 +60,7 @@ class Sessions:
         return len(self._sessions)
 
     async def session(self, ssh: asyncssh.SSHClientConnection) -> Session | None:
-        """Return a session on `ssh` that is not known to hang; None if too many hang.
+        """Return a session on `ssh` that does not hang as far as known; None if too many hang.
 
         Raises asyncssh.Error if none can be opened.
         """
@@ -78,9 +78,9 @@ class Sessions:
         """Call `use` with a session and return its result.
 
         Raises:
-            TimeoutError: it got no answer in time; the session has been given up.
-            asyncssh.SFTPConnectionLost: the session has ended, or was given up for another call's sake.
-            asyncssh.Error: the server refuses.
+            TimeoutError: there was no answer in time; the session is abandoned.
+            asyncssh.SFTPConnectionLost: the session ended, or was abandoned because another call hung.
+            asyncssh.Error: the server refuses the request.
         """
         call = asyncio.ensure_future(use(session.client))
         session.calls[call] = asyncio.get_running_loop().time()

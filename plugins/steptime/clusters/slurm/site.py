@@ -76,7 +76,7 @@ class Site(ClusterConfig):
 
     @property
     def default_account(self) -> str | None:
-        """The account that sbatch gets: an option in `extra_options` wins over the field."""
+        """The account that sbatch gets by default; an option in `extra_options` overrides the field."""
         return self._extra("account") or self.account
 
     @property
@@ -86,7 +86,7 @@ class Site(ClusterConfig):
 
     @property
     def seconds_before_training(self) -> int:
-        """The maximum time of the node check."""
+        """Most seconds that the node check may take."""
         return 0 if self.node_check is None else self.node_check.time_limit_s
 
     def ending_by_hand(self, job_name: str) -> str:
@@ -102,7 +102,7 @@ class Site(ClusterConfig):
                 self.require_permitted(name, value, _PERMITTED[name])
 
     def options_of_owner(self, owner: str) -> dict[str, str]:
-        """Return the owner's account, if the file maps owners to accounts."""
+        """Return the account of a DAG owner as an option, if the file maps owners to accounts."""
         return {"account": self.owner_accounts[owner]} if owner in self.owner_accounts else {}
 
     def check_owner(self, run: Run, owner: str) -> None:
@@ -145,7 +145,7 @@ class Site(ClusterConfig):
 
     @field_validator("extra_options")
     @classmethod
-    def _of_every_job(cls, options: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_submit_options(cls, options: tuple[str, ...]) -> tuple[str, ...]:
         check_each(options, check_of_every_job)
         return options
 

@@ -97,7 +97,7 @@ class LoginNode:
         timeout_s: float,
         on_output: Callable[[str], None] | None = None,
     ) -> Completed:
-        """Run a command to its end; see `Cluster.run`. A death by signal returns 128 + the signal."""
+        """Run a command to its end; see `Cluster.run`. Death by a signal gives 128 + its number."""
         if any("\0" in argument for argument in argv):
             raise UserError(f"an argument of {argv[0]} has a NUL character, which no command can take")
         limit = str(math.ceil(timeout_s) + _AFTER_CONNECTION_LOSS_S)
@@ -202,7 +202,7 @@ class LoginNode:
         return await self._with_files(f"{path} could not be read", read)
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file whole (temporary name, fsync, rename), creating its folder."""
+        """Write a file atomically (temporary name, fsync, rename), creating its folder."""
         folder, name = posixpath.split(path)
 
         async def write(files: asyncssh.SFTPClient) -> None:

@@ -66,13 +66,13 @@ class Login:
 
 
 def at_address(connection: Connection, address: str) -> Connection:
-    """Return the same login at another address, `[user@]host[:port]`. Raises UserError for a bad address."""
+    """Return the connection with another address, `[user@]host[:port]`. Raises UserError if it is invalid."""
     login, host, port = split_address(address)
     return replace(connection, host=host, port=port or connection.port, login=login or connection.login)
 
 
 def jump_connections(connection: Connection) -> tuple[str, ...]:
-    """Return the connections of the jump hosts before this host, the outermost first. Raises UserError."""
+    """Return the names of the connections of this host's jump hosts, outermost first. Raises UserError."""
     value = connection.extra.get("jump_connections") or ()
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
@@ -138,7 +138,7 @@ def read_login(connection: Connection, role: str = "login node") -> Login:
 
 
 def untrusted(login: Login, error: Exception, via: str = "") -> LoginRefused:
-    """Return the error for a host whose key is not the trusted one; `via` is the route to it."""
+    """Return the error for a host whose key is not trusted; `via` is the route to it."""
     return LoginRefused(
         f"{login.title}{via} shows a key that is not trusted ({error}): if it is new or was installed anew, "
         f"{login.remedy}"
@@ -322,7 +322,7 @@ def _named(connection: Connection) -> str:
 
 
 def words(error: Exception | str) -> str:
-    """Describe an error in one line: the system's message and the file, or else the error's own text."""
+    """Describe an error in one line: the system's message and the file, or else its own text."""
     if isinstance(error, OSError) and error.strerror:
         refused = isinstance(error, ConnectionError) and error.errno  # asyncio's own text is longer than true
         message = os.strerror(refused) if refused else error.strerror

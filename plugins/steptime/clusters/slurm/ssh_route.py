@@ -37,10 +37,10 @@ class HostConnection:
 
 
 async def reach(name: str, connections: Connections, login_nodes: Sequence[str] = ()) -> HostConnection:
-    """Log in to the first available one of `login_nodes`; without them, to the connection's own host.
+    """Log in to the first available one of `login_nodes`; without these, to the connection's own host.
 
-    Raises UserError if no configured login can work, LoginRefused if every node refuses it, else OutOfReach;
-    all three name every node.
+    Raises UserError if no configured login can work, LoginRefused if every node refuses it, else OutOfReach.
+    Each message names every node.
     """
     connection = await connections(name)
     jumps = [await connections(jump) for jump in jump_connections(connection)]

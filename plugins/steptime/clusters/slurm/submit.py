@@ -103,8 +103,8 @@ def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailur
 def submit_command(spec: JobSpec, *, root: str, folder: str) -> list[str]:
     """Return the command that submits a job unless squeue shows one of its name below `root`.
 
-    It prints the job's line of squeue, and notes it in `folder`. Any number of submissions at the same time
-    start one job, on any login nodes.
+    It prints the job's line of squeue, and stores it in `folder`. Simultaneous submissions, from any login
+    nodes, start a single job.
     """
     values = [spec.name, SQUEUE_FORMAT, root, folder, spec.directory, str(_COMMAND_LIMIT_S)]
     return ["env", TIME_FORMAT, "sh", "-c", _LOOK_UP_OR_SUBMIT, "sh", *values, *_options(spec)]

@@ -23,7 +23,7 @@ done
 
 
 class Survey(Frozen):
-    """What a login node reports about its cluster."""
+    """What a login node shows about its cluster."""
 
     where: str
     """User and host."""
@@ -65,7 +65,7 @@ async def _lines(run: Command, script: str) -> list[str]:
 
 
 async def survey(connection: str, connections: Connections, login_nodes: Sequence[str] = ()) -> Survey:
-    """Read the login node of the connection. Raises UserError or SystemFailure."""
+    """Collect what the login node of a connection shows. Raises UserError or SystemFailure."""
     from steptime.clusters.slurm.ssh import LoginNode
 
     node = LoginNode(connection, connections, login_nodes)

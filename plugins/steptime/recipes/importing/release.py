@@ -81,7 +81,7 @@ class Release:
 
 
 def unpacked(repository: Path, commit: str | None, into: Path, *paths: str) -> Path:
-    """Return a folder with a repository's files at a commit; the repository itself without a commit.
+    """Return a folder with a repository's files at a commit; without a commit, the repository itself.
 
     Raises UserError if there is no such commit.
     """
@@ -214,7 +214,7 @@ class Sandbox:
 
 
 def names_batch(commit: str, sandbox: Sandbox) -> bool:
-    """Return whether a Megatron-Bridge commit names experiments after the actual batch size.
+    """Return whether a Megatron-Bridge commit puts the actual batch size into names of experiments.
 
     Until February 2026 the name had the batch size of the recipe's default number of GPUs.
     """
@@ -224,7 +224,7 @@ def names_batch(commit: str, sandbox: Sandbox) -> bool:
 
 
 def recorded(source: Source, sandbox: Sandbox, mode: str | None = None) -> dict[Cell, dict[str, Any]]:
-    """Return what the launch script of a recipe would submit, or why it refuses, for each of its runs."""
+    """Return, for each run of a recipe, the job its launch script would submit, or why the script refuses."""
     rows = [
         {
             "workload": f"pretrain_{source.name}",
@@ -243,7 +243,7 @@ def recorded(source: Source, sandbox: Sandbox, mode: str | None = None) -> dict[
 
 
 def pinned(sources: Sequence[Source], repository: Path, into: Path) -> Path:
-    """Unpack every Megatron-Bridge commit that recipes pin; return the folder that holds them by name."""
+    """Unpack all Megatron-Bridge commits that recipes name; return the folder with one subfolder for each."""
     for commit in sorted({commit for source in sources for commit in source.commits.values()}):
         if not re.fullmatch("[0-9a-f]{40}", commit):
             raise UserError(f"'{shown(commit)}' is not a commit of Megatron-Bridge.")

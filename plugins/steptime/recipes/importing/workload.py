@@ -50,7 +50,7 @@ _PARALLELISM = ("tensor", "pipeline", "context", "virtual_pipeline", "expert", "
 
 
 class NotImportable(Exception):
-    """A recipe cannot be imported, and why."""
+    """A recipe that cannot be imported; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,7 @@ def _conditions(held: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, list
 
 
 def recipe_questions(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
-    """Return the questions about each size, grouped by size and commit."""
+    """Return the questions to ask upstream's recipes, by size and Megatron-Bridge commit."""
     return {
         (row.sizes, row.gpu_types): [
             row.words["model_family_name"],
@@ -389,7 +389,7 @@ def recipe_questions(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
 
 
 def described(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str, dict[str, Any]]:
-    """Return the tokens per sample and the hub files of each size, from upstream's recipes.
+    """Return the tokens per sample and the Hugging Face files of each size, from upstream's recipes.
 
     Raises NotImportable for a recipe that does not say.
     """
@@ -412,7 +412,7 @@ def described(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str
 
 
 def imported(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, list[Row]]:
-    """Return the workload file of a recipe and its rows. Raises NotImportable."""
+    """Return the text of a recipe's workload file, and its rows. Raises NotImportable."""
     rows = recorded_rows(source, recorded(source, sandbox))
     for commit in dict.fromkeys(source.commits[row.gpu_types] for row in rows):
         if not names_batch(commit, sandbox):
@@ -426,7 +426,7 @@ def imported(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, l
 
 
 def refusals(source: Source, rows: Sequence[Row], text: str) -> Iterator[str]:
-    """Yield what the recipe has that the workload file with this text lacks."""
+    """Yield the parts of a recipe that the workload file with this text lacks."""
     for repository in source.downloads:
         if repository not in text:
             yield f"download {repository}, which none of its runs asks for"

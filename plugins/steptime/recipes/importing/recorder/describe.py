@@ -114,13 +114,13 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Return the spec of a module: from the tree, or of a stand-in."""
         if not self.knows(name):
             return None
-        file = self._file_of(name)
+        file = self._find_file(name)
         if file is None:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         inside = [str(file.parent)] if file.name == "__init__.py" else None
         return importlib.util.spec_from_file_location(name, file, submodule_search_locations=inside)
 
-    def _file_of(self, name: str) -> Path | None:
+    def _find_file(self, name: str) -> Path | None:
         if name in (*_NOT_RUN, *_PACKAGES):
             return None
         for root, folder in self.folders.items():

@@ -63,7 +63,7 @@ def _plain(value: Any) -> Any:
     return vars(value) if isinstance(value, Kept) else str(value)
 
 
-def _of_ranks(script: str, words: Sequence[str]) -> list[list[str]]:
+def _rank_arguments(script: str, words: Sequence[str]) -> list[list[str]]:
     """Return the arguments for a rank, by long name with their values; the launcher's own are left out.
 
     What only the launcher reads is left out. The words go through a shell on their way to a rank.
@@ -95,7 +95,7 @@ def run(script: Script, *, executor: Kept, plugins: Sequence[Any] = (), name: st
     job = {
         "experiment": name,
         "script": script.path,
-        "arguments": _of_ranks(script.path, script.args),
+        "arguments": _rank_arguments(script.path, script.args),
         "told": script.args,
         "executor": vars(executor),
         "exported": {key: value for key, value in os.environ.items() if given.get(key) != value},
