@@ -44,7 +44,7 @@ def prepare_training(
     """Check the plan, import the libraries it needs, and return the function that trains it on this rank.
 
     Raises:
-        TrainerError: it cannot be trained so, or not here.
+        TrainerError: the plan cannot be trained, or not on this machine.
     """
     run = ending.progress.run = read_run(arguments.run)
     check_family(run.recipe.model.architecture)

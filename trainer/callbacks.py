@@ -21,24 +21,24 @@ from trainer.spec import PlannedRun
 
 
 class StepLines(ProgressPrinter):
-    """NeMo's step lines, without Megatron's timers.
+    """Prints NeMo's step lines, but not Megatron's timers.
 
-    The printer runs on rank 0 alone, but Megatron's timers gather over all ranks: rank 0's gather would meet
-    the other ranks' next collective call, and with more than one rank the run hangs at the first checkpoint.
+    Only rank 0 prints, but Megatron's timers gather from all ranks: the gather of rank 0 would meet the other
+    ranks' next collective call, and the run would hang at the first checkpoint.
     """
 
     def log_megatron_timers(self, timers: Any) -> None:
-        """Print none."""
+        """Do nothing, instead of printing Megatron's timers."""
 
 
 class StepBar(MegatronProgressBar):
-    """NeMo's progress bar, drawn once more when a step's numbers are known, as NeMo 1 drew it.
+    """NeMo's progress bar, redrawn once a step's numbers are known, as NeMo 1 did.
 
-    NeMo 2 sets them after it has drawn, so that each bar would show the numbers of the step before.
+    NeMo 2 sets them after it has drawn, so each bar would show the numbers of the previous step.
     """
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *results: Any, **named_results: Any) -> None:
-        """Draw the step."""
+        """Redraw the bar with the step's numbers."""
         super().on_train_batch_end(trainer, pl_module, *results, **named_results)
         self.train_progress_bar.refresh()
 
@@ -56,14 +56,14 @@ class ModelFlops(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After the step's time is known."""
+        """Log the rate of the step, whose time is known now."""
         tflops = self.run.tflops_per_gpu(float(self.timing.timer["train_step_timing"]))
         if tflops is not None:
             pl_module.log(TFLOPS_FIELD, tflops, on_step=True, on_epoch=False, batch_size=1, prog_bar=True)
 
 
 class ModelParallelSeed(Callback):
-    """Seeds Megatron's random states from the run's seed: NeMo takes one of its own, and only with a GPU."""
+    """Seeds Megatron's random states from the run's seed: NeMo uses a fixed seed, and only on GPUs."""
 
     STAGES_APART = 100
     """As in NeMo (nemo.lightning.megatron_init): else the layers of all later stages begin alike."""
@@ -72,7 +72,7 @@ class ModelParallelSeed(Callback):
         self.seed = seed
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Before the model is built and its weights are drawn."""
+        """Seed before the model is built and its weights are drawn."""
         stage_rank = parallel_state.get_pipeline_model_parallel_rank()
         tensor_parallel.model_parallel_cuda_manual_seed(self.seed + self.STAGES_APART * stage_rank)
 
@@ -92,7 +92,7 @@ class FiniteLoss(Callback):
 
 
 class History(Callback):
-    """Writes each step's loss and time with all their digits, while NeMo's lines have four."""
+    """Writes each step's loss and time with all digits; NeMo's lines have four."""
 
     def __init__(self, path: Path, timing: TimingCallback, progress: Progress):
         self.timing = timing
@@ -101,7 +101,7 @@ class History(Callback):
         self.file: TextIO | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Open the file: not before, as NeMo's Trainer copies its callbacks."""
+        """Open the file; not earlier, as NeMo's Trainer copies its callbacks."""
         self.file = self.path.open("w", encoding="utf-8")
 
     def on_train_batch_end(
@@ -125,7 +125,7 @@ class History(Callback):
 
 
 class ExpertSpread(Callback):
-    """Refuses a checkpoint of another expert parallelism, on the CPU.
+    """Refuses a checkpoint that was saved with another expert parallelism, on the CPU.
 
     There the experts of several ranks have an optimizer of their own, whose state fits no other layout.
     """
@@ -135,11 +135,11 @@ class ExpertSpread(Callback):
         self.ranks = run.recipe.parallelism.expert or 1
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Note it."""
+        """Store the expert parallelism in the checkpoint."""
         checkpoint["expert_parallel"] = self.ranks
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Compare, before the optimizer is read."""
+        """Raise TrainerError if the checkpoint has another expert parallelism."""
         saved = checkpoint.get("expert_parallel", self.ranks)
         if saved != self.ranks:
             raise TrainerError(
@@ -149,7 +149,7 @@ class ExpertSpread(Callback):
 
 
 class Records(Callback):
-    """Steptime's start and resumed records, the wall time of steps, and what the record of the end has."""
+    """Prints the start and resumed records, logs wall times, and collects what the end record needs."""
 
     def __init__(self, run: PlannedRun, device: str, ending: Ending):
         self.run = run
@@ -158,7 +158,7 @@ class Records(Callback):
         self.progress = ending.progress
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Measure the peak and record what runs; after a load check that it is the planned step."""
+        """Measure the peak, print the start record, and after a load check the step to continue at."""
         peak = measure_peak() if self.device == "cpu" else None
         self.progress.node_names = ranks.node_names()
         started = records.started(
@@ -196,9 +196,9 @@ class Records(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note the step, for the watchdog and the end, and log its wall time.
+        """Record the step for the watchdog and the end record, and log its wall time.
 
-        NeMo's own time stops before the GPU has finished the step, and leaves out what lies between steps.
+        NeMo's own time stops before the GPU has finished the step, and leaves out what happens between steps.
         The bar of release 24.11 had none.
         """
         self.progress.step_ended(trainer.global_step - 1)
@@ -209,9 +209,9 @@ class Records(Callback):
             )
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Compare the memory of all ranks."""
+        """Determine the largest peak memory over all ranks."""
         self.progress.highest_memory_bytes = int(ranks.highest(self.progress.own_peak_memory()))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Print at once why it ends early: taking the ranks apart may take long, or never end."""
+        """Print immediately why training ends early: shutting down the ranks may take long, or hang."""
         self.ending.failed(exception)

@@ -10,13 +10,13 @@ EXPERIMENT_FOLDER = Path("code", "nemo_experiments")
 
 
 def find_weights(path: Path) -> Path:
-    """Find the `weights` folder to load from.
+    """Return the `weights` folder of a checkpoint.
 
     Args:
-        path: the folder above `weights/`, or a `checkpoints/` folder that holds exactly one such folder.
+        path: the folder above `weights/`, or a `checkpoints/` folder with exactly one such folder.
 
     Raises:
-        TrainerError: there is no such checkpoint, more than one, or it was never finished.
+        TrainerError: there is no checkpoint, more than one, or an unfinished one.
     """
     if not path.is_dir():
         raise TrainerError(f"there is no checkpoint at {path}: no such folder.")

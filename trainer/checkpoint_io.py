@@ -17,8 +17,8 @@ from trainer.progress import CheckpointTransfer, Progress
 class MeasuredCheckpointIO(AsyncFinalizableCheckpointIO):
     """NeMo's checkpoint IO, which records each save and load in `progress`.
 
-    An asynchronous save is whole when NeMo finds, after a step or at the end, that every rank has written.
-    Pass no progress on all ranks but rank 0: they record nothing, and so do not look at the files.
+    An asynchronous save is complete when NeMo finds, after a step or at the end, that every rank has written.
+    Only rank 0 gets a `progress`; the other ranks record nothing and do not look at the files.
     """
 
     def __init__(self, checkpoint_io: Any, progress: Progress | None):
@@ -39,14 +39,14 @@ class MeasuredCheckpointIO(AsyncFinalizableCheckpointIO):
             self._record("save", path, began_at)
 
     def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> Any:
-        """Load a checkpoint and record the transfer."""
+        """Load a checkpoint and record its duration and size."""
         began_at = time.perf_counter()
         loaded = super().load_checkpoint(path, *arguments, **options)
         self._record("load", path, began_at)
         return loaded
 
     def maybe_finalize_save_checkpoint(self, blocking: bool = False) -> bool:
-        """Record the asynchronous saves that have finished; they finish in the order in which they began."""
+        """Finish asynchronous saves that are complete, in the order of their start, and record them."""
         finalized = bool(super().maybe_finalize_save_checkpoint(blocking))
         while len(self.under_way) > self.async_calls_queue.get_num_unfinalized_calls():
             self._record("save", *self.under_way.pop(0))

@@ -10,7 +10,7 @@ _PLACE = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "
 
 
 def main() -> None:
-    """Replace this process by the program; `python` is the interpreter that runs this."""
+    """Replace this process by the program in its arguments; `python` means this interpreter."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         os.environ.update({name: os.environ[of] for name, of in _PLACE.items() if of in os.environ})
     program, *arguments = sys.argv[1:]

@@ -28,7 +28,7 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Stopped(BaseException):
-    """A signal ended this process, which is not a rank."""
+    """A signal ended this process, which only starts the ranks."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -71,8 +71,8 @@ def launch_ranks(ranks: int, run_id: str, output: Path, train: Train) -> int:
     """Fork the ranks, each of which calls `train`, and wait until all have ended.
 
     Returns:
-        The exit code of the rank that failed first, after which the others are terminated. 128 plus the
-        signal's number if a signal ended that rank. 0 if all ranks succeeded.
+        The exit code of the rank that failed first, after which the others are terminated; 128 plus the
+        number of a signal that ended it; 0 if all ranks succeeded.
 
     Raises:
         Stopped: a signal ended this process; no rank is left.

@@ -13,9 +13,10 @@ Draw = Callable[[Tensor], object]
 def drawn(
     shape: Sequence[int], draw: Draw, *, seed: int, name: str, layer: Sequence[int], device: str = "cpu"
 ) -> Tensor:
-    """Draw the whole weight `name` in fp32, of one layer if several layers share the name.
+    """Return the whole weight `name` in fp32, drawn from the seed and the name.
 
-    Another device draws other values from the same distribution.
+    It is that of one layer if several share the name. Other devices draw other values from the same
+    distribution.
     """
     whole = torch.empty(tuple(shape), dtype=torch.float32, device=device)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):

@@ -43,7 +43,7 @@ class RankFailure:
 
 
 class Ending:
-    """How this run ended, as this rank sees it; written once, by the first thread that reports an end."""
+    """Records how this run ended, as seen by this rank; only the first report counts."""
 
     def __init__(self, output: Path, launch: Launch, progress: Progress):
         start = this_start(os.environ)
@@ -70,17 +70,17 @@ class Ending:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether a process of this start of the job has recorded how it ended."""
+        """Whether some process of this start of the job has recorded the end."""
         return self._result_file.exists()
 
     def completed(self) -> None:
-        """Record that all planned steps have ended and a planned checkpoint has been saved."""
+        """Record that all planned steps ended, and that the checkpoint was saved if one was planned."""
         self._write_once("completed", None)
 
     def failed(self, error: BaseException) -> int:
-        """Record the error for the other ranks, and on rank 0 as the run's end; return the exit code.
+        """Record an error for the other ranks, and on rank 0 as the end of the run; return the exit code.
 
-        Called again, or by another thread, it does nothing: the first reason counts.
+        Only the first call has an effect, also over several threads.
         """
         code = exit_code(error)
         if self._written:
@@ -95,14 +95,14 @@ class Ending:
         return self.failed_by(self.left_by_another() or own)
 
     def failed_by(self, failure: RankFailure) -> int:
-        """Record a failure whose reason is known; return the exit code."""
+        """Record a failure with a known reason; return the exit code."""
         if failure.rank == self.launch.rank:
             self._leave(failure)
         self._write_once("failed", failure)
         return failure.exit_code
 
     def terminated(self, signal_name: str) -> None:
-        """Record that the launcher ended the run, because another rank failed or for its own reasons."""
+        """Record that a signal of the launcher ended the run, perhaps because another rank failed."""
         failure = self.left_by_another()
         if failure is not None:
             self._write_once("failed", failure)
@@ -113,7 +113,7 @@ class Ending:
             )
 
     def left_by_another(self) -> RankFailure | None:
-        """Return why another rank failed; None if none has."""
+        """Return the failure that another rank recorded; None if there is none."""
         try:
             failure = RankFailure(**json.loads(self._failure_file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -175,7 +175,7 @@ class Ending:
 
 
 def this_start(environment: Mapping[str, str]) -> str | None:
-    """Return an identifier that all ranks of this start of the job share; None if there is none."""
+    """Return an identifier of this start of the job, equal on all its ranks; None if there is none."""
     run_id = environment.get("TORCHELASTIC_RUN_ID", "none")
     if run_id != "none":
         parts = [run_id, environment.get("TORCHELASTIC_RESTART_COUNT", "0")]

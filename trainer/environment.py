@@ -20,7 +20,7 @@ EXPECTED_WARNINGS = (
 
 
 def prepare(launch: Launch, recipe: Recipe) -> None:
-    """Set environment variables, buffering and filters; call it before torch and NeMo are imported."""
+    """Set environment variables, line buffering and log filters; call it before importing torch and NeMo."""
     os.environ.update(
         HF_HUB_OFFLINE="1",  # nothing is looked up or downloaded: data and tokens are synthetic
         TRANSFORMERS_OFFLINE="1",
@@ -47,11 +47,11 @@ def prepare(launch: Launch, recipe: Recipe) -> None:
 
 @contextlib.contextmanager
 def heavy_imports() -> Iterator[None]:
-    """Import NeMo quickly and quietly.
+    """Make the imports of NeMo in this context fast and quiet.
 
-    Quickly: its imports leave more than a million objects that stay to the end. Searching them for garbage
-    costs about two seconds while importing and three at exit (measured on two cores), and disturbs steps.
-    Quietly: it warns of every optional package that is not there; errors still come through.
+    Fast: the imports create more than a million permanent objects, which the garbage collector would search
+    again and again (about two seconds while importing and three at exit, on two cores). Quiet: NeMo warns
+    about every missing optional package; errors are still shown.
     """
     gc.disable()
     logging.disable(logging.WARNING)
@@ -64,9 +64,10 @@ def heavy_imports() -> Iterator[None]:
 
 
 def filter_log(rank: int = 0) -> None:
-    """Filter NeMo's lists of process groups, buckets, layers and configs out; call after importing NeMo.
+    """Hide NeMo's lists of process groups, buckets, layers and configs; call it after importing NeMo.
 
-    NeMo's own lines are those of rank 0, which it takes itself for if it was imported before the fork.
+    NeMo logs only on rank 0, but every forked rank believes to be rank 0 if NeMo was imported before the
+    fork.
     """
     if rank:
         from nemo.utils import logging as nemo_logging

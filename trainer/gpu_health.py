@@ -50,7 +50,7 @@ UPTIME = Path("/proc/uptime")
 
 
 class CannotTell(Exception):
-    """The state cannot be determined on this machine, which is not a fault of the node."""
+    """The state of the node cannot be determined here; this is not a fault of the node."""
 
 
 class NodeFault(Exception):
@@ -89,18 +89,18 @@ class Demands:
 
 
 def gpus_here() -> list[Gpu]:
-    """Return the GPUs that nvidia-smi shows.
+    """Return the GPUs of this node, from nvidia-smi.
 
     Raises:
-        NodeFault: nvidia-smi reports that one is broken.
-        CannotTell: there is no nvidia-smi, or it does not know what is asked.
+        NodeFault: nvidia-smi reports a broken GPU.
+        CannotTell: nvidia-smi is missing, or does not support the query.
     """
     table = _run(["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
     return [_gpu([field.strip() for field in line.split(",")]) for line in table.splitlines()]
 
 
 def find_faults(gpus: Sequence[Gpu], demands: Demands) -> Iterator[str]:
-    """Yield a clause for each GPU that misses a threshold; values that no GPU reports are not judged."""
+    """Yield a phrase for each GPU that misses a threshold; values that no GPU reports are not checked."""
     if len(gpus) < demands.count:
         yield f"nvidia-smi shows {len(gpus)} GPUs, and {demands.count} are needed"
     for gpu in gpus:
@@ -128,7 +128,7 @@ _UNITS = {"free memory": "MiB", "power limit": "W", "application clock": "MHz"}
 
 
 def hardware_errors(within_h: float) -> list[str]:
-    """Return the kernel's recent reports of GPU errors: a clause with a count for each GPU and kind.
+    """Return the GPU errors in the kernel's log of the last hours: a phrase with a count per GPU and kind.
 
     Raises:
         CannotTell: the kernel's log cannot be read, which needs a privilege on most machines.

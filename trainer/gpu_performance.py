@@ -21,9 +21,9 @@ from trainer.versions import accepted, has_option
 
 
 def precision(run: PlannedRun) -> list[MegatronMixedPrecision]:
-    """Return Lightning's plugins for the number format; fp32 needs none.
+    """Return Lightning's plugins for the planned number format; none for fp32.
 
-    FP8 is in the matrix products of Transformer Engine's layers; everything else is as with bf16.
+    FP8 applies to the matrix products of Transformer Engine's layers; everything else is as with bf16.
     """
     if run.recipe.dtype == "fp32":
         return []

@@ -24,7 +24,7 @@ def run_to_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
 
 
 def run_watched(output: Path, work: Callable[[Launch, Ending], None]) -> int:
-    """Run a part of the job under the watchdog; record an end of the job and return its exit code."""
+    """Call `work` under the watchdog; if it ends the job, record that. Returns the exit code."""
     try:
         launch = read_launch()
         limits = HangLimits.read(os.environ)

@@ -38,12 +38,12 @@ class Launch:
 
 
 def read_launch() -> Launch:
-    """Read the variables that torchrun or srun set; without them this process is the only rank.
+    """Read this process's rank from the variables of torchrun or srun; without them it is the only rank.
 
-    srun's variables get torchrun's names, for Lightning and torch to find.
+    srun's variables are also set under torchrun's names, for Lightning and torch.
 
     Raises:
-        TrainerError: the ranks cannot be made out.
+        TrainerError: the variables are inconsistent.
     """
     of_srun = ranks_of_srun(os.environ)
     os.environ.update(of_srun)
@@ -76,11 +76,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def check_world_size(run: PlannedRun, launch: Launch) -> None:
-    """Raise TrainerError if the number of launched ranks differs from the plan.
-
-    Raises:
-        TrainerError: with both numbers.
-    """
+    """Raise TrainerError if the number of launched ranks differs from the plan."""
     planned = run.recipe.parallelism
     if planned.world_size != launch.world_size:
         raise TrainerError(

@@ -22,12 +22,12 @@ CONFIG = Path(__file__).with_name("nemo1-nemotron4-340b.yaml")
 
 
 def train(run: PlannedRun, launch: Launch, output: Path, ending: Ending) -> None:
-    """Run NeMo 1's program in this process, to its end; every rank calls this.
+    """Run NeMo 1's program in this process to its end; every rank calls this.
 
-    What it set up is recorded afterwards: it has no place to do so when training starts.
+    Its set-up is recorded afterwards, as it offers no hook at the start of training.
 
     Raises:
-        TrainerError: the program is not there, or does not train this architecture or mode so.
+        TrainerError: the program is missing, or does not support this architecture or mode.
     """
     arguments = [f"--config-path={CONFIG.parent}", f"--config-name={CONFIG.stem}"]
     arguments += overrides(run, launch, output)
@@ -52,10 +52,10 @@ def train(run: PlannedRun, launch: Launch, output: Path, ending: Ending) -> None
 
 
 def overrides(run: PlannedRun, launch: Launch, output: Path) -> Iterator[str]:
-    """Yield Hydra overrides `++key=value` for what the plan decides, which set keys of the config file.
+    """Yield Hydra overrides `++key=value` for the keys of the config file that the plan decides.
 
     Raises:
-        TrainerError: NeMo 1 is not set up for this architecture or mode here.
+        TrainerError: this architecture or mode is not supported with NeMo 1.
     """
     if run.recipe.model.architecture != "nemotron4":
         raise TrainerError(

@@ -57,7 +57,7 @@ class Ranks:
         return json.loads(self.store.get(what))
 
     def part(self) -> None:
-        """Wait until no rank needs rank 0's store any more."""
+        """Wait until no rank needs the store of rank 0 any more."""
         if self.launch.rank:
             self.store.set(f"parted/{self.launch.rank}", "")
         else:
@@ -65,7 +65,7 @@ class Ranks:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check the nodes; the exit code says whether to use them."""
+    """Check the nodes of the job; return 0, or the exit code REFUSED or BROKEN."""
     arguments = _parser().parse_args(argv)
     node = records.own_node_name()
     try:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class ZeroCenteredLayerNorm(nn.Module):
-    """LayerNorm whose weight is stored as its difference from 1 (`layernorm1p`), which torch lacks."""
+    """LayerNorm whose weight is stored as the difference from 1 (`layernorm1p`); torch has none."""
 
     def __init__(self, hidden_size: int, eps: float = 1e-5, dtype: torch.dtype = torch.float32):
         super().__init__()
@@ -15,7 +15,7 @@ class ZeroCenteredLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(hidden_size, dtype=dtype))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """Normalize the last dimension, in fp32: around 1, where the scale is, bf16 has steps of 1/128."""
+        """Normalize the last dimension, in fp32: near 1, where the scale is, bf16 has steps of 1/128."""
         scale, shift = 1 + self.weight.float(), self.bias.float()
         normalized = F.layer_norm(hidden_states.float(), scale.shape, scale, shift, self.epsilon)
         return normalized.to(hidden_states.dtype)

@@ -12,11 +12,7 @@ from trainer.versions import accepted
 
 
 def check_device_trains(recipe: Recipe, device: str) -> None:
-    """Refuse a number format or parallelism that the trainer does not support on the device.
-
-    Raises:
-        TrainerError: with what it can.
-    """
+    """Raise TrainerError for a number format or parallelism that the trainer cannot train on the device."""
     if recipe.dtype not in NUMBER_FORMATS[device]:
         raise TrainerError(
             f"this trainer cannot train dtype '{recipe.dtype}' on {device}; "
@@ -32,7 +28,7 @@ def check_device_trains(recipe: Recipe, device: str) -> None:
 def model_options(device: str) -> dict[str, Any]:
     """Return the TransformerConfig fields that depend on the device; GPUs keep NeMo's defaults.
 
-    Which layers a CPU model is made of, without Transformer Engine, is its family's matter.
+    The layers of a CPU model, which lack Transformer Engine, are chosen by its family.
     """
     if device == "cuda":
         return {}
@@ -72,7 +68,10 @@ def strategy(
     *,
     records_graphs: bool = False,
 ) -> MegatronStrategy:
-    """Return NeMo's MegatronStrategy for the planned parallelism; CUDA graphs need their own random state."""
+    """Return NeMo's MegatronStrategy for the planned parallelism.
+
+    `records_graphs` is whether steps are recorded as CUDA graphs, which need a random state of their own.
+    """
     cuda = device == "cuda"
     counts_embedding = parallelism.counts_embedding(num_layers)
     return MegatronStrategy(

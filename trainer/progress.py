@@ -39,7 +39,7 @@ class CheckpointTransfer:
 
 @dataclass
 class Progress:
-    """The training's progress so far; callbacks write it, any thread may read it."""
+    """The training's progress so far; callbacks update it, and any thread may read it."""
 
     run: PlannedRun | None = None
     """None until the plan has been read."""
@@ -76,12 +76,12 @@ class Progress:
 
     @property
     def last_step_ended(self) -> bool:
-        """Whether all steps have ended, so that only saving and ending are left."""
+        """Whether all steps have ended, so that only saving and shutdown are left."""
         return self.run is not None and self.step == self.run.max_steps - 1
 
     @property
     def transfers_checkpoint(self) -> bool:
-        """Whether the checkpoint may be loading (before the first step) or being saved (after the last)."""
+        """Whether a checkpoint may be loading (before the first step) or saving (after the last)."""
         if self.run is None:
             return False
         loads = self.run.mode == "checkpoint_load" and not self.steps_trained

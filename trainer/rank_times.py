@@ -32,19 +32,19 @@ class RankTimes(Callback):
         """The step that is timed."""
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Look whether this step is timed."""
+        """Remember whether this step is timed."""
         self.step = trainer.global_step if trainer.global_step in self.steps else None
 
     def on_megatron_microbatch_start(self, **_: Any) -> None:
-        """Mark the begin of a forward pass."""
+        """Mark the start of a micro batch's forward pass."""
         self._mark()
 
     def on_megatron_microbatch_end(self, **_: Any) -> None:
-        """Mark its end."""
+        """Mark the end of a micro batch's forward pass."""
         self._mark()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Gather the times of all ranks."""
+        """Gather the times of all ranks, and print the record on rank 0."""
         times = ranks.gathered((self._seconds(), ranks.with_same_work(), records.own_node_name()))
         seconds, groups, names = zip(*times, strict=True)
         if trainer.is_global_zero and len(times) > 1 and None not in seconds:

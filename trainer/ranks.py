@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 def parallelism() -> Parallelism:
-    """Return the parallelism that Megatron set up."""
+    """Return the parallelism as Megatron set it up."""
     return Parallelism(
         tensor=parallel_state.get_tensor_model_parallel_world_size(),
         pipeline=parallel_state.get_pipeline_model_parallel_world_size(),
@@ -48,21 +48,21 @@ def numa_bound() -> int:
 
 
 def gathered(own: Value) -> list[Value]:
-    """Return a value of each rank, by rank."""
+    """Return the values of all ranks, in the order of ranks."""
     values: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(values, own)
     return values
 
 
 def with_same_work() -> int:
-    """Return a number that the ranks share which have the same layers and experts: their times compare."""
+    """Return a number that is equal on ranks with the same layers and experts, whose times are comparable."""
     experts = parallel_state.get_expert_model_parallel_world_size()
     stage = parallel_state.get_pipeline_model_parallel_rank()
     return int(stage * experts + parallel_state.get_expert_model_parallel_rank())
 
 
 def highest(value: float) -> float:
-    """Return the maximum of all ranks' values."""
+    """Return the maximum of a value over all ranks."""
     result = torch.tensor(value, dtype=torch.float64, device=torch.cuda.current_device())
     torch.distributed.all_reduce(result, op=torch.distributed.ReduceOp.MAX)
     return float(result)

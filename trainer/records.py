@@ -16,7 +16,7 @@ Loop = Literal["nemo", "thin"]
 
 
 def emit(kind: str, fields: dict[str, Any]) -> None:
-    """Write one record."""
+    """Print one record of steptime to the log."""
     print(f"steptime.{kind} {json.dumps(fields)}", flush=True)
 
 
@@ -32,7 +32,7 @@ def started(
     loop: Loop = "nemo",
     imports_s: float | None = None,
 ) -> dict[str, Any]:
-    """Record what really runs: parallelism as set up, sizes, versions, measured peak, seconds of imports."""
+    """Print and return the start record: parallelism as set up, sizes, versions, peak, import time."""
     recipe = run.recipe
     return {
         "schema": 1,
@@ -60,12 +60,12 @@ def started(
 
 
 def bound_to_numa_node() -> bool:
-    """Return whether the job's script has bound this rank to the cores and memory of a NUMA node."""
+    """Return whether the job script bound this rank to the cores and memory of a NUMA node."""
     return "STEPTIME_NUMA_NODE" in os.environ
 
 
 def own_node_name() -> str:
-    """Return this node's name: Slurm's own if it has one, as several of its nodes may be on one host."""
+    """Return this node's name; Slurm's own name if it has one, as several Slurm nodes may share a host."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
@@ -78,7 +78,7 @@ def write_step(
     step_time_s: float,
     wall_time_s: float | None,
 ) -> None:
-    """Write one JSON line; the first step has no wall time, as none ended before it."""
+    """Write a step as one JSON line; the first step has no wall time, as no step ended before it."""
     line = {
         "global_step": step,
         "loss": loss,

@@ -28,7 +28,7 @@ def read_run(path: Path) -> PlannedRun:
     """Read and check a planned run.
 
     Raises:
-        TrainerError: the file cannot be read, lacks a field, has a wrong type, or asks what cannot be.
+        TrainerError: the file cannot be read, lacks a field, has a wrong type, or cannot be trained.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ class UserError(ValueError):
 
 
 class BrokenFiles(UserError):
-    """The problems in one or several files, one sentence and line for each."""
+    """The mistakes in one or several files, one sentence and line for each."""
 
     def __init__(self, sentences: Sequence[str]) -> None:
         self.sentences = tuple(sentences)
@@ -23,7 +23,7 @@ class BrokenFiles(UserError):
 
     @classmethod
     def from_sentences(cls, sentences: Sequence[str]) -> Self:
-        """Return the error for one file: its first problems, and the number of others."""
+        """Return the error for one file from its mistakes; after the first ones the rest is only counted."""
         if len(sentences) <= _MOST_SENTENCES:
             return cls(sentences)
         more = f"… and {len(sentences) - _MOST_SENTENCES} problems more in this file."

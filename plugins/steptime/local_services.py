@@ -32,7 +32,7 @@ def is_free(port: int) -> bool:
 
 @contextmanager
 def one_at_a_time(lock_file: Path, service: str, announce: Announce, timeout_s: float) -> Iterator[None]:
-    """Hold the lock of commands that start or stop a service; call `announce` before waiting for it.
+    """Hold the lock of commands that start or stop a service; `announce` is called if it must wait.
 
     Raises SystemFailure if another command holds it for longer than `timeout_s`.
     """

@@ -15,7 +15,7 @@ from steptime.errors import UserError, unknown_value
 
 @dataclass(frozen=True, eq=False)
 class PlugPoint:
-    """A kind of thing that can be added, looked up by name."""
+    """A kind of thing that other packages can add, looked up by name."""
 
     group: str
     """Of entry points."""
@@ -25,22 +25,22 @@ class PlugPoint:
     """What steptime brings: name and object, written as in entry points, `module` or `module:attribute`."""
 
     def names(self) -> tuple[str, ...]:
-        """Return all names: the built-in ones in their order, then the added ones, sorted.
+        """Return all names: built-in ones in their order, then those of other packages, sorted.
 
-        Raises UserError if two have one name.
+        Raises UserError if two have the same name.
         """
         return (*self.built_in, *sorted(_added(self)))
 
     def check(self, name: str, *, also: tuple[str, ...] = ()) -> None:
-        """Raise UserError if nothing has that name; nothing is imported, as DAG files are read often.
+        """Raise UserError if nothing has this name. Nothing is imported, as DAG files are read often.
 
-        `also` are words that are valid in its place, to be listed with the names.
+        `also` are further valid words, to be listed with the names.
         """
         if name not in self.built_in and name not in self.names():  # looking for others takes 0.1 s
             raise unknown_value(self.what, name, (*self.names(), *also))
 
     def load(self, name: str, module: str = "") -> Any:
-        """Load the object of that name, or a module of the package that has that name.
+        """Load the object with this name, or the module `module` of the package with this name.
 
         Raises UserError if there is none, or it cannot be imported.
         """

@@ -15,7 +15,7 @@ Work = TypeVar("Work", bound=Callable[..., Any])
 
 
 def poll_until(look: Callable[[], Found], *, every_s: float, timeout_s: float = math.inf) -> Found:
-    """Call `look` until it returns something true or the timeout has passed; return its last value."""
+    """Call `look` until it returns a true value or the timeout has passed; return its last value."""
     deadline = time.monotonic() + timeout_s
     while not (found := look()) and time.monotonic() < deadline:
         time.sleep(every_s)
@@ -25,7 +25,7 @@ def poll_until(look: Callable[[], Found], *, every_s: float, timeout_s: float = 
 async def poll_until_async(
     look: Callable[[], Awaitable[Found]], *, every_s: float, timeout_s: float = math.inf
 ) -> Found:
-    """Do the same as `poll_until`, on the event loop."""
+    """Do what `poll_until` does, on the event loop."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = await look()

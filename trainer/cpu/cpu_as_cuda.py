@@ -1,4 +1,4 @@
-"""The CPU answering for CUDA.
+"""Let code for CUDA run on the CPU.
 
 NeMo and Megatron-Core name CUDA throughout: `device="cuda"`, `.cuda()`, streams, memory statistics.
 `cpu_as_cuda` lets them run unmodified on the CPU: nothing is simulated; the arithmetic, the collectives

@@ -58,13 +58,13 @@ WITHOUT_KERNELS = {
 
 
 def without_kernels(config_class: Any) -> dict[str, Any]:
-    """Return those options of `WITHOUT_KERNELS` for which the config has a field."""
+    """Return those options of `WITHOUT_KERNELS` that are fields of the config."""
     there = {field.name for field in fields(config_class)}
     return {name: value for name, value in WITHOUT_KERNELS.items() if name in there}
 
 
 class LatentDotProductAttention(DotProductAttention):
-    """Megatron's attention for values whose width differs from that of the keys, as in latent attention."""
+    """Megatron's attention with values whose width differs from that of the keys (latent attention)."""
 
     def __init__(
         self, *args: Any, k_channels: int | None = None, v_channels: int | None = None, **options: Any
@@ -75,7 +75,7 @@ class LatentDotProductAttention(DotProductAttention):
 
 
 def mixture_layers(config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
-    """Return the specs of Megatron's local layers of this pipeline stage, with and without experts."""
+    """Return the specs of Megatron's local layers of this pipeline stage, some of them with experts."""
     block = get_gpt_decoder_block_spec(
         config, use_transformer_engine=False, normalization=config.normalization, vp_stage=vp_stage
     )
@@ -95,10 +95,10 @@ class LocalMambaStack(MambaStack):
 
 
 def hybrid_stack(chunk_size: int) -> ModuleSpec:
-    """Build the layers of a hybrid model, with the Mamba mixer in plain torch.
+    """Return the spec of a hybrid model's layers, with the Mamba mixer in plain torch.
 
     Args:
-        chunk_size: positions that the mixer works on together.
+        chunk_size: number of positions that the mixer processes together.
     """
     mixer = ModuleSpec(
         module=ReferenceMambaMixer,

@@ -47,7 +47,7 @@ class InitialWeights(Callback):
         self.seed = seed
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Fill this rank's part of every weight that starts with random values."""
+        """Draw this rank's part of every weight that starts with random values."""
         with torch.no_grad():
             described = trainer.strategy.megatron_parallel.sharded_state_dict()
             apply_factories(described)  # takes matrices apart if a rank has several pieces of one

@@ -93,7 +93,7 @@ class GatedRMSNorm(nn.Module):
 
 
 class ReferenceMambaMixer(MambaMixer):
-    """Megatron's Mamba2 mixer over plain torch, for training without context parallelism."""
+    """Megatron's Mamba2 mixer in plain torch, for training without context parallelism."""
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, rmsnorm=False, **options)  # its norm is a kernel of mamba_ssm
@@ -103,7 +103,7 @@ class ReferenceMambaMixer(MambaMixer):
         )
 
     def ssm_training(self, zxBCdt: Tensor) -> Tensor:
-        """Map the input projection, (length, batch, channels), to what the output projection takes."""
+        """Compute the input of the output projection from the input projection, (length, batch, channels)."""
         inner, state = self.d_inner_local_tp, self.ngroups_local_tp * self.d_state
         gate, convolved, dt = zxBCdt.transpose(0, 1).split(
             [inner, inner + 2 * state, self.nheads_local_tp], dim=-1

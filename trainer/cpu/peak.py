@@ -21,10 +21,10 @@ class MeasuredPeak:
 
 
 def measure_peak() -> MeasuredPeak:
-    """Multiply two fp32 matrices on all ranks at the same time (a collective call of about 0.2 s).
+    """Measure the peak by multiplying two fp32 matrices on all ranks at once (collective, about 0.2 s).
 
-    A repeat starts behind a barrier and counts with its slowest rank, as a training step does; the best
-    repeat is the peak. Ranks that share cores share the peak, too.
+    Each repetition starts behind a barrier and counts with its slowest rank, as a training step does; the
+    best one is the peak. Ranks that share cores also share the peak.
     """
     left, right = torch.rand(SIZE, SIZE), torch.rand(SIZE, SIZE)
     product = torch.mm(left, right)  # the first product also starts the threads

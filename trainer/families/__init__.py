@@ -26,7 +26,7 @@ BuildModel = Callable[[ModelShape, str, dict[str, Any]], Any]
 
 
 def families() -> dict[str, str]:
-    """Return the built-in families and those of other packages; a built-in one wins a name conflict."""
+    """Return the module of each model family, of other packages too; a built-in one wins a name conflict."""
     added = {one.name: one.value for one in entry_points(group="steptime.trainer_families")}
     return {**added, **FAMILIES}
 
@@ -44,15 +44,15 @@ def check_family(architecture: str) -> None:
 
 
 def builder(architecture: str) -> BuildModel:
-    """Return the family's `build_model`."""
+    """Return the function `build_model` of a model family."""
     build: BuildModel = import_module(families()[architecture]).build_model
     return build
 
 
 def vocabulary(config: type, size: int) -> tuple[dict[str, int], Any]:
-    """Return the config fields for the vocabulary size, and before NeMo 2.3 a tokenizer of that size.
+    """Return config fields for the vocabulary size, and before NeMo 2.3 a tokenizer of that size, else None.
 
-    NeMo 2.2 then rounds the vocabulary up to a multiple of 128 × tensor parallelism.
+    NeMo 2.2 rounds the vocabulary up to a multiple of 128 × tensor parallelism.
     """
     if has_option(config, "vocab_size"):
         return {"vocab_size": size}, None

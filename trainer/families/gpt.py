@@ -30,7 +30,7 @@ def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) 
     """Return NeMo's model of the planned config and shape; its weights are not allocated yet.
 
     Raises:
-        TrainerError: this NeMo has no such config, or that has no such field, or layers for GPUs alone.
+        TrainerError: this NeMo lacks the config or a field of it, or the layers need a GPU.
     """
     if shape.nemo is None:  # read_run refuses such a plan
         raise ValueError("a model without the name of its config")

@@ -36,10 +36,10 @@ def finished_sweep(sweep: str) -> Asset:
 
 
 def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str, Any]:
-    """Return the extra of the event for a published run: its numbers, and the finding about its cell.
+    """Return the extra of the asset event for a published run: its numbers, and its cell's verdict.
 
     `verdict`, `suspicion`, `change_percent` and `minimum_detectable_change_percent` are those of *This week*,
-    None of a run that is not judged; `against_publication` is None if the document prints no step time.
+    and None for a run that is not judged. `against_publication` is None if no step time is published.
     """
     from steptime.results.columns import COLUMNS
 
@@ -50,9 +50,9 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
 
 
 def extra_of_sweep(sweep: str, sentence: str, cells: Iterable["Finding"]) -> dict[str, Any]:
-    """Return the extra of a finished sweep's event: a sentence, and the extra of each cell's newest run.
+    """Return the extra of the asset event for a finished sweep: a sentence, and each cell's newest run.
 
-    Saving and loading a checkpoint are cells of their own, as in *This week*.
+    Saving and loading a checkpoint are separate cells, as in *This week*.
     """
     return {
         "sweep": sweep,

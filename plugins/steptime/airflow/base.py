@@ -54,7 +54,10 @@ def as_json(model: BaseModel) -> dict[str, Any]:
 
 
 class WaitingTrigger(BaseTrigger):
-    """A trigger that fires once, with its `event`. `arguments` are the arguments of its constructor."""
+    """A trigger that fires once, with the result of its method `event`.
+
+    `arguments` are those of its constructor, for serialization.
+    """
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -77,7 +80,7 @@ class WaitingTrigger(BaseTrigger):
 
 
 class RoomTrigger(WaitingTrigger):
-    """Fires once GPU limits admit a job of the ledger, or the job needs no submission any more.
+    """Fires once the GPU limits admit a job of the ledger, or the job no longer needs to be submitted.
 
     :param job: the job's name.
     """
@@ -93,7 +96,7 @@ class RoomTrigger(WaitingTrigger):
 
 
 class Refused(SystemExit):
-    """Ends a task because of an impossible request; its sentence has been logged as an error.
+    """Ends a task because of an impossible request, after its sentence was logged as an error.
 
     Airflow prints every exception of a task with its traceback, which would hide the sentence; for a task
     that exits it prints only one line.
@@ -155,7 +158,7 @@ class RunOperator(BaseOperator):
         return "" if run is None else run.name
 
     def planned_run(self) -> Run | None:
-        """Return the run this operator works on, or None if it is not known yet."""
+        """Return the run that this operator works on; None if it is not known yet."""
         raise NotImplementedError
 
 
@@ -175,20 +178,20 @@ class HoldsJob(BaseOperator):
     was_taken_away = False
 
     def hold(self, job: LedgerJob, context: Context) -> None:
-        """Set the job that `on_kill` cancels. Raises AirflowFailException if `on_kill` was already called."""
+        """Set the job that `on_kill` cancels. Raises AirflowFailException if `on_kill` was called before."""
         self._held = (job.cluster, job.name)
         self._task_instance = context["ti"]
         if self.was_taken_away:
             raise AirflowFailException(f"the task was taken away while it submitted job '{job.name}'")
 
     def reporter(self, context: Context) -> Reporter:
-        """Return the reporter of a launch: this task's log and `hold`."""
+        """Return the reporter for a launch, which uses this task's log and `hold`."""
         return Reporter(info=self.log.info, warn=self.log.warning, hold=lambda job: self.hold(job, context))
 
     async def submit_patiently(
         self, config: ClusterConfig, submit: Callable[[Cluster], Awaitable[Done]]
     ) -> Done:
-        """Call `submit` with the cluster by `patiently`; if that gives up, record it in the ledger."""
+        """Call `submit` with the open cluster, retrying by `patiently`; if that gives up, record it."""
         try:
             return await patiently(config, submit, self.log.warning)
         except Overdue as refusal:
@@ -197,7 +200,7 @@ class HoldsJob(BaseOperator):
             raise
 
     def wait_for_room(self, full: NoRoom, context: Context) -> Any:
-        """Defer until a job may have its GPUs, then execute this task again."""
+        """Defer this task until a job may have its GPUs; it is then executed again."""
         self.log.info("%s", full)
         if self.deferrable:
             raise TaskDeferred(trigger=RoomTrigger(job=full.job_name), method_name="go_on")
@@ -205,12 +208,12 @@ class HoldsJob(BaseOperator):
         return self.execute(context)
 
     def go_on(self, context: Context, event: dict[str, Any]) -> Any:
-        """Execute this task again, now that its job may have its GPUs."""
+        """Execute this task again, as its job may have its GPUs now."""
         self.log.info("job %s has room", event["job"])
         return self.execute(context)
 
     def on_kill(self) -> None:
-        """Cancel the job if the task was failed, cleared or deleted, not if only its worker stops."""
+        """Cancel the job if the task was failed, cleared or deleted; not if only its worker stops."""
         if self._held is None or self._task_instance is None:
             return
         # A thread of its own: this is a signal handler, and the main thread may be inside an event loop.
@@ -238,16 +241,16 @@ def is_taken_away(
 ) -> bool:
     """Return whether the task instance was failed, cleared or deleted, so that nothing will resume it.
 
-    Airflow is asked, and asked again after a moment: it also calls `on_kill` if a task has only moved to
-    another triggerer or worker, or waits for its retry. If it cannot be asked the answer is no, and only the
-    teardown `end` remains. Blocks for that time.
+    Airflow is asked twice, a moment apart, because it also calls `on_kill` when a task only moves to another
+    triggerer or worker, or waits for its retry. If Airflow does not answer, the result is False, and the
+    teardown `end` ends the job later. Blocks for that time.
 
     Args:
-        ti: the task instance that `on_kill` is about.
-        job_name: the job that is to go on or to be ended.
-        info: gets a line with the answer and its reason.
-        may_be_lost: the task runs in a worker and has no more tries: then it may also be failed because
-            Airflow missed a heartbeat, and that ends no job.
+        ti: the task instance that `on_kill` was called for.
+        job_name: the job to end or to keep, for the message.
+        info: gets a line with the result and its reason.
+        may_be_lost: the task runs in a worker and has no retry left: then it may be failed only because
+            Airflow missed its heartbeat, which must not end a job.
     """
     for moment_s in (0, _ASKED_AGAIN_AFTER_S):
         time.sleep(moment_s)

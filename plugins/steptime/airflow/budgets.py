@@ -23,13 +23,13 @@ _LIVE = ["queued", "running"]
 
 
 def budget_owner(context: Context) -> Owner:
-    """Return the DAG run of a task, in whose name it reserves a budget."""
+    """Return the DAG run of a task as the owner of reservations."""
     ti = context["ti"]
     return Owner(this_installation().id, ti.dag_id, ti.run_id)
 
 
 def reserve(task: BaseOperator, context: Context, runs: Sequence[Run]) -> None:
-    """Reserve the budget of runs, releasing ended reservations if needed; log the state of the budgets."""
+    """Reserve the budget for runs and log the budgets; if one is too small, first release ended DAG runs."""
     owner, warn = budget_owner(context), task.log.warning
     try:
         balances = wait_for_store(lambda: budgets.reserve(owner, runs), warn)

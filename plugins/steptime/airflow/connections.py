@@ -29,7 +29,7 @@ async def patiently(
     warn: Callable[[str], None],
     was_reached: Callable[[], bool] = lambda: True,
 ) -> Done:
-    """Call `runs.patience.patiently` with the logins in Airflow's connections."""
+    """Call `runs.patience.patiently` with the logins from Airflow's connections."""
     return await patience.patiently(config, airflow_connection, work, warn, was_reached)
 
 
@@ -48,7 +48,7 @@ async def airflow_connection(name: str) -> Connection:
 
 
 def as_connection(name: str, kept: AirflowConnection) -> Connection:
-    """Convert an Airflow connection to a `Connection` of steptime."""
+    """Convert an Airflow connection to steptime's `Connection`."""
     return Connection(
         name=name,
         kind=kept.conn_type or "",

@@ -68,7 +68,7 @@ class SelectOperator(BaseOperator):
         self.field = field
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002
-        """Return the field."""
+        """Return the field of the other task's return value."""
         return self.returned.get(self.field, [])
 
 

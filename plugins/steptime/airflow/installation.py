@@ -38,7 +38,7 @@ def this_installation() -> Installation:
 
 
 def is_this(installation: Installation) -> bool:
-    """Return whether `installation` is the one of this task or trigger."""
+    """Return whether `installation` is the Airflow that runs this task or trigger."""
     return installation.id in own_ids()
 
 
@@ -58,7 +58,7 @@ def require_own(job: Job) -> None:
 
 
 def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any]]:
-    """Return a store's rows of a DAG run of this Airflow; others may share the store and the run id."""
+    """Return the store's runs of a DAG run of this Airflow; others may share the store and the run id."""
     from steptime.results.record import parse_record
 
     rows = store.list_runs(dag_id, dag_run_id)
@@ -68,7 +68,7 @@ def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any
 
 
 def own_ids() -> list[str]:
-    """Return the ids of this Airflow, from its database. Raises SystemFailure if that fails."""
+    """Return this Airflow's installation ids, from its database. Raises SystemFailure if that fails."""
     try:
         return [key.removeprefix(KEY_PREFIX) for key in Variable.keys(prefix=KEY_PREFIX)]
     except AirflowRuntimeError as error:

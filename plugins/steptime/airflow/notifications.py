@@ -23,7 +23,7 @@ from steptime.settings import config_dir
 
 
 class Event(StrEnum):
-    """The events that notifiers can be called with."""
+    """The events that people can be notified of."""
 
     SWEEP_FINISHED = "sweep finished"
     INCIDENT_OPENED = "incident opened"
@@ -35,7 +35,7 @@ class Event(StrEnum):
 
 
 class Notification(Frozen):
-    """One notifier, with the events that it is called with."""
+    """One notifier, and the events for which it is called."""
 
     events: tuple[Event, ...] = Field(min_length=1)
     notifier: Annotated[
@@ -69,7 +69,7 @@ def load_notifications() -> tuple[Notification, ...]:
 
 
 def notify(event: Event, sentence: str, context: Context, error: Callable[..., None]) -> None:
-    """Call every notifier of an event, from a task; failures are passed to `error`, a log's method."""
+    """Call every notifier of an event from a task; failures are logged with `error`."""
     try:
         asked = [one for one in load_notifications() if event in one.events]
     except UserError as problem:
@@ -89,9 +89,9 @@ def notify(event: Event, sentence: str, context: Context, error: Callable[..., N
 
 
 def notify_of_incidents(task: BaseOperator, context: Context) -> None:
-    """Update the incidents, and notify once of each that opened or changed its state.
+    """Update the incidents, and notify people once of each that opened or changed its state.
 
-    If a try dies before everybody is notified, the next task that calls this does the rest.
+    If the task dies in between, the next call notifies of the remaining ones.
     """
     from steptime.judging.incident_updates import update_incidents
     from steptime.judging.incidents import mark_notified

@@ -47,10 +47,10 @@ def requested_options(context: Context) -> dict[str, Any]:
 class CheckParamsOperator(RefusingOperator):
     """Checks the DAG run's params together, and returns the resulting `Plan`.
 
-    Airflow checks each param's type; unknown names and values that do not go together are refused here,
-    before anything is staged or submitted. So is a plan that a budget of its cluster does not allow.
+    Airflow checks the type of each param. Unknown names, impossible combinations and plans above a budget are
+    refused here, before anything is staged or submitted.
 
-    :param workload: the workload that the DAG is about, `llama3.1`.
+    :param workload: the workload of the DAG, such as `llama3.1`.
     """
 
     ui_color: str = "#eef3e2"
@@ -94,7 +94,7 @@ class CheckParamsOperator(RefusingOperator):
 
 
 class StageTrainingOperator(BaseOperator):
-    """Stages what the runs of a plan need on the cluster: trainer code, and environment or image.
+    """Stages what the runs of a plan need on the cluster: the trainer's code, and an environment or image.
 
     :param plan: what `CheckParamsOperator` returned. (templated)
     """
@@ -265,19 +265,18 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
 
 
 class EndTrainingOperator(RunOperator):
-    """Ends jobs of a run that no task waits for any more; a teardown, which runs in any case.
+    """Ends the jobs of a run that no task waits for any more; a teardown, so that it always runs.
 
-    `on_kill` cancels at once if Airflow calls it. It does not when a deferred task times out, when no
-    triggerer is up, or between two tasks.
-
-    A job that its `wait` abandoned, because the cluster was out of reach or no try was left, is not ended.
+    `on_kill` cancels a job immediately, but Airflow does not call it when a deferred task times out, when no
+    triggerer is running, or between two tasks. A job that its `wait` abandoned, because the cluster was out
+    of reach or no retry was left, is not ended.
     """
 
     ui_color: str = "#eeeeee"
     _run: Run | None = None
 
     def planned_run(self) -> Run | None:
-        """Return the run whose jobs are to end, once the task has begun."""
+        """Return the run whose jobs are ended; None before the task has started."""
         return self._run
 
     def execute(self, context: Context) -> None:

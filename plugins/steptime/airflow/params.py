@@ -76,10 +76,10 @@ def _properties() -> Mapping[str, Any]:
 
 
 def plan_from_params(workload: str, params: Mapping[str, Any], *, owner: str = "airflow") -> Plan:
-    """Plan a DAG run's params. Raises UserError for what cannot be run, naming the choices.
+    """Plan a DAG run's params. Raises UserError for an impossible request, listing the valid choices.
 
-    Airflow checks the type of each param; unknown names and values that do not go together are refused here.
-    An empty one means its default. `owner` is the DAG's, for clusters whose file limits what owners may do.
+    Airflow checks the type of each param; unknown names and impossible combinations are refused here. An
+    empty param has its default. `owner` is the DAG's owner, for clusters that limit what owners may do.
     """
     asked_for = str(params.get("workload", workload))
     if load_workload(asked_for).workload != load_workload(workload).workload:

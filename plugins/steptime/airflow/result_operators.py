@@ -51,7 +51,10 @@ def record_failure(context: Context) -> None:
 
 
 def with_store(task: BaseOperator, cluster: str, work: Callable[[], Done]) -> Done:
-    """Call `work`, which must be idempotent, with the store; wait for it for the cluster's patience."""
+    """Call `work`, which must be idempotent, retrying while the store is unavailable.
+
+    It waits as long as for the cluster. The result is that of `work`.
+    """
     return wait_for_store(work, task.log.warning, load_cluster(cluster).patience_h * 3600)
 
 
@@ -156,7 +159,7 @@ def _numbers(measurement: Measurement) -> list[dict[str, Any]]:
 
 
 class MeasuredRunOperator(RunOperator):
-    """Base class of operators about a run that `parse` has stored.
+    """Base class of operators for a run that the task `parse` stored.
 
     :param handle: what `parse` returned. (templated)
     """
@@ -170,7 +173,7 @@ class MeasuredRunOperator(RunOperator):
         self._run: Run | None = None
 
     def planned_run(self) -> Run | None:
-        """Return the run, once the task has begun."""
+        """Return the run; None before the task has started."""
         return self._run
 
     def with_store(self, work: Callable[[], Done]) -> Done:
@@ -253,8 +256,8 @@ class PublishOperator(MeasuredRunOperator):
 class ReportOperator(BaseOperator):
     """Prints the results of the whole DAG run; fails if a planned run has no valid result.
 
-    The one task that decides the DAG run's state: as a teardown it runs even if somebody fails the DAG run,
-    when Airflow skips what has not begun and would otherwise call the rest a success.
+    This task alone decides the DAG run's state. It is a teardown, so it runs even if somebody fails the DAG
+    run: Airflow then skips what has not begun and would call the DAG run a success.
 
     :param plan: what `CheckParamsOperator` returned. (templated)
     """

@@ -89,7 +89,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         return self._wait_for(job, context)
 
     def hold(self, job: LedgerJob, context: Context) -> None:
-        """Hold the job; in the last try, only deleting the task cancels it from a worker."""
+        """Set the job that `on_kill` cancels; in the last try it is cancelled only if the task is deleted."""
         super().hold(job, context)
         self.may_be_lost = is_last_try(context["ti"])
 
@@ -136,8 +136,8 @@ class TrainingSensor(RunOperator, HoldsJob):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Handle the trigger's event: return the job's handle, or fail with the cause.
 
-        An event about another job than the latest is passed over: on SQLite Airflow gives the id of a trigger
-        away again while the old one still runs.
+        An event about another job than the latest is ignored: on SQLite, Airflow may reuse the id of a
+        trigger that is still running.
         """
         place = task_place(context)
         job = wait_for_store(lambda: ledger.latest_at(place), self.log.warning)

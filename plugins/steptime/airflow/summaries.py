@@ -14,7 +14,7 @@ _RUNS_NAMED = 4
 
 
 def summarize_log(run: "Run", log: "TrainingLog", measurement: "Measurement | None") -> str:
-    """Summarize a run's log: `tiny·fp32·2: 0.1213 s a step in steps 10:19, of 20 steps in its log`."""
+    """Sum up a run's log: `tiny·fp32·2: 0.1213 s a step in steps 10:19, of 20 steps in its log`."""
     steps = f"{len(log.steps)} steps in its log"
     if measurement is None:
         return f"{run.label}: nothing can be measured, {steps}"

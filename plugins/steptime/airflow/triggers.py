@@ -51,7 +51,7 @@ class TrainingTrigger(WaitingTrigger):
         return TriggerEvent(await self.news())  # type: ignore[no-untyped-call]
 
     async def news(self) -> dict[str, Any]:
-        """Wait for news of the job and return it as the event's payload."""
+        """Wait until the job has ended or a limit is exceeded; return the event's payload."""
         # DAG files import this module, and never follow a job.
         from steptime.runs.following import follow, wait_limits
 
@@ -78,8 +78,8 @@ class TrainingTrigger(WaitingTrigger):
     async def on_kill(self) -> None:
         """Cancel the job if a person failed or deleted the task.
 
-        Airflow also calls this if another triggerer has taken the trigger over, and it cancels the call
-        every second until it has returned, so that a task of its own has to do the work.
+        Airflow also calls this when another triggerer has taken over the trigger. It cancels the call every
+        second until it returns, so the work is done in a separate task.
         """
         ending = asyncio.create_task(self._end_if_taken_away())
         while not ending.done():

@@ -46,7 +46,7 @@ __all__ = [
 
 
 class ListedVariable(_Variable):
-    """An Airflow Variable whose keys can be listed: before Airflow 3.3 another Variable stores them."""
+    """An Airflow Variable whose keys can be listed; before Airflow 3.3 a second Variable stores the list."""
 
     INDEX = "steptime_variables"
 
@@ -78,7 +78,7 @@ Variable: type[_Variable] = _Variable if hasattr(_Variable, "keys") else ListedV
 async def get_connection(name: str) -> Connection:
     """Return an Airflow connection, in a task or a trigger. Raises AirflowNotFoundException.
 
-    In tasks of Airflow 3.1 the asynchronous way finds no connection that is kept in Airflow's database.
+    In tasks of Airflow 3.1 the asynchronous method does not find connections stored in Airflow's database.
     """
     try:
         return await BaseHook.aget_connection(name)
@@ -104,7 +104,7 @@ def never_retry(exception: type[BaseException]) -> dict[str, Any]:
 def response_limit(operator: type[Any], limit: timedelta) -> dict[str, Any]:
     """Return operator arguments that end an unanswered request for approval after `limit`.
 
-    The standard provider that Airflow 3.1 pins has another name for it.
+    The standard provider that comes with Airflow 3.1 uses another name for it.
     """
     known = signature(operator.__init__).parameters
     return {"response_timeout" if "response_timeout" in known else "execution_timeout": limit}

@@ -91,10 +91,10 @@ LastWord = Callable[[RunLine], str]
 
 
 def follow(client: AirflowClient, run: DagRun, *, of: int) -> DagRun:
-    """Show on stderr the progress of the `of` planned runs of a DAG run, until it has ended.
+    """Show on stderr the progress of a DAG run with `of` planned runs, until it has ended.
 
-    In a terminal that is one line, which is redrawn; else a line whenever another run is done. An Airflow
-    that does not answer for two minutes is SystemFailure.
+    A terminal gets one line, which is redrawn; other output gets a line whenever another run is done. Raises
+    SystemFailure if Airflow does not answer for two minutes.
     """
     last_heard = time.monotonic()
     with _View(of) as view:

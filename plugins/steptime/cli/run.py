@@ -87,9 +87,9 @@ def wait_for_results(
     of: int,
     wide: bool = False,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Follow a DAG run and print its results, and the reason if it failed; `of` as in `follow`.
+    """Follow a DAG run, then print its results, and the reason if it failed.
 
-    `of` and `terse` are those of `follow`. Returns the results, and whether the DAG run succeeded with all
+    `of` is the number of planned runs. Returns the results, and whether the DAG run succeeded with all
     results valid.
     """
     try:

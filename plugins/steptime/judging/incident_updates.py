@@ -85,7 +85,7 @@ def _reconcile(
 ) -> tuple[list[Incident], list[Incident]]:
     """Return the active incidents with their current cells, new ones included, and those merged into others.
 
-    `read_runs` returns the judgements of a series, newest first.
+    `read_judgements` returns the judgements of a series, newest first.
     """
     left, updated, merged = list(active), list[Incident](), list[Incident]()
     for group in _groups(found):

@@ -62,7 +62,7 @@ class Attempts:
         self.ranks.clear()
 
     def add(self, event: StepPrinted) -> list[Step | Problem]:
-        """Add printed steps; return the new ones, and a problem before the first step after each restart."""
+        """Add a printed step; return it if it is new, after a problem if it follows a restart."""
         number, label, text = event.step.global_step, event.label, event.text
         news: list[Step | Problem] = []
         before = self.this_attempt.get(number)

@@ -117,15 +117,15 @@ class LogFormat:
 
 
 class StepPrinted(NamedTuple):
-    """A step that the log shows, maybe again."""
+    """A step in a log line; the log may print it several times."""
 
     log_format: LogFormat
     step: Step
     not_finite: NotFinite
     label: bytes | None
-    """Who printed it, if that is printed."""
+    """Label of the writer, if printed."""
     text: bytes
-    """Its own text: equal if a line is only printed again."""
+    """The step's own text; equal if a line is printed again."""
     last_step: int | None = None
     """The run's last global step, if the line has it."""
     done: int | None = None
@@ -190,7 +190,7 @@ def plain(line: bytes) -> bytes:
 
 
 def writer_label(line: bytes) -> bytes | None:
-    """Return the label of a line's writer (`3` of srun's `3: `); None if the line has none."""
+    """Return the label of a line's writer (`3` in srun's `3: …`); None if it has none."""
     label = _LABEL.match(line)
     return None if label is None else label[1] or label[2] or label[3]
 

@@ -303,11 +303,14 @@ def read_log(
 ) -> TrainingLog:
     """Read the log of one run, or its logs in order if the job was requeued.
 
-    `.gz` and `.zst` are unpacked. Of logs of `other_nodes` only failures count.
+    `.gz` and `.zst` files are decompressed. Problems with the content are part of the result. Raises
+    UserError if a file cannot be read.
 
-    `max_steps`, `first_step` and `gpu_type` are those of the planned run (`Run`); without `max_steps` the log
-    itself shows whether training is complete, by the rule in docs/reference/logs.md. Raises UserError if a
-    file cannot be read; whatever its content is becomes problems in the result.
+    Args:
+        paths: the log or logs.
+        other_nodes: logs of the run's other nodes; only failures are read from them.
+        max_steps, first_step, gpu_type: those of the planned run (`Run`). Without `max_steps` the log
+            itself shows whether training is complete, see docs/reference/logs.md.
     """
     files = [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
     if not files:

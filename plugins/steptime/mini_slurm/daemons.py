@@ -30,9 +30,9 @@ _READY_TIMEOUT_S = 120
 
 
 def start(layout: SlurmLayout, daemon: str) -> None:
-    """Start a daemon unless it runs, in a session of its own, so that it outlives its caller.
+    """Start a daemon unless it is running, in its own session so that it outlives its caller.
 
-    Raises SystemFailure, with the end of its log, if it refuses to start.
+    Raises SystemFailure, with the end of its log, if it does not start.
     """
     _start(layout, daemon, _commands(layout)[daemon])
 
@@ -40,7 +40,7 @@ def start(layout: SlurmLayout, daemon: str) -> None:
 def start_nodes(layout: SlurmLayout, nodes: Iterable[str]) -> None:
     """Start the node daemons of `nodes`.
 
-    One that has lost its jobs, too, registers as rebooted: Slurm then looks for them no longer.
+    A node that also lost its jobs registers as rebooted, so that Slurm stops looking for them.
     """
     living = processes.node_processes(layout)
     for node in nodes:

@@ -139,7 +139,7 @@ def record(home: Path, layout: SlurmLayout) -> None:
 
 
 def choose(home: Path, ssh_host: str = LOOPBACK) -> SlurmLayout:
-    """Choose a root and a block of free ports, the same for the same `home` if they are free."""
+    """Choose a root folder and a block of free ports; the same ones for the same `home`, if free."""
     digest = int.from_bytes(hashlib.sha256(str(home).encode()).digest()[:4])
     for attempt in range(_BLOCKS):
         ports = Ports(first=_FIRST_PORT + (digest + attempt) % _BLOCKS * _PORTS_EACH)
@@ -174,9 +174,9 @@ def prepare(home: Path) -> None:
 
 
 def leads_home(home: Path, layout: SlurmLayout) -> bool:
-    """Return whether the root still leads to `home`: `down` or a cleaned /tmp removes its short link.
+    """Return whether the root folder still leads to `home`: it may be a short link that was removed.
 
-    A link is believed only in a folder of this user's: others could turn it elsewhere.
+    `down` removes it, as does a cleaned /tmp. A link is trusted only in a folder of this user.
     """
     if layout.root == folder(home):
         return True
@@ -214,7 +214,7 @@ def _root(home: Path) -> Path:
 
 
 def program(name: str) -> str:
-    """Return the path of a program of `PACKAGES`; ordinary users' PATH lacks the daemons' folders."""
+    """Return the path of a program of `PACKAGES`; the PATH of ordinary users lacks the daemons' folders."""
     found = _find_program(name)
     if found is None:
         raise _missing_packages([name])
@@ -229,7 +229,7 @@ def require_packages() -> None:
 
 
 def search_path() -> str:
-    """Return the caller's PATH with the folders of daemons appended."""
+    """Return the caller's PATH, extended by the folders in which daemons are installed."""
     return os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"))
 
 

@@ -32,7 +32,7 @@ def daemons(layout: SlurmLayout) -> dict[str, psutil.Process]:
 
 
 def everything(layout: SlurmLayout) -> list[psutil.Process]:
-    """Return every process of the cluster, jobs and logins included; never the caller or its ancestors."""
+    """Return every process of the cluster with jobs and logins, but never the caller or its ancestors."""
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = {process.pid: process for process in (*daemons(layout).values(), *logins(layout))}
     for process in psutil.process_iter():
@@ -79,7 +79,7 @@ def end(processes: Iterable[psutil.Process], *, grace_s: float) -> list[psutil.P
 
 
 def kill(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Send SIGKILL so that no process sees another one die first; return those that are still alive."""
+    """Send SIGKILL to all processes at once; return those that are still alive."""
     asked = list(processes)
     for process in asked:
         with suppress(psutil.NoSuchProcess):

@@ -43,12 +43,11 @@ class SlurmStatus(Frozen):
 def up(
     home: Path, announce: Announce, *, ssh_host: str | None = None, plugstack: str | None = None
 ) -> tuple[SlurmLayout, bool]:
-    """Start the parts of the cluster in `home` that do not run; `True` if all were already running.
+    """Start those parts of the cluster in `home` that are not running; the flag is True if all were running.
 
-    `ssh_host` is the address that sshd shall listen on; None is that of last time, at first 127.0.0.1.
-    `plugstack` is the text of Slurm's plugstack.conf, which names SPANK plugins; None is that of last time,
-    at first empty. `announce` gets a sentence whenever the phase changes. Raises SystemFailure if a daemon
-    does not start.
+    `ssh_host` is the address that sshd listens on; None for that of the last start, at first 127.0.0.1.
+    `plugstack` is the text of Slurm's plugstack.conf with SPANK plugins; None for that of the last start, at
+    first empty. `announce` gets a sentence for each phase. Raises SystemFailure if a daemon does not start.
     """
     layouts.require_packages()
     if ssh_host is not None:
@@ -67,9 +66,9 @@ def up(
 
 
 def down(home: Path, announce: Announce, *, purge: bool = False) -> bool:
-    """Stop the cluster with its jobs and logins, and check that nothing is left; `False` if nothing ran.
+    """Stop the cluster with its jobs and logins, and check that nothing is left; False if none ran.
 
-    The accounting and the keys stay for the next `up`, unless `purge` is true: then the folder is deleted.
+    The accounting and keys are kept for the next `up`; with `purge` the folder is deleted.
     """
     if not layouts.folder(home).exists():
         return False

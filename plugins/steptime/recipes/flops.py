@@ -1,8 +1,8 @@
 """Model FLOPs by named formulas: each document's count of the work of a training step on one sample.
 
 Each document counts differently: Nemotron4 15b is 4.345e14 by that of 24.11 and 3.85e14 by that of 25.12. An
-MFU therefore always carries the name of its formula, and two formulas are never compared. They are data
-(`config/flops.yaml`); a package may add one that needs Python.
+MFU therefore always carries the name of its formula, and MFUs of two formulas are never compared. The
+formulas are data (`config/flops.yaml`).
 """
 
 from collections.abc import Mapping

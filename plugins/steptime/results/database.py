@@ -44,7 +44,7 @@ _MISCONFIGURED = (
     *("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist"),
     *("unable to open", "readonly database"),
 )
-"""In errors that do not pass by waiting."""
+"""Parts of error messages that waiting does not resolve."""
 _CREATION_LOCK = 0x7374657074696D65  # key of PostgreSQL's advisory lock: "steptime" in ASCII
 _ADVICE = {
     "locked": "another process has been writing to it for long: try again",
@@ -257,7 +257,7 @@ def _prepare_tables(engine: "Engine") -> None:
 
 
 def _revision(connection: "Connection") -> str | None:
-    """The schema's revision; None for a database without a store."""
+    """Return the revision of the schema; None if the database has no store."""
     from sqlalchemy import inspect, select
 
     from steptime.results.schema import version

@@ -1,8 +1,8 @@
 """Tables of the metrics store; the table `runs` has the columns of `results.columns`.
 
-Import it inside functions only: it brings SQLAlchemy.
-Times are Unix time in seconds, durations seconds. A number that is not finite is stored as NULL.
-An empty database gets these tables. From the first release on, a change needs a migration for older stores.
+Import it inside functions only, as it imports SQLAlchemy. Times are Unix times in seconds, durations are in
+seconds. Numbers that are not finite are stored as NULL. An empty database gets these tables. From the first
+release on, a change needs a migration for older stores.
 """
 
 from typing import Any

@@ -54,9 +54,9 @@ async def find_causes(job: Job, connections: Connections) -> FailureReport:
 
 
 def with_failed_nodes(status: JobStatus, failure: FailureReport) -> JobStatus:
-    """Return the status as a cluster fault if the log names failed nodes of the job.
+    """Return the status as a fault of the cluster if the log names failed nodes of the job.
 
-    Nodes that the job did not have do not count.
+    Nodes that the job did not have are ignored.
     """
     brackets = re.findall(r"\[([^\]]*)\]", failure.failed_nodes)
     ranges = [re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", bracket) for bracket in brackets]

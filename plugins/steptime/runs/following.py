@@ -51,18 +51,18 @@ async def follow(
     info: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> JobStatus:
-    """Follow a job to its end, logging its states and its training steps; return its last status.
+    """Follow a job to its end, logging its states and training steps; return its last status.
 
     Args:
         run: what the job trains.
         job: the submitted job.
-        limits: for how long it is waited for.
-        connections: gives the login of its cluster.
+        limits: how long to wait for it.
+        connections: returns the login of its cluster by name.
         info: gets each line of progress.
         warn: gets what needs attention.
 
     Raises:
-        Overdue: the job takes longer than its limits.
+        Overdue: the job exceeds one of its limits.
         OutOfReach: the cluster has not answered for longer than its patience.
     """
     log = LogFollower(run, job, info=info, warn=warn)
@@ -84,8 +84,8 @@ async def follow(
 class JobFollower:
     """Follows one job through the polls of its cluster, and logs its progress.
 
-    `info` gets one line at a time, `warn` what needs attention. The polls alone decide whether the cluster is
-    in reach; the training's log is read beside them, by `log`.
+    `info` gets one line at a time, `warn` what needs attention. Only the polls decide whether the cluster is
+    reachable; `log` reads the training's log separately.
     """
 
     def __init__(

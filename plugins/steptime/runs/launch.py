@@ -32,7 +32,7 @@ _ASKED_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of a task at a run; clearing the task raises `max_tries`, and so makes another attempt."""
+    """One attempt at a run; clearing the task raises Airflow's `max_tries` and so starts another attempt."""
 
     place: Place
     installation: Installation
@@ -80,7 +80,7 @@ class Attempt:
 
 
 class NoRoom(Exception):
-    """The job must wait, because its cluster or sweep has reached its limit of GPUs at a time."""
+    """The job must wait, because its cluster or sweep has reached its limit of GPUs in use."""
 
     def __init__(self, job_name: str, why: str) -> None:
         super().__init__(f"job {job_name} {why}")
@@ -89,7 +89,7 @@ class NoRoom(Exception):
 
 @dataclass(frozen=True)
 class Reporter:
-    """Receives a launch's messages, and is told which job is being submitted."""
+    """Receives the messages of a launch, and is told which job is being submitted."""
 
     info: Callable[[str], None]
     warn: Callable[[str], None]
@@ -100,11 +100,11 @@ class Reporter:
 async def launch(cluster: Cluster, config: ClusterConfig, attempt: Attempt, reporter: Reporter) -> LedgerJob:
     """Return the job of an attempt: submit it, or find the one that an earlier try submitted.
 
-    Jobs of earlier attempts are ended first, so that no two ever live for one run.
+    Jobs of earlier attempts are ended first, so that a run never has two live jobs.
 
     Raises:
         UserError: the cluster can never run it.
-        SystemFailure: an earlier job cannot be ended, or the cluster failed to take this one.
+        SystemFailure: an earlier job cannot be ended, or the cluster failed to accept this one.
     """
     earlier = await in_store(lambda: ledger.jobs_at(attempt.place, attempt.run.name), reporter.warn)
     if earlier and attempt.owns(earlier[-1]):
@@ -179,7 +179,7 @@ async def add_resubmission(
 
 
 async def settle_ended(cluster: Cluster, warn: Callable[[str], None]) -> None:
-    """Record which open jobs of a cluster have ended, so that budgets count what they really took."""
+    """Record which open jobs of a cluster have ended, so that budgets count their actual time."""
     still_open = await in_store(lambda: ledger.open_jobs(cluster.name), warn)
     names = [job.name for job in still_open if job.waits_for is None]
     for name, status in (await cluster.poll(names)).items() if names else ():
@@ -191,9 +191,9 @@ async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, report
     """Submit a job of the ledger, unless the cluster has it already.
 
     Raises:
-        UserError: the cluster can never run it. The ledger notes that.
-        SystemFailure: the cluster failed to take it; a retry may submit it again.
-        NoRoom: too many GPUs are held. It may be submitted once `wait_for_room` has returned.
+        UserError: the cluster can never run it; the ledger records that.
+        SystemFailure: the cluster failed to accept it; a retry may submit it again.
+        NoRoom: too many GPUs are in use. Submit it again after `wait_for_room` has returned.
     """
     reporter.hold(job)
     if job.job is not None:
@@ -218,7 +218,7 @@ async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, report
 
 
 async def wait_for_room(name: str, info: Callable[[str], None], warn: Callable[[str], None]) -> None:
-    """Wait until the GPU limits admit a job of the ledger, or until it needs no submission any more."""
+    """Wait until the GPU limits admit a job of the ledger, or it no longer needs to be submitted."""
     said = ""
 
     async def may_go_on() -> bool:
@@ -249,7 +249,7 @@ async def note_refused(job: LedgerJob, refusal: Exception, warn: Callable[[str],
 async def end_job(cluster: Cluster, name: str, warn: Callable[[str], None]) -> JobStatus:
     """Cancel a job that may be live and record how it ended; UNKNOWN if that is not known yet.
 
-    Raises SystemFailure if it stays.
+    Raises SystemFailure if it cannot be ended.
     """
     await cluster.cancel(name)
     status = (await cluster.poll([name]))[name]
@@ -262,7 +262,7 @@ async def end_job(cluster: Cluster, name: str, warn: Callable[[str], None]) -> J
 async def end_open_jobs(
     cluster: Cluster, jobs: Sequence[LedgerJob], info: Callable[[str], None], warn: Callable[[str], None]
 ) -> None:
-    """Cancel the live jobs of a run and record how each ended. Raises SystemFailure."""
+    """Cancel those of `jobs` that are live, and record how each ended. Raises SystemFailure."""
     statuses = await cluster.poll([job.name for job in jobs])
     for job in jobs:
         status = statuses[job.name]

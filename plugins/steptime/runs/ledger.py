@@ -142,8 +142,8 @@ def add(job: LedgerJob, check: "Callable[[Connection], None] | None" = None) -> 
 def take_room(job: LedgerJob, config: ClusterConfig, now: float) -> str:
     """Reserve the job's GPUs if the limits of its cluster and sweep allow; else return what it waits for.
 
-    First come, first served: one transaction. A job that has not asked for some minutes is passed over, and
-    holds nothing: what waited for it has crashed.
+    First come, first served, in one transaction. A job that has not asked for some minutes is skipped and
+    holds nothing: its task has crashed.
     """
     from sqlalchemy import and_, func, or_, select
 
@@ -192,7 +192,7 @@ def find(name: str) -> LedgerJob | None:
 
 
 def jobs_at(place: Place, cell: str | None = None) -> list[LedgerJob]:
-    """Return the jobs of a place, and those of the same cell elsewhere in the DAG run; the latest last."""
+    """Return the jobs of a place, and those of the same cell elsewhere in the DAG run, latest last."""
     from sqlalchemy import and_, or_
 
     from steptime.results.schema import jobs
@@ -202,7 +202,7 @@ def jobs_at(place: Place, cell: str | None = None) -> list[LedgerJob]:
 
 
 def jobs_of_dag_run(place: Place) -> list[LedgerJob]:
-    """Return the jobs of a place's whole DAG run, the latest one last."""
+    """Return all jobs of the DAG run of a place, latest last."""
     return _jobs(*_match_dag_run(place))
 
 
@@ -251,7 +251,7 @@ def submission_columns(job: Job) -> dict[str, Any]:
 def note_status(name: str, status: JobStatus, now: float) -> None:
     """Record a job's state; `now` is its end time if the cluster does not report one.
 
-    A job that its cluster does not know may still live, so it has no end.
+    A job unknown to its cluster may still be live, so it gets no end time.
     """
     may_live = status.state.is_live or status.state is JobState.UNKNOWN
     ended_at = None if may_live else status.ended_at or now

@@ -61,7 +61,7 @@ class StepFollower:
         return news
 
     def skip(self) -> None:
-        """Continue at a later place in the log, which must be the beginning of a line."""
+        """Continue at a later position of the log, which must be the start of a line."""
         self._events = LogEvents()
 
     def finish(self) -> list[Step | Problem]:
@@ -90,10 +90,9 @@ class StepFollower:
 class LogFollower:
     """Reads what is appended to a training's log, and reports each step and problem once.
 
-    Nothing is kept for another process: one that begins with a long log reports its end again.
-
-    Reading goes on in the background. If it fails or takes too long, a warning is logged, and it is tried
-    again after growing pauses.
+    Its state is not saved: a new process that starts with a long log reports the end of it again. Reading
+    continues in the background. If it fails or takes too long, a warning is logged, and it is retried after
+    growing pauses.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ Done = TypeVar("Done")
 
 
 class Outage:
-    """Measures how long a cluster has not answered, and warns about it at growing intervals."""
+    """Measures for how long a cluster has not answered, and warns at growing intervals."""
 
     def __init__(self, cluster_name: str, patience_s: float, warn: Callable[[str], None]) -> None:
         self._cluster_name = cluster_name
@@ -57,7 +57,7 @@ class Outage:
 
 
 class SubmitQueue:
-    """Measures how long a submit limit has kept jobs out, and warns when the cluster's reason changes."""
+    """Measures for how long a submit limit has refused jobs, and warns when the cluster's reason changes."""
 
     def __init__(self, cluster_name: str, patience_s: float, warn: Callable[[str], None]) -> None:
         self._cluster_name = cluster_name
@@ -67,7 +67,7 @@ class SubmitQueue:
         self._reason = ""
 
     def refused(self, limit: SubmitLimit) -> None:
-        """Record that the cluster refused a job. Raises Overdue once its patience is exceeded."""
+        """Record that the cluster refused a job. Raises Overdue once the cluster's patience is exceeded."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         refused_s = now - self._since
@@ -95,10 +95,11 @@ async def patiently(
     warn: Callable[[str], None],
     was_reached: Callable[[], bool] = lambda: True,
 ) -> Done:
-    """Call `work` with the open cluster; retry after growing pauses while the cluster is not available.
+    """Call `work` with the open cluster; retry after growing pauses while the cluster is unavailable.
 
-    It cannot if it is out of reach, or if a submit limit is reached. `work` must be idempotent. `was_reached`
-    says whether a login that is refused has worked before, and is called in a thread.
+    It is unavailable if it is out of reach or a submit limit is reached. `work` must be idempotent.
+    `was_reached` returns whether the login has worked before; it is called in a thread when a login is
+    refused.
 
     Raises:
         UserError: the cluster refuses the login, and was never reached before.

@@ -22,7 +22,7 @@ _BREATH_S = 0.005
 
 
 class ClusterWatch:
-    """Polls one cluster for all waiting triggers; a failed poll is an error for each, and polling goes on."""
+    """Polls one cluster for all waiting triggers; a failed poll raises in each, and polling continues."""
 
     def __init__(self, cluster_name: str, connections: Connections) -> None:
         self.members = 0

@@ -25,13 +25,13 @@ def path() -> Path:
 
 
 def ensure() -> None:
-    """Create an empty file if there is none: Airflow logs an error about a missing file."""
+    """Create an empty file if there is none, as Airflow logs an error for a missing file."""
     with _changed():
         pass
 
 
 def keep(connection: Connection) -> None:
-    """Add a connection, or replace the one with its name."""
+    """Add a connection to the file, or replace the one with its name."""
     with _changed() as connections:
         connections[connection.name] = {
             "conn_type": connection.kind,

@@ -108,7 +108,7 @@ class LogLine(_Answer):
 
     @property
     def is_ours(self) -> bool:
-        """Return whether an operator or trigger of steptime wrote it."""
+        """Return whether an operator or trigger of steptime logged the line."""
         return self.logger is not None and "steptime" in self.logger
 
     @property
@@ -141,7 +141,7 @@ class Health(Frozen):
 
 
 class AirflowClient:
-    """Airflow's REST API at `url` for one user: a context manager that logs in with the first request."""
+    """A client of Airflow's REST API at `url` for one user: a context manager; the first request logs in."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
         import httpx
@@ -186,8 +186,9 @@ class AirflowClient:
     def trigger(self, dag_id: str, conf: Mapping[str, Any], *, patience_s: float = 0) -> DagRun:
         """Start a DAG run with params. Raises UserError with Airflow's message if it refuses them.
 
-        An Airflow that has just started may not have read the DAG's file: wait up to `patience_s` seconds.
-        The run's id is chosen here, so that the run can be looked up after a lost reply and starts only once.
+        Waits up to `patience_s` seconds for a DAG that Airflow has not read yet, as right after its start.
+        The id of the DAG run is chosen here, so that after a lost reply it can be looked up and starts only
+        once.
         """
         path = f"/api/v2/dags/{quote(dag_id)}"
         dag = poll_until(lambda: self._dag(path), every_s=0.5, timeout_s=patience_s)
@@ -250,9 +251,9 @@ class AirflowClient:
         return [TaskInstance.model_validate(task) for task in found]
 
     def clear(self, run: DagRun, tasks: Iterable[TaskInstance]) -> None:
-        """Clear exactly these tasks of a DAG run, so that they run again, and none that follow them.
+        """Clear exactly these tasks of a DAG run, so that they run again, without downstream tasks.
 
-        With downstream tasks, Airflow 3.1 would clear those of all other mapped instances, too.
+        Airflow 3.1 would clear downstream tasks of all other mapped instances too.
         """
         body = {
             "dag_run_id": run.dag_run_id,
@@ -349,7 +350,7 @@ class AirflowClient:
 
 
 def check_address(url: str) -> str:
-    """Return the host of Airflow's address. Raises UserError if `url` is not an address."""
+    """Return the host in Airflow's address. Raises UserError if `url` is not an address."""
     import httpx
 
     try:

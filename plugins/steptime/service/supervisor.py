@@ -87,7 +87,7 @@ class Component:
         self._start_at = 0.0
 
     def keep(self, now: float) -> bool:
-        """Start it if it is not running and its pause is over; return whether its state changed.
+        """Start the component if it is not running and its pause is over; return whether its state changed.
 
         `now` is in seconds of a monotonic clock. Raises OSError if the first start fails.
         """
@@ -124,12 +124,12 @@ class Component:
         self._start_at = now + pause
 
     def terminate(self) -> None:
-        """Send it SIGTERM."""
+        """Send SIGTERM to the component."""
         if self.process is not None:
             self.process.terminate()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it has ended, then kill its process group; if it is still running, it is killed, too."""
+        """Wait up to `timeout_s` for the component to end; then kill the rest of its process group."""
         if self.process is None:
             return
         started = time.monotonic()
@@ -143,7 +143,7 @@ class Component:
         self.process.wait()
 
     def state(self) -> ComponentState:
-        """Return its state."""
+        """Return the component's state."""
         return ComponentState(
             name=self.name,
             pid=self.process.pid if self.process else None,

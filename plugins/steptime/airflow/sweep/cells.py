@@ -47,7 +47,7 @@ def check_config_files() -> None:
 def runs_with_staged(cells: Iterable[Cell], staged: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Return the inputs of the mapped training tasks as JSON: `runs` and `checkpoint_pairs`.
 
-    `staged` maps each cell's label to what was staged for it.
+    `staged` has what was staged for each cell, by label.
     """
     runs, pairs = [], []
     for cell in cells:
