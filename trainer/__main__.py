@@ -11,10 +11,10 @@ from trainer.checkpoint import find_weights
 from trainer.ending import Ending
 from trainer.environment import filter_log, heavy_imports, prepare
 from trainer.families import builder, check_family
-from trainer.job import run_to_end
 from trainer.launch import Launch, check_world_size
 from trainer.run import read_run
 from trainer.versions import check_versions
+from trainer.watchdog import run_to_end
 
 EPILOG = """\
 examples:

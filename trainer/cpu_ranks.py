@@ -17,9 +17,9 @@ from typing import NoReturn
 from trainer.__main__ import parser, prepare_training
 from trainer.ending import Ending
 from trainer.errors import TrainerError
-from trainer.job import run_to_end, run_watched
 from trainer.launch import Launch
 from trainer.run import read_run
+from trainer.watchdog import run_to_end, run_watched
 
 ADDRESS = "127.0.0.1"
 

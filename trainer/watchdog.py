@@ -1,4 +1,4 @@
-"""A thread that ends a rank that hangs, that is asked to end, or whose job has failed on another rank.
+"""Run a training beside a thread that ends a rank that hangs, is asked to end, or whose job failed elsewhere.
 
 The training waits in collective calls, in C, where Python sees no signals. This thread checks every second
 whether a step has ended in time, whether SIGTERM arrived, and on rank 0 whether another rank has failed.
@@ -11,14 +11,17 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.ending import Ending
 from trainer.errors import TrainerError, TrainingFailure
+from trainer.launch import Launch, read_launch
 from trainer.progress import Progress
 
 FLOOR_VARIABLE = "STEPTIME_HANG_FLOOR_S"
@@ -194,3 +197,36 @@ def _shown(silent: list[int], ranks: int) -> str:
         return f"the stacks of {ranks} rank{'s' * (ranks > 1)} are in the log"
     some = ", ".join(map(str, silent[:8])) + (", …" if len(silent) > 8 else "")
     return f"the stacks of {ranks - len(silent)} ranks are in the log, but none of rank {some}"
+
+
+def run_to_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
+    """Call `train` under the watchdog, record in `output` how it ended, and return the exit code."""
+
+    def to_completion(launch: Launch, ending: Ending) -> None:
+        train(launch, ending)
+        ending.completed()
+
+    return run_watched(output, to_completion)
+
+
+def run_watched(output: Path, work: Callable[[Launch, Ending], None]) -> int:
+    """Call `work` under the watchdog; if it ends the job, record that. Returns the exit code."""
+    try:
+        launch = read_launch()
+        limits = HangLimits.read(os.environ)
+    except TrainerError as error:  # which rank prints for the job is not known yet
+        print(f"trainer: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    ending = Ending(output, launch, Progress())
+    with watched(ending, limits):
+        try:
+            work(launch, ending)
+        except TrainerError as error:
+            return ending.failed(error)
+        except BaseException as error:
+            traceback.print_exc()
+            code = ending.failed(error)
+            if not isinstance(error, Exception):
+                raise
+            return code
+    return 0

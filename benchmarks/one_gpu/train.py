@@ -10,9 +10,9 @@ from trainer.ending import Ending
 from trainer.environment import heavy_imports, prepare
 from trainer.errors import TrainerError
 from trainer.families import check_family
-from trainer.job import run_to_end
 from trainer.launch import Launch, check_world_size
 from trainer.run import read_run
+from trainer.watchdog import run_to_end
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ import pytest
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.connections import no_connections
 from steptime.errors import SystemFailure
-from steptime.runs.watching import watch
+from steptime.runs.following import watch
 
 from .scripted_cluster import ScriptedCluster
 
@@ -17,7 +17,7 @@ RUNNING, DONE = JobStatus(state=JobState.RUNNING), JobStatus(state=JobState.SUCC
 
 
 def use(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
-    monkeypatch.setattr("steptime.runs.watching.open_cluster", lambda *_: cluster)
+    monkeypatch.setattr("steptime.runs.following.open_cluster", lambda *_: cluster)
     return cluster
 
 

@@ -2,8 +2,10 @@
 
 import json
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,8 +24,6 @@ from steptime.cli.goodput import EXAMPLES as GOODPUT_EXAMPLES
 from steptime.cli.goodput import show_goodput
 from steptime.cli.importing import EXAMPLES as IMPORT_EXAMPLES
 from steptime.cli.importing import import_results
-from steptime.cli.metrics_export import EXAMPLES as METRICS_EXAMPLES
-from steptime.cli.metrics_export import export_metrics
 from steptime.cli.output import (
     FORMAT_OPTION,
     RUN_ARGUMENT,
@@ -61,6 +61,14 @@ steptime results show last
 steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b
 
 steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b --record | jq .run > run.json
+"""
+
+METRICS_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime results metrics
+
+steptime results metrics -o /var/lib/node_exporter/textfile/steptime.prom
 """
 
 _NO_RESULTS = "There are no results yet. Make the first: 'steptime up', then 'steptime run llama3.1 --wait'."
@@ -143,6 +151,7 @@ def show_run(
     from steptime.results.repeating import describe_repeat
     from steptime.results.report import export_row
     from steptime.results.store import Store
+    from steptime.results.stragglers import rank_times
 
     store = Store()
     require_results(store, "show")
@@ -170,7 +179,7 @@ def show_run(
     cause = find_cause(store, row)
     judged = {"failed": cause} if cause else {}
     judged |= {"verdict": verdict.sentence, "changed": verdict.changed} if verdict else {}
-    times = store.rank_times([job_name]).get(job_name)
+    times = rank_times(parsed["log"].get("rank_times"))
     judged |= {"stragglers": row["stragglers"], "forward pass": times.summary if times else ""}
     facts = judged | _facts(row, record) | {"record, sha256": kept["sha256"]}
     headings = {"what": f"{row['label']} · {row['workload']}", "value": job_name}
@@ -200,8 +209,37 @@ group.command(name="trend", epilog=TREND_EXAMPLES)(show_trend)
 group.command(name="accept", epilog=ACCEPT_EXAMPLES)(accept)
 group.command(name="judge", epilog=JUDGE_EXAMPLES)(judge)
 group.command(name="goodput", epilog=GOODPUT_EXAMPLES)(show_goodput)
-group.command(name="metrics", epilog=METRICS_EXAMPLES)(export_metrics)
 group.command(name="import", epilog=IMPORT_EXAMPLES)(import_results)
+
+
+@group.command(name="metrics", epilog=METRICS_EXAMPLES)
+def export_metrics(
+    *,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="A file, made or replaced: *.prom in the folder of node_exporter's textfile collector.",
+            metavar="FILE.prom",
+        ),
+    ] = None,
+) -> None:
+    """Print the newest numbers, verdicts and incidents of all cells as OpenMetrics text, for Prometheus.
+
+    The same is at /steptime/api/metrics of Airflow's API server, for users who have logged in.
+    """
+    from steptime.files import write_whole
+    from steptime.reporting.openmetrics import openmetrics
+    from steptime.results.store import Store
+
+    store = Store()
+    require_results(store, "export")
+    text = openmetrics(store, time.time())
+    if to is None:
+        typer.echo(text, nl=False)
+    else:
+        write_whole(to, text)
 
 
 @group.command(name="columns")

@@ -22,6 +22,7 @@ from steptime.results.judgement_queries import verdicts
 from steptime.results.metrics import peak_source
 from steptime.results.repeating import describe_repeat
 from steptime.results.store import Store
+from steptime.results.stragglers import rank_times
 
 MayEdit = Callable[[str | None], bool]
 """Whether the reader may edit the runs of a DAG."""
@@ -190,7 +191,8 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
     is_judged = row["state"] == "valid" and Series.from_row(row).is_judged
     verdict = read_verdict(store, row)
     is_mapped = row["task_id"] is not None and (row["map_index"] or 0) >= 0
-    record, times = store.record(job_name), store.rank_times([job_name]).get(job_name)
+    record, parsed = store.record(job_name), store.parsed_log(job_name)
+    times = rank_times(parsed["log"].get("rank_times"))
     return {
         "run": row,
         "peak_source": peak_source(row),
@@ -202,7 +204,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
         "checkpoints": store.checkpoints(job_name),
         "checks": store.checks(job_name),
         "forward_pass": times and times.summary,
-        **store.parsed_log(job_name),
+        **parsed,
         # As text: a browser would parse and write 1.0 as 1, and the checksum would no longer match.
         "record": record["content"],
         "record_sha256": record["sha256"],

@@ -1,13 +1,251 @@
-"""The file of a Slurm cluster: checks of runs against it, and the values of the job script."""
+"""The file of a Slurm cluster, and what `job.sh.j2` needs: #SBATCH options, srun's options, a rank's command.
 
-from collections.abc import Mapping
+Slurm itself reads the #SBATCH lines, so every option must have a strict form. A job's identity (name, log,
+folder and time limit) is passed on sbatch's command line instead. Each rank binds itself inside its
+container, as with the launchers of the recipe documents.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.clusters.base import StagedFiles
-from steptime.clusters.slurm.script import sbatch_options, script_values, staging_job_options
-from steptime.clusters.slurm.site import Site
-from steptime.recipes.models import Run
+from steptime.clusters.containers import LaunchCommand
+from steptime.clusters.jobscript import rank_program
+from steptime.clusters.slurm.job_records import end_record_path
+from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command
+from steptime.clusters.slurm.options import SlurmOptions, check_form
+from steptime.clusters.slurm.site import NumaBinding, Site
+from steptime.errors import UserError
+from steptime.recipes.gpus import load_gpu_type
+from steptime.recipes.models import Recipe, Run
+
+PROFILE_FOLDER = "nsys_profile"
+"""Below the job's folder, as in the recipe documents."""
+
+_METRICS_ON_FIRST = 'if [ "$SLURM_LOCALID" = 0 ]; then set -- {option}=all "$@"; fi; '
+"""Only one process of a node can sample its GPUs' counters."""
+_WHERE_INSTALLED = (
+    'if command -v nsys >/dev/null; then export STEPTIME_NSIGHT=1; {metrics}exec nsys profile "$@"; fi; '
+    'while [[ $1 == --* ]]; do shift; done; exec "$@"'
+)
+"""The options of Nsight Systems and the command are passed as arguments, never as text. If the image has no
+nsys, only the command runs, and without the variable the trainer uses torch's profiler."""
+_REPORT = "profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}"
+"""Name of a rank's report if the document gives none."""
+
+
+class Binding(NamedTuple):
+    """How the ranks of a run are bound to NUMA nodes and cores."""
+
+    ranks_per_numa_node: int
+    priority_cores: bool = False
+    """Also to two cores of the rank's own, as upstream does on B300: 16 and 17 for local rank 1."""
+
+
+_NODE = 'node=$((SLURM_LOCALID / $1)); shift; bind=("--cpunodebind=$node" "--membind=$node"); '
+_PRIORITY_CORES = 'bind+=("--physcpubind=$((SLURM_LOCALID * 16)),$((SLURM_LOCALID * 16 + 1))"); '
+_RUN = (
+    # Tried first: a rank that cannot be bound still trains, and logs why it is not bound.
+    'if said=$(numactl "${bind[@]}" true 2>&1); then '
+    'STEPTIME_NUMA_NODE=$node exec numactl "${bind[@]}" "$@"; fi; '
+    'read -r why <<<"$said"; '
+    'echo "steptime: rank $SLURM_PROCID is not bound to NUMA node $node: $why" >&2; exec "$@"'
+)
+"""The command is passed as arguments, never as text: ranks per NUMA node, then what to run. The trainer
+counts the bound ranks by the variable."""
+
+_OF_PYTHON = ("PYTHONHOME", "PYTHONPATH")
+_OF_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD")
+"""They name files of the login node. Containers pass on what their image does not set, and lack these files.
+A Python outside of an image may need the libraries."""
+_PAID_BY = ("account", "qos", "wckey")
+"""Options that a job of the staging has, too, so that what it uses is counted as the run's is."""
+_PLACED_BY = ("partition", "reservation", "constraint")
+"""Likewise, unless such jobs have a partition of their own, with other nodes."""
+_MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
+"""Set by the script itself, and to be named to pyxis, or those that enroot's hook writes win."""
+
+
+def script_values(
+    run: Run, staged: StagedFiles, site: Site, *, directory: PurePosixPath, environment: Iterable[str]
+) -> dict[str, Any]:
+    """Return the Slurm values for `job.sh.j2`. Raises UserError for a run that Slurm cannot start."""
+    python = "python" if staged.python is None else staged.python
+    start = partial(_started, run, staged, site, directory=directory, environment=environment)
+    command = profiled(run, (python, *rank_program(run, site.root)))
+    started = start(bound(command, rank_binding(run, site.numa_binding)))
+    return {
+        "sbatch_options": sbatch_options(run, site),
+        "end_record": end_record_path(str(directory)),
+        "folders": (PROFILE_FOLDER,) if wants_nsight(run) else (),
+        "not_handed_on": _OF_PYTHON if staged.python else (*_OF_PYTHON, *_OF_LOADER),
+        "vboost": run.performance.vboost and site.vboost,
+        "check": None if site.node_check is None else _check(site.node_check, run, python, start),
+        "srun_options": ("--export=ALL", "--kill-on-bad-exit=1", "--wait=60", *started.srun_options),
+        "command": started.command,
+    }
+
+
+def _check(
+    demands: NodeCheck, run: Run, python: str, start: Callable[[Sequence[str]], LaunchCommand]
+) -> dict[str, Any]:
+    """Return the values of the node check's step; srun must not kill its ranks when one ends."""
+    started = start(check_command(demands, run.recipe.gpu_type, python))
+    return {
+        "time_limit_s": demands.time_limit_s,
+        "refused": REFUSED,
+        "arguments": ("--export=ALL", "--wait=60", *started.srun_options, *started.command),
+    }
+
+
+def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
+    """Return the `#SBATCH` options of plan, cluster and run; later ones override earlier ones.
+
+    Raises UserError if the run does not fit whole nodes or segments, or an option is malformed.
+    """
+    own = SlurmOptions.of(run.cluster_options)
+    per_node = _ranks_per_node(run.recipe, own.gpus_per_node or site.gpus_per_node, site)
+    nodes = run.recipe.gpus // per_node
+    options = [f"--nodes={nodes}", f"--ntasks={run.recipe.gpus}", f"--ntasks-per-node={per_node}"]
+    gpu_option = _gpu_option(site, own)
+    if gpu_option == "gres":
+        options.append(f"--gres=gpu:{per_node}")
+    elif gpu_option != "none":
+        options.append(f"--{gpu_option}={per_node if gpu_option == 'gpus-per-node' else run.recipe.gpus}")
+    if site.exclusive:
+        options += ["--exclusive", "--mem=0"]  # all of the nodes' memory
+    if site.partition is not None:
+        options.append(f"--partition={site.partition}")
+    if site.account is not None:
+        options.append(f"--account={site.account}")
+    if own.segment is not None and nodes % own.segment:
+        raise UserError(
+            f"segment {own.segment} does not divide the {nodes} nodes of {run.label}: choose one that does."
+        )
+    domain = load_gpu_type(run.recipe.gpu_type).nvlink_domain_gpus
+    if domain is not None:
+        options.append(f"--segment={_largest_segment(nodes, domain // per_node)}")
+    return tuple(_checked(list(_by_name((*options, *site.extra_options, *own.as_given)).values())))
+
+
+def _gpu_option(site: Site, own: SlurmOptions) -> str:
+    """Return the option that requests GPUs: the site's, unless the run turns the request on or off."""
+    if own.gres is None:
+        return site.gpu_option
+    if not own.gres:
+        return "none"
+    return "gres" if site.gpu_option == "none" else site.gpu_option
+
+
+def _ranks_per_node(recipe: Recipe, wanted: int | None, site: Site) -> int:
+    """Return how many ranks (GPUs) of the recipe each node gets."""
+    available = wanted or recipe.gpus_per_node
+    if recipe.gpus <= available:
+        return recipe.gpus
+    if recipe.gpus % available:
+        raise UserError(
+            f"{recipe.gpus} GPUs cannot be spread over nodes of {available} on cluster '{site.name}': "
+            f"choose a multiple of {available}."
+        )
+    return available
+
+
+def staging_job_options(run: Run, site: Site) -> tuple[str, ...]:
+    """Return the #SBATCH options of a staging job for a run: one task, no GPUs. Raises UserError."""
+    own = SlurmOptions.of(run.cluster_options)
+    ours = {"--partition": site.partition, "--account": site.account}
+    given = [f"{name}={value}" for name, value in ours.items() if value is not None]
+    by_name = _by_name((*given, *site.extra_options, *own.as_given))
+    wanted = _PAID_BY if site.import_partition else (*_PLACED_BY, *_PAID_BY)
+    options = ["--nodes=1", "--ntasks=1"]
+    if site.import_partition is not None:
+        options.append(f"--partition={site.import_partition}")
+    options += [by_name[f"--{name}"] for name in wanted if f"--{name}" in by_name]
+    return tuple(_checked(options))
+
+
+def _by_name(options: Iterable[str]) -> dict[str, str]:
+    """Index options by name; the last of a repeated option counts."""
+    return {option.partition("=")[0]: option for option in options}
+
+
+def _largest_segment(nodes: int, domain_nodes: int) -> int:
+    """Return the largest number of nodes that divides a job's nodes and fits in one NVLink domain."""
+    return max(size for size in range(1, domain_nodes + 1) if nodes % size == 0)
+
+
+def _checked(options: Sequence[str]) -> Sequence[str]:
+    for option in options:
+        check_form(option)
+    return options
+
+
+def _started(
+    run: Run,
+    staged: StagedFiles,
+    site: Site,
+    command: Sequence[str],
+    *,
+    directory: PurePosixPath,
+    environment: Iterable[str],
+) -> LaunchCommand:
+    """Return how srun starts a rank's command: in the staged environment, or in the image."""
+    if staged.python is not None:
+        # torch needs no MPI, and Slurm's default plugin for it may look for libraries that are not there.
+        return LaunchCommand(srun_options=("--mpi=none",), command=tuple(command))
+    variables = (*environment, *_MEETING_PLACE)
+    started = site.in_image(command, run, staged, directory=directory, environment=variables)
+    return LaunchCommand(
+        srun_options=(f"--mpi={site.mpi_of_images}", *started.srun_options), command=started.command
+    )
+
+
+def rank_binding(run: Run, numa_binding: NumaBinding) -> Binding | None:
+    """Return the binding of a run's ranks; None if there is none."""
+    if isinstance(numa_binding, int):
+        return Binding(numa_binding)
+    published = run.performance.ranks_per_numa_node
+    if numa_binding == "none" or published is None:
+        return None
+    return Binding(published, run.performance.priority_cores)
+
+
+def bound(command: Sequence[str], binding: Binding | None) -> tuple[str, ...]:
+    """Return the command that binds its rank and then runs `command`; unchanged if `binding` is None."""
+    if binding is None:
+        return tuple(command)
+    text = f"{_NODE}{_PRIORITY_CORES if binding.priority_cores else ''}{_RUN}"
+    return ("bash", "-c", text, "numactl", str(binding.ranks_per_numa_node), *command)
+
+
+def wants_nsight(run: Run) -> bool:
+    """Return whether to start the ranks under Nsight Systems, where installed: for profile runs on GPUs."""
+    return run.profile is not None and run.recipe.gpu_type != "cpu"
+
+
+def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
+    """Wrap the command in Nsight Systems if this is a profile run on GPUs.
+
+    Every rank is started under it. The ranks to be profiled start the capture at the first step
+    (cudaProfilerStart), and only they write a report.
+    """
+    if run.profile is None or not wants_nsight(run):
+        return tuple(command)
+    nsight = run.profile.nsight
+    options = (
+        "--sample=none",
+        f"--trace={','.join(nsight.trace)}",
+        f"--output={PROFILE_FOLDER}/{nsight.report or _REPORT}",
+        "--force-overwrite=true",
+        "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop",
+        *nsight.options,
+    )
+    metrics = _METRICS_ON_FIRST.format(option=nsight.gpu_metrics_option) if run.profile.gpu_metrics else ""
+    start = _WHERE_INSTALLED.format(metrics=metrics)
+    return ("bash", "-c", start, "nsys", *options, *command)
 
 
 class SlurmConfig(Site):
