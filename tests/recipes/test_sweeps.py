@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from pydantic import ValidationError
 
 from steptime.cli import main
 from steptime.errors import UserError
@@ -77,7 +76,7 @@ def test_the_example_in_the_weekly_sweep_is_one(planned: Callable[..., SweepPlan
     made = planned(**example)
     assert {cell.request.cluster for cell in made.cells} == {"h100"}
     assert made.needs_approval
-    assert [cell.jobs for cell in made.cells if cell.request.checkpoint] == [3, 3]
+    assert [cell.jobs for cell in made.cells if cell.request.checkpoint] == [3]
 
 
 def test_a_list_of_gpus_is_what_it_is_on_the_command_line(planned: Callable[..., SweepPlan]) -> None:
@@ -90,20 +89,6 @@ def test_lists_are_a_matrix_over_the_scales_that_each_size_has(planned: Callable
     made = planned(cluster="h100", runs=[LLAMA])
     assert len(made.cells) == 2 * 5 + 2 * 2
     assert labels(made)[-3:] == ["llama3.1·70b·bf16·128", "llama3.1·70b·fp8·64", "llama3.1·70b·fp8·128"]
-
-
-def test_what_is_zipped_goes_together(planned: Callable[..., SweepPlan]) -> None:
-    zipped = {
-        "workload": "llama3.1",
-        "zip": {"size": ["8b", "70b"], "gpus": [16, 128]},
-        "dtype": ["bf16", "fp8"],
-    }
-    assert labels(planned(cluster="h100", runs=[zipped])) == [
-        "llama3.1·8b·bf16·16",
-        "llama3.1·8b·fp8·16",
-        "llama3.1·70b·bf16·128",
-        "llama3.1·70b·fp8·128",
-    ]
 
 
 def test_exclusions_are_partial(planned: Callable[..., SweepPlan]) -> None:
@@ -258,17 +243,6 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"runs": [{**TINY, "max_steps": 0}]}, "runs.0.max_steps: has to be at least 1"),
     ({"runs": [{**TINY, "dtype": 8}]}, "runs.0.dtype: has to be text, not 8"),
     ({"runs": [{**TINY, "repeats": [1, 2]}]}, "runs.0.repeats: repeats is one number, not a list"),
-    ({"runs": [{"workload": "llama3.1", "zip": ["size"]}]}, "runs.0.zip: zip takes fields with lists"),
-    ({"runs": [{"workload": "llama3.1", "zip": {"size": "8b"}}]}, "runs.0.zip: zip takes fields with lists"),
-    (
-        {"runs": [{"workload": "llama3.1", "zip": {"size": ["8b"], "gpus": [8, 16]}}]},
-        "runs.0.zip: lists that go together are of one length, but size has 1, gpus has 2",
-    ),
-    ({"runs": [{**TINY, "zip": {"size": ["8b"]}}]}, "runs.0.size: size stands both in zip and beside it"),
-    (
-        {"runs": [{"workload": "llama3.1", "zip": {"gpus": [8, 0.5]}}]},
-        "runs.0.zip.gpus.1: has to be text, not 0.5",
-    ),
     ({"gpu_hours_max": 0}, "gpu_hours_max: has to be above 0, not 0"),
     ({"repeats": 0}, "repeats: has to be at least 1, not 0"),
     ({"gpu_hours": 5}, "gpu_hours: unknown field"),
@@ -310,10 +284,6 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"gpu_hours_max": 0.1, "runs": [{"workload": ["llama3.1", "nemotron4"], "size": "tiny", "gpus": 1}]},
         "gpu_hours_max of 0.10: runs.0 (llama3.1 and nemotron4) 0.33; shorten it",
     ),
-    (
-        {"gpu_hours_max": 0.1, "runs": [{"zip": {"workload": ["llama3.1"], "gpus": [1]}}]},
-        "gpu_hours_max of 0.10: runs.0 (several workloads) 0.17; shorten it",
-    ),
 ]
 
 
@@ -328,37 +298,29 @@ def test_refusals_are_one_sentence(
 
 
 def test_all_that_is_wrong_with_a_sweep_is_told_at_once(write: Callable[..., Path]) -> None:
-    bad = [{**TINY, "sise": "8b", "max_steps": 0, "zip": {"size": ["8b"]}}, {"size": "tiny", "gpus": []}]
+    bad = [{**TINY, "sise": "8b", "max_steps": 0}, {"size": "tiny", "gpus": []}]
     path = write(name="noon", gpu_hours_max=0, runs=bad, exclude=[{"repeats": 2, "size": 8}, {}])
     with pytest.raises(UserError) as refusal:
         load_sweep("night")
     assert [told.removeprefix(f"{path}, ") for told in str(refusal.value).split("\n")] == [
         "line 1, name: 'noon' is not the file's name, 'night': let the two agree.",
         "line 2, gpu_hours_max: has to be above 0, not 0.",
-        "line 5, runs.0.size: size stands both in zip and beside it.",
         "line 9, runs.0.sise: unknown field 'sise': did you mean 'size'? Valid are: "
-        + ", ".join(["workload", *option_fields(), "zip"])
+        + ", ".join(["workload", *option_fields()])
         + ".",
         "line 10, runs.0.max_steps: has to be at least 1, not 0.",
-        "line 14, runs.1: names no workload, as in workload: llama3.1.",
-        "line 15, runs.1.gpus: an empty list asks for nothing: leave it out, or name a value.",
-        "line 17, exclude.0.repeats: unknown field 'repeats': did you mean 'reservation'? Valid are: "
+        "line 11, runs.1: names no workload, as in workload: llama3.1.",
+        "line 12, runs.1.gpus: an empty list asks for nothing: leave it out, or name a value.",
+        "line 14, exclude.0.repeats: unknown field 'repeats': did you mean 'reservation'? Valid are: "
         + ", ".join(
             name
             for name in ("workload", *option_fields())
             if name not in ("repeats", "environment", "arguments")
         )
         + ".",
-        "line 18, exclude.0.size: has to be text, not 8.",
-        "line 19, exclude.1: an empty exclusion would exclude everything: name a field, as in size: 70b.",
+        "line 15, exclude.0.size: has to be text, not 8.",
+        "line 16, exclude.1: an empty exclusion would exclude everything: name a field, as in size: 70b.",
     ]
-
-
-def test_what_stands_twice_in_an_entry_is_told_in_the_order_of_the_names() -> None:
-    """Also where all of it stands in one line."""
-    entry = {"workload": "llama3.1", "size": "tiny", "gpus": 1, "zip": {"size": ["tiny"], "gpus": [1]}}
-    with pytest.raises(ValidationError, match=r"gpus stands both in zip and beside it; size stands both"):
-        sweeps.Sweep.model_validate({"name": "a", "gpu_hours_max": 1, "runs": [entry]})
 
 
 def test_each_combination_that_cannot_be_run_is_named(planned: Callable[..., SweepPlan]) -> None:

@@ -289,7 +289,7 @@ def _costs(sweep: Sweep, cells: Sequence[Cell]) -> str:
         (entry, sum(cell.gpu_hours_max for cell in cells if cell.entry == entry))
         for entry in range(len(sweep.runs))
     ]
-    of = [_text(entry.get("workload", "several workloads")) for entry in sweep.runs]
+    of = [_text(entry["workload"]) for entry in sweep.runs]
     return ", ".join(f"runs.{entry} ({of[entry]}) {format_hours(hours)}" for entry, hours in by_entry)
 
 

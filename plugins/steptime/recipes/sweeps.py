@@ -1,8 +1,8 @@
 """The model of `config/sweeps/<name>.yaml`: combinations of options, exclusions, repeats, a budget.
 
 An entry of `runs` has any fields of `PlanRequest`. A list means each of its values, and several lists each
-combination; lists below `zip` go together, value by value. `gpus` is the exception: a list of GPU counts is
-what `"8,16"` is on the command line. `steptime.recipes.sweep_planning` makes cells of it.
+combination. `gpus` is the exception: a list of GPU counts is what `"8,16"` is on the command line.
+`steptime.recipes.sweep_planning` makes cells of it.
 """
 
 import itertools
@@ -40,7 +40,6 @@ from steptime.settings import config_dir, default_cluster
 MOST_COMBINATIONS = 10_000
 """Of one entry, before exclusions: more is a mistake, and would only be found out when memory is gone."""
 
-_ZIP = "zip"
 _NOT_EXCLUDED = ("repeats", "environment", "arguments")
 """Fields that an exclusion cannot name."""
 
@@ -51,25 +50,10 @@ def _fields() -> tuple[str, ...]:
 
 def _entry(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Check the names and values of an entry individually; GPU counts become text."""
-    zipped = entry.get(_ZIP, {})
-    if not isinstance(zipped, dict) or any(not isinstance(values, list) for values in zipped.values()):
-        raise FieldError("zip takes fields with lists, as in {size: [8b, 70b], gpus: [8, 64]}", _ZIP)
-    plain = {name: value for name, value in entry.items() if name != _ZIP}
-    problems = [
-        Mistake(f"{name} stands both in zip and beside it", (name,))
-        for name in sorted(plain.keys() & zipped.keys())
-    ]
-    if "workload" not in plain and "workload" not in zipped:
+    problems: list[Mistake] = []
+    if "workload" not in entry:
         problems.append(Mistake("names no workload, as in workload: llama3.1"))
-    lengths = {name: len(values) for name, values in zipped.items() if isinstance(values, list)}
-    if len(set(lengths.values())) > 1:
-        counted = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        problems.append(Mistake(f"lists that go together are of one length, but {counted}", (_ZIP,)))
-    checked = _checked_each(plain, _plain, problems, (*_fields(), _ZIP))
-    if zipped:
-        checked[_ZIP] = _checked_each(
-            zipped, lambda name, values: _alternatives(name, values, _ZIP), problems, (*_fields(), _ZIP)
-        )
+    checked = _checked_each(entry, _plain, problems, _fields())
     if problems:
         raise FieldErrors(problems)
     return checked
@@ -101,15 +85,14 @@ def _plain(name: str, value: JsonValue) -> JsonValue:
     return _alternatives(name, value) if isinstance(value, list) else _value(name, value)
 
 
-def _alternatives(name: str, values: JsonValue, *inside: str) -> list[Any]:
+def _alternatives(name: str, values: list[JsonValue]) -> list[Any]:
     """Check each value of a list; an empty list and repeated values are refused."""
-    if not isinstance(values, list) or not values:
-        raise FieldError("an empty list asks for nothing: leave it out, or name a value", *inside, name)
-    checked = [_value(name, value, *inside, name, index) for index, value in enumerate(values)]
-    if not inside:
-        for index, value in enumerate(checked):
-            if value in checked[:index]:
-                raise FieldError(f"'{shown(value)}' is in the list twice", name, index)
+    if not values:
+        raise FieldError("an empty list asks for nothing: leave it out, or name a value", name)
+    checked = [_value(name, value, name, index) for index, value in enumerate(values)]
+    for index, value in enumerate(checked):
+        if value in checked[:index]:
+            raise FieldError(f"'{shown(value)}' is in the list twice", name, index)
     return checked
 
 
@@ -210,9 +193,8 @@ class Sweep(Frozen):
     def requests(self, entry: int) -> Iterator[dict[str, Any]]:
         """Yield the combinations of an entry (counted from 0), as values of `PlanRequest` fields."""
         values = dict(self.runs[entry])
-        together = _zipped(values.pop(_ZIP, {}))
         lists = {name: value for name, value in values.items() if isinstance(value, list)}
-        number = len(together) * math.prod(map(len, lists.values()))
+        number = math.prod(map(len, lists.values()))
         if number > MOST_COMBINATIONS:
             raise UserError(
                 f"sweep '{self.name}', runs.{entry} has {number:,} combinations, more than "
@@ -221,23 +203,15 @@ class Sweep(Frozen):
         fixed: dict[str, Any] = {"cluster": self.runs_on, "repeats": self.repeats}
         fixed |= {} if self.gpu_type is None else {"gpu_type": self.gpu_type}
         fixed |= {name: value for name, value in values.items() if name not in lists}
-        for group in together:
-            for combination in itertools.product(*lists.values()):
-                chosen = fixed | group | dict(zip(lists, combination, strict=True))
-                yield {name: chosen[name] for name in _fields() if name in chosen}
+        for combination in itertools.product(*lists.values()):
+            chosen = fixed | dict(zip(lists, combination, strict=True))
+            yield {name: chosen[name] for name in _fields() if name in chosen}
 
 
 def cluster_with(gpu_type: str | None) -> str | None:
     """Return the first cluster with a type of GPU; None if there is none."""
     clusters = {} if gpu_type is None else readable_clusters()
     return next((name for name, cluster in clusters.items() if cluster.gpu_type == gpu_type), None)
-
-
-def _zipped(lists: Any) -> list[dict[str, Any]]:
-    """Combine lists value by value; one empty group if there are no lists."""
-    if not lists:
-        return [{}]
-    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
 
 
 def excludes(exclusion: Mapping[str, JsonValue], values: Mapping[str, Any]) -> bool:
