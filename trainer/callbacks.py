@@ -10,10 +10,11 @@ from nemo.lightning.pytorch.callbacks import ProgressPrinter
 from nemo.lightning.pytorch.callbacks.progress_bar import MegatronProgressBar
 from nemo.utils.exp_manager import TimingCallback
 
-from trainer import ranks, records
+from trainer import gpu_samples, ranks, records
 from trainer.cpu.peak import measure_peak
 from trainer.ending import Ending
 from trainer.errors import TrainerError, check_loss
+from trainer.launch import Launch
 from trainer.progress import Progress
 from trainer.records import write_step
 from trainer.run import TFLOPS_FIELD, WALL_TIME_FIELD
@@ -215,3 +216,43 @@ class Records(Callback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Print immediately why training ends early: shutting down the ranks may take long, or hang."""
         self.ending.failed(exception)
+
+
+class GpuSamples(Callback):
+    """Starts a process on each node that samples its GPUs; rank 0 writes the record of all nodes."""
+
+    def __init__(self, run: PlannedRun, launch: Launch, output: Path):
+        self.steps = gpu_samples.sampled_steps(run)
+        self.launch = launch
+        self.output = output
+        self.process: gpu_samples.SamplingProcess | None = None
+        """Of the first rank of a node."""
+        self.began_at: float | None = None
+        """When the first of the steps began, in Unix time."""
+        self.ended_at: float | None = None
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Start the process."""
+        if self.launch.rank % self.launch.local_world_size == 0:
+            self.process = gpu_samples.SamplingProcess(self.output, self.launch.local_world_size)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Note when the sampled steps begin."""
+        if trainer.global_step == self.steps.start:
+            self.began_at = time.time()
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Note when they end."""
+        if trainer.global_step == self.steps.stop:
+            self.ended_at = time.time()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Gather what the nodes' processes say about these steps."""
+        own = None if self.process is None else self.process.end(self.began_at, self.ended_at)
+        nodes = [one for one in ranks.gathered(own) if one is not None]
+        if trainer.is_global_zero and nodes:
+            steps = {"first_step": self.steps.start, "last_step": self.steps.stop - 1}
+            fields = {**steps, "began_at": self.began_at, "ended_at": self.ended_at, "nodes": nodes}
+            records.emit("gpu_samples", fields)

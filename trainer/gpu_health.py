@@ -95,7 +95,7 @@ def gpus_here() -> list[Gpu]:
         NodeFault: nvidia-smi reports a broken GPU.
         CannotTell: nvidia-smi is missing, or does not support the query.
     """
-    table = _run(["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
+    table = run_tool(["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
     return [_gpu([field.strip() for field in line.split(",")]) for line in table.splitlines()]
 
 
@@ -133,7 +133,7 @@ def hardware_errors(within_h: float) -> list[str]:
     Raises:
         CannotTell: the kernel's log cannot be read, which needs a privilege on most machines.
     """
-    log = _run(["dmesg"])
+    log = run_tool(["dmesg"])
     now_s = float(UPTIME.read_text(encoding="ascii").split()[0])
     found = {
         f"Xid {xid} ({_HARDWARE_XIDS[xid]}) of the GPU at PCI {error['device']}"
@@ -150,7 +150,13 @@ def free_memory_percent() -> float:
     return 100 * kib["MemAvailable"] / kib["MemTotal"]
 
 
-def _run(command: list[str]) -> str:
+def run_tool(command: list[str]) -> str:
+    """Run a program and return its output.
+
+    Raises:
+        CannotTell: it is missing, fails, or does not answer.
+        NodeFault: nvidia-smi reports a broken GPU.
+    """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except FileNotFoundError:
@@ -172,18 +178,18 @@ def _gpu(row: list[str]) -> Gpu:
     return Gpu(
         index=values["index"],
         name=values["name"],
-        memory_mib=_number(values["memory.total"]),
-        free_memory_mib=_number(values["memory.free"]),
-        power_limit_w=_number(values["power.limit"]),
-        default_power_limit_w=_number(values["power.default_limit"]),
-        clock_mhz=_number(values["clocks.applications.graphics"]),
-        default_clock_mhz=_number(values["clocks.default_applications.graphics"]),
-        uncorrected_ecc_errors=_number(values["ecc.errors.uncorrected.volatile.total"]),
+        memory_mib=number(values["memory.total"]),
+        free_memory_mib=number(values["memory.free"]),
+        power_limit_w=number(values["power.limit"]),
+        default_power_limit_w=number(values["power.default_limit"]),
+        clock_mhz=number(values["clocks.applications.graphics"]),
+        default_clock_mhz=number(values["clocks.default_applications.graphics"]),
+        uncorrected_ecc_errors=number(values["ecc.errors.uncorrected.volatile.total"]),
         slowed_by_heat=values["clocks_throttle_reasons.hw_thermal_slowdown"] == "Active",
         slowed_by_power_brake=values["clocks_throttle_reasons.hw_power_brake_slowdown"] == "Active",
     )
 
 
-def _number(text: str) -> float | None:
+def number(text: str) -> float | None:
     """Parse a number; None for `[N/A]`, `[Not Supported]` and the like."""
     return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None

@@ -245,6 +245,8 @@ class Settings:
     """Whether training goes on while a checkpoint is written."""
     gc_interval: Positive | None = None
     """Steps between two garbage collections by NeMo's callback, all ranks at once; None for Python's own."""
+    gpu_samples: bool = False
+    """Whether a process beside the ranks samples the GPUs of each node."""
 
 
 @dataclass(frozen=True)
@@ -252,6 +254,14 @@ class Performance:
     """How a run is launched."""
 
     trainer: Settings = Settings()
+
+
+@dataclass(frozen=True)
+class Window:
+    """The global steps to average over, both ends included."""
+
+    first: NotNegative
+    last: NotNegative
 
 
 @dataclass(frozen=True)
@@ -277,6 +287,8 @@ class PlannedRun:
     """Global step at which the run ends."""
     first_step: NotNegative = 0
     """Global step at which the run starts: 0, or the saved step for a checkpoint load."""
+    window: Window | None = None
+    """What is measured; None if the plan does not say."""
     seed: int = 1234
     checkpoint_path: str | None = None
     """Folder above `weights/` to load from; set when the saving job has ended."""

@@ -20,6 +20,7 @@ from trainer import checkpoint, devices, families, gpu_performance, hyperparamet
 from trainer.callbacks import (
     ExpertSpread,
     FiniteLoss,
+    GpuSamples,
     History,
     ModelFlops,
     ModelParallelSeed,
@@ -139,6 +140,8 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
             callbacks.append(History(folders.history, timing, ending.progress))
         callbacks.append(FiniteLoss())
     callbacks.append(RankTimes(run, device))
+    if run.settings.gpu_samples and run.profile is None:
+        callbacks.append(GpuSamples(run, launch, folders.output))
     if device == "cpu":
         callbacks.append(ExpertSpread(run))
     if device == "cpu" and run.checkpoint_path is None:

@@ -138,7 +138,9 @@ def test_a_plan_of_a_mixture() -> None:
     assert run.experiment == "pretrain_grok1_314b_fp8_gpus128_tp4_pp1_cp1_vp1_ep8_etp4_mbs1_gbs256"
     assert (run.recipe.parallelism.expert, run.recipe.parallelism.world_size) == (8, 128)
     assert run.model_flops == pytest.approx(4.27e15, rel=1e-3)
-    assert run.performance.trainer == TrainerSettings(fp8_recipe="delayed", cuda_graphs=True)
+    assert run.performance.trainer == TrainerSettings(
+        fp8_recipe="delayed", cuda_graphs=True, gpu_samples=True
+    )
 
 
 def test_several_fp8_recipes_on_one_type_of_gpu() -> None:

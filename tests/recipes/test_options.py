@@ -82,6 +82,19 @@ def test_saves_are_asynchronous_where_upstreams_are(values: dict[str, Any], defa
         assert run_of(save_checkpoint=True, async_save=wanted, **values).settings.async_save == wanted
 
 
+@pytest.mark.parametrize(
+    ("values", "default"),
+    [
+        ({"gpus": "2"}, False),
+        ({"size": "8b", "gpu_type": "h100", "gpus": "16"}, True),
+    ],
+)
+def test_gpus_are_sampled_unless_it_is_turned_off(values: dict[str, Any], default: bool) -> None:
+    assert run_of(**values).settings.gpu_samples == default
+    for wanted in (True, False):
+        assert run_of(gpu_samples=wanted, **values).settings.gpu_samples == wanted
+
+
 def test_ranks_and_gpu_metrics_of_a_profile() -> None:
     run = run_of(size="8b", gpus="16", profile=True, profile_ranks="8-10, 0", gpu_metrics=True)
     expected = ProfileWindow(first_step=20, last_step=25, ranks=(0, 8, 9, 10), gpu_metrics=True)

@@ -31,7 +31,7 @@ def test_the_main_job_needs_only_its_name() -> None:
 LEFT_TO_OTHERS = {
     *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),  # the document says
     *("micro_batch_size", "global_batch_size"),
-    *("image", "cuda_graphs", "tp_comm_overlap", "async_save"),  # the recipe says
+    *("image", "cuda_graphs", "tp_comm_overlap", "async_save", "gpu_samples"),  # the recipe says
     *("load_checkpoint", "profile_start", "profile_stop", "profile_ranks"),  # nothing: other kinds of runs
 }
 
@@ -57,7 +57,8 @@ def test_a_run_has_what_was_asked_for() -> None:
     assert (run.first_step, run.cluster, run.seed, run.checkpoint_path) == (0, "local", 1234, None)
     assert run.model_flops == pytest.approx(model_flops(workload.sizes["70b"].model, "llama3.1-25.04"))
     launched = workload.performance.of(run.recipe, "70b", Mode.PERFORMANCE, "local")
-    settings = launched.trainer.model_copy(update={"cuda_graphs": True, "tp_comm_overlap": False})
+    asked = {"cuda_graphs": True, "tp_comm_overlap": False}
+    settings = launched.trainer.model_copy(update={**asked, "gpu_samples": True})
     assert run.performance == launched.model_copy(update={"trainer": settings})
     assert run.performance != Performance()
     assert run.recipe.model == workload.sizes["70b"].model

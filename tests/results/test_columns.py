@@ -49,6 +49,7 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
         **{"tokens_per_s": 4096, "tokens_per_s_per_gpu": 2048, "flops_formula": "llama3.1-25.04"},
         **{"model_tflops_per_gpu": pytest.approx(flops * 16 / 0.5 / 2 / 1e12), "tflops_per_gpu_logged": None},
         **{"tflops_per_gpu_logged_std": None, "peak_memory_gib": 890716160 / 2**30},
+        **{"gpu_power_mean_w": None, "energy_per_step_j": None, "joules_per_token": None},
         **{"peak_tflops_per_gpu": 0.06, "days_per_1t_tokens": pytest.approx(1e12 / 4096 / 86400)},
         **{"checkpoint_save_s": None, "checkpoint_blocked_s": None, "checkpoint_load_s": None},
         **{"goodput_percent": pytest.approx(100 * 10 / 38.5), "in_steps_s": 10},

@@ -148,6 +148,7 @@ def show_run(
     from steptime.judging.completeness import find_cause
     from steptime.judging.trend import read_verdict
     from steptime.results.columns import COLUMNS
+    from steptime.results.gpu_samples import gpu_samples
     from steptime.results.repeating import describe_repeat
     from steptime.results.report import export_row
     from steptime.results.store import Store
@@ -181,6 +182,8 @@ def show_run(
     judged |= {"verdict": verdict.sentence, "changed": verdict.changed} if verdict else {}
     times = rank_times(parsed["log"].get("rank_times"))
     judged |= {"stragglers": row["stragglers"], "forward pass": times.summary if times else ""}
+    samples = gpu_samples(parsed["log"].get("gpu_samples"))
+    judged |= {"GPU samples": samples.summary if samples else ""}
     facts = judged | _facts(row, record) | {"record, sha256": kept["sha256"]}
     headings = {"what": f"{row['label']} · {row['workload']}", "value": job_name}
     listed = [{"what": name, "value": value} for name, value in facts.items() if value]

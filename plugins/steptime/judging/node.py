@@ -18,8 +18,8 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
 
     - `runs`: the runs on the node, newest first, each with its change against the cell's baseline
       (`change_percent`), the median change of the cell's runs on other nodes (`elsewhere_percent`; None if
-      there are none), and how the node's ranks compare with the run's others (`ranks_percent`; None if not
-      timed).
+      there are none), how the node's ranks compare with the run's others (`ranks_percent`; None if not
+      timed), and the power, clock and temperature of its GPUs (`gpus`; None if not sampled).
     - `difference_percent`: median over the cells of the difference between the two changes, above 0 is
       slower; during an active incident only runs since its start count. `cells`: the number of these cells.
     - `incident`: title of an active incident that names the node; `since`: its start in Unix time.
@@ -45,9 +45,11 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
     ]
     names = ("job_name", "label", "submitted_at", "state", "change_percent", "verdict", "suspicion")
     own = [row for row in rows if _had(row, node)]
+    jobs = [row["job_name"] for row in own]
+    samples = store.gpu_samples(jobs)
     ranks = {
         job: 100 * (ratio - 1)
-        for job, times in store.rank_times([row["job_name"] for row in own]).items()
+        for job, times in store.rank_times(jobs).items()
         if (ratio := times.node_ratios.get(node)) is not None
     }
     return {
@@ -58,6 +60,7 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
             | {
                 "elsewhere_percent": usual.get(Series.from_row(row)),
                 "ranks_percent": ranks.get(row["job_name"]),
+                "gpus": samples[row["job_name"]].of_node(node) if row["job_name"] in samples else None,
             }
             for row in own
         ],

@@ -140,5 +140,7 @@ class TrainingLog(Frozen):
     """The trainer's `steptime.resumed` record: iteration and consumed samples restored from a checkpoint."""
     rank_times: dict[str, Any] | None = None
     """The trainer's `steptime.rank_times` record: how long each rank computes by itself."""
+    gpu_samples: dict[str, Any] | None = None
+    """The trainer's `steptime.gpu_samples` record: power, clocks and errors of each node's GPUs."""
     ended: dict[str, Any] | None = None
     """The trainer's `steptime.result` record: state, error, steps, peak memory, versions, nodes."""

@@ -134,6 +134,7 @@ class Assembly:
             started=self._records.get("start"),
             resumed=self._records.get("resumed"),
             rank_times=self._records.get("rank_times"),
+            gpu_samples=self._records.get("gpu_samples"),
             ended=self._records.get("result"),
         )
 

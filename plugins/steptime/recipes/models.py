@@ -370,11 +370,8 @@ class Recipe(Frozen, spec.Recipe):
         return self
 
 
-class Window(Frozen):
+class Window(Frozen, spec.Window):
     """The global steps to average over, both ends included; written `first:last` on the command line."""
-
-    first: int = Field(ge=0)
-    last: int = Field(ge=0)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -170,6 +170,14 @@ class PlanRequest(Frozen):
         "with profile.",
         default=False,
     )
+    gpu_samples: bool | None = option(
+        "Profile and trace",
+        "Sample power, clocks, temperature and errors of each GPU once per second, in a process beside the "
+        "ranks, or not; by default on GPUs. steptime's trainer does it, with NeMo 2.",
+        checks=(_not_by_name,),
+        sets_trainer=True,
+        default_of=lambda recipe: recipe.gpu_type != "cpu",
+    )
     tensor_parallel: int | None = option(
         "Tuning",
         "Tensor parallelism, instead of the document's. With any of these options a run is tuned: it has its "

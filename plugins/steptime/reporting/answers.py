@@ -18,6 +18,7 @@ from steptime.judging.trend import (
     verdict_sentence,
 )
 from steptime.results.columns import COLUMNS
+from steptime.results.gpu_samples import gpu_samples
 from steptime.results.judgement_queries import verdicts
 from steptime.results.metrics import peak_source
 from steptime.results.repeating import describe_repeat
@@ -184,6 +185,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
       level began. Both are None for a run that is not judged.
     - `cause`: why it was rejected, in one line; `repeat`: see `results.repeating.describe_repeat`.
     - `forward_pass`: a sentence on the spread of its ranks; None if they were not timed.
+    - `gpu_samples`: a sentence on power, clock and temperature of its GPUs; None if they were not sampled.
     - `may_accept`: whether it has a level to accept, and the user may do so.
     - `may_run_again`: whether it is a cell of a DAG run that the user may edit.
     """
@@ -193,6 +195,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
     is_mapped = row["task_id"] is not None and (row["map_index"] or 0) >= 0
     record, parsed = store.record(job_name), store.parsed_log(job_name)
     times = rank_times(parsed["log"].get("rank_times"))
+    samples = gpu_samples(parsed["log"].get("gpu_samples"))
     return {
         "run": row,
         "peak_source": peak_source(row),
@@ -204,6 +207,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
         "checkpoints": store.checkpoints(job_name),
         "checks": store.checks(job_name),
         "forward_pass": times and times.summary,
+        "gpu_samples": samples and samples.summary,
         **parsed,
         # As text: a browser would parse and write 1.0 as 1, and the checksum would no longer match.
         "record": record["content"],

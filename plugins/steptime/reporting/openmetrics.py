@@ -33,6 +33,8 @@ _NUMBERS = {
     ),
     "mfu_percent": _Metric("steptime_mfu_percent", "Model flops utilization of the newest run."),
     "goodput_percent": _Metric("steptime_goodput_percent", "Part of the newest run's job in training steps."),
+    "gpu_power_mean_w": _Metric("steptime_gpu_power_watts", "Mean power of each GPU, newest run."),
+    "joules_per_token": _Metric("steptime_joules_per_token", "Energy of all GPUs per token, newest run."),
     "submitted_at": _Metric("steptime_run_submitted_timestamp_seconds", "When the newest run was submitted."),
 }
 _CHANGE = _Metric("steptime_change_percent", "Change against the baseline of the cell: above 0 is slower.")

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from steptime.recipes.models import Mode, Run
 from steptime.results.goodput import job_times
+from steptime.results.gpu_samples import gpu_samples, what_stands_apart
 from steptime.results.metrics import PUBLISHED_THROUGHPUT, against_publication, gpu_hours
 from steptime.results.models import Measurement, Result
 from steptime.results.stragglers import rank_times
@@ -162,8 +163,7 @@ def _goodput_percent(result: Result) -> float | None:
 
 
 def _stragglers(result: Result) -> str | None:
-    times = rank_times(result.log.rank_times)
-    return None if times is None else "; ".join(one.words for one in times.stragglers) or None
+    return what_stands_apart(rank_times(result.log.rank_times), gpu_samples(result.log.gpu_samples))
 
 
 def _gpu_hours(result: Result) -> float | None:
@@ -465,7 +465,8 @@ COLUMNS = (
     Column(
         "stragglers",
         "text",
-        "Nodes and ranks whose forward pass is slower than the spread of the others, with a 95 % interval.",
+        "Nodes and ranks that stand apart from the others: slower in the forward pass (with a 95 % "
+        "interval), hotter, with lower clocks, or with errors of GPUs or links.",
         _stragglers,
         in_events=True,
     ),

@@ -15,6 +15,7 @@ from steptime.recipes.flops import Flops, model_flops, recipe_flops
 from steptime.recipes.gpus import Peak, peak_tflops
 from steptime.recipes.models import ModelShape, Recipe, Run, Window
 from steptime.recipes.published import AsPublished, list_references, load_reference, published_performance
+from steptime.results.gpu_samples import energy
 from steptime.results.models import Measurement
 
 SECONDS_PER_DAY = 86_400
@@ -242,13 +243,16 @@ def _what_is_there(log: TrainingLog, window: Window) -> str:
 
 
 def _logged_rates(log: TrainingLog, step_time_s: float) -> dict[str, Any]:
-    """Return tokens per second, if the trainer's record has the batch size."""
+    """Return tokens per second and energy, if the trainer's record has the batch size."""
     started = log.started or {}
     sizes: list[Any] = [started.get(name) for name in ("seq_length", "global_batch_size", "world_size")]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return {}
     seq_length, global_batch_size, gpus = sizes
-    return _token_rates(seq_length, global_batch_size, gpus, step_time_s)
+    return {
+        **_token_rates(seq_length, global_batch_size, gpus, step_time_s),
+        **energy(log.gpu_samples, gpus, seq_length * global_batch_size, step_time_s),
+    }
 
 
 def _token_rates(seq_length: int, global_batch_size: int, gpus: int, step_time_s: float) -> dict[str, Any]:

@@ -148,6 +148,28 @@ class Measurement(Frozen):
             decimals=1,
         ),
     ] = None
+    gpu_power_mean_w: Annotated[
+        float | None,
+        _column(
+            "Mean power of a GPU in the window, as nvidia-smi shows it.",
+            heading="GPU power",
+            unit="W",
+            significant=3,
+            decimals=0,
+        ),
+    ] = None
+    energy_per_step_j: Annotated[
+        float | None,
+        _column(
+            "Energy that all GPUs take for a step, without CPUs, network and cooling.",
+            heading="energy per step",
+            unit="J",
+        ),
+    ] = None
+    joules_per_token: Annotated[
+        float | None,
+        _column("The same energy over the tokens of a step.", heading="energy per token", unit="J"),
+    ] = None
     peak_tflops_per_gpu: Annotated[
         float | None,
         _column(

@@ -13,6 +13,7 @@ from steptime.errors import UserError, shown
 from steptime.recipes.models import Mode
 from steptime.results.columns import CHOICES, COLUMNS, series_columns
 from steptime.results.database import NAMES_AT_ONCE, dicts, exists, read_connection, shown_address
+from steptime.results.gpu_samples import GpuSamples, gpu_samples
 from steptime.results.models import Result
 from steptime.results.record import measured_result
 from steptime.results.stragglers import RankTimes, rank_times
@@ -334,13 +335,25 @@ class Store:
 
     def rank_times(self, job_names: Sequence[str]) -> dict[str, RankTimes]:
         """Return the times of each run's ranks by job name; runs that were not timed are left out."""
+        found = (
+            (name, rank_times(record)) for name, record in self._trainers_records("rank_times", job_names)
+        )
+        return {name: times for name, times in found if times is not None}
+
+    def gpu_samples(self, job_names: Sequence[str]) -> dict[str, GpuSamples]:
+        """Return the samples of each run's GPUs by job name; runs that were not sampled are left out."""
+        found = (
+            (name, gpu_samples(record)) for name, record in self._trainers_records("gpu_samples", job_names)
+        )
+        return {name: samples for name, samples in found if samples is not None}
+
+    def _trainers_records(self, kind: str, job_names: Sequence[str]) -> Iterator[Sequence[Any]]:
         from sqlalchemy import select
 
         from steptime.results.schema import readings, runs
 
-        query = select(runs.c.job_name, readings.c.log["rank_times"]).select_from(runs).join(readings)
-        found = ((name, rank_times(record)) for name, record in self.read_each(job_names, query))
-        return {name: times for name, times in found if times is not None}
+        query = select(runs.c.job_name, readings.c.log[kind]).select_from(runs).join(readings)
+        return self.read_each(job_names, query)
 
     def checkpoints(self, job_name: str) -> list[dict[str, Any]]:
         """Return the checkpoint timings of a run. Raises UserError for an unknown job name."""

@@ -28,12 +28,18 @@ AT_MOST = 16
 class Straggler(NamedTuple):
     """A node or a rank that is slower than the others."""
 
-    name: str
-    """`node gb-017: ranks`, `rank 13 on gb-017`."""
+    node: str
+    rank: int | None
+    """None for the whole node."""
     ratio: float
     """To the mean of the others: 1.06 is 6 % slower."""
     margin: float
     """Half of its 95 % interval."""
+
+    @property
+    def name(self) -> str:
+        """`node gb-017: ranks`, `rank 13 on gb-017`."""
+        return f"node {self.node}: ranks" if self.rank is None else f"rank {self.rank} on {self.node}"
 
     @property
     def words(self) -> str:
@@ -104,13 +110,13 @@ class RankTimes(Frozen):
     def stragglers(self) -> tuple[Straggler, ...]:
         """Return the slow nodes, then the slow ranks of the other nodes, the slowest first."""
         ratios = self.ratios
-        slow = _outside(self._by_node(ratios))
+        slow = outside(self._by_node(ratios))
         left = {rank: ratio for rank, ratio in ratios.items() if self.nodes[self.node[rank]] not in slow}
-        ranks = _outside({str(rank): (ratio,) for rank, ratio in left.items()})
+        ranks = outside({str(rank): (ratio,) for rank, ratio in left.items()})
         return (
-            *(Straggler(f"node {node}: ranks", *found) for node, found in slow.items()),
+            *(Straggler(node, None, *found) for node, found in slow.items()),
             *(
-                Straggler(f"rank {rank} on {self.nodes[self.node[int(rank)]]}", *found)
+                Straggler(self.nodes[self.node[int(rank)]], int(rank), *found)
                 for rank, found in ranks.items()
             ),
         )
@@ -130,8 +136,10 @@ def rank_times(record: Mapping[str, Any] | None) -> RankTimes | None:
         return None
 
 
-def _outside(units: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
+def outside(units: Mapping[str, Sequence[float]], least: float = LEAST) -> dict[str, tuple[float, float]]:
     """Return the units above the spread of the others, with ratio and margin, the slowest first.
+
+    Values are relative to the median of all. `least` is how far above the others a unit must be in any case.
 
     The value of a unit is the lower median of its ranks' ratios: one slow rank makes no slow node. Several
     slow units hide each other, so as many as possible are tested against the rest (Grubbs' test, repeated).
@@ -149,9 +157,9 @@ def _outside(units: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, flo
             degrees + COUNTS_AS
         )
         reach = math.sqrt(variance * (1 + 1 / len(others))) / mean
-        least, interval = (
+        quantile, interval = (
             float(stats.t.isf(tail, degrees + COUNTS_AS)) for tail in (ALPHA / len(units), 0.025)
         )
-        if values[slow[-1]] / mean - 1 > max(LEAST, least * reach):
+        if values[slow[-1]] / mean - 1 > max(least, quantile * reach):
             return {name: (values[name] / mean, interval * reach) for name in slow}
     return {}

@@ -37,8 +37,8 @@ function table(runs) {
   const lines = runs.map((run) => element("tr", {}, element("td", {}, viewLink({ view: "trend", series: run.job_name, run: run.job_name }, ...cellName(run.label))),
     element("td", {}, when(run.submitted_at)), element("td", { className: "number" }, percent(run.change_percent)),
     element("td", { className: "number" }, percent(run.elsewhere_percent)), element("td", { className: "number" }, percent(run.ranks_percent)),
-    element("td", {}, run.verdict ? verdictBadge(run) : run.state)));
-  const heads = ["Run", "Submitted", "Change", "Elsewhere", "Its ranks", "Verdict"].map((head, place) => element("th", { scope: "col", className: [2, 3, 4].includes(place) ? "number" : "" }, head));
+    element("td", {}, run.gpus ?? ""), element("td", {}, run.verdict ? verdictBadge(run) : run.state)));
+  const heads = ["Run", "Submitted", "Change", "Elsewhere", "Its ranks", "Its GPUs", "Verdict"].map((head, place) => element("th", { scope: "col", className: [2, 3, 4].includes(place) ? "number" : "" }, head));
   return element("div", { id: "node-runs", className: "scroller", tabIndex: 0, role: "region", ariaLabel: "Runs that had the node" }, element("table", {},
     element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...lines)));
 }
@@ -54,7 +54,7 @@ export function redraw() {
   announce();
   summarise(...inWords(answer));
   box.replaceChildren(exclusion(answer), table(answer.runs), element("p", { className: "footnote" },
-    "Change: from what is usual for the cell, above 0 is slower. Elsewhere: the median change of the cell's runs without the node. Its ranks: the forward pass of its ranks against the other ranks of the run. Runs of the last four weeks."));
+    "Change: from what is usual for the cell, above 0 is slower. Elsewhere: the median change of the cell's runs without the node. Its ranks: the forward pass of its ranks against the other ranks of the run. Its GPUs: mean power and clock, highest temperature. Runs of the last four weeks."));
 }
 
 /** Read the node that the address names. */

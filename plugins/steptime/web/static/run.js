@@ -25,7 +25,7 @@ function facts(pairs) {
     .map(([name, value]) => element("div", { className: (value.textContent ?? value).length > 80 ? "wide" : "" }, element("dt", {}, name), element("dd", {}, value))));
 }
 
-const COST = ["peak_memory_gib", "days_per_1t_tokens", "gpu_hours", "goodput_percent", "in_steps_s", "first_steps_s", "in_checkpoints_s", "queue_wait_s"];
+const COST = ["peak_memory_gib", "gpu_power_mean_w", "energy_per_step_j", "joules_per_token", "days_per_1t_tokens", "gpu_hours", "goodput_percent", "in_steps_s", "first_steps_s", "in_checkpoints_s", "queue_wait_s"];
 
 const groupOf = (name) => (COST.includes(name) ? "cost" : name.endsWith("_s") && !name.startsWith("tokens") ? "times" : "rates");
 const OF_ITS_SCALE = ["scaling_efficiency_low_percent", "scaling_efficiency_high_percent"];
@@ -62,7 +62,7 @@ function nodeRates(found) {
   return [...nodes, together].filter(Boolean).join(", ");
 }
 
-function settings(run, record, forwardPass) {
+function settings(run, record, { forward_pass: forwardPass, gpu_samples: gpuSamples }) {
   const when = timestamps();
   const { staged, environment, ...madeBy } = record.provenance;
   const commit = madeBy.git_commit?.slice(0, 12);
@@ -73,6 +73,7 @@ function settings(run, record, forwardPass) {
     "Network": run.network,
     "Stragglers": run.stragglers,
     "Forward pass": forwardPass,
+    "GPUs": gpuSamples,
     "Parallelism": `tensor ${run.tensor_parallel}, pipeline ${run.pipeline_parallel}, context ${run.context_parallel}, data ${run.data_parallel}${run.expert_parallel > 1 ? `, expert ${run.expert_parallel}` : ""}`,
     "Batch": `global ${run.global_batch_size}, micro ${run.micro_batch_size}, ${run.scaling} scaling${run.proxy ? ", proxy" : ""}`,
     "Submitted": when(run.submitted_at),
@@ -211,7 +212,7 @@ function fill(whole) {
     element("div", { id: "beside" }),
     ...(steps.length ? [section("Steps", chart)] : []),
     section("Data-quality checks", checkList(checks)),
-    section("What ran", settings(run, record, whole.forward_pass)),
+    section("What ran", settings(run, record, whole)),
     section("To repeat it", ...repeating(whole.repeat)),
     folded("Job script", record.provenance.script),
     folded("Record (JSON)", whole.record, `never changed; sha256 ${whole.record_sha256}`),

@@ -1,0 +1,220 @@
+"""Samples of GPUs and links beside a training: what a node says of itself, and that it never holds a job."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from steptime.clusters.base import JobState, JobStatus, StagedFiles
+from steptime.clusters.jobscript import job_spec
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.logs.models import TrainingLog
+from steptime.logs.reader import read_log
+from steptime.recipes.models import Run, Window
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.results.gpu_samples import gpu_samples as parsed
+from steptime.results.gpu_samples import what_stands_apart
+from steptime.results.metrics import measure
+from steptime.waiting import poll_until, poll_until_async
+from trainer import gpu_samples
+from trainer.gpu_samples import SamplingProcess, clocks_down_since, link_errors, read_sample
+
+from .jobs import ROOT, planned
+
+STAND_INS = ROOT / "tests" / "stand_ins" / "gpu_node"
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A function that gives this machine eight H100s with a fault."""
+    monkeypatch.setenv("PATH", f"{STAND_INS}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("SLURMD_NODENAME", "gb-017")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return lambda fault: monkeypatch.setenv("STAND_IN_GPU_FAULTS", json.dumps({"gb-017": fault}))
+
+
+def sampled(folder: Path, ranks: int = 4) -> dict[str, Any] | None:
+    """What the process says about the time in which it took two samples of each GPU."""
+    process, began_at = SamplingProcess(folder, ranks), time.time()
+    file = folder / "gpu_samples" / "gb-017.csv"
+    assert poll_until(
+        lambda: file.exists() and len(file.read_text().splitlines()) > 2 * ranks, every_s=0.02, timeout_s=60
+    )
+    return process.end(began_at, time.time())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("driver", ["none", "old driver"])
+def test_a_node_says_what_its_gpus_did(node: Callable[[str], None], tmp_path: Path, driver: str) -> None:
+    node(driver)
+    found = sampled(tmp_path)
+    assert found is not None
+    assert found.pop("samples") >= 2
+    assert found == {
+        **{"node": "gb-017", "gpus": [0, 1, 2, 3], "power_w": [612.4] * 4},
+        **{"sm_clock_mhz": [1755] * 4, "least_sm_clock_mhz": [1755] * 4, "clocks_down_since": None},
+        **{"memory_clock_mhz": [2619] * 4, "temperature_c": [58] * 4},
+        "slowed_percent": {"sw_power_cap": [100] * 4},
+        **{"corrected_ecc_errors": [0] * 4, "uncorrected_ecc_errors": [0] * 4},
+        **{"link_errors": {}, "xid_errors": []},
+    }
+    first = (tmp_path / "gpu_samples" / "gb-017.csv").read_text().splitlines()[1]
+    assert first.partition(",")[2] == "0, 612.40, 1755, 2619, 58, 0, 0, 0x0000000000000004"
+
+
+@pytest.mark.long
+def test_a_throttled_gpu_and_link_errors_are_told(node: Callable[[str], None], tmp_path: Path) -> None:
+    node("throttled")
+    found = sampled(tmp_path / "throttled")
+    assert found is not None
+    assert (found["sm_clock_mhz"], found["temperature_c"]) == ([1755] * 3 + [1410], [58] * 3 + [89])
+    assert found["slowed_percent"]["hw_thermal_slowdown"] == [0, 0, 0, 100]
+    node("link errors")
+    found = sampled(tmp_path / "links")
+    assert found is not None
+    assert [*found["link_errors"]] == ["GPU 3 NVLink 5 crc"]
+    node("xid")
+    found = sampled(tmp_path / "xid")
+    assert found is not None
+    assert found["xid_errors"] == ["Xid 79 (fallen off the bus) of the GPU at PCI 0000:41:00"]
+
+
+def test_gpus_are_those_that_the_ranks_use(
+    node: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node("none")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7,1")
+    found = sampled(tmp_path, ranks=2)
+    assert found is not None
+    assert found["gpus"] == [6, 7]
+
+
+def test_without_a_gpu_there_is_no_summary_and_no_delay(
+    node: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    began = time.monotonic()
+    assert SamplingProcess(tmp_path, 1).end(0.0, time.time()) is None
+    assert SamplingProcess(tmp_path, 1).end(None, None) is None
+    assert time.monotonic() - began < 2 * gpu_samples._ANSWERS_WITHIN_S
+
+
+@pytest.mark.long
+def test_it_ends_with_its_rank(node: Callable[[str], None], tmp_path: Path) -> None:
+    node("none")
+    process = SamplingProcess(tmp_path, 1)._process
+    me = psutil.Process(process.pid)
+    assert poll_until(me.children, every_s=0.02, timeout_s=60)
+    children = [me, *me.children(recursive=True)]
+    assert process.stdin is not None
+    process.stdin.close()  # as the kernel does when the rank dies
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert alive == []
+    assert process.stdout is not None
+    process.stdout.close()
+    process.wait()
+
+
+def test_a_process_that_does_not_answer_is_ended(
+    node: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node("none")
+    monkeypatch.setattr(gpu_samples, "_ANSWERS_WITHIN_S", 0)
+    process = SamplingProcess(tmp_path, 1)
+    assert process.end(0.0, 1.0) is None
+    assert process._process.wait() < 0
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "window", "steps"),
+    [(50, (49, 49), (30, 49)), (50, (11, 44), (11, 44)), (20, (10, 19), (10, 19)), (30, (28, 29), (15, 29))],
+)
+def test_a_short_window_is_summarised_with_steps_before_it(
+    max_steps: int, window: tuple[int, int], steps: tuple[int, int]
+) -> None:
+    run = planned(max_steps=max_steps, window=Window(first=window[0], last=window[1]))
+    found = gpu_samples.sampled_steps(run)
+    assert (found[0], found[-1]) == steps
+
+
+def test_clocks_are_down_since_they_stay_below_what_they_were() -> None:
+    def since(*clocks: int) -> float | None:
+        lines = (f"0, 600, {clock}, 2619, 60, 0, 0, 0x0" for clock in clocks)
+        samples = [read_sample(line, at) for at, line in enumerate(lines)]
+        return clocks_down_since([one for one in samples if one is not None])
+
+    assert since(1755, 1750, 1755) is None
+    assert since(1755, 1410, 1755, 1410, 1400) == 3
+    assert since(1755, 1410, 1755) is None
+    assert since(1410, 1410) is None
+
+
+def test_what_is_not_reported_is_unknown() -> None:
+    assert read_sample('Field "clocks_event_reasons.active" is not a valid field to query.', 0.0) is None
+    sample = read_sample("3, [N/A], 1755, [Not Supported], 58, [N/A], [N/A], [N/A]\n", 7.5)
+    assert sample == (7.5, 3, None, 1755, None, 58, None, None, 0)
+
+
+def test_error_counters_of_ports_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for counter, value in (
+        ("mlx5_0/ports/1/counters/symbol_error", "7"),
+        ("mlx5_0/ports/1/counters/port_rcv_data", "99"),
+        ("mlx5_1/ports/1/hw_counters/packet_seq_err", "3"),
+        ("mlx5_1/ports/1/counters/link_downed", "N/A (no PMA)"),
+    ):
+        file = tmp_path / counter
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{value}\n")
+    monkeypatch.setattr(gpu_samples, "INFINIBAND", tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert link_errors() == {"mlx5_0/1 symbol_error": 7, "mlx5_1/1 packet_seq_err": 3}
+
+
+@pytest.mark.trainer
+@pytest.mark.timeout(1500)
+def test_a_run_on_the_local_cluster_ends_in_columns(
+    trainer_python: str, node: Callable[[str], None], tmp_path: Path
+) -> None:
+    node("throttled")
+    faults = {"STAND_IN_GPU_FAULTS": json.dumps({"*": "throttled"})}
+    request = PlanRequest(
+        **{"workload": "llama3.1", "gpu_type": "cpu", "size": "tiny", "gpus": "2"},
+        **{"gpu_samples": True, "environment": faults},
+    )
+    [run] = plan(request).runs
+    log, status = asyncio.run(_train_as_job(run, trainer_python, tmp_path))
+    assert status.state is JobState.SUCCEEDED, Path(log.path).read_text()
+    found = parsed(log.gpu_samples)
+    assert found is not None
+    [own] = found.nodes
+    assert own.gpus == (0, 1)
+    assert own.samples >= 2
+    measured = measure(run, log)
+    assert measured.gpu_power_mean_w == pytest.approx((612.4 + 401.1) / 2)
+    tokens = run.recipe.model.seq_length * run.recipe.global_batch_size
+    assert measured.joules_per_token == pytest.approx((612.4 + 401.1) * measured.step_time_mean_s / tokens)
+    assert what_stands_apart(None, found) == (f"node {own.node}: slowed down by heat in 100 % of the samples")
+
+
+async def _train_as_job(run: Run, python: str, folder: Path) -> tuple[TrainingLog, JobStatus]:
+    config = LocalConfig(name="local", kind="local", work_dir=str(folder), gpu_type="cpu", slots=2)
+    staged = StagedFiles(
+        python=python, venv_lock_sha256=None, trainer_path=str(ROOT), trainer_sha256="0" * 64
+    )
+    async with LocalCluster(config) as cluster:
+        job = await cluster.submit(job_spec(run, staged, config, identity="samples", started=0))
+
+        async def ended() -> JobStatus | None:
+            status = (await cluster.poll([job.name]))[job.name]
+            return None if status.state.is_live else status
+
+        status = await poll_until_async(ended, every_s=0.2, timeout_s=1200)
+    assert status is not None
+    return read_log(job.log_path, max_steps=run.max_steps), status

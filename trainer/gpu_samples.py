@@ -1,0 +1,300 @@
+"""`python -m trainer.gpu_samples FILE --gpus 0,1`: sample GPUs and links of a node, in a process of its own.
+
+The first rank of each node starts it before the first step, and asks it for a summary after the last one: a
+line with the begin and the end (Unix time) of some steps on the standard input, and a line of JSON as the
+answer. When that input ends, so does this process: it cannot outlive its rank.
+
+One nvidia-smi samples about once per second (`--loop=1`). `nvidia-smi --help-query-gpu` has the fields and
+units; `power.draw` is the mean of a second since Ampere. The bits of reasons are NvmlClocksEventReasons of
+the NVML API reference. Error counters of InfiniBand and RoCE ports are those of Linux
+(Documentation/ABI/stable/sysfs-class-infiniband) and of mlx5's `hw_counters`. These and those of NVLink are
+read before and after the steps.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer import gpu_health, records
+from trainer.spec import PlannedRun
+
+FOLDER = "gpu_samples"
+"""In the job's folder: a file of each node."""
+FEWEST_STEPS = 20
+"""To summarise, if the second half of the run has so many."""
+INFINIBAND = Path("/sys/class/infiniband")
+_FIELDS = (
+    *("index", "power.draw", "clocks.sm", "clocks.mem", "temperature.gpu"),
+    *("ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total"),
+)
+_REASONS_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+"""Why clocks are below what was asked for, in today's drivers and in those of R525 and before."""
+_REASONS = {
+    0x04: "sw_power_cap",
+    0x08: "hw_slowdown",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+}
+_PORT_COUNTERS = (
+    *("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors"),
+    *("local_link_integrity_errors", "excessive_buffer_overrun_errors"),
+    *("local_ack_timeout_err", "packet_seq_err"),
+)
+_NVLINK = re.compile(
+    r"^GPU (?P<gpu>\d+):|Link (?P<link>\d+): (?P<kind>Replay|Recovery|CRC) Errors: (?P<count>\d+)"
+)
+_LOW_CLOCK = 0.95
+"""Of the highest clock in the window: below it a clock is down."""
+_ANSWERS_WITHIN_S = 30
+
+
+class Sample(NamedTuple):
+    """One GPU at one time; None for what it does not report."""
+
+    at: float
+    """Unix time, seconds."""
+    gpu: int
+    power_w: float | None
+    sm_clock_mhz: float | None
+    memory_clock_mhz: float | None
+    temperature_c: float | None
+    corrected_ecc_errors: float | None
+    uncorrected_ecc_errors: float | None
+    reasons: int
+    """Bits of `_REASONS`."""
+
+
+class Sampler:
+    """Samples some GPUs of this node until it is stopped."""
+
+    def __init__(self, file: Path, gpus: str) -> None:
+        self.samples: list[Sample] = []
+        self._file, self._gpus = file, gpus
+        self._began_at = time.time()
+        self._link_errors: dict[str, int] = {}
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self) -> None:
+        """Sample, and write each sample to the file; return when nvidia-smi ends, or if there is none."""
+        self._link_errors = link_errors()
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a", encoding="utf-8") as file, suppress(FileNotFoundError):
+            print("unix_time", *_FIELDS, _REASONS_FIELDS[0], sep=",", file=file)
+            for reasons in _REASONS_FIELDS:
+                for line in self._lines(reasons):
+                    at = time.time()
+                    if (sample := read_sample(line, at)) is not None:
+                        self.samples.append(sample)
+                        print(f"{at:.3f}", line.strip(), sep=",", file=file, flush=True)
+                if self.samples:  # else it does not know the field's name
+                    return
+
+    def _lines(self, reasons: str) -> Iterable[str]:
+        query = f"--query-gpu={','.join((*_FIELDS, reasons))}"
+        self._process = subprocess.Popen(
+            ["nvidia-smi", query, "--format=csv,noheader,nounits", f"--id={self._gpus}", "--loop=1"],  # noqa: S607
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self._process.stdout or ()
+
+    def stop(self) -> None:
+        """End nvidia-smi."""
+        if self._process is not None:
+            self._process.kill()
+
+    def summary(self, began_at: float, ended_at: float) -> dict[str, Any] | None:
+        """Return what the samples between two times say, lists by GPU; None if there are none.
+
+        Powers and clocks are means, `least_sm_clock_mhz` the lowest sample, `temperature_c` the highest;
+        `slowed_percent` has the share of samples with each reason. Errors are those since the sampling began.
+        `xid_errors` is None if the kernel's log cannot be read.
+        """
+        of_gpus: dict[int, list[Sample]] = {}
+        for sample in self.samples:
+            if began_at <= sample.at <= ended_at:
+                of_gpus.setdefault(sample.gpu, []).append(sample)
+        if not of_gpus:
+            return None
+        within = [of_gpus[gpu] for gpu in sorted(of_gpus)]
+        first = {sample.gpu: sample for sample in reversed(self.samples)}
+        last = {sample.gpu: sample for sample in self.samples}
+
+        def each(name: str, combine: Callable[[Sequence[float]], float]) -> list[float | None]:
+            known = [[v for one in of_gpu if (v := getattr(one, name)) is not None] for of_gpu in within]
+            return [round(combine(values), 2) if values else None for values in known]
+
+        def since_first(name: str) -> list[int | None]:
+            pairs = [(getattr(first[gpu], name), getattr(last[gpu], name)) for gpu in sorted(of_gpus)]
+            return [None if None in pair else int(pair[1] - pair[0]) for pair in pairs]
+
+        clocks = each("sm_clock_mhz", statistics.fmean)
+        slowest = min(range(len(within)), key=lambda at: clocks[at] or float("inf"))
+        return {
+            "node": records.own_node_name(),
+            "gpus": sorted(of_gpus),
+            "samples": min(map(len, within)),
+            "power_w": each("power_w", statistics.fmean),
+            "sm_clock_mhz": clocks,
+            "least_sm_clock_mhz": each("sm_clock_mhz", min),
+            "clocks_down_since": clocks_down_since(within[slowest]),
+            "memory_clock_mhz": each("memory_clock_mhz", statistics.fmean),
+            "temperature_c": each("temperature_c", max),
+            "slowed_percent": {
+                name: [_percent(one.reasons & bit for one in of_gpu) for of_gpu in within]
+                for bit, name in _REASONS.items()
+                if any(one.reasons & bit for of_gpu in within for one in of_gpu)
+            },
+            "corrected_ecc_errors": since_first("corrected_ecc_errors"),
+            "uncorrected_ecc_errors": since_first("uncorrected_ecc_errors"),
+            "link_errors": {
+                name: count - self._link_errors[name]
+                for name, count in link_errors().items()
+                if count > self._link_errors.get(name, count)
+            },
+            "xid_errors": self._xid_errors(),
+        }
+
+    def _xid_errors(self) -> list[str] | None:
+        try:
+            return gpu_health.hardware_errors((time.time() - self._began_at) / 3600)
+        except gpu_health.CannotTell:
+            return None
+
+
+def read_sample(line: str, at: float) -> Sample | None:
+    """Read a line of nvidia-smi; None for its error messages."""
+    fields = [field.strip() for field in line.split(",")]
+    if len(fields) != len(_FIELDS) + 1 or not fields[0].isdecimal():
+        return None
+    index, *values, reasons = fields
+    bits = int(reasons, 16) if re.fullmatch("0x[0-9a-fA-F]+", reasons) else 0
+    power_w, sm_clock_mhz, memory_clock_mhz, temperature_c, corrected, uncorrected = map(
+        gpu_health.number, values
+    )
+    return Sample(
+        at=at,
+        gpu=int(index),
+        power_w=power_w,
+        sm_clock_mhz=sm_clock_mhz,
+        memory_clock_mhz=memory_clock_mhz,
+        temperature_c=temperature_c,
+        corrected_ecc_errors=corrected,
+        uncorrected_ecc_errors=uncorrected,
+        reasons=bits,
+    )
+
+
+def clocks_down_since(samples: Sequence[Sample]) -> float | None:
+    """Return since when the SM clock of a GPU stays below its highest, in Unix time; None if it does not."""
+    clocks = [(one.at, one.sm_clock_mhz) for one in samples if one.sm_clock_mhz is not None]
+    since, highest = None, max((clock for _, clock in clocks), default=0.0)
+    for at, clock in reversed(clocks):
+        if clock >= _LOW_CLOCK * highest:
+            break
+        since = at
+    return since
+
+
+def link_errors() -> dict[str, int]:
+    """Return the error counters of this node's network ports and NVLinks that can be read, by name."""
+    found: dict[str, int] = {}
+    for name in _PORT_COUNTERS:
+        for counter in INFINIBAND.glob(f"*/ports/*/*counters/{name}"):
+            with suppress(OSError, ValueError):
+                device, _, port, _, _ = counter.parts[-5:]
+                found[f"{device}/{port} {name}"] = int(counter.read_text(encoding="ascii"))
+    with suppress(gpu_health.CannotTell, gpu_health.NodeFault):
+        gpu = ""
+        for line in gpu_health.run_tool(["nvidia-smi", "nvlink", "--errorcounters"]).splitlines():
+            if match := _NVLINK.search(line.strip()):
+                gpu = match["gpu"] or gpu
+                if match["link"]:
+                    found[f"GPU {gpu} NVLink {match['link']} {match['kind'].lower()}"] = int(match["count"])
+    return found
+
+
+def sampled_steps(run: PlannedRun) -> range:
+    """Return the global steps of a run to summarise: its window, or more of its second half if that is short.
+
+    Some documents measure the last step alone, in which there is hardly a sample.
+    """
+    end = run.max_steps if run.window is None else run.window.last + 1
+    begin = max((run.first_step + run.max_steps) // 2, end - FEWEST_STEPS)
+    return range(begin if run.window is None else min(begin, run.window.first), end)
+
+
+class SamplingProcess:
+    """The process that samples the GPUs of this node, as its first rank sees it."""
+
+    def __init__(self, output: Path, ranks: int) -> None:
+        """Start it.
+
+        Args:
+            output: the job's folder.
+            ranks: of this node: each uses one of the GPUs that the job may use, in their order.
+        """
+        visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(ranks)))).split(",")
+        file = output / FOLDER / f"{records.own_node_name()}.csv"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "trainer.gpu_samples", str(file), f"--gpus={','.join(visible[:ranks])}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # it may keep nothing open that belongs to the job
+            text=True,
+        )
+
+    def end(self, began_at: float | None, ended_at: float | None) -> dict[str, Any] | None:
+        """End it, and return its summary between two times; None if there is none, or none in time."""
+        asked = None if began_at is None or ended_at is None else f"{began_at} {ended_at}\n"
+        try:
+            answer, _ = self._process.communicate(asked, timeout=_ANSWERS_WITHIN_S)
+            found: dict[str, Any] | None = json.loads(answer)
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            self._process.kill()  # and no wait: that may last if the driver hangs
+            for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+                with suppress(OSError):
+                    pipe.close()
+            return None
+        return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Sample until the standard input has a line or ends; for a line, print the summary."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.gpu_samples",
+        description="Sample the GPUs of this node until a line comes: BEGIN END, in Unix time.",
+    )
+    parser.add_argument("file", type=Path, help="where to write the samples, as CSV")
+    parser.add_argument("--gpus", required=True, help="indexes or UUIDs, with commas")
+    arguments = parser.parse_args(argv)
+    with suppress(OSError):  # not on the rank's own cores
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    sampler = Sampler(arguments.file, arguments.gpus)
+    threading.Thread(target=sampler.run, daemon=True).start()
+    asked = sys.stdin.readline().split()
+    if asked:
+        began_at, ended_at = map(float, asked)
+        print(json.dumps(sampler.summary(began_at, ended_at)), flush=True)
+    sampler.stop()
+    return 0
+
+
+def _percent(active: Iterable[int]) -> float:
+    return round(100 * statistics.fmean(map(bool, active)), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
