@@ -38,9 +38,10 @@ def judged(
     since: float | None = None,
     nearby: tuple[str, ...] = (),
     fresh: Sequence[str] | None = None,
+    stragglers: str | None = None,
 ) -> Judgement:
     """A run, judged by a usual history, or after other runs; with `fresh` confirmed on these nodes."""
-    row = {"job_name": job, "nodes": ", ".join(nodes) or None, "submitted_at": at}
+    row = {"job_name": job, "nodes": ", ".join(nodes) or None, "submitted_at": at, "stragglers": stragglers}
     standing = judge(before or Standing("unchanged", baseline=Baseline(USUAL)), seconds)
     began = at if since is None else since
     onset = Onset(job, began, began, began, nearby) if standing.since else None
@@ -88,6 +89,18 @@ def test_a_suspicion_that_other_nodes_dismissed_is_still_that_nodes() -> None:
         moved.append([judged(1.0, ["n2"], job=f"third-{number}", before=second.standing), second, first])
 
     assert names(causes(cells(*usual, *moved), without)) == [("node bad", 3)], "for a week, of three cells"
+
+
+def test_the_sentence_of_a_node_has_what_its_ranks_and_gpus_did() -> None:
+    usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(20)]
+    own = "ranks 6.1 % slower than the others (4.6 to 7.6 %), clocks down to 1,410 MHz since 06:12 UTC"
+    told = f"rank 3 on n1 9.0 % slower than the others (8.0 to 10.0 %); node bad: {own}"
+    slow = [
+        judged(1.08, ["bad", f"n{number}"], job=f"slow-{number}", stragglers=told if number == 2 else None)
+        for number in range(4)
+    ]
+    [cause] = causes(cells(*usual, *slow), without)
+    assert cause.sentence.endswith(f" of 20 elsewhere; in one of its runs: {own}")
 
 
 def test_one_cell_that_is_slow_again_and_again_is_not_its_node() -> None:

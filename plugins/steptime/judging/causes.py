@@ -62,6 +62,8 @@ class Evidence:
     changes: tuple[str, ...] = ()
     """What changed at the runs with which the level may have begun, apart from nodes and the version of
     steptime."""
+    stragglers: str = ""
+    """Nodes and ranks of the run that stand apart from its others, as in the column of that name."""
     decided_on: tuple[frozenset[str], ...] | None = None
     """Nodes of each run that confirmed the change, as far as known; None if it is not confirmed."""
 
@@ -132,6 +134,7 @@ def _evidence(series: Series, judged: Judgement) -> Evidence:
         usual=standing.against.bound(),
         since=judged.onset.at if judged.onset else row["submitted_at"],
         changes=tuple(filter(is_notable, (*judged.changes, *nearby))),
+        stragglers=row["stragglers"] or "",
         decided_on=(
             tuple(frozenset(expand_nodes(nodes)) for nodes in fresh)
             if standing.state == "confirmed"
@@ -242,7 +245,16 @@ def _named_node(cluster: str, alike: Sequence[str], table: _Table) -> CommonCaus
         f"{100 * change:.1f} % at the median, since {date(since)}, and in "
         f"{sum(table.off.values())} of {len(table.off)} elsewhere"
     )
+    if told := _told_of_nodes(alike, [run for some in table.slow.values() for run in some]):
+        sentence += f"; in one of its runs: {told}"
     return CommonCause("node", cluster, name, sentence, fitting, "slower", change, since, tuple(alike))
+
+
+def _told_of_nodes(nodes: Sequence[str], runs: Iterable[Evidence]) -> str:
+    """Return how one of the nodes stands apart in the first run in which it does; empty if in none."""
+    beginnings = tuple(f"node {node}: " for node in nodes)
+    clauses = (clause for run in runs for clause in run.stragglers.split("; "))
+    return next((clause.partition(": ")[2] for clause in clauses if clause.startswith(beginnings)), "")
 
 
 def _shared(cluster: str, latest: Sequence[Evidence], has_changed: HasChanged) -> Iterator[CommonCause]:
