@@ -182,7 +182,7 @@ class Records(Callback):
         if trainer.global_step != self.run.first_step:
             raise TrainerError(
                 f"the checkpoint {self.run.checkpoint_path} continues at step {trainer.global_step}, "
-                f"but the plan's first_step is {self.run.first_step}."
+                f"but the plan's first_step is {self.run.first_step}: load another one."
             )
         if trainer.is_global_zero:
             records.emit(

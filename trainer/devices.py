@@ -15,7 +15,10 @@ def training_device(gpu_type: str) -> str:
     if gpu_type == "cpu":
         return "cpu"
     if not torch.cuda.is_available():
-        raise TrainerError(f"the plan is for the GPU type '{gpu_type}', but torch finds no CUDA device here.")
+        raise TrainerError(
+            f"the plan is for the GPU type '{gpu_type}', but torch finds no CUDA device "
+            f"here: plan for cpu, or run on a node with GPUs."
+        )
     return "cuda"
 
 

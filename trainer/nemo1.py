@@ -32,7 +32,7 @@ def train(run: PlannedRun, launch: Launch, output: Path, ending: Ending) -> None
     arguments = [f"--config-path={CONFIG.parent}", f"--config-name={CONFIG.stem}"]
     arguments += overrides(run, launch, output)
     if not PROGRAM.is_file():
-        raise TrainerError(f"{PROGRAM} is not there: image {run.recipe.image} should have NeMo 1.")
+        raise TrainerError(f"{PROGRAM} is missing in image {run.recipe.image}: choose an image with NeMo 1.")
     sys.path.insert(0, str(PROGRAM.parents[3]))  # as upstream has it, by PYTHONPATH
     former = sys.argv
     sys.argv = [str(PROGRAM), *arguments]

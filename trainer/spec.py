@@ -378,7 +378,9 @@ def _check_settings(run: PlannedRun) -> None:
 def _check_hybrid(shape: ModelShape, hybrid: HybridShape, parallelism: Parallelism) -> None:
     """Refuse sizes that Megatron's Mamba layers do not support."""
     if shape.architecture != HYBRID:
-        raise ValueError(f"a model of the architecture '{shape.architecture}' cannot have hybrid sizes.")
+        raise ValueError(
+            f"a model of the architecture '{shape.architecture}' cannot have hybrid layers: leave hybrid out."
+        )
     pattern = hybrid.pattern or ""
     if set(pattern) - set("M*-") or len(pattern) != shape.num_layers:
         raise ValueError(

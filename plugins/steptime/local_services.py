@@ -45,7 +45,10 @@ def one_at_a_time(lock_file: Path, service: str, announce: Announce, timeout_s: 
         try:
             lock.acquire(timeout=timeout_s)
         except Timeout:
-            raise SystemFailure(f"another steptime command is stuck starting or stopping {service}") from None
+            raise SystemFailure(
+                f"another steptime command is still starting or stopping {service}: "
+                f"wait, or end it and try again"
+            ) from None
     try:
         yield
     finally:

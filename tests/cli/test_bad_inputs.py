@@ -99,7 +99,7 @@ PLANS = [
     Bad("a secret", f"{PLAN} --env HF_TOKEN=hf_1", "'HF_TOKEN' looks like a secret"),
 ]
 NUMBERS = [
-    Bad("step time of nothing", f"{METRICS} --step-time 0", "a step time of 0.0 s cannot be"),
+    Bad("step time of nothing", f"{METRICS} --step-time 0", "a step time of 0.0 s is impossible"),
     Bad("step time of no size", f"{METRICS} --step-time 1e-320", "a step time of 9.99989e-321 s at a peak"),
     Bad(
         "batch beyond floats", f"{METRICS} --step-time 1 --gbs 128{'0' * 400}", "must be at most 1000000000."
@@ -174,7 +174,7 @@ STATE = [
     Bad(
         "store without a path",
         "results",
-        "write the whole path",
+        "write an absolute path",
         1,
         {"STEPTIME_STORE_URL": "sqlite:///results.db"},
     ),

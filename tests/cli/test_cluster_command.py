@@ -58,6 +58,9 @@ def test_a_failed_check_is_exit_code_2_and_an_unknown_cluster_is_refused(
     file = config / "clusters" / "mini-slurm.yaml"
     checked = runner.invoke(app, ["cluster", "check", file.stem])
     assert checked.exit_code == 2
-    assert "✗ login: no Airflow here could know the connection 'mini_slurm'" in checked.stdout
+    assert (
+        "✗ login: there is no Airflow on this machine to look up the connection 'mini_slurm'"
+        in checked.stdout
+    )
     unknown = runner.invoke(app, ["cluster", "check", "nowhere"])
     assert "unknown cluster 'nowhere'" in str(unknown.exception)

@@ -239,7 +239,7 @@ async def test_what_runai_does_not_suspend_is_deleted(
 async def test_gpus_that_do_not_fill_whole_nodes_are_refused(
     runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec
 ) -> None:
-    with pytest.raises(UserError, match="3 GPUs are no whole number of nodes of 2 GPUs each"):
+    with pytest.raises(UserError, match="3 GPUs are not a whole number of nodes of 2 GPUs each"):
         await runai.submit(make_spec("odd", "true", slots=3))
     assert not runai_server.workloads
 

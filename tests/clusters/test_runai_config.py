@@ -50,7 +50,7 @@ def test_the_example_of_the_documentation_is_whole() -> None:
         ({"pvcs": [{"claim": "a", "path": "/a; touch canary"}]}, "path"),
         (
             {"pvcs": [{"claim": "a", "path": "/nemo", "read_only": True}], "work_dir": "/nemo/steptime"},
-            "claim 'a' is read_only and holds work_dir",
+            "claim 'a' is read_only, but jobs write to its work_dir",
         ),
     ],
     ids=str,

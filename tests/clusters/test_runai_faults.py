@@ -251,7 +251,7 @@ async def test_no_redirect_takes_a_secret_or_a_token_to_another_server(
     ("host", "message"),
     [
         ("", "is empty: write Run:ai's address"),
-        ("http://nvidia.run.ai", "would send the secret in the clear"),
+        ("http://nvidia.run.ai", "would send the secret unencrypted"),
         ("https://me:hush@nvidia.run.ai", "put the login into its fields"),
     ],
 )

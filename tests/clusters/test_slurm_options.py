@@ -130,7 +130,7 @@ def test_no_shortened_name_gets_past_a_list() -> None:
                 continue
             if UNKNOWN not in of_a_run(f"{short}=1"):
                 passed.append(f"{short} in a run")
-            if of_files and "cannot be every job's" not in of_a_file(f"{short}=1"):
+            if of_files and "cannot be set for every job" not in of_a_file(f"{short}=1"):
                 passed.append(f"{short} in a file")
     assert not passed, passed
 

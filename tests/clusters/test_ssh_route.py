@@ -131,7 +131,7 @@ async def test_hops_that_are_away_are_told_from_those_that_refuse(way: Way, log_
     await node.close()
     way.inner.hang()
     patient = way.connections(inner={"conn_timeout": 0.5})
-    with pytest.raises(OutOfReach, match=r"'inner'\), through .* did not let us in within 0\.5 s"):
+    with pytest.raises(OutOfReach, match=r"'inner'\), through .* did not complete the login within 0\.5 s"):
         await log_in(patient).run(["true"], timeout_s=60)
 
 

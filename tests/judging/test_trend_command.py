@@ -58,7 +58,10 @@ def test_filters_that_fit_several_series_list_them(
     *listed, sentence = capsys.readouterr().err.splitlines()
 
     assert ended.value.code == 1
-    assert sentence == "steptime: 4 series fit --size: add filters, or name a run as above."
+    assert (
+        sentence
+        == "steptime: 4 series fit --size: add filters, or name a run of one of them, as listed above."
+    )
     jobs = [line.split()[0] for line in listed]
     assert len(jobs) == 4
     assert all(call(job).stdout.startswith("small·fp32·") for job in jobs)

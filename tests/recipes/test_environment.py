@@ -130,9 +130,10 @@ VALUES = {
     "http://user:hunter2@proxy:3128": "has an address with a password, and a job's environment is recorded",
     "http://:hunter2@proxy": "has an address with a password",
     "x" * (128 << 10): "the variables take 131,082 bytes, and a job may have 131,072: shorten",
-    "1\nLD_PRELOAD=/x": "has a line end, behind which containers read another variable: write it in one",
-    "1\n": "has a line end",
-    "a\0b": "has a NUL character, which no variable can",
+    "1\nLD_PRELOAD=/x": "has a line break, after which containers would read another variable: write it "
+    "in one",
+    "1\n": "has a line break",
+    "a\0b": "has a NUL character, which variables cannot have",
 }
 NAMES = ("1A", "A-B", "A B", "A=B", "", "Ä", "BASH_FUNC_x%%", "A\n")
 

@@ -198,7 +198,7 @@ def test_what_a_launch_script_refuses_is_named(upstream: tuple[Path, Path], tmp_
     [
         (
             '\ndef get_exp_name_config(base):\n    return f"gbs{base.gbs}"\n',
-            "do not say their global batch size",
+            "the global batch size of its runs is unknown",
         ),
         ("\nimport not_there\n", "do not say what they train on"),
     ],

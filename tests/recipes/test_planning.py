@@ -229,7 +229,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"workload": "nemotron4-340b", "gpu_type": "gb300", "checkpoint": True},
-        "on gb300 are tested at no scale; GPU types that are: h100, gb200, b200.",
+        "on gb300 are not tested at any scale; GPU types that are: h100, gb200, b200.",
     ),
     (
         {"workload": "llama3.1", "environment": {"HF_TOKEN": "x"}},

@@ -60,9 +60,9 @@ def test_a_failed_creation_leaves_no_table(
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("nonsense", "is no database address"),
+        ("nonsense", "is not a database address"),
         ("mysql://host/db", "a database of kind 'mysql'"),
-        ("sqlite:///results.db", "write the whole path"),
+        ("sqlite:///results.db", "write an absolute path"),
     ],
 )
 def test_an_address_that_cannot_be_is_refused(url: str, sentence: str) -> None:

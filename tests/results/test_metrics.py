@@ -72,7 +72,7 @@ def test_the_documents_worked_examples_of_mfu(
 
 @pytest.mark.parametrize("step_time_s", [0, -1.5, math.nan, math.inf])
 def test_a_step_time_that_cannot_be_is_refused(step_time_s: float) -> None:
-    with pytest.raises(UserError, match="must be a positive number of seconds"):
+    with pytest.raises(UserError, match="give a positive number of seconds"):
         throughput(_recipe("llama3.1-25.04", "8b", "bf16", 8), step_time_s)
 
 
@@ -162,7 +162,7 @@ def test_checkpoint_times_are_the_last_of_their_kind() -> None:
         (
             [1.0, math.nan],
             Window(first=0, last=1),
-            "the step time of global step 1 is nan s, which cannot be.",
+            "the step time of global step 1 is nan s, which is not a positive number.",
         ),
     ],
 )

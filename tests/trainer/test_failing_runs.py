@@ -126,7 +126,8 @@ def test_what_only_the_training_finds(train: Train, tmp_path: Path) -> None:
     assert log.ended is not None
     errors = re.findall(r"^trainer: (.*)$", failed.log, flags=re.MULTILINE)
     assert errors == [
-        "the plan is for the GPU type 'h100', but torch finds no CUDA device here.",
+        "the plan is for the GPU type 'h100', but torch finds no CUDA device here: plan for cpu, or run "
+        "on a node with GPUs.",
         "this trainer cannot train dtype 'bf16' on cpu; it can: fp32.",
         log.ended["error"],
     ]

@@ -112,8 +112,8 @@ def test_an_image_that_has_it_not_is_told(tmp_path: Path) -> None:
     ended = light_trainer(write_run(on_one_gpu(planned()), tmp_path), tmp_path)
     assert ended.returncode == 1
     assert ended.stdout.startswith(
-        "trainer: /opt/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py is not there: image "
-        "nvcr.io/nvidia/nemo:24.09 should have NeMo 1."
+        "trainer: /opt/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py is missing in image "
+        "nvcr.io/nvidia/nemo:24.09: choose an image with NeMo 1."
     )
 
 

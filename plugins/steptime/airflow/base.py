@@ -182,7 +182,9 @@ class HoldsJob(BaseOperator):
         self._held = (job.cluster, job.name)
         self._task_instance = context["ti"]
         if self.was_taken_away:
-            raise AirflowFailException(f"the task was taken away while it submitted job '{job.name}'")
+            raise AirflowFailException(
+                f"the task was failed, cleared or deleted while it submitted job '{job.name}'"
+            )
 
     def reporter(self, context: Context) -> Reporter:
         """Return the reporter for a launch, which uses this task's log and `hold`."""

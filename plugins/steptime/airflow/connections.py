@@ -43,7 +43,7 @@ async def airflow_connection(name: str) -> Connection:
             f"AIRFLOW_CONN_{name.upper()}."
         ) from None
     except AirflowRuntimeError as error:
-        raise SystemFailure(f"Airflow does not give the connection '{name}': {error}") from None
+        raise SystemFailure(f"Airflow did not return the connection '{name}': {error}") from None
     return as_connection(name, kept)
 
 

@@ -72,4 +72,4 @@ def own_ids() -> list[str]:
     try:
         return [key.removeprefix(KEY_PREFIX) for key in Variable.keys(prefix=KEY_PREFIX)]
     except AirflowRuntimeError as error:
-        raise SystemFailure(f"Airflow does not list its Variables: {error}") from None
+        raise SystemFailure(f"Airflow did not list its Variables: {error}") from None

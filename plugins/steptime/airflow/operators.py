@@ -226,7 +226,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         place = task_place(context, task_group)
         saving = latest_submitted(wait_for_store(lambda: jobs_at(place), self.log.warning))
         if saving is None or saving.job is None:
-            raise SystemFailure(f"'{task_group}' has no job whose checkpoint could be loaded")
+            raise SystemFailure(f"'{task_group}' has no job that saved a checkpoint to load")
         return saving.job
 
     def _attempt(self, context: Context) -> Attempt:

@@ -85,7 +85,7 @@ class ReadLogOperator(RunOperator):
             raise AirflowSkipException("no job was submitted: there is no log to read")
         if jobs[-1].abandoned:
             raise AirflowSkipException(
-                f"'wait' gave up job '{jobs[-1].name}', which may still run: its log is not read"
+                f"'wait' stopped waiting for job '{jobs[-1].name}', which may still run: its log is not read"
             )
         self._run = run = submitted.run
         earlier = [one.job for one in jobs if one.job is not None and one.attempt < job.attempt]

@@ -193,8 +193,8 @@ class TrainingSensor(RunOperator, HoldsJob):
         """Stop waiting, and leave the job running."""
         self._note_abandoned(job, abandoned=True)
         raise AirflowFailException(
-            f"{why}. Nothing was ended: job '{job.name}' runs on if it ran. Clear this task when the cluster "
-            "is back, and it goes on with that job; the log of 'end' has how it is ended by hand."
+            f"{why}. Job '{job.name}' was not cancelled. When the cluster is back, clear this task to wait "
+            "for the job again; the log of 'end' says how to cancel it by hand."
         )
 
     def _not_lost(self, job: LedgerJob, context: Context) -> None:

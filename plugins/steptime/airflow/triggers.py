@@ -57,7 +57,7 @@ class TrainingTrigger(WaitingTrigger):
 
         noted = await in_store(lambda: ledger.find(self.job), self.log.warning)
         if noted is None or noted.job is None:
-            raise SystemFailure(f"job '{self.job}' is not in the ledger of this metrics store any more")
+            raise SystemFailure(f"job '{self.job}' is no longer in the ledger of this metrics store")
         own = {name: hours for name, hours in self.patience.items() if hours is not None}
         config = load_cluster(self.cluster).model_copy(update=own)
         try:

@@ -89,7 +89,9 @@ def add(
     from steptime.service.airflow_connections import airflow_connection
 
     if not _NAME.fullmatch(name):
-        raise UserError(f"'{shown(name)}' cannot name a cluster: write small letters, digits and '-'.")
+        raise UserError(
+            f"'{shown(name)}' is not a valid name of a cluster: use lowercase letters, digits and '-'."
+        )
     path = cluster_file(name)
     if name in list_clusters() or path.exists():
         raise UserError(f"'{path}' exists already: choose another name, or remove it.")
@@ -99,7 +101,7 @@ def add(
     partitions = tuple(dict.fromkeys(one.name for one in seen.partitions))
     suggested = seen.suggested_partition
     if suggested is None:
-        raise SystemFailure(f"Slurm shows {seen.where} no partition: ask the cluster's administrators.")
+        raise SystemFailure(f"Slurm shows no partition to {seen.where}: ask the cluster's administrators.")
     chosen = _chosen("partition", partition, suggested.name, "partition", partitions)
     lines = [one for one in seen.partitions if one.name == chosen]
     of_slurm = next((kind for one in lines if (kind := listed_gpu_type(one)) not in (None, "cpu")), None)
@@ -173,7 +175,7 @@ def _chosen(option: str, given: str | None, suggested: str | None, what: str, ch
         value = typer.prompt(f"{what}{listed}", default=suggested, err=True)
     value = suggested if value is None else value
     if value is None:
-        raise UserError(f"{what} cannot be seen on the login node: name it by --{option}.")
+        raise UserError(f"{what} could not be determined on the login node: name it with --{option}.")
     if choices and value not in choices:
         raise unknown_value(option, value, choices)
     return value

@@ -267,7 +267,8 @@ def _series(store: "Store", run: str | None, selection: RunFilters) -> "Series":
         for series, job_name in newest.items():
             typer.echo(f"{job_name}  {series.full_name}", err=True)
         raise UserError(
-            f"{len(newest)} series fit {', '.join(selection.flags)}: add filters, or name a run as above."
+            f"{len(newest)} series fit {', '.join(selection.flags)}: add filters, or name a run of one "
+            f"of them, as listed above."
         )
     return next(iter(newest))
 

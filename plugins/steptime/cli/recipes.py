@@ -97,7 +97,7 @@ def recipes(
     if context.invoked_subcommand:
         return
     if published and launch:
-        raise UserError("published and launch are two lists: ask for one of them.")
+        raise UserError("--published and --launch are separate lists: give one of them.")
     names = list_workloads() if workload is None else (workload,)
     make_rows = tables.launch_rows if launch else tables.published_rows if published else tables.rows
     workloads, broken = load_each(names, load_workload)

@@ -79,7 +79,7 @@ def report(
         raise UserError(f"'{shown(to)}' is not a file in an existing folder: name one, such as week.html.")
     if to_archive is not None:
         if suite is None:
-            raise UserError("--archive is about a suite: name it with --suite.")
+            raise UserError("--archive needs a suite: name one with --suite.")
         check_name(to_archive, "--archive")
     now = time.time()
     store = Store()

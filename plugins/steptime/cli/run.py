@@ -97,7 +97,8 @@ def wait_for_results(
     except KeyboardInterrupt:
         address = client.run_address(dag_run.dag_id, dag_run.dag_run_id)
         raise SystemFailure(
-            f"no longer following; the runs go on, see {address} (marked failed there, their jobs end)"
+            f"no longer following; the runs continue: see {address} (mark the DAG run as failed there "
+            f"to end their jobs)"
         ) from None
     rows = _show_results(ended, output_format, wide=wide)
     if ended.state == "failed":

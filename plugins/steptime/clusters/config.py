@@ -281,7 +281,8 @@ class ClusterConfig(ClusterFile, Frozen):
         """
         if staged.image_path is None:
             raise UserError(
-                f"nothing is staged on cluster {self.name} to run the trainer with: neither is an image."
+                f"neither an environment nor an image is staged on cluster {self.name}: run the task "
+                f"'stage' again."
             )
         inside = Inside(
             image=staged.image_path,

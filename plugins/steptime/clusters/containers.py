@@ -194,7 +194,7 @@ def mounts(work_dir: str, of_site: Sequence[str], to_read: Sequence[str | None] 
             continue
         if PurePosixPath(work_dir).is_relative_to(folder):
             raise UserError(
-                f"'{shown(folder)}' holds the work_dir '{work_dir}' of the cluster: "
+                f"'{shown(folder)}' contains the work_dir '{work_dir}' of the cluster: "
                 "name a folder of its own, for a checkpoint the one above weights/."
             )
         found[folder] = False

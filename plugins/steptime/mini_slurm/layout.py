@@ -145,7 +145,10 @@ def choose(home: Path, ssh_host: str = LOOPBACK) -> SlurmLayout:
         ports = Ports(first=_FIRST_PORT + (digest + attempt) % _BLOCKS * _PORTS_EACH)
         if all(is_free(port) for port in ports.by_daemon().values()):
             return SlurmLayout(root=_root(home), ports=ports, ssh_host=ssh_host)
-    raise SystemFailure(f"no {_PORTS_EACH} ports in a row are free from {_FIRST_PORT} up.")
+    raise SystemFailure(
+        f"no {_PORTS_EACH} free ports in a row were found from {_FIRST_PORT} up: end "
+        f"programs that listen there."
+    )
 
 
 def check_ssh_host(host: str) -> None:

@@ -105,8 +105,11 @@ def check_environment(environment: Mapping[str, str]) -> None:
             )
         if "\n" in value:
             raise UserError(
-                f"environment: the value of '{name}' has a line end, behind which containers read another "
-                "variable: write it in one line."
+                f"environment: the value of '{name}' has a line break, after which containers would read "
+                "another variable: write it in one line."
             )
         if "\0" in value:
-            raise UserError(f"environment: the value of '{name}' has a NUL character, which no variable can.")
+            raise UserError(
+                f"environment: the value of '{name}' has a NUL character, which variables "
+                f"cannot have: remove it."
+            )

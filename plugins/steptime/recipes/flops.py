@@ -194,10 +194,10 @@ def model_flops(shape: Model, formula: str) -> float:
     described = load_formula(formula)
     if isinstance(shape, NamedRecipe):
         raise UserError(
-            f"the formula {formula} {misfit(formula, shape)}: give its recipe one that is logged."
+            f"the formula {formula} {misfit(formula, shape)}: choose one with logged: true for its recipe."
         )
     if described.counted is None:
-        raise UserError(f"the formula {formula} counts nothing: its document states or logs what it takes.")
+        raise UserError(f"the formula {formula} does not count flops, which its document states or logs.")
     if (problem := described.counted.misfit(shape)) is not None:
         raise UserError(f"the formula {formula} {problem}: give its recipe the formula of its own document.")
     return described.counted.flops(shape)

@@ -179,14 +179,16 @@ def check_hybrid(shape: ModelShape) -> None:
     """Raise ValueError unless the model has Mamba layers."""
     _refuse_special(shape, but=("hybrid",))
     if shape.hybrid is None:
-        raise ValueError(f"{shape.architecture} models have hybrid sizes: give them")
+        raise ValueError(f"{shape.architecture} models need hybrid: give it")
 
 
 def check_gpt(shape: ModelShape) -> None:
     """Raise ValueError for a shape that does not determine its kind of MLP and attention."""
     _refuse_special(shape, but=_SPECIAL.keys() - {"hybrid"})
     if shape.gated_linear_unit is None:
-        raise ValueError(f"{shape.architecture} models have a gated MLP or none: give gated_linear_unit")
+        raise ValueError(
+            f"{shape.architecture} models must say whether their MLP is gated: give gated_linear_unit"
+        )
     if shape.mla is not None and shape.kv_channels is not None:
         raise FieldError("latent attention takes its widths from mla: leave kv_channels out", "kv_channels")
     if shape.nemo is None:

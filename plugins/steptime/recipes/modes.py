@@ -261,5 +261,7 @@ def _tested(selection: Selection) -> tuple[int, int]:
     )
     if save is None or load is None:
         tested = ", ".join(limits.minimum_gpus_to_load)
-        raise UserError(f"checkpoints of {selection} are tested at no scale; GPU types that are: {tested}.")
+        raise UserError(
+            f"checkpoints of {selection} are not tested at any scale; GPU types that are: {tested}."
+        )
     return save, load

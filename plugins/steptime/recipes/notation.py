@@ -34,7 +34,8 @@ def parse_time_limit(text: str) -> int:
     seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3]) if match else 0
     if not seconds:
         raise UserError(
-            f"time limit '{shown(text)}' is not of the form HH:MM:SS with more than no time, as in 00:30:00."
+            f"time limit '{shown(text)}' is not of the form HH:MM:SS with a time above zero, such as "
+            f"00:30:00."
         )
     return seconds
 
@@ -68,7 +69,7 @@ def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[
         first, last, is_range = _range("GPU counts", part, text, f"8,16 or 8-128. {valid}")
         within = [count for count in documented if first <= count <= last]
         if is_range and not within:
-            raise UserError(f"GPU counts '{part.strip()}' hold no documented scale. {valid}")
+            raise UserError(f"GPU counts '{part.strip()}' contain no documented GPU count. {valid}")
         if not within:
             raise unknown_value("GPU count", first, documented, of=of)
         chosen.update(within)

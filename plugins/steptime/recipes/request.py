@@ -27,8 +27,8 @@ DICTIONARIES = MappingProxyType({"environment": "--env", "arguments": "--arg"})
 def _not_by_name(name: str, _: Any, recipe: Recipe) -> None:
     if isinstance(recipe.model, NamedRecipe):
         raise UserError(
-            f"{name} of {recipe.workload} {recipe.size} on {recipe.gpu_type} is its recipe's in "
-            "Megatron-Bridge: leave it out."
+            f"{name} of {recipe.workload} {recipe.size} on {recipe.gpu_type} is set by its "
+            "recipe in Megatron-Bridge: leave it out."
         )
 
 

@@ -77,7 +77,9 @@ def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -
     cells = list(_all_cells(sweep, exclusions, check))
     exclusions.require_used()
     if not cells:
-        raise UserError(f"sweep '{sweep.name}' excludes every run that it asks for: nothing is left to run.")
+        raise UserError(
+            f"sweep '{sweep.name}' excludes every run that it asks for: correct exclude, or leave it out."
+        )
     if sweep.at_once is not None and (largest := max(cells, key=lambda cell: cell.gpus)).gpus > sweep.at_once:
         raise UserError(
             f"sweep '{sweep.name}' may hold {sweep.at_once} GPUs at a time, and {largest.label} asks for "

@@ -41,7 +41,7 @@ def _window(text: str) -> str:
 
 def _ascending(counts: tuple[int, ...]) -> tuple[int, ...]:
     if list(counts) != sorted(set(counts)):
-        raise ValueError("GPU counts must ascend, each once")
+        raise ValueError("GPU counts must be in ascending order, each once")
     return counts
 
 

@@ -184,7 +184,7 @@ def _parse(url: str) -> "URL":
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):  # the latter for a port that is no number
-        raise UserError(f"STEPTIME_STORE_URL is no database address: it must be like {valid}.") from None
+        raise UserError(f"STEPTIME_STORE_URL is not a database address: it must be like {valid}.") from None
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise UserError(
             f"STEPTIME_STORE_URL names a database of kind '{parsed.drivername}': it must be like {valid}."
@@ -195,8 +195,8 @@ def _parse(url: str) -> "URL":
         )
     if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_absolute():
         raise UserError(
-            f"STEPTIME_STORE_URL names '{parsed.database}', another file in every folder: "
-            f"write the whole path, as in {valid.partition(' ')[0]}."
+            f"STEPTIME_STORE_URL names '{parsed.database}', which is another file in every "
+            f"folder: write an absolute path, as in {valid.partition(' ')[0]}."
         )
     return parsed
 

@@ -33,7 +33,7 @@ def tokens_per_s(seq_length: int, global_batch_size: int, step_time_s: float) ->
     Raises UserError unless the step time is positive and finite.
     """
     if not (math.isfinite(step_time_s) and step_time_s > 0):
-        raise UserError(f"a step time of {step_time_s} s cannot be: it must be a positive number of seconds.")
+        raise UserError(f"a step time of {step_time_s} s is impossible: give a positive number of seconds.")
     return seq_length * global_batch_size / step_time_s
 
 
@@ -187,7 +187,8 @@ def measure_window(log: TrainingLog, window: Window) -> Measurement:
     for global_step, time in times.items():
         if not (math.isfinite(time) and time > 0):
             raise UserError(
-                f"{log.path}: the step time of global step {global_step} is {time} s, which cannot be."
+                f"{log.path}: the step time of global step {global_step} is {time} s, which is not a "
+                f"positive number."
             )
     tflops = [step.tflops_per_gpu for step in steps if step.tflops_per_gpu is not None]
     wall_times = [step.wall_time_s for step in steps if step.wall_time_s is not None]

@@ -28,7 +28,9 @@ def unpack(file: Path, folder: Path) -> None:
         with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]  # it only reads
             for member in archive:
                 if member.issparse():
-                    raise tarfile.ReadError(f"'{shown(member.name)}' in it is larger than what it holds")
+                    raise tarfile.ReadError(
+                        f"'{shown(member.name)}' in it claims to be larger than the archive"
+                    )
                 if member.isfile():
                     archive.extract(member, folder, filter="data")
         while stream.read(1 << 20):
@@ -85,4 +87,4 @@ def _pieces(file: Path) -> Iterator[bytes]:
         while data := packed.read(_PACKED_BYTES):
             yield unpacker.decompress(data)
     if not unpacker.eof:
-        raise EOFError("it is cut")
+        raise EOFError("it is truncated")

@@ -189,7 +189,7 @@ class LogFollower:
             async with asyncio.timeout(_READ_WITHIN_S):
                 return await cluster.read(path, offset, limit)
         except TimeoutError:
-            raise SystemFailure(f"no answer in {_READ_WITHIN_S:.0f} s for {path}") from None
+            raise SystemFailure(f"{path} could not be read within {_READ_WITHIN_S:.0f} s") from None
 
     async def _feed(self, data: bytes, without: Sequence[str] = ()) -> None:
         """Parse `data` in the parser's thread and report what is new, without problems of these kinds."""

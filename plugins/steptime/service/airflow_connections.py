@@ -29,8 +29,9 @@ async def airflow_connection(name: str) -> Connection:
     environment = _environment()
     if environment is None:
         raise UserError(
-            f"no Airflow here could know the connection '{name}': start one with 'steptime up' and make the "
-            "connection there, under Admin, Connections, or set AIRFLOW_HOME to that of your own Airflow."
+            f"there is no Airflow on this machine to look up the connection '{name}': start one with "
+            f"'steptime up' and create the connection there, under Admin, Connections, or set AIRFLOW_HOME "
+            "to that of your own Airflow."
         )
     return await _asked(name, environment)
 

@@ -208,7 +208,7 @@ async def _placement(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run
     run = min(runs, key=lambda run: run.recipe.gpus)
     test = config.placement_test(run)
     if test is None:
-        raise NotApplicableError("this kind of cluster has no test that submits nothing")
+        raise NotApplicableError("this kind of cluster cannot test a submission without submitting a job")
     asked = await cluster.run(test, timeout_s=60)
     said = shown("; ".join(asked.stderr.split("\n")).strip("; "), at_most=300)
     if asked.exit_code:
@@ -223,7 +223,9 @@ async def _placement(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run
 async def _hub(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> str:
     needing = [run for run in runs if hub_files(run.recipe)]
     if not needing:
-        raise NotApplicableError(f"no recipe for {config.gpu_type} that was looked at loads from the hub")
+        raise NotApplicableError(
+            f"none of the checked recipes for {config.gpu_type} loads files from the Hugging Face hub"
+        )
     missing: list[UserError] = []
     for run in needing:
         try:

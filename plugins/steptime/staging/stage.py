@@ -35,7 +35,8 @@ def _fetched_by_nodes(staged: StagedFiles, name: str) -> StagedFiles:
     image = parse_image(name)
     if image.is_own:
         raise UserError(
-            f"image {name} is made on a cluster, and nodes that fetch their images have it from nowhere"
+            f"image {name} is built on a cluster and is in no registry, from which nodes of this "
+            f"cluster fetch images"
         )
     return staged.model_copy(update={"image": name, "image_path": name, "image_digest": image.digest})
 

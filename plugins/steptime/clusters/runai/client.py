@@ -322,7 +322,7 @@ def base_url(connection: Connection) -> str:
             f"{written} is not a plain address: write https://… and put the login into its fields."
         )
     if url.scheme != "https" and url.hostname not in _LOOPBACK:
-        raise UserError(f"{written}, '{shown(host)}', would send the secret in the clear: write https://… .")
+        raise UserError(f"{written}, '{shown(host)}', would send the secret unencrypted: write https://… .")
     name = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
     return f"{url.scheme}://{name}{f':{port}' if port else ''}{url.path.rstrip('/') or '/api/v1'}"
 

@@ -250,7 +250,7 @@ class RunaiCluster:
             await asyncio.to_thread(notes.write_submitted, submitted)
         except OSError as error:
             raise SystemFailure(
-                f"job {submitted.name} was submitted, and this could not be noted on {self.name}: {error}"
+                f"job {submitted.name} was submitted, but this could not be recorded on {self.name}: {error}"
             ) from error
 
     async def _submitted(self, name: str) -> RunaiJob | None:

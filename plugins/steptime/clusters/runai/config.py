@@ -82,9 +82,11 @@ class RunaiConfig(ClusterConfig):
                 "write letters, digits, '.', '_', '-' and '/'"
             )
         if not any(PurePosixPath(self.root).is_relative_to(pvc.path) for pvc in self.pvcs):
-            raise ValueError(f"work_dir '{self.root}' is not below any path in pvcs")
+            raise ValueError(f"work_dir '{self.root}' is not below any path in pvcs: mount a volume there")
         if self._mount.read_only:
-            raise ValueError(f"claim '{self._mount.claim}' is read_only and holds work_dir: jobs write there")
+            raise ValueError(
+                f"claim '{self._mount.claim}' is read_only, but jobs write to its work_dir: mount it writable"
+            )
         return self
 
     @property
@@ -126,7 +128,7 @@ class RunaiConfig(ClusterConfig):
         """Return the number of pods of a job with that many GPUs. Raises UserError for unequal pods."""
         if gpus > self.gpus_per_node and gpus % self.gpus_per_node:
             raise UserError(
-                f"{gpus} GPUs are no whole number of nodes of {self.gpus_per_node} GPUs each on cluster "
+                f"{gpus} GPUs are not a whole number of nodes of {self.gpus_per_node} GPUs each on cluster "
                 f"{self.name}: ask for a multiple, or set gpus_per_node in config/clusters/{self.name}.yaml."
             )
         return max(1, gpus // self.gpus_per_node)

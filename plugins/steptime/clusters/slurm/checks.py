@@ -120,13 +120,15 @@ def parse_gres(gres: str) -> tuple[str, int] | None:
 async def _accounting(slurm: SlurmCommands) -> str:
     await slurm.sacct("--name", ["steptime-check"], [])
     if not slurm.has_accounting:
-        raise NotApplicableError("this Slurm keeps none: how a job ended is read from its own record")
+        raise NotApplicableError(
+            "this Slurm has no accounting: how a job ended is read from the record of its script"
+        )
     return "sacct answers"
 
 
 async def _limits(config: SlurmConfig, run: Command, slurm: SlurmCommands) -> str:
     if not slurm.has_accounting:
-        raise NotApplicableError("Slurm keeps them in its accounting, which this one does not have")
+        raise NotApplicableError("limits are in the accounting, which this Slurm does not have")
     user = (await run(["id", "-un"], timeout_s=60)).stdout.strip()
     associations = await slurm.associations(user)
     if not associations:

@@ -199,7 +199,7 @@ def check_of_every_job(option: str) -> None:
     refused = [known for known in _INSTEAD if known.startswith(name)]
     if refused:
         known = name if name in refused else refused[0]
-        raise UserError(f"Slurm option '{shown(option)}' cannot be every job's: {_INSTEAD[known]}.")
+        raise UserError(f"Slurm option '{shown(option)}' cannot be set for every job: {_INSTEAD[known]}.")
 
 
 def _check(form: re.Pattern[str], name: str, value: str | int | None, remedy: str) -> None:

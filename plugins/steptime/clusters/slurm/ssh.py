@@ -285,8 +285,8 @@ class LoginNode:
         taken = self._files.count + self._commands
         if taken < _LEAST_SESSIONS:
             raise LoginRefused(
-                f"{self._address} opens no session beside {taken} others in one connection "
-                f"({words(refusal)}): steptime needs {_LEAST_SESSIONS}, set MaxSessions in its sshd_config"
+                f"{self._address} refuses a session beside {taken} others in one connection "
+                f"({words(refusal)}): steptime needs {_LEAST_SESSIONS}; raise MaxSessions in its sshd_config"
             )
         raise OutOfReach(f"{self._address} opens no session: {words(refusal)}")
 

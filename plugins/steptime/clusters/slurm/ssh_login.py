@@ -116,7 +116,7 @@ def read_login(connection: Connection, role: str = "login node") -> Login:
     certified = {pair.public_data: pair.algorithm for pair in read.client_keys or () if pair.has_cert}
     if certificate and certificate.public_data not in certified:
         raise UserError(
-            f"{_named(connection)}: its certificate is not that of its key: name both of one pair."
+            f"{_named(connection)}: its certificate does not belong to its key: name a matching pair."
         )
     trusted = _trusted(connection, read)
     host = f"[{read.host}]" if ":" in read.host else read.host

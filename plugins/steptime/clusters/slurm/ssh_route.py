@@ -124,7 +124,9 @@ async def _connect(login: Login, through: HostConnection | None) -> asyncssh.SSH
         async with asyncio.timeout(login.timeout_s):
             return await _logged_in(login, through)
     except TimeoutError:
-        raise OutOfReach(f"{login.title}{via} did not let us in within {login.timeout_s:g} s") from None
+        raise OutOfReach(
+            f"{login.title}{via} did not complete the login within {login.timeout_s:g} s"
+        ) from None
     except asyncssh.HostKeyNotVerifiable as error:
         raise untrusted(login, error, via) from None
     except asyncssh.PermissionDenied as error:

@@ -246,6 +246,8 @@ def pinned(sources: Sequence[Source], repository: Path, into: Path) -> Path:
     """Unpack all Megatron-Bridge commits that recipes name; return the folder with one subfolder for each."""
     for commit in sorted({commit for source in sources for commit in source.commits.values()}):
         if not re.fullmatch("[0-9a-f]{40}", commit):
-            raise UserError(f"'{shown(commit)}' is not a commit of Megatron-Bridge.")
+            raise UserError(
+                f"'{shown(commit)}' in the release's metadata is not the id of a commit of Megatron-Bridge."
+            )
         unpacked(repository, commit, into / commit, *_BRIDGE_FOLDERS)
     return into

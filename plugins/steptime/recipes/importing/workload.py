@@ -76,7 +76,9 @@ class Row:
         """Parallelism, micro and global batch size, from upstream's experiment name."""
         found = _EXPERIMENT.search(self.job["experiment"])
         if found is None:
-            raise NotImportable(f"its experiments are named otherwise: {self.job['experiment']}")
+            raise NotImportable(
+                f"the names of its experiments have an unknown form: {self.job['experiment']}"
+            )
         *degrees, micro, whole = found.groups()
         named = {
             name: int(degree) for name, degree in zip(_PARALLELISM, degrees, strict=True) if degree != "None"
@@ -404,9 +406,13 @@ def described(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str
             raise NotImportable(reason) from error
         for (size, gpu_type), answer in zip(of_commit, found, strict=True):
             if answer["seq_length"] is None:
-                raise NotImportable(f"its recipe does not say the tokens of a sample of {size} on {gpu_type}")
+                raise NotImportable(
+                    f"its recipe does not state the tokens per sample of {size} on {gpu_type}"
+                )
             if answers.setdefault(size, answer)["seq_length"] != answer["seq_length"]:
-                raise NotImportable(f"samples of {size} have other lengths on {gpu_type}")
+                raise NotImportable(
+                    f"the tokens per sample of {size} differ on {gpu_type}, which steptime does not support"
+                )
             answers[size]["hub"] |= answer["hub"]
     return answers
 
@@ -417,8 +423,8 @@ def imported(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, l
     for commit in dict.fromkeys(source.commits[row.gpu_types] for row in rows):
         if not names_batch(commit, sandbox):
             raise NotImportable(
-                f"its runs do not say their global batch size: Megatron-Bridge {commit[:10]} names that of "
-                "the recipe's own number of GPUs"
+                f"the global batch size of its runs is unknown: in Megatron-Bridge {commit[:10]}, names of "
+                "experiments have that of the recipe's default number of GPUs"
             )
     one = Source(**{**vars(source), "cells": source.cells[:1]})
     [profile] = recorded(one, sandbox, "profile").values()
