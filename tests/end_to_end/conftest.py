@@ -56,7 +56,8 @@ runs:
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     """One Airflow, with a stand-in's cluster."""
     home, dags = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("dags")
-    shutil.copy(settings.shipped("dags") / "scaling_sweep.py", dags)
+    for name in ("scaling_sweep.py", "send_report.py"):
+        shutil.copy(settings.shipped("dags") / name, dags)
     (dags / "workloads.py").write_text(DAGS)
     (dags / "after_slower.py").write_text(AFTER_SLOWER)
     add_stand_in(config := tmp_path_factory.mktemp("config"))

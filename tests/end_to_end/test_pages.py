@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from email.message import Message as Mail
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.handlers import Message
 from browser import Watched, logged_in
+from free_ports import free_port
 from playwright.sync_api import FrameLocator, Page, expect
 
-from end_to_end.driving import Airflow
+from end_to_end.driving import Airflow, wait_until
 from steptime.airflow.addresses import dag_run_path
 
 pytestmark = [
@@ -194,3 +198,48 @@ def test_the_picture_of_the_trigger_form_can_be_taken(airflow: Airflow, tmp_path
     )
     assert taken.returncode == 0, taken.stderr
     assert 20_000 < (tmp_path / "trigger-form.png").stat().st_size < 300_000
+
+
+class Mailbox(Message):
+    """The mails that a mail server of the test got."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mails: list[Mail] = []
+
+    def handle_message(self, message: Mail) -> None:
+        self.mails.append(message)
+
+
+def test_this_week_is_sent_by_mail(page: Page, airflow: Airflow, rows: Rows) -> None:
+    """The button is there once there is a connection; the mail has the page as a file with its data."""
+    week = "/plugin/step-times/steptime/"
+    page.goto(week)
+    frame = page.frame_locator("iframe[title='Step times']")
+    expect(frame.locator("#report")).to_be_visible()
+    expect(frame.get_by_role("button", name="Send …")).to_be_hidden()
+    mailbox = Mailbox()
+    server = Controller(mailbox, hostname="127.0.0.1", port=free_port())
+    server.start()
+    try:
+        extra = {"disable_ssl": True, "disable_tls": True, "from_email": "steptime@example.com"}
+        connection = {"connection_id": "smtp_default", "conn_type": "smtp", "extra": json.dumps(extra)}
+        made = airflow.answer(
+            "POST", "/api/v2/connections", {**connection, "host": "127.0.0.1", "port": server.port}
+        )
+        assert made.is_success, made.text
+        page.reload()
+        frame.get_by_role("button", name="Send …").click()
+        frame.get_by_label("To").fill("one@example.com, two@example.com")
+        frame.get_by_role("button", name="Send", exact=True).click()
+        expect(frame.locator("#send")).to_have_text("It is sent by a DAG run.")
+        [mail] = wait_until("the mail", lambda: list(mailbox.mails) or None)
+    finally:
+        server.stop()
+        airflow.answer("DELETE", "/api/v2/connections/smtp_default")
+    assert mail["To"] == "one@example.com, two@example.com"
+    [file] = [part for part in mail.walk() if part.get_filename()]
+    assert file.get_filename() == "steptime-report.html"
+    content = file.get_payload(decode=True)
+    assert isinstance(content, bytes)
+    assert on_two_ranks(rows)["job_name"] in content.decode()

@@ -6,6 +6,7 @@ A page stands in for the Airflow UI: the same iframe with the same sandbox, and 
 import json
 import re
 from html import escape
+from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import FastAPI, Request
@@ -40,6 +41,10 @@ def airflow_around(pages: FastAPI) -> FastAPI:
     @airflow.get("/api/v2/dags/{_dag}/dagRuns/{_run}")
     def dag_run(_dag: str, _run: str) -> dict[str, str]:
         return {"state": "running"}
+
+    @airflow.get("/api/v2/connections")
+    def connections() -> dict[str, Any]:
+        return {"connections": [], "total_entries": 0}
 
     @airflow.get("/{path:path}", response_class=HTMLResponse)
     def ui(path: str, request: Request) -> str:

@@ -49,7 +49,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "operators": _modules(
             _BENCHMARKS,
-            *("operators", "result_operators", "dag_builder", "cluster_check"),
+            *("operators", "result_operators", "dag_builder", "cluster_check", "send_report"),
             *("sweep.confirming", "sweep.operators"),
         ),
         "sensors": _modules(_BENCHMARKS, "sensors"),

@@ -7,6 +7,7 @@ import { byId, element } from "./dom.js";
 import { frozen } from "./frozen.js";
 import { fixed, timestamps } from "./format.js";
 import { readNew, rowsOf } from "./server.js";
+import { sendBox } from "./send.js";
 import { sparkline } from "./sparkline.js";
 import { makeTable } from "./table.js";
 import { announce, attempt, summarise } from "./messages.js";
@@ -79,7 +80,8 @@ export function open(box) {
   listing.setAttribute("aria-label", "Cells");
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.cell = row.cell; made.dataset.verdict = row.verdict; } });
   const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, frozen ? null : periodChoice(), element("label", {}, "Search", search), filters, totals, frozen ? null : reportLink());
-  box.append(incidents, completeness, form, listing, folded, footnote);
+  const choices = frozen ? form : element("div", { className: "filters" }, form, sendBox(days));
+  box.append(incidents, completeness, choices, listing, folded, footnote);
   if (!frozen) byId("period").value = days();
   parts = { incidents, completeness, totals, remarks, folded, listing, footnote, filters, draw };
   answer = found = null;
