@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import stored
 
+from steptime.clusters.config import load_cluster
 from steptime.recipes.flops import model_flops
 from steptime.recipes.models import Mode
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
+from steptime.results import columns
 from steptime.results.columns import (
     BY_NAME,
     COLUMNS,
@@ -52,6 +54,7 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
         **{"gpu_power_mean_w": None, "energy_per_step_j": None, "joules_per_token": None},
         **{"peak_tflops_per_gpu": 0.06, "days_per_1t_tokens": pytest.approx(1e12 / 4096 / 86400)},
         **{"checkpoint_save_s": None, "checkpoint_blocked_s": None, "checkpoint_load_s": None},
+        "price_per_million_tokens": None,
         **{"goodput_percent": pytest.approx(100 * 10 / 38.5), "in_steps_s": 10},
         **{"first_steps_s": 0, "in_checkpoints_s": 0},
         **{"gpu_hours": pytest.approx(2 * 38.5 / 3600), "submitted_at": 1.79e9, "started_at": 1.79e9 + 1.5},
@@ -115,6 +118,22 @@ def test_gpu_hours_are_from_the_jobs_start_to_its_end(make_result: MakeResult) -
     assert take(result.model_copy(update={"status": result.status.model_copy(update=times)})) == 4.0
     never_began = result.status.model_copy(update={"started_at": None})
     assert take(result.model_copy(update={"status": never_began})) is None
+
+
+def test_tokens_have_a_price_if_the_clusters_file_has_that_of_gpus(
+    make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a second for 2,048 tokens on 2 GPUs that cost 3.60 an hour each: 2,048 tokens/s and GPU."""
+    take, result = BY_NAME["price_per_million_tokens"].take, make_result(step_times=[0.5] * 20)
+    assert take is not None
+    assert take(result) is None
+    with_price = load_cluster("local").model_copy(update={"price_per_gpu_hour": 3.6})
+    monkeypatch.setattr(columns, "load_cluster", lambda _: with_price)
+    assert take(result) == pytest.approx(1e6 * 0.001 / 2048)
+    monkeypatch.undo()
+    elsewhere = result.submitted.run.model_copy(update={"cluster": "gone"})
+    gone = result.submitted.model_copy(update={"run": elsewhere})
+    assert take(result.model_copy(update={"submitted": gone})) is None
 
 
 def test_a_published_step_time_stands_beside_the_measured_one() -> None:

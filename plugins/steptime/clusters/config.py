@@ -88,6 +88,8 @@ class ClusterConfig(ClusterFile, Frozen):
     """Hours that a job may queue, be held or be suspended before it is ended."""
     gpus: PositiveInt | None = None
     """GPUs that jobs may hold here at a time; further jobs wait in `submit`. No limit if left out."""
+    price_per_gpu_hour: PositiveFloat | None = None
+    """Price of a GPU-hour in the site's currency, for the price of tokens."""
     gpu_hours_per_month: PositiveFloat | None = None
     """GPU-hours that jobs may take here in a calendar month (UTC); no budget if left out."""
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from steptime.clusters.config import load_cluster
+from steptime.errors import UserError
 from steptime.recipes.models import Mode, Run
 from steptime.results.goodput import job_times
 from steptime.results.gpu_samples import gpu_samples, what_stands_apart
@@ -164,6 +166,15 @@ def _goodput_percent(result: Result) -> float | None:
 
 def _stragglers(result: Result) -> str | None:
     return what_stands_apart(rank_times(result.log.rank_times), gpu_samples(result.log.gpu_samples))
+
+
+def _price_per_million_tokens(result: Result) -> float | None:
+    rate = result.measurement and result.measurement.tokens_per_s_per_gpu
+    try:
+        price = load_cluster(result.run.cluster).price_per_gpu_hour
+    except UserError:  # an imported run may be of a cluster that has no file here
+        return None
+    return 1e6 * price / (3600 * rate) if price and rate else None
 
 
 def _gpu_hours(result: Result) -> float | None:
@@ -392,6 +403,12 @@ COLUMNS = (
         priority=5,
         significant=3,
         in_events=True,
+    ),
+    Column(
+        "price_per_million_tokens",
+        "number",
+        "By the mean step time and the `price_per_gpu_hour` of the cluster's file; empty without one.",
+        _price_per_million_tokens,
     ),
     Column(
         "goodput_percent",
