@@ -84,7 +84,7 @@ def test_every_command_and_page_shows_it(store: Store, tmp_path: Path) -> None:
         ("results",),
         ("results", "compare"),
         ("results", "trend"),
-        ("results", "judge", "--all"),
+        ("results", "judge"),
     ):
         told(*command)
     told("report", "-o", str(tmp_path / "week.html"))

@@ -42,13 +42,6 @@ steptime results compare pretrain_llama3.1_tiny_fp32_2-1a2b pretrain_llama3.1_ti
 """
 
 
-JUDGE_EXAMPLES = """
-[bold]Examples[/bold]
-
-steptime results judge --all
-"""
-
-
 ACCEPT_EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -132,33 +125,17 @@ def compare(
         raise typer.Exit(SLOWER_EXIT_CODE)
 
 
-def judge(
-    *,
-    every: Annotated[
-        bool, typer.Option("--all", help="Judge every run of the store. This option is required.")
-    ] = False,
-) -> None:
+def judge() -> None:
     """Judge all runs of the store again, as after a change of the rules.
 
     Runs are judged as they are published, so this is rarely needed.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from steptime.judging.judgements import judge_all
     from steptime.results.store import Store
 
-    if not every:
-        raise UserError(
-            "runs are judged as they are published: 'steptime results judge --all' judges all of them again."
-        )
     store = Store()
     require_results(store, "judge")
-    columns = (TextColumn("series"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        judged = judge_all(store, lambda done, of: bar.update(task, completed=done, total=of))
-    typer.echo(f"{judged} series judged")
+    typer.echo(f"{judge_all(store)} series judged")
 
 
 def accept(

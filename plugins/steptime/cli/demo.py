@@ -13,7 +13,7 @@ from steptime.cli.following import airflow_client
 from steptime.cli.output import WIDE_OPTION
 from steptime.cli.phases import Phases
 from steptime.cli.run import check, trigger, wait_for_results
-from steptime.cli.service import up
+from steptime.cli.service import Port, up
 from steptime.recipes.planning import PlanRequest, plan
 
 if TYPE_CHECKING:
@@ -44,15 +44,7 @@ app = typer.Typer()
 @app.command(epilog=EXAMPLES)
 def demo(
     *,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=65535,
-            help="Port of the UI and API. If it is busy, the next free one is used.",
-            show_default="8080",
-        ),
-    ] = None,
+    port: Port = None,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
     """Start Airflow, train a tiny Llama 3.1 on the CPU at 1 and 2 ranks, and show the results.

@@ -13,7 +13,6 @@ import typer
 from steptime.cli.comparing import (
     ACCEPT_EXAMPLES,
     COMPARE_EXAMPLES,
-    JUDGE_EXAMPLES,
     accept,
     compare,
     judge,
@@ -210,7 +209,7 @@ def show_run(
 group.command(name="compare", epilog=COMPARE_EXAMPLES)(compare)
 group.command(name="trend", epilog=TREND_EXAMPLES)(show_trend)
 group.command(name="accept", epilog=ACCEPT_EXAMPLES)(accept)
-group.command(name="judge", epilog=JUDGE_EXAMPLES)(judge)
+group.command(name="judge")(judge)
 group.command(name="goodput", epilog=GOODPUT_EXAMPLES)(show_goodput)
 group.command(name="import", epilog=IMPORT_EXAMPLES)(import_results)
 

@@ -50,21 +50,23 @@ steptime open
 """
 
 
+Port = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=65535,
+        help="Port of the UI and API. If it is busy, the next free one is used.",
+        show_default="8080",
+    ),
+]
+
 app = typer.Typer()
 
 
 @app.command(epilog=UP_EXAMPLES)
 def up(
     *,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=65535,
-            help="Port of the UI and API. If it is busy, the next free one is used.",
-            show_default="8080",
-        ),
-    ] = None,
+    port: Port = None,
     timeout: Annotated[int, typer.Option(min=1, help="Seconds to wait until Airflow is ready.")] = 300,
 ) -> None:
     """Start Airflow on this machine, wait until it is ready, and print address, user and password.

@@ -2,8 +2,7 @@
 
 A copy is fetched in pieces through `Cluster.read` under a temporary name, and gets its own when it is whole.
 Each piece is asked for together with the last bytes before it, and the copy is whole when nothing comes after
-them. So it has the size of the log, a copy that was broken off goes on where it ended, and a log that has
-grown or was replaced since is noticed.
+them. So a log that was cut or replaced meanwhile is noticed.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ async def collect_log(cluster: Cluster, job: Job) -> Path:
 
     If this machine can open the cluster's files, it is the log itself. Otherwise it is a copy in
     `<STEPTIME_HOME>/logs-collected/<cluster>/<job>/`, which is updated now. Raises UserError if the job left
-    no log, SystemFailure if it cannot be copied; the next call resumes the copy.
+    no log, SystemFailure if it cannot be copied.
     """
     from filelock import AsyncFileLock
 
@@ -48,16 +47,16 @@ async def collect_log(cluster: Cluster, job: Job) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         async with AsyncFileLock(folder / ".lock"):
-            copy = _Copy(folder / PurePosixPath(job.log_path).name)
-            await _bring_up_to_date(cluster, job.log_path, copy)
+            copy = folder / PurePosixPath(job.log_path).name
+            if not await _is_up_to_date(cluster, job.log_path, copy):
+                await _copy(cluster, job.log_path, copy)
             await _copy_planned_run(cluster, job, folder)
-            await asyncio.to_thread(copy.finish)
     except OSError as error:
         raise SystemFailure(
             f"the log {job.log_path} of cluster '{job.cluster}' cannot be copied to {folder}: "
             f"{error.strerror or error}"
         ) from error
-    return copy.path
+    return copy
 
 
 def cluster_path(path: Path) -> str:
@@ -69,73 +68,42 @@ def cluster_path(path: Path) -> str:
     return str(PurePosixPath(origin.directory) / path.name)
 
 
-class _Copy:
-    """A file that has a temporary name while it is copied, and gets its own name when complete."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._part = path.with_name(f".{path.name}.part")
-
-    @property
-    def is_whole(self) -> bool:
-        return self.path.exists()
-
-    @property
-    def size(self) -> int:
-        return self._now.stat().st_size if self._now.exists() else 0
-
-    def last_bytes(self, count: int) -> bytes:
-        """Read the last `count` bytes of a file, or all of it if it is shorter."""
-        if not self.size:
-            return b""
-        with self._now.open("rb") as file:
-            file.seek(max(0, self.size - count))
-            return file.read()
-
-    def append(self, data: bytes) -> None:
-        if self.is_whole:
-            self.path.replace(self._part)
-        with self._part.open("ab") as file:
-            file.write(data)
-
-    def begin_again(self) -> None:
-        self._now.unlink()
-
-    def finish(self) -> None:
-        if self.is_whole:
-            return
-        with self._part.open("ab") as file:
-            os.fsync(file.fileno())
-        self._part.replace(self.path)
-
-    @property
-    def _now(self) -> Path:
-        return self.path if self.is_whole else self._part
+async def _is_up_to_date(cluster: Cluster, path: str, copy: Path) -> bool:
+    """Return whether a log has nothing that its copy lacks; scratch file systems cut or remove old logs."""
+    begin, overlap = await asyncio.to_thread(_end, copy)
+    return bool(overlap) and overlap.startswith(await cluster.read(path, begin, len(overlap) + 1))
 
 
-async def _bring_up_to_date(cluster: Cluster, path: str, copy: _Copy) -> None:
-    was_replaced = False
-    while True:
-        overlap = await asyncio.to_thread(copy.last_bytes, _OVERLAP_BYTES)
-        begin = copy.size - len(overlap)
-        data = await cluster.read(path, begin, len(overlap) + _PIECE_BYTES)
-        if data == overlap:
-            break
-        if data.startswith(overlap):
-            await asyncio.to_thread(copy.append, data[len(overlap) :])
-            continue
-        was_cut = overlap.startswith(data)
-        if was_cut and copy.is_whole:
-            break  # cut or removed since, as scratch file systems do: the copy is what is left of it
-        if was_cut or was_replaced:
-            change = "was cut or removed" if was_cut else "was replaced again"
-            raise SystemFailure(
-                f"{path} on cluster '{cluster.name}' {change} while it was copied: try again."
-            )
-        was_replaced = True
-        await asyncio.to_thread(copy.begin_again)
-    if not copy.size:
+def _end(copy: Path) -> tuple[int, bytes]:
+    """Return the last bytes of a copy, and where they begin; none if there is no copy."""
+    if not copy.exists():
+        return 0, b""
+    with copy.open("rb") as file:
+        begin = file.seek(max(0, copy.stat().st_size - _OVERLAP_BYTES))
+        return begin, file.read()
+
+
+async def _copy(cluster: Cluster, path: str, copy: Path) -> None:
+    part = copy.with_name(f".{copy.name}.part")
+    size, overlap = 0, b""
+    with part.open("wb") as file:
+        while True:
+            data = await cluster.read(path, size - len(overlap), len(overlap) + _PIECE_BYTES)
+            if not data.startswith(overlap):
+                raise SystemFailure(
+                    f"{path} on cluster '{cluster.name}' was cut or replaced while it was copied: try again."
+                )
+            new = data[len(overlap) :]
+            if not new:
+                break
+            await asyncio.to_thread(file.write, new)
+            size += len(new)
+            overlap = data[-_OVERLAP_BYTES:]
+        file.flush()
+        await asyncio.to_thread(os.fsync, file.fileno())
+    if not size:
         raise UserError(f"there is no log on cluster '{cluster.name}' at {path}, or it is empty.")
+    part.replace(copy)
 
 
 async def _copy_planned_run(cluster: Cluster, job: Job, folder: Path) -> None:

@@ -109,17 +109,13 @@ def _judge_nothing(_connection: "Connection", _row: Mapping[str, Any]) -> None:
     """Do nothing: the series is judged later."""
 
 
-def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _all: None) -> int:
-    """Judge every run of the store again, and compute its scaling efficiency; return the number of series.
-
-    `each` is called after each series with the number of series done and the number of all.
-    """
+def judge_all(store: Store) -> int:
+    """Judge every run of the store again, and compute its scaling efficiency; return the number of series."""
     efficiency.compute_all(store.url)
     found = all_series(store)
-    for number, (series, _) in enumerate(found, start=1):
+    for series, _ in found:
         with write_transaction(store.url) as connection:
             judge_series(connection, series)
-        each(number, len(found))
     return len(found)
 
 

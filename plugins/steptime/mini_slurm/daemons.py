@@ -52,8 +52,12 @@ def _start(layout: SlurmLayout, daemon: str, command: list[str]) -> None:
     if daemon == "sshd" and os.geteuid() == 0:
         # Root's sshd insists on it, and Debian's own service would make it.
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    log = layout.log(daemon)
-    with log.open("ab") as output:
+    _run_logged(layout, daemon, command)
+
+
+def _run_logged(layout: SlurmLayout, name: str, command: Sequence[str]) -> None:
+    """Run a command with its output in the log `name`. Raises SystemFailure if it fails."""
+    with layout.log(name).open("ab") as output:
         done = subprocess.run(
             command,
             env=layout.environment,
@@ -64,7 +68,7 @@ def _start(layout: SlurmLayout, daemon: str, command: list[str]) -> None:
             check=False,
         )
     if done.returncode != 0:
-        raise _failed_start(layout, daemon, f"it ended with code {done.returncode}")
+        raise _failed_start(layout, name, f"it ended with code {done.returncode}")
 
 
 def wait_until_ready(layout: SlurmLayout, daemon: str) -> None:
@@ -118,25 +122,16 @@ def install_database(layout: SlurmLayout, announce: Announce) -> None:
     # Made aside and renamed, so that one that was interrupted is not taken for a database.
     unfinished = layout.root / "mysql.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
-    with layout.log("mariadb-install").open("wb") as output:
-        done = subprocess.run(
-            [
-                program("mariadb-install-db"),
-                f"--defaults-file={layout.root}/etc/my.cnf",
-                f"--datadir={unfinished}",
-                f"--user={user()}",
-                "--auth-root-authentication-method=socket",
-                f"--auth-root-socket-user={user()}",
-                "--skip-test-db",
-            ],
-            env=layout.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if done.returncode != 0:
-        raise _failed_start(layout, "mariadb-install", f"it ended with code {done.returncode}")
+    command = [
+        program("mariadb-install-db"),
+        f"--defaults-file={layout.root}/etc/my.cnf",
+        f"--datadir={unfinished}",
+        f"--user={user()}",
+        "--auth-root-authentication-method=socket",
+        f"--auth-root-socket-user={user()}",
+        "--skip-test-db",
+    ]
+    _run_logged(layout, "mariadb-install", command)
     unfinished.rename(made)
 
 
