@@ -66,7 +66,7 @@ def test_its_last_words_are_the_result_and_its_address(steps: Steps) -> None:
         ("up", {"port": 9090}),
         ("check", planned),
         ("trigger", planned),
-        ("wait", {"of": 4, "wide": False, "terse": True}),
+        ("wait", {"of": 4, "wide": False}),
     ]
     *_, last = done.stdout.splitlines()
     assert last == f"✓ 4 of 4 valid in 0 s · {ADDRESS}/plugin/step-times-of-run"
