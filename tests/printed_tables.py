@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 
 from steptime import settings
 from steptime.frozen import Frozen
-from steptime.recipes.models import NamedRecipe
+from steptime.recipes.models import Collective, NamedRecipe
 from steptime.recipes.published import PerformanceRow, list_references, load_reference
 from steptime.recipes.workloads import list_workloads, load_workload
 
@@ -74,8 +74,15 @@ def imported(workload: str) -> bool:
 
 
 def workloads_on(gpu_type: str) -> tuple[str, ...]:
-    """The shipped workloads that have a size for a type of GPU, or for the CPU."""
-    return tuple(name for name in list_workloads() if gpu_type in load_workload(name).gpu_types)
+    """The shipped workloads that train a model on a type of GPU, or on the CPU."""
+    return tuple(
+        name for name in list_workloads() if gpu_type in load_workload(name).gpu_types and not times(name)
+    )
+
+
+def times(workload: str) -> bool:
+    """Whether a shipped workload times collective operations, and trains nothing."""
+    return any(isinstance(size.model, Collective) for size in load_workload(workload).sizes.values())
 
 
 def performance_rows() -> tuple[PerformanceRow, ...]:

@@ -45,7 +45,8 @@ def shape_of(recipe: "Recipe") -> "ModelShape":
 
 def memory_gib(recipe: "Recipe") -> float:
     """GPU memory that training takes, estimated: state, logits, and what the layers keep for backward."""
-    shape, tokens = shape_of(recipe), recipe.micro_batch_size * recipe.model.seq_length
+    shape = shape_of(recipe)
+    tokens = recipe.micro_batch_size * shape.seq_length
     groups = shape.num_query_groups / shape.num_attention_heads
     # What came in, two norms, queries with keys and values, those two rotated, what was attended to, the sum.
     attention = shape.hidden_size * (7 + 3 * groups)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from printed_tables import workloads_on
 
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.sweep.cells import checked_sweep
@@ -140,7 +139,7 @@ def test_a_family_that_no_cluster_can_run_is_refused_in_one_sentence(
 ) -> None:
     """And its form's examples are of what it could run."""
     forms = read_forms(monkeypatch)
-    for_gpus = set(list_workloads()) - set(workloads_on("cpu"))
+    for_gpus = {name for name in list_workloads() if "cpu" not in load_workload(name).gpu_types}
     for name in for_gpus:
         workload = load_workload(name)
         params = forms[workload.dag_id]

@@ -52,6 +52,7 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
         **{"model_tflops_per_gpu": pytest.approx(flops * 16 / 0.5 / 2 / 1e12), "tflops_per_gpu_logged": None},
         **{"tflops_per_gpu_logged_std": None, "peak_memory_gib": 890716160 / 2**30},
         **{"gpu_power_mean_w": None, "energy_per_step_j": None, "joules_per_token": None},
+        "bus_bandwidth_gb_s": None,
         **{"peak_tflops_per_gpu": 0.06, "days_per_1t_tokens": pytest.approx(1e12 / 4096 / 86400)},
         **{"checkpoint_save_s": None, "checkpoint_blocked_s": None, "checkpoint_load_s": None},
         "price_per_million_tokens": None,

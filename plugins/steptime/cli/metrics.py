@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show, show_json
 from steptime.errors import UserError, shown
 from steptime.recipes.gpus import Peak
-from steptime.recipes.models import Recipe
+from steptime.recipes.models import Collective, Recipe
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import PerformanceRow, published_performance
 from steptime.refusals import in_words
@@ -74,6 +74,10 @@ def metrics(
         workload=workload, size=size, dtype=dtype, gpu_type=gpu_type, gpus=str(gpus), scaling=scaling
     )
     recipe = _with_batch(plan(request).runs[0].recipe, gbs)
+    if isinstance(recipe.model, Collective):
+        raise UserError(
+            f"{recipe.workload} {recipe.size} trains no model: there is nothing to compute of it."
+        )
     rates = throughput(recipe, step_time, peak=_given_peak(peak_tflops), as_published=as_published)
     published = published_performance(recipe)
     if output_format is Format.TABLE:

@@ -29,7 +29,7 @@ from steptime.recipes.models import Mode
 
 NODE_CHECK = "node_check"
 TRAINER_FAILED = "trainer_failed"
-_NAMES = (NODE_CHECK, "start", "resumed", "rank_times", "gpu_samples", "result")
+_NAMES = (NODE_CHECK, "start", "resumed", "rank_times", "gpu_samples", "collective", "result")
 RECORD_WORDS = (b"steptime.",)
 _RECORD = re.compile(rf"steptime\.({'|'.join(_NAMES)}) (?=\{{)".encode())
 MAX_LINE_BYTES = 1 << 20

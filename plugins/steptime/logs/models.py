@@ -142,5 +142,7 @@ class TrainingLog(Frozen):
     """The trainer's `steptime.rank_times` record: how long each rank computes by itself."""
     gpu_samples: dict[str, Any] | None = None
     """The trainer's `steptime.gpu_samples` record: power, clocks and errors of each node's GPUs."""
+    collective: dict[str, Any] | None = None
+    """The record `steptime.collective` of a run that times a collective: median times by message size."""
     ended: dict[str, Any] | None = None
     """The trainer's `steptime.result` record: state, error, steps, peak memory, versions, nodes."""

@@ -135,6 +135,7 @@ class Assembly:
             resumed=self._records.get("resumed"),
             rank_times=self._records.get("rank_times"),
             gpu_samples=self._records.get("gpu_samples"),
+            collective=self._records.get("collective"),
             ended=self._records.get("result"),
         )
 

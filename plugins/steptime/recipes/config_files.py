@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from steptime.errors import BrokenFiles, UserError
 from steptime.refusals import in_words
 
-NAMED, DESCRIBED = "(named)", "(described)"
+NAMED, DESCRIBED, COLLECTIVE = "(named)", "(described)", "(collective)"
 """Tags of the union of models, in a form that no field and no key has: places of problems go without them."""
 Location = tuple[int | str, ...]
 Loaded = TypeVar("Loaded")
@@ -125,7 +125,7 @@ def misfits(error: ValidationError) -> list[Mistake]:
 
 def _as_written(location: Location) -> Location:
     """Return a location without the tags that pydantic inserts for unions."""
-    return tuple(part for part in location if part not in (NAMED, DESCRIBED))
+    return tuple(part for part in location if part not in (NAMED, DESCRIBED, COLLECTIVE))
 
 
 def _message(found: Any) -> str:

@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from steptime.errors import BrokenFiles, UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import Document, broken_entries, read_entries
-from steptime.recipes.models import HybridShape, Model, ModelShape, NamedRecipe, Recipe
+from steptime.recipes.models import Collective, HybridShape, Model, ModelShape, Recipe
 from steptime.recipes.parameters import attention_weights
 from steptime.settings import config_dir, shipped
 
@@ -179,7 +179,11 @@ def misfit(name: str, shape: Model) -> str | None:
     Raises UserError if the formula does not exist.
     """
     formula = load_formula(name)
-    if isinstance(shape, NamedRecipe):
+    if (of_collectives := "collective" in formula.architectures) is not isinstance(shape, Collective):
+        return f"is {'' if of_collectives else 'not '}for collective operations"
+    if isinstance(shape, Collective):
+        return None
+    if not isinstance(shape, ModelShape):
         return "counts a model's sizes, and of a recipe by name nobody has them" if formula.counted else None
     if shape.architecture not in formula.architectures:
         return f"counts {', '.join(formula.architectures)} models, and this is {shape.architecture}"
@@ -192,7 +196,7 @@ def model_flops(shape: Model, formula: str) -> float:
     Raises UserError for a formula that is not there, that counts nothing, or that does not fit the model.
     """
     described = load_formula(formula)
-    if isinstance(shape, NamedRecipe):
+    if not isinstance(shape, ModelShape):
         raise UserError(
             f"the formula {formula} {misfit(formula, shape)}: choose one with logged: true for its recipe."
         )
@@ -217,6 +221,8 @@ def recipe_flops(recipe: Recipe) -> Flops:
     """Return the model flops of a recipe by its own formula. Raises UserError as `model_flops` does."""
     name = recipe.flops_formula
     formula = load_formula(name)
+    if isinstance(recipe.model, Collective):
+        return Flops(None, "a collective operation computes no model")
     if formula.logged:
         return Flops(None, "the TFLOPS that a run logs", logged=True)
     if formula.stated is not None:

@@ -17,7 +17,7 @@ from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.plug_points import MODEL_FAMILIES
 from steptime.recipes import spec
-from steptime.recipes.config_files import DESCRIBED, NAMED, FieldError, FieldErrors, Mistake
+from steptime.recipes.config_files import COLLECTIVE, DESCRIBED, NAMED, FieldError, FieldErrors, Mistake
 from steptime.refusals import written
 
 RUN_FILE = "run.json"
@@ -255,18 +255,35 @@ class NamedRecipe(Frozen):
         """None: the layers are unknown here."""
 
 
+class Collective(Frozen):
+    """A collective operation that is timed alone, by `trainer/collectives.py`; the size's name says which."""
+
+    architecture: Literal["collective"]
+
+    @property
+    def num_layers(self) -> None:
+        """None: no model is trained."""
+
+    @property
+    def seq_length(self) -> None:
+        """None, likewise."""
+
+
 def kind_of_model(model: Any) -> str:
-    """Return the tag that selects the model class of a description: `NamedRecipe` or a shape."""
+    """Return the tag that selects the model class of a description."""
     architecture = (
         model.get("architecture") if isinstance(model, dict) else getattr(model, "architecture", None)
     )
-    return NAMED if architecture == MEGATRON_BRIDGE else DESCRIBED
+    return {MEGATRON_BRIDGE: NAMED, "collective": COLLECTIVE}.get(str(architecture), DESCRIBED)
 
 
 Model = Annotated[
-    Annotated[ModelShape, Tag(DESCRIBED)] | Annotated[NamedRecipe, Tag(NAMED)], Discriminator(kind_of_model)
+    Annotated[ModelShape, Tag(DESCRIBED)]
+    | Annotated[NamedRecipe, Tag(NAMED)]
+    | Annotated[Collective, Tag(COLLECTIVE)],
+    Discriminator(kind_of_model),
 ]
-"""What a recipe trains: described by its sizes, or known by name."""
+"""What a recipe trains: described by its sizes, or known by name; or a collective operation."""
 
 
 class Parallelism(Frozen, spec.Parallelism):
@@ -274,7 +291,8 @@ class Parallelism(Frozen, spec.Parallelism):
 
 
 LAUNCH_WORDS = (
-    *("max_steps", "gpus", "gpus_per_node", "seq_length", "micro_batch_size", "global_batch_size"),
+    *("size", "gpu_type", "max_steps", "gpus", "gpus_per_node"),
+    *("seq_length", "micro_batch_size", "global_batch_size"),
     *("tensor", "pipeline", "context", "data", "expert"),
 )
 """What the arguments of a `Launcher` may name, as in `{max_steps}`."""
@@ -344,6 +362,8 @@ class Recipe(Frozen, spec.Recipe):
     def command(self, max_steps: int) -> tuple[str, ...]:
         """Return the launcher's program and arguments; empty if the row has no launcher."""
         words = {
+            "size": self.size,
+            "gpu_type": self.gpu_type,
             "max_steps": max_steps,
             **self.parallelism.model_dump(include={"tensor", "pipeline", "context", "data"}),
             "expert": self.parallelism.expert or 1,

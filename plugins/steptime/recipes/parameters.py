@@ -63,9 +63,9 @@ def stated_parameters(known: KnownRecipe | None) -> Parameters | None:
 def count_parameters(shape: Model) -> Parameters | None:
     """Count the weights of all matrices; norms, biases and convolutions (under 0.1 %) are left out.
 
-    None for a recipe by name, or a family of another package: their layers are not known here.
+    None for a collective, a recipe by name, or a family of another package: their layers are not known here.
     """
-    if isinstance(shape, NamedRecipe):
+    if not isinstance(shape, ModelShape):
         return None
     gated = _GATED.get(shape.architecture, shape.gated_linear_unit)
     if gated is None:

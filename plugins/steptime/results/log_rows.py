@@ -262,7 +262,9 @@ COLUMNS = (
     *_result_columns("days_per_1t_tokens", "mfu_percent", "flops_formula"),
     *_result_columns("model_tflops_per_gpu", "peak_tflops_per_gpu"),
     MEASURED["peak_source"],
-    *_result_columns("tflops_per_gpu_logged", "tflops_per_gpu_logged_std", "peak_memory_gib"),
+    *_result_columns(
+        "tflops_per_gpu_logged", "tflops_per_gpu_logged_std", "peak_memory_gib", "bus_bandwidth_gb_s"
+    ),
     Column("loss", "number", "Loss of the last step."),
     *_result_columns("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s", "network"),
     Column("log_bytes", "integer", "Bytes read.", unit="bytes"),

@@ -203,6 +203,7 @@ def measure_window(log: TrainingLog, window: Window) -> Measurement:
         tflops_per_gpu_logged=statistics.fmean(tflops) if tflops else None,
         tflops_per_gpu_logged_std=statistics.stdev(tflops) if len(tflops) > 1 else None,
         peak_memory_gib=peak_memory_gib(log),
+        bus_bandwidth_gb_s=bus_bandwidth_gb_s(log),
         **_logged_rates(log, mean_s),
         **checkpoint_seconds(log),
     )
@@ -212,6 +213,12 @@ def peak_memory_gib(log: TrainingLog) -> float | None:
     """Return the largest GPU memory in GiB that a step of the log reports; None if no step does."""
     sizes = [step.peak_memory_bytes for step in log.steps if step.peak_memory_bytes is not None]
     return max(sizes) / 2**30 if sizes else None
+
+
+def bus_bandwidth_gb_s(log: TrainingLog) -> float | None:
+    """Return the bus bandwidth of the largest message, in 10⁹ bytes per second; None of a training."""
+    messages = (log.collective or {}).get("messages")
+    return float(messages[-1]["bus_bandwidth_gb_s"]) if messages else None
 
 
 def checkpoint_seconds(log: TrainingLog) -> dict[str, Any]:
@@ -256,8 +263,12 @@ def _logged_rates(log: TrainingLog, step_time_s: float) -> dict[str, Any]:
     }
 
 
-def _token_rates(seq_length: int, global_batch_size: int, gpus: int, step_time_s: float) -> dict[str, Any]:
-    rate = tokens_per_s(seq_length, global_batch_size, step_time_s)
+def _token_rates(
+    seq_length: int | None, global_batch_size: int, gpus: int, step_time_s: float
+) -> dict[str, Any]:
+    rate = tokens_per_s(seq_length or 1, global_batch_size, step_time_s)
+    if seq_length is None:  # no model is trained
+        return {}
     return {
         "tokens_per_s": rate,
         "tokens_per_s_per_gpu": rate / gpus,

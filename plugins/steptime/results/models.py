@@ -170,6 +170,17 @@ class Measurement(Frozen):
         float | None,
         _column("The same energy over the tokens of a step.", heading="energy per token", unit="J"),
     ] = None
+    bus_bandwidth_gb_s: Annotated[
+        float | None,
+        _column(
+            "Bus bandwidth of a collective's largest message, as nccl-tests defines it.",
+            heading="bus bandwidth",
+            unit="GB/s",
+            priority=1,
+            significant=3,
+            in_events=True,
+        ),
+    ] = None
     peak_tflops_per_gpu: Annotated[
         float | None,
         _column(

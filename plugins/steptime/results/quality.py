@@ -20,7 +20,7 @@ from steptime.logs.completeness import named_steps
 from steptime.logs.models import Problem, Step, TrainingLog
 from steptime.plug_points import CHECKS
 from steptime.recipes.config_files import load_yaml_model
-from steptime.recipes.models import Mode, NamedRecipe, Run
+from steptime.recipes.models import Collective, Mode, NamedRecipe, Run
 from steptime.results.models import Check, Measurement, Verdict
 from steptime.results.record import EarlierAttempt
 from steptime.settings import config_dir
@@ -377,7 +377,8 @@ def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
     Raises SystemFailure if Great Expectations cannot evaluate a check, UserError if the file of thresholds
     has a mistake.
     """
-    rules = (*_rules(run), *_steadiness(run, steps))
+    trains = not isinstance(run.recipe.model, Collective)
+    rules = tuple(rule for rule in (*_rules(run), *_steadiness(run, steps)) if trains or rule.field != "loss")
     broken = _evaluate(run, steps, rules)
     return tuple(
         make_check(

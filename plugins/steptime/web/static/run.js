@@ -25,7 +25,7 @@ function facts(pairs) {
     .map(([name, value]) => element("div", { className: (value.textContent ?? value).length > 80 ? "wide" : "" }, element("dt", {}, name), element("dd", {}, value))));
 }
 
-const COST = ["peak_memory_gib", "gpu_power_mean_w", "energy_per_step_j", "joules_per_token", "price_per_million_tokens", "days_per_1t_tokens", "gpu_hours", "goodput_percent", "in_steps_s", "first_steps_s", "in_checkpoints_s", "queue_wait_s"];
+const COST = ["bus_bandwidth_gb_s", "peak_memory_gib", "gpu_power_mean_w", "energy_per_step_j", "joules_per_token", "price_per_million_tokens", "days_per_1t_tokens", "gpu_hours", "goodput_percent", "in_steps_s", "first_steps_s", "in_checkpoints_s", "queue_wait_s"];
 
 const groupOf = (name) => (COST.includes(name) ? "cost" : name.endsWith("_s") && !name.startsWith("tokens") ? "times" : "rates");
 const OF_ITS_SCALE = ["scaling_efficiency_low_percent", "scaling_efficiency_high_percent"];

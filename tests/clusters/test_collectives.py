@@ -1,0 +1,149 @@
+"""Collective operations over message sizes: by gloo, and by a stand-in for nccl-tests."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored import publish
+
+from steptime.clusters.base import Cluster, JobState, JobStatus, StagedFiles
+from steptime.clusters.jobscript import job_spec
+from steptime.judging.series import Series
+from steptime.logs.reader import read_log
+from steptime.recipes.models import Run
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.results.metrics import measure
+from steptime.results.quality import validate
+from steptime.results.store import Store
+from steptime.staging.checking import require_trainable
+from steptime.waiting import poll_until_async
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """#!/bin/sh
+test "$*" = "-b 1048576 -e 4194304 -f 2 -w 5 -n 20 -N 2 -d bfloat16 -g 1" || exit 9
+echo "# Using devices"
+for rank in {ranks}; do
+  echo "#  Rank  $rank Group  0 Pid  41 on    node001 device  $rank [0000:1b:00] NVIDIA H100 80GB HBM3"
+done
+echo "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw"
+for cycle in 1 2; do
+  echo "     1048576        524288  bfloat16     sum      -1    45.21   23.19   23.19      0    44.93   23.34"
+  echo "     2097152       1048576  bfloat16     sum      -1    61.50   34.10   34.10      0    61.33   34.19"
+  echo "     4194304       2097152  bfloat16     sum      -1    100.0   41.94   41.94  {wrong}"
+done
+"""
+"""What nccl-tests prints on two ranks; its rank 0 alone does."""
+
+
+def planned(**asked: Any) -> Run:
+    made = plan(PlanRequest(workload="nccl", **asked))
+    require_trainable(made.all_runs)
+    return made.runs[0]
+
+
+@pytest.mark.trainer
+@pytest.mark.timeout(1500)
+async def test_gloo_is_measured_checked_and_stored(
+    local: Cluster, make_config: Any, make_result: Any, trainer_python: str, tmp_path: Path
+) -> None:
+    run = planned(gpus="2")
+    staged = StagedFiles(
+        python=trainer_python, venv_lock_sha256=None, trainer_path=str(ROOT), trainer_sha256=""
+    )
+    job = await local.submit(job_spec(run, staged, make_config(), identity="d/r/c", started=1_700_000_000))
+
+    async def poll() -> JobStatus | None:
+        status = (await local.poll([job.name]))[job.name]
+        return None if status.state.is_live else status
+
+    status = await poll_until_async(poll, every_s=0.1, timeout_s=600)
+    assert status is not None
+    assert status.state is JobState.SUCCEEDED, Path(job.log_path).read_text()
+    log = read_log(job.log_path, max_steps=run.max_steps)
+    measured = measure(run, log)
+    verdict = validate(run, status, log, measured)
+    assert verdict.valid, verdict.reason
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    publish(store, make_result("c", run=run, log=log, measurement=measured, verdict=verdict))
+    [row] = store.results()
+    assert log.collective is not None
+    assert [one["bytes"] for one in log.collective["messages"]] == [1 << 12, 1 << 16, 1 << 20, 1 << 22]
+    assert measured.step_time_median_s is not None
+    of_links = 2 * (2 - 1) / 2 * (1 << 22) / measured.step_time_median_s / 1e9
+    assert row["bus_bandwidth_gb_s"] == pytest.approx(of_links, rel=1e-4)
+    assert (row["tokens_per_s"], row["mfu_percent"], row["size"]) == (None, None, "all_reduce")
+    assert Series.from_row(row).is_judged
+
+
+@pytest.mark.trainer
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "alltoall"])
+def test_others_of_gloo(collective: str, trainer_python: str, tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2")
+    program = ("-m", "trainer.collectives", collective, "--cycles=2", "--max-bytes=65536")
+    path = tmp_path / "log.out"
+    with path.open("w") as output:
+        subprocess.run(
+            [trainer_python, *torchrun, *program], cwd=ROOT, stdout=output, stderr=output, check=True
+        )
+    log = read_log(path, max_steps=2)
+    assert (len(log.steps), log.collective and log.collective["collective"]) == (2, collective)
+
+
+def run_nccl_tests(folder: Path, ranks: str, wrong: str = "    0") -> subprocess.CompletedProcess[str]:
+    program = folder / "all_reduce_perf_mpi"
+    program.write_text(PROGRAM.format(ranks=ranks, wrong=wrong))
+    program.chmod(0o755)
+    few = ("--device=h100", "--cycles=2", "--max-bytes=4194304", "--nccl-tests")
+    return subprocess.run(
+        [sys.executable, "-m", "trainer.collectives", "all_reduce", *few],
+        env={"PATH": f"{folder}:/usr/bin:/bin", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_tables_of_nccl_tests_become_steps_and_a_record(tmp_path: Path) -> None:
+    ended = run_nccl_tests(tmp_path, "0 1")
+    assert ended.returncode == 0, ended.stderr
+    path = tmp_path / "log.out"
+    path.write_text(ended.stdout)
+    log = read_log(path, max_steps=2)
+    assert [step.step_time_s for step in log.steps] == [1e-4, 1e-4]
+    assert not [problem for problem in log.problems if problem.fatal]
+    assert log.collective is not None
+    assert [
+        (one["bytes"], pytest.approx(one["bus_bandwidth_gb_s"], abs=0.01))
+        for one in log.collective["messages"]
+    ] == [(1 << 20, 23.19), (1 << 21, 34.10), (1 << 22, 41.94)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "wrong", "sentence"),
+    [
+        ("0", "    0", "all_reduce_perf_mpi has 1 of 2 ranks: MPI does not connect them."),
+        ("0 1", "    7", "received 7 wrong values of a message of 4194304 bytes"),
+    ],
+)
+def test_numbers_that_do_not_count_are_refused(tmp_path: Path, ranks: str, wrong: str, sentence: str) -> None:
+    ended = run_nccl_tests(tmp_path, ranks, wrong)
+    assert (ended.returncode, "steptime.collective" in ended.stdout) == (1, False)
+    assert sentence in ended.stderr
+
+
+def test_an_image_without_nccl_tests_is_named() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "trainer.collectives", "alltoall", "--device=h100", "--nccl-tests"],
+        env=os.environ | {"PATH": "/nonexistent"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "the image has no alltoall_perf_mpi: choose one with nccl-tests" in ended.stderr
