@@ -213,8 +213,8 @@ def _by_nccl_tests(arguments: argparse.Namespace, launch: Launch, found: Measure
                 child.terminate()
                 raise TrainerError(
                     f"{program} has {ranks} of {launch.world_size} ranks: MPI does not connect them. On "
-                    "Slurm give the cluster's mpi_of_images a plugin that it can use; elsewhere leave "
-                    "--nccl-tests out of the workload's command, and torch measures."
+                    "Slurm write mpi: pmix into the cluster's file; elsewhere leave --nccl-tests out "
+                    "of the workload's command, and torch measures."
                 )
             if row[3] not in ("0", "N/A"):
                 child.terminate()
