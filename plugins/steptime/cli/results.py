@@ -23,6 +23,8 @@ from steptime.cli.goodput import EXAMPLES as GOODPUT_EXAMPLES
 from steptime.cli.goodput import show_goodput
 from steptime.cli.importing import EXAMPLES as IMPORT_EXAMPLES
 from steptime.cli.importing import import_results
+from steptime.cli.node_pairs import EXAMPLES as NODES_EXAMPLES
+from steptime.cli.node_pairs import show_node_pairs
 from steptime.cli.output import (
     FORMAT_OPTION,
     RUN_ARGUMENT,
@@ -211,6 +213,7 @@ group.command(name="trend", epilog=TREND_EXAMPLES)(show_trend)
 group.command(name="accept", epilog=ACCEPT_EXAMPLES)(accept)
 group.command(name="judge")(judge)
 group.command(name="goodput", epilog=GOODPUT_EXAMPLES)(show_goodput)
+group.command(name="nodes", epilog=NODES_EXAMPLES)(show_node_pairs)
 group.command(name="import", epilog=IMPORT_EXAMPLES)(import_results)
 
 

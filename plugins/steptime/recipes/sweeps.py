@@ -33,6 +33,7 @@ from steptime.recipes.config_files import (
     load_yaml_model,
     names_in,
 )
+from steptime.recipes.node_lists import expand_nodes
 from steptime.recipes.request import option_fields, parse_value
 from steptime.refusals import in_words, written
 from steptime.settings import config_dir, default_cluster
@@ -136,6 +137,41 @@ Entry = Annotated[dict[str, JsonValue], AfterValidator(_entry)]
 Exclusion = Annotated[dict[str, JsonValue], AfterValidator(_exclusion)]
 
 
+def _several(names: str) -> str:
+    nodes = expand_nodes(names)
+    if len(set(nodes)) < len(nodes) or len(nodes) < 2:
+        raise ValueError("names a node twice" if nodes[1:] else "one node has no pairs: name two or more")
+    return names
+
+
+class NodeSweep(Frozen):
+    """Each combination is run on every node alone, and on pairs of nodes."""
+
+    names: Annotated[str, AfterValidator(_several)]
+    """As in `gpu[001-018]`."""
+    gpus_per_node: PositiveInt
+    """All of a node, or jobs share nodes and disturb each other."""
+    rounds: PositiveInt | None = None
+    """How many pairs each node is in; null for one with every other node."""
+
+    def groups(self) -> Iterator[tuple[str, ...]]:
+        """Yield each node, then the pairs by rounds of a round robin: those of a round share no node."""
+        nodes = expand_nodes(self.names)
+        yield from ((node,) for node in nodes)
+        ring: list[str | None] = [*nodes, *([None] if len(nodes) % 2 else [])]
+        for _ in range(min(self.rounds or len(nodes), len(ring) - 1)):
+            for one, other in zip(ring[: len(ring) // 2], reversed(ring), strict=False):
+                if one is not None and other is not None:
+                    yield one, other
+            ring.insert(1, ring.pop())
+
+    def requests(self, chosen: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield a combination on each group of nodes."""
+        for group in self.groups():
+            nodelist, gpus = ",".join(group), str(self.gpus_per_node * len(group))
+            yield {**chosen, "nodelist": nodelist, "gpus": gpus, "gpus_per_node": self.gpus_per_node}
+
+
 class Sweep(Frozen):
     """One file of `config/sweeps`."""
 
@@ -159,6 +195,8 @@ class Sweep(Frozen):
     """GPUs that jobs of a DAG run of the sweep may hold at a time; null: no limit but that of the cluster."""
     confirm: bool = True
     """Whether cells that this sweep makes suspect of being slower are run again at its end, to decide it."""
+    nodes: NodeSweep | None = None
+    """Null to let the cluster choose the nodes."""
     runs: tuple[Entry, ...]
     exclude: tuple[Exclusion, ...] = ()
     """Cells that are left out: those that have every value of one of these."""
@@ -205,7 +243,8 @@ class Sweep(Frozen):
         fixed |= {name: value for name, value in values.items() if name not in lists}
         for combination in itertools.product(*lists.values()):
             chosen = fixed | dict(zip(lists, combination, strict=True))
-            yield {name: chosen[name] for name in _fields() if name in chosen}
+            for on_nodes in [chosen] if self.nodes is None else self.nodes.requests(chosen):
+                yield {name: on_nodes[name] for name in _fields() if name in on_nodes}
 
 
 def cluster_with(gpu_type: str | None) -> str | None:

@@ -47,6 +47,7 @@ def create_app() -> FastAPI:
     app.get("/api/metrics")(endpoints.metrics)
     app.get("/api/scaling")(endpoints.scaling)
     app.get("/api/node")(endpoints.node)
+    app.get("/api/pairs")(endpoints.pairs)
     app.get("/api/plan")(endpoints.plan)
     app.get("/api/report.html")(endpoints.report)
     app.get("/api/series")(endpoints.series)

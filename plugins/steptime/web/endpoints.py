@@ -17,6 +17,7 @@ from steptime.judging import incidents, judgements
 from steptime.judging.comparison import compare_dag_run, compare_since
 from steptime.judging.findings import Comparison
 from steptime.judging.node import describe_node
+from steptime.judging.node_pairs import describe_node_pairs
 from steptime.judging.series import Series
 from steptime.judging.trend import OWN_VERDICT, with_verdicts
 from steptime.reporting import answers
@@ -174,6 +175,15 @@ def node(
 ) -> Response:
     """Answer with `judging.node.describe_node`."""
     return json_response(describe_node(store, cluster, name))
+
+
+def pairs(store: Readable, sweep: Annotated[str, Query(max_length=200)]) -> Response:
+    """Answer with `judging.node_pairs.describe_node_pairs`, or 404 if no run of the sweep had two nodes."""
+    try:
+        found = describe_node_pairs(store, sweep)
+    except UserError as error:
+        raise HTTPException(status_code=404, detail=str(error)) from None
+    return json_response(found.model_dump(mode="json") | {"findings": found.findings})
 
 
 def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[str, Query()]) -> Response:

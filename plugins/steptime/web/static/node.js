@@ -31,6 +31,12 @@ function exclusion({ node, cluster, excluded, newest_job: job }) {
     element("p", {}, "All runs without it, on a Slurm cluster: ", element("code", {}, `extra_options: ["--exclude=${node}"]`), ` in config/clusters/${cluster}.yaml`));
 }
 
+function ofSweep({ sweep, pairs }) {
+  if (sweep === null) return [];
+  const found = pairs.length ? pairs.join(" ") : "Neither the node nor a link of it was slow.";
+  return [element("p", {}, "Node sweep ", viewLink({ view: "pairs", sweep }, sweep), `: ${found}`)];
+}
+
 function table(runs) {
   const when = timestamps();
   const percent = (value) => (value === null ? "" : `${signed(value)} %`);
@@ -53,7 +59,7 @@ export function redraw() {
   }
   announce();
   summarise(...inWords(answer));
-  box.replaceChildren(exclusion(answer), table(answer.runs), element("p", { className: "footnote" },
+  box.replaceChildren(...ofSweep(answer), exclusion(answer), table(answer.runs), element("p", { className: "footnote" },
     "Change: from what is usual for the cell, above 0 is slower. Elsewhere: the median change of the cell's runs without the node. Its ranks: the forward pass of its ranks against the other ranks of the run. Its GPUs: mean power and clock, highest temperature. Runs of the last four weeks."));
 }
 

@@ -1,0 +1,57 @@
+"""`steptime results nodes`: which node or link of a node sweep is slow, with the pairs as a heat map."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from steptime.cli.output import FORMAT_OPTION, Format, show, show_json
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime results nodes nodes
+
+steptime results nodes nodes --format csv > pairs.csv
+"""
+
+_STYLES = ((20.0, "white on red"), (5.0, "black on yellow"))
+"""From how much slower in percent on a pair is shown so."""
+
+
+def show_node_pairs(
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep with 'nodes', of config/sweeps.")],
+    *,
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+) -> None:
+    """Show the newest node sweep: the slow nodes and links, and how much slower than usual each pair is."""
+    from steptime.judging.node_pairs import describe_node_pairs
+    from steptime.results.store import Store
+
+    found = describe_node_pairs(Store(), sweep)
+    if output_format is Format.JSON:
+        show_json({"nodes": found.model_dump(mode="json") | {"findings": found.findings}})
+    elif output_format is Format.CSV:
+        rows = [
+            pair.model_dump(exclude={"nodes"}) | dict(zip(("node", "other"), pair.nodes, strict=True))
+            for pair in found.pairs
+        ]
+        show(rows, output_format, called="pairs")
+    else:
+        slower = {frozenset(pair.nodes): pair.slower_percent for pair in found.pairs}
+        table = Table("slower, %", *found.nodes, box=None)
+        for node in found.nodes:
+            table.add_row(node, *(_cell(slower.get(frozenset((node, other)))) for other in found.nodes))
+        Console(file=sys.stdout, width=None if sys.stdout.isatty() else 10_000).print(table)
+        for sentence in found.findings:
+            typer.echo(sentence)
+
+
+def _cell(percent: float | None) -> Text:
+    if percent is None:
+        return Text("")
+    style = next((style for limit, style in _STYLES if percent >= limit), "")
+    return Text(f"{percent:+.0f}", style, justify="right")

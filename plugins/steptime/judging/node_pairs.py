@@ -1,0 +1,179 @@
+"""Find the slow node or link in a node sweep: runs on each node alone, and on pairs of nodes.
+
+The slower node of a pair decides its time. A node is slow if the median of its pairs is, as most of them are
+then; a link is slow if one pair is, and its two nodes are not.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from steptime.errors import UserError
+from steptime.frozen import Frozen
+from steptime.results.columns import Row
+from steptime.results.store import Store
+
+LEAST_CHANGE = 0.05
+"""Smaller relative changes are not reported."""
+_DEVIATIONS = 5
+"""Standard deviations that a change must exceed; of hundreds of pairs none does by chance."""
+_FEWEST_PAIRS = 3
+"""Of a node: with fewer nobody knows whether it or a link is slow."""
+
+_Pair = tuple[str, str]
+_Key = TypeVar("_Key")
+
+
+class PairTime(Frozen):
+    """The newest run on a pair of nodes."""
+
+    nodes: tuple[str, str]
+    job_name: str
+    bus_bandwidth_gb_s: float | None
+    slower_percent: float
+    """Its time against the median of all pairs."""
+
+
+class NodePairs(Frozen):
+    """What the newest run of a node sweep tells about its nodes and the links between them."""
+
+    sweep: str
+    nodes: tuple[str, ...]
+    pairs: tuple[PairTime, ...]
+    slow_nodes: dict[str, str]
+    """By node, a sentence with the numbers."""
+    slow_links: dict[str, str]
+    """By the pair, `node3 - node7`, a sentence."""
+    missing: tuple[str, ...]
+    """Nodes without a valid run alone or in a pair."""
+
+    def about(self, node: str) -> tuple[str, ...]:
+        """Return the sentences that name a node."""
+        links = (text for name, text in self.slow_links.items() if node in name.split(" - "))
+        return (*(text for name, text in self.slow_nodes.items() if name == node), *links)
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """All sentences; one that says so if nothing is slow."""
+        lacking = (f"No valid run had {', '.join(self.missing)}.",) if self.missing else ()
+        found = (*self.slow_nodes.values(), *self.slow_links.values(), *lacking)
+        return found or (f"No node and no link of the {len(self.nodes)} nodes is slow.",)
+
+
+def describe_node_pairs(store: Store, sweep: str) -> NodePairs:
+    """Return what the newest DAG run of a node sweep tells. Raises UserError if no run of it had a pair."""
+    return compare_pairs(sweep, store.newest_sweep_run(sweep))
+
+
+def compare_pairs(sweep: str, every: Sequence[Row]) -> NodePairs:
+    """Return what the runs of a node sweep tell. Raises UserError if no valid one had two nodes."""
+    rows = [row for row in every if row["state"] == "valid" and row["steady_step_time_s"]]
+    by_nodes = {_nodes(row): row for row in sorted(rows, key=lambda row: row["submitted_at"])}
+    pairs = {(nodes[0], nodes[1]): row for nodes, row in by_nodes.items() if len(nodes) == 2}
+    if not pairs:
+        raise UserError(f"no valid run of the sweep '{sweep}' had two nodes: start it, or wait for its runs.")
+    alone = {nodes[0]: row["steady_step_time_s"] for nodes, row in by_nodes.items() if len(nodes) == 1}
+    times = {pair: row["steady_step_time_s"] for pair, row in pairs.items()}
+    usual = statistics.median(times.values())
+    nodes = tuple(sorted({*alone, *(node for pair in pairs for node in pair)}, key=_by_number))
+    tried = {node for row in every for node in _nodes(row)}
+    slow_nodes = find_slow_nodes(times, alone)
+    return NodePairs(
+        sweep=sweep,
+        nodes=nodes,
+        pairs=tuple(
+            PairTime(
+                nodes=pair,
+                job_name=row["job_name"],
+                bus_bandwidth_gb_s=row["bus_bandwidth_gb_s"],
+                slower_percent=100 * (times[pair] / usual - 1),
+            )
+            for pair, row in pairs.items()
+        ),
+        slow_nodes=slow_nodes,
+        slow_links=find_slow_links(times, slow_nodes),
+        missing=tuple(sorted(tried - {*nodes}, key=_by_number)),
+    )
+
+
+def find_slow_nodes(times: Mapping[_Pair, float], alone: Mapping[str, float]) -> dict[str, str]:
+    """Return a sentence for each node whose pairs are slow.
+
+    Args:
+        times: seconds by pair of nodes.
+        alone: seconds by node.
+    """
+    changes = _changes(times)
+    of_nodes = defaultdict[str, list[float]](list)
+    for pair, change in changes.items():
+        for node in pair:
+            of_nodes[node].append(change)
+    medians = {node: statistics.median(own) for node, own in of_nodes.items()}
+    limit = max(math.log1p(LEAST_CHANGE), _DEVIATIONS * _deviation(medians.values()))
+    changes_alone = _changes(alone)
+    limit_alone = max(math.log1p(LEAST_CHANGE), _DEVIATIONS * _deviation(changes_alone.values()))
+    found = {}
+    for node in sorted(medians, key=_by_number):
+        if len(of_nodes[node]) < _FEWEST_PAIRS or medians[node] <= limit:
+            continue
+        own = changes_alone.get(node)
+        where = ""
+        if own is not None:
+            is_slow = own > limit_alone
+            where = f"; alone it is {_percent(own)} slower" if is_slow else "; alone it is not: its network"
+        found[node] = (
+            f"Node {node} is slow: its {len(of_nodes[node])} pairs take {_percent(medians[node])} longer "
+            f"than the median{where}."
+        )
+    return found
+
+
+def find_slow_links(times: Mapping[_Pair, float], slow_nodes: Collection[str]) -> dict[str, str]:
+    """Return a sentence for each slow pair of nodes that are not slow themselves."""
+    changes = {
+        pair: change for pair, change in _changes(times).items() if not {*pair}.intersection(slow_nodes)
+    }
+    usual = statistics.median(changes.values()) if changes else 0.0
+    limit = max(math.log1p(LEAST_CHANGE), _DEVIATIONS * _deviation(changes.values()))
+    counts = defaultdict[str, int](int)
+    for pair in changes:
+        for node in pair:
+            counts[node] += 1
+    found = {}
+    for pair, change in sorted(changes.items(), key=lambda one: -one[1]):
+        if change - usual > limit:
+            name = " - ".join(sorted(pair, key=_by_number))
+            surely = min(counts[node] for node in pair) >= _FEWEST_PAIRS
+            other = "other pairs of both nodes are not" if surely else "they have too few pairs to tell which"
+            found[name] = f"Link {name} is slow: {_percent(change - usual)} longer than the median; {other}."
+    return found
+
+
+def _changes(times: Mapping[_Key, float]) -> dict[_Key, float]:
+    """Return the logarithms of times over their median."""
+    usual = statistics.median(times.values()) if times else 1.0
+    return {key: math.log(seconds / usual) for key, seconds in times.items()}
+
+
+def _deviation(changes: Iterable[float]) -> float:
+    """Return the standard deviation of what is usual, by the median absolute deviation."""
+    numbers = list(changes)
+    if not numbers:
+        return 0.0
+    middle = statistics.median(numbers)
+    return 1.4826 * statistics.median(abs(number - middle) for number in numbers)
+
+
+def _percent(change: float) -> str:
+    return f"{100 * math.expm1(change):.0f} %"
+
+
+def _nodes(row: Row) -> tuple[str, ...]:
+    return tuple(sorted((row["nodes"] or "").split(", "), key=_by_number)) if row["nodes"] else ()
+
+
+def _by_number(node: str) -> tuple[int, str]:
+    """`node9` before `node10`."""
+    return len(node), node

@@ -1,0 +1,130 @@
+"""Node sweeps: the slow node or link is named among runs with noise, in the command's heat map and on the page."""
+
+import itertools
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored import publish
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.errors import UserError
+from steptime.judging.node import describe_node
+from steptime.judging.node_pairs import describe_node_pairs, find_slow_links, find_slow_nodes
+from steptime.results.store import Store
+
+NODES = tuple(f"node{number}" for number in range(1, 9))
+PAIRS = tuple(itertools.combinations(NODES, 2))
+
+
+def times_of(
+    seed: int, *, slow: dict[str, float] | None = None, link: tuple[str, str] | None = None
+) -> dict[tuple[str, str], float]:
+    """Seconds by pair with 1 % of noise: of slow nodes by these factors, and of a slow link by 1.4."""
+    noise, factors = random.Random(seed), slow or {}
+    return {
+        pair: noise.gauss(0.1, 0.001)
+        * max(factors.get(node, 1.0) for node in pair)
+        * (1.4 if pair == link else 1)
+        for pair in PAIRS
+    }
+
+
+def alone_of(seed: int, slow: dict[str, float] | None = None) -> dict[str, float]:
+    noise = random.Random(seed)
+    return {node: noise.gauss(0.02, 0.0002) * (slow or {}).get(node, 1.0) for node in NODES}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_is_named_among_equal_nodes(seed: int) -> None:
+    times = times_of(seed)
+    assert (find_slow_nodes(times, alone_of(seed)), find_slow_links(times, ())) == ({}, {})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_bad_link_among_eight_nodes_is_named(seed: int) -> None:
+    times = times_of(seed, link=("node3", "node7"))
+    assert find_slow_nodes(times, alone_of(seed)) == {}
+    found = find_slow_links(times, ())
+    assert list(found) == ["node3 - node7"]
+    assert "other pairs of both nodes are not" in found["node3 - node7"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_bad_node_is_named_and_none_of_its_links(seed: int) -> None:
+    slow = {"node2": 1.3}
+    times = times_of(seed, slow=slow, link=("node4", "node8"))
+    of_network = find_slow_nodes(times, alone_of(seed))
+    assert list(of_network) == ["node2"]
+    assert of_network["node2"].endswith("; alone it is not: its network.")
+    assert list(find_slow_links(times, of_network)) == ["node4 - node8"]
+    (sentence,) = find_slow_nodes(times, alone_of(seed, slow)).values()
+    assert "its 7 pairs take 3" in sentence
+    assert sentence.endswith("% slower.")
+
+
+def test_with_two_pairs_of_each_node_only_a_pair_is_named() -> None:
+    ring = {pair for pair in PAIRS if abs(NODES.index(pair[0]) - NODES.index(pair[1])) in (1, 7)}
+    slow = {pair: seconds for pair, seconds in times_of(1, link=("node3", "node4")).items() if pair in ring}
+    assert find_slow_nodes(slow, {}) == {}
+    assert "too few pairs to tell which" in find_slow_links(slow, ())["node3 - node4"]
+
+
+@pytest.fixture
+def swept(make_result: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store with a node sweep of eight nodes whose link from node3 to node7 is slow."""
+    address = f"sqlite:///{tmp_path / 's.db'}"
+    monkeypatch.setenv("STEPTIME_METRICS_DB", address)
+    store = Store(address)
+    runs = {(node,): seconds for node, seconds in alone_of(1).items()} | times_of(1, link=("node3", "node7"))
+    for number, (nodes, seconds) in enumerate(runs.items()):
+        plain = make_result(f"pairs-{number}", gpus=2 * len(nodes), step_times=[seconds] * 20)
+        log = plain.log.model_copy(
+            update={
+                "collective": {
+                    "messages": [{"bytes": 1, "time_s": seconds, "bus_bandwidth_gb_s": 1 / seconds}]
+                }
+            }
+        )
+        status = plain.status.model_copy(update={"nodes": nodes})
+        made_by = plain.submitted.made_by.model_copy(update={"sweep": "nodes"})
+        publish(
+            store,
+            make_result(
+                f"pairs-{number}",
+                gpus=2 * len(nodes),
+                step_times=[seconds] * 20,
+                log=log,
+                status=status,
+                made_by=made_by,
+            ),
+        )
+    return store
+
+
+def test_the_heat_map_names_the_bad_link(swept: Store) -> None:
+    found = describe_node_pairs(swept, "nodes")
+    assert (found.nodes, len(found.pairs), list(found.slow_links)) == (NODES, 28, ["node3 - node7"])
+    shown = CliRunner().invoke(app, ["results", "nodes", "nodes"])
+    assert shown.exit_code == 0, shown.output
+    head, *lines = shown.stdout.splitlines()
+    assert head.split()[-8:] == [*NODES]
+    of_node3 = next(line for line in lines if line.startswith(" node3") or line.startswith("node3"))
+    assert max(of_node3.split()[1:], key=int) == of_node3.split()[6]  # node7's, as its own is empty
+    assert "Link node3 - node7 is slow: 4" in lines[-1] or "Link node3 - node7 is slow: 3" in lines[-1]
+    answer = json.loads(CliRunner().invoke(app, ["results", "nodes", "nodes", "--format", "json"]).stdout)
+    assert answer["nodes"]["findings"] == list(found.findings)
+
+
+def test_the_page_of_a_node_has_its_sentences(swept: Store) -> None:
+    of_node = {node: describe_node(swept, "local", node, now=1.79e9 + 3600)["pairs"] for node in NODES}
+    assert {node for node, sentences in of_node.items() if sentences} == {"node3", "node7"}
+
+
+def test_a_sweep_without_pairs_is_refused(swept: Store) -> None:
+    with pytest.raises(UserError, match="no valid run of the sweep 'weekly' had two nodes"):
+        describe_node_pairs(swept, "weekly")
