@@ -1,14 +1,14 @@
-"""Node sweeps: the slow node or link is named among runs with noise, in the command's heat map and on the page."""
+"""Node sweeps: the slow node or link is named among runs with noise."""
 
 import itertools
 import json
 import random
+import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import publish
+from stored import write
 from typer.testing import CliRunner
 
 from steptime.cli import app
@@ -25,7 +25,7 @@ def times_of(
     seed: int, *, slow: dict[str, float] | None = None, link: tuple[str, str] | None = None
 ) -> dict[tuple[str, str], float]:
     """Seconds by pair with 1 % of noise: of slow nodes by these factors, and of a slow link by 1.4."""
-    noise, factors = random.Random(seed), slow or {}
+    noise, factors = random.Random(seed), slow or {}  # noqa: S311 - times, not secrets
     return {
         pair: noise.gauss(0.1, 0.001)
         * max(factors.get(node, 1.0) for node in pair)
@@ -35,17 +35,17 @@ def times_of(
 
 
 def alone_of(seed: int, slow: dict[str, float] | None = None) -> dict[str, float]:
-    noise = random.Random(seed)
+    noise = random.Random(seed)  # noqa: S311
     return {node: noise.gauss(0.02, 0.0002) * (slow or {}).get(node, 1.0) for node in NODES}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_nothing_is_named_among_equal_nodes(seed: int) -> None:
     times = times_of(seed)
     assert (find_slow_nodes(times, alone_of(seed)), find_slow_links(times, ())) == ({}, {})
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_one_bad_link_among_eight_nodes_is_named(seed: int) -> None:
     times = times_of(seed, link=("node3", "node7"))
     assert find_slow_nodes(times, alone_of(seed)) == {}
@@ -54,7 +54,7 @@ def test_one_bad_link_among_eight_nodes_is_named(seed: int) -> None:
     assert "other pairs of both nodes are not" in found["node3 - node7"]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_bad_node_is_named_and_none_of_its_links(seed: int) -> None:
     slow = {"node2": 1.3}
     times = times_of(seed, slow=slow, link=("node4", "node8"))
@@ -63,8 +63,9 @@ def test_a_bad_node_is_named_and_none_of_its_links(seed: int) -> None:
     assert of_network["node2"].endswith("; alone it is not: its network.")
     assert list(find_slow_links(times, of_network)) == ["node4 - node8"]
     (sentence,) = find_slow_nodes(times, alone_of(seed, slow)).values()
-    assert "its 7 pairs take 3" in sentence
-    assert sentence.endswith("% slower.")
+    assert re.fullmatch(
+        r"Node node2 is slow: its 7 pairs take (2[89]|3[0-2]) % longer than .*; alone .* slower\.", sentence
+    )
 
 
 def test_with_two_pairs_of_each_node_only_a_pair_is_named() -> None:
@@ -74,48 +75,33 @@ def test_with_two_pairs_of_each_node_only_a_pair_is_named() -> None:
     assert "too few pairs to tell which" in find_slow_links(slow, ())["node3 - node4"]
 
 
-@pytest.fixture
-def swept(make_result: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+@pytest.fixture(scope="module")
+def swept(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Store:
     """A store with a node sweep of eight nodes whose link from node3 to node7 is slow."""
-    address = f"sqlite:///{tmp_path / 's.db'}"
-    monkeypatch.setenv("STEPTIME_METRICS_DB", address)
-    store = Store(address)
+    store = Store(f"sqlite:///{tmp_path_factory.mktemp('swept') / 's.db'}")
     runs = {(node,): seconds for node, seconds in alone_of(1).items()} | times_of(1, link=("node3", "node7"))
     for number, (nodes, seconds) in enumerate(runs.items()):
-        plain = make_result(f"pairs-{number}", gpus=2 * len(nodes), step_times=[seconds] * 20)
-        log = plain.log.model_copy(
-            update={
-                "collective": {
-                    "messages": [{"bytes": 1, "time_s": seconds, "bus_bandwidth_gb_s": 1 / seconds}]
-                }
-            }
-        )
+        shared = {"gpus": 2 * len(nodes), "step_times": [seconds] * 20}
+        plain = make_result(f"pairs-{number}", **shared)
+        measured = plain.measurement.model_copy(update={"bus_bandwidth_gb_s": 1 / seconds})
         status = plain.status.model_copy(update={"nodes": nodes})
         made_by = plain.submitted.made_by.model_copy(update={"sweep": "nodes"})
-        publish(
-            store,
-            make_result(
-                f"pairs-{number}",
-                gpus=2 * len(nodes),
-                step_times=[seconds] * 20,
-                log=log,
-                status=status,
-                made_by=made_by,
-            ),
-        )
+        replaced = {"measurement": measured, "status": status, "made_by": made_by}
+        write(store, make_result(f"pairs-{number}", **shared, **replaced))
     return store
 
 
-def test_the_heat_map_names_the_bad_link(swept: Store) -> None:
+def test_the_heat_map_names_the_bad_link(swept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", swept.url)
     found = describe_node_pairs(swept, "nodes")
     assert (found.nodes, len(found.pairs), list(found.slow_links)) == (NODES, 28, ["node3 - node7"])
     shown = CliRunner().invoke(app, ["results", "nodes", "nodes"])
     assert shown.exit_code == 0, shown.output
-    head, *lines = shown.stdout.splitlines()
-    assert head.split()[-8:] == [*NODES]
-    of_node3 = next(line for line in lines if line.startswith(" node3") or line.startswith("node3"))
-    assert max(of_node3.split()[1:], key=int) == of_node3.split()[6]  # node7's, as its own is empty
-    assert "Link node3 - node7 is slow: 4" in lines[-1] or "Link node3 - node7 is slow: 3" in lines[-1]
+    heads, *lines = (line.split() for line in shown.stdout.splitlines())
+    changes = dict(zip((node for node in NODES if node != "node3"), map(int, lines[2][1:]), strict=True))
+    assert (heads[-8:], lines[2][0], max(changes, key=changes.__getitem__)) == ([*NODES], "node3", "node7")
+    assert 35 < changes["node7"] < 45
+    assert " ".join(lines[-1]) == found.findings[0]
     answer = json.loads(CliRunner().invoke(app, ["results", "nodes", "nodes", "--format", "json"]).stdout)
     assert answer["nodes"]["findings"] == list(found.findings)
 

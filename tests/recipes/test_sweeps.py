@@ -1,5 +1,6 @@
 """Sweeps: what their files say, the cells they come to, and every refusal with its remedy."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from steptime.recipes import sweep_planning, sweeps
 from steptime.recipes.planning import plan
 from steptime.recipes.request import option_fields
 from steptime.recipes.sweep_planning import Cell, SweepPlan, expand_cell, fresh_cells, plan_sweep
-from steptime.recipes.sweeps import excludes, list_sweeps, load_sweep
+from steptime.recipes.sweeps import NodeSweep, excludes, list_sweeps, load_sweep
 from steptime.settings import shipped
 
 TINY = {"workload": "llama3.1", "size": "tiny", "gpus": [1, 2]}
@@ -31,6 +32,8 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
     (config / "clusters").mkdir()
     local = (shipped("config") / "clusters" / "local.yaml").read_text()
     (config / "clusters" / "local.yaml").write_text(local)
+    slurm = (shipped("config") / "clusters" / "mini-slurm.yaml").read_text()
+    (config / "clusters" / "mini-slurm.yaml").write_text(slurm)
     h100 = local.replace("name: local", "name: h100").replace("gpu_type: cpu", "gpu_type: h100")
     (config / "clusters" / "h100.yaml").write_text(h100)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
@@ -367,3 +370,36 @@ def test_an_unknown_sweep_lists_the_known(write: Callable[..., Path]) -> None:
     write()
     with pytest.raises(UserError, match=r"unknown sweep 'nigth': did you mean 'night'\? Valid are: night\."):
         load_sweep("nigth")
+
+
+def test_a_node_sweep_tries_each_node_alone_and_all_pairs_in_disjoint_rounds() -> None:
+    for count in (2, 5, 8):
+        nodes = [f"n{number}" for number in range(1, count + 1)]
+        alone, pairs = groups_of(nodes)
+        assert alone == [(node,) for node in nodes]
+        assert sorted(map(sorted, pairs)) == sorted(map(list, itertools.combinations(nodes, 2)))
+        for first in range(0, len(pairs), count // 2):
+            together = [node for pair in pairs[first : first + count // 2] for node in pair]
+            assert len(together) == len({*together})
+    _, few = groups_of([f"n{number}" for number in range(1, 9)], rounds=3)
+    assert {node: sum(node in pair for pair in few) for node in few[0]} == dict.fromkeys(few[0], 3)
+
+
+def groups_of(nodes: list[str], **fields: Any) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    groups = list(NodeSweep(names=",".join(nodes), gpus_per_node=8, **fields).groups())
+    return groups[: len(nodes)], groups[len(nodes) :]
+
+
+def test_a_node_sweep_of_too_many_pairs_is_refused_and_one_of_few_rounds_is_planned(
+    planned: Callable[..., SweepPlan],
+) -> None:
+    runs = {"cluster": "mini-slurm", "runs": [{"workload": "nccl", "size": "all_reduce"}]}
+    with pytest.raises(UserError, match="has more than 1,024 runs"):
+        planned(**runs, nodes={"names": "n[001-050]", "gpus_per_node": 2})
+    made = planned(**runs, nodes={"names": "n[001-050]", "gpus_per_node": 2, "rounds": 2})
+    assert [cell.gpus for cell in made.cells] == [2] * 50 + [4] * 50
+    assert made.cells[50].label == "nccl·all_reduce·fp32·4·nodelist n001,n050"
+    with pytest.raises(UserError, match=r"nodes\.names.*names a node twice"):
+        planned(**runs, nodes={"names": "n1,n1", "gpus_per_node": 2})
+    with pytest.raises(UserError, match="gpus_per_node is for Slurm clusters"):
+        planned(**runs | {"cluster": "local"}, nodes={"names": "n1,n2", "gpus_per_node": 2})

@@ -1,0 +1,86 @@
+"""A node sweep of eight nodes on a real Slurm, around a job that holds one of them."""
+
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored import write
+
+from steptime.clusters.base import JobState, JobStatus, StagedFiles
+from steptime.clusters.jobscript import job_spec
+from steptime.clusters.slurm.cluster import SlurmCluster
+from steptime.judging.node_pairs import describe_node_pairs
+from steptime.logs.reader import read_log
+from steptime.recipes.models import Launcher, Run
+from steptime.recipes.sweep_planning import Cell, expand_cell, plan_sweep
+from steptime.recipes.sweeps import load_sweep
+from steptime.results.metrics import measure
+from steptime.results.quality import validate
+from steptime.results.store import Store
+from steptime.waiting import poll_until_async
+
+from .conftest import GatedJob
+
+ROOT = Path(__file__).parents[2]
+LAUNCHER = Launcher(kind="command", command=("python", "-m", "collective_stand_in"))
+
+
+def run_of(cell: Cell) -> Run:
+    (run,) = expand_cell(cell)
+    return run.model_copy(update={"recipe": run.recipe.model_copy(update={"launcher": LAUNCHER})})
+
+
+async def ended(cluster: SlurmCluster, names: Collection[str]) -> dict[str, JobStatus]:
+    async def poll() -> dict[str, JobStatus] | None:
+        found = await cluster.poll([*names])
+        return None if any(found[name].state.is_live for name in names) else found
+
+    return await poll_until_async(poll, every_s=1, timeout_s=500) or {}
+
+
+@pytest.mark.slurm
+@pytest.mark.long
+async def test_eight_nodes_around_a_running_job(
+    slurm: SlurmCluster,
+    make_slurm_config: Callable[..., Any],
+    make_gated: Callable[..., GatedJob],
+    make_result: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    held = make_gated("held", slots=2)  # all of node1
+    await slurm.submit(held.spec)
+    staged = StagedFiles(
+        python=sys.executable,
+        venv_lock_sha256=None,
+        trainer_path=f"{ROOT}:{ROOT / 'tests' / 'stand_ins' / 'collective'}",
+        trainer_sha256="",
+    )
+    config, runs, jobs = make_slurm_config(), {}, {}
+    for number, cell in enumerate(plan_sweep(load_sweep("nodes")).cells):
+        run = run_of(cell)
+        spec = job_spec(run, staged, config, identity=f"d/r/{number}", started=1_700_000_000)
+        job = await slurm.submit(spec)
+        runs[job.name], jobs[job.name] = run, job
+    waiting = {
+        name for name, run in runs.items() if "node1" in str(run.cluster_options["nodelist"]).split(",")
+    }
+    done = await ended(slurm, runs.keys() - waiting)
+    assert (len(done), len(waiting)) == (28, 8)
+    assert {status.state for status in (await slurm.poll([*waiting])).values()} == {JobState.QUEUED}
+    held.let_go()
+    done |= await ended(slurm, waiting)
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    for name, status in done.items():
+        run, log = runs[name], read_log(jobs[name].log_path, max_steps=20)
+        measured = measure(run, log)
+        verdict = validate(run, status, log, measured)
+        assert verdict.valid, verdict.reason
+        plain = make_result(name, run=run, status=status, log=log, measurement=measured, verdict=verdict)
+        made_by = plain.submitted.made_by.model_copy(update={"sweep": "nodes"})
+        shared = {"run": run, "status": status, "log": log, "measurement": measured, "verdict": verdict}
+        write(store, make_result(name, **shared, made_by=made_by))
+    found = describe_node_pairs(store, "nodes")
+    assert (len(found.nodes), len(found.pairs)) == (8, 28)
+    assert (found.slow_nodes, list(found.slow_links)) == ({}, ["node3 - node7"])
