@@ -618,11 +618,14 @@ def fill_disk(scene: "Scene") -> None:
 
 
 def store_is_waited_for(scene: "Scene") -> bool:
-    """Whether `parse` has failed to write and waits for the store."""
-    task = scene.task(PARSE)
-    if task is None or task.state != "running":
-        return False
-    return "The store is asked again" in scene.site.airflow.log_text(scene.run, task)
+    """Whether `parse`, or `wait` before it, cannot use the store and asks it again."""
+    for task_id in (PARSE, WAIT):
+        task = scene.task(task_id)
+        if task is None or task.state not in ("running", "deferred"):
+            continue
+        if "The store is asked again" in scene.site.airflow.log_text(scene.run, task):
+            return True
+    return False
 
 
 def free_disk(scene: "Scene") -> None:
