@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveFloat, ValidationError
 
 from steptime.frozen import Frozen
-from steptime.refusals import in_words, written
+from steptime.refusals import in_words, matching
 
 
 class Colour(Enum):
@@ -27,7 +27,7 @@ class Thing(Frozen):
     colour: Colour = Colour.RED
     sizes: tuple[int, ...] = Field((1,), min_length=1)
     by_name: dict[str, int] = Field(default_factory=dict)
-    name: Annotated[str, written("[a-z]+", "small letters")] = "a"
+    name: Annotated[str, matching("[a-z]+", "small letters")] = "a"
     inside: "Thing | None" = None
 
 

@@ -38,7 +38,7 @@ def in_words(problem: Mapping[str, Any]) -> str:
     return f"has to {_HAS_TO[kind].format_map(limits)}"
 
 
-def written(pattern: str, words: str) -> AfterValidator:
+def matching(pattern: str, words: str) -> AfterValidator:
     """Return a validator that a text matches `pattern`; its error message says `words`."""
 
     def check(text: str) -> str:

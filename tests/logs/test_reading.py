@@ -18,7 +18,7 @@ from steptime.errors import UserError
 from steptime.logs.finding import find_logs
 from steptime.logs.formats import writer_label
 from steptime.logs.models import Problem, TrainingLog
-from steptime.logs.reader import read_log, unpacked
+from steptime.logs.reader import read_log, unpack_log
 
 
 def kinds(log: TrainingLog) -> dict[str, bool]:
@@ -415,7 +415,7 @@ def test_a_few_packed_bytes_are_not_unpacked_at_once(
     log = tmp_path / f"log-x.out{suffix}"
     repeated = bytes(48 << 20)
     log.write_bytes(pack(repeated))
-    pieces = [len(piece) for piece in unpacked(log)]
+    pieces = [len(piece) for piece in unpack_log(log)]
     assert sum(pieces) == len(repeated)
     assert max(pieces) <= 4 << 20
 

@@ -16,7 +16,7 @@ from slurm_service import MiniSlurm
 
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig, open_cluster
-from steptime.clusters.containers import Inside, Mount, in_container
+from steptime.clusters.containers import ContainerSetup, Mount, start_in_container
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.recipes.planning import parse_request, plan
@@ -84,10 +84,10 @@ async def test_a_container_has_the_images_files_and_the_jobs_folders_and_nothing
     directory.mkdir(parents=True)
     hidden = tmp_path / "hidden"
     hidden.touch()
-    started = in_container(
+    started = start_in_container(
         "bwrap",
         ("python", "-I", "-c", LOOKS_AROUND, str(hidden), "/var/lib/dpkg", str(Path(config.root, "venvs"))),
-        Inside(
+        ContainerSetup(
             image=image.path,
             mounts=(Mount(config.root, writable=False), Mount(str(directory), writable=True)),
             directory=str(directory),

@@ -68,7 +68,7 @@ class WaitingTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait for the event."""
+        """Yield the event once it has happened; Airflow calls this."""
         made_at = time.monotonic()
         event = await self.event()
         await asyncio.sleep(max(0.0, made_at + SETTLING_S - time.monotonic()))
@@ -132,8 +132,8 @@ class RefusingOperator(BaseOperator):
 def airflow_errors() -> Iterator[None]:
     """Convert UserError into failures that Airflow does not retry, and SystemFailure into retried ones.
 
-    A cluster that was out of reach or refused a job was asked again for as long as its file allows, so that
-    is not retried either.
+    An unreachable cluster or a refused job is not retried either: that was already done for as long as the
+    cluster's file allows.
     """
     try:
         yield

@@ -17,7 +17,7 @@ from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.environment import names_secret
-from steptime.refusals import written
+from steptime.refusals import matching
 from steptime.results.database import wait_for_store
 from steptime.settings import config_dir
 
@@ -39,7 +39,7 @@ class Notification(Frozen):
 
     events: tuple[Event, ...] = Field(min_length=1)
     notifier: Annotated[
-        str, written(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", "the path of a class, as in package.module.Notifier")
+        str, matching(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", "the path of a class, as in package.module.Notifier")
     ]
     """Path of a class of Airflow's `BaseNotifier`."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)

@@ -37,7 +37,7 @@ async def _serve(
 
 
 class SteptimePlugin(AirflowPlugin):
-    """steptime's plugin, found through the entry point `airflow.plugins`."""
+    """steptime's plugin for Airflow, found through the entry point `airflow.plugins`."""
 
     name = "steptime"
     fastapi_apps: list[dict[str, Any]] = [  # noqa: RUF012 (Airflow declares it so)

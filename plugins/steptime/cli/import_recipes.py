@@ -8,13 +8,20 @@ import typer
 
 from steptime.errors import UserError
 from steptime.files import write_whole
-from steptime.recipes.importing.release import Release, Sandbox, Source, pinned, read_release, unpacked
+from steptime.recipes.importing.release import (
+    Release,
+    Sandbox,
+    Source,
+    read_release,
+    unpack_commit,
+    unpack_pinned,
+)
 from steptime.recipes.importing.suite import suites
 from steptime.recipes.importing.workload import (
     WRITTEN_BY,
     NotImportable,
     Row,
-    imported,
+    import_workload,
     name_workload,
     refusals,
 )
@@ -63,7 +70,7 @@ def import_recipes(
     folder = config_dir() / "workloads" if into is None else into
     with tempfile.TemporaryDirectory(prefix="steptime-import-") as name:
         work = Path(name)
-        release = read_release(unpacked(path, tag, work / "release"))
+        release = read_release(unpack_commit(path, tag, work / "release"))
         sources = [source for source in release.sources if not only or source.name in only]
         if unknown := set(only or ()) - {source.name for source in sources}:
             known = ", ".join(source.name for source in release.sources)
@@ -72,7 +79,7 @@ def import_recipes(
             )
         (work / "bridge").mkdir()
         (work / "shared").mkdir()
-        sandbox = Sandbox(release.folder, pinned(sources, bridge, work / "bridge"), work / "shared")
+        sandbox = Sandbox(release.folder, unpack_pinned(sources, bridge, work / "bridge"), work / "shared")
         folder.mkdir(parents=True, exist_ok=True)
         found: dict[str, tuple[Source, list[Row]]] = {}
         for source in sources:
@@ -83,7 +90,7 @@ def import_recipes(
                 )
                 continue
             try:
-                text, rows = imported(release, source, sandbox)
+                text, rows = import_workload(release, source, sandbox)
             except NotImportable as reason:
                 release.left_out[source.folder] = str(reason)
                 continue

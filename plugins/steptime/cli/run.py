@@ -73,7 +73,7 @@ def check(planned: Plan) -> None:
 
 
 def trigger(client: AirflowClient, planned: Plan) -> DagRun:
-    """Start a DAG run for the plan."""
+    """Start a DAG run for the plan, and return it."""
     # With every default filled in: what was checked here is what runs there.
     conf = planned.request.model_dump(mode="json", exclude={"workload"})
     return client.trigger(dag_id(planned.request.workload), conf, patience_s=DAG_PATIENCE_S)

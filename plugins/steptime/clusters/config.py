@@ -19,13 +19,13 @@ from steptime.clusters.base import Cluster, StagedFiles
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import (
     FINDS_TRAINER,
+    ContainerSetup,
     ImageForm,
-    Inside,
     LaunchCommand,
     Launcher,
     Mount,
-    in_container,
     mounts,
+    start_in_container,
 )
 from steptime.clusters.hub import hub_cache
 from steptime.errors import BrokenFiles, UserError, shown, unknown_value
@@ -41,7 +41,7 @@ _NO_CONTAINER = "none"
 
 
 class ClusterConfig(ClusterFile, Frozen):
-    """The fields that a cluster's file has for every kind; each kind adds its own."""
+    """The fields common to the files of all kinds of clusters; each kind adds its own."""
 
     profiles_ranks: ClassVar[bool] = False
     """Whether ranks are started under Nsight Systems."""
@@ -286,14 +286,14 @@ class ClusterConfig(ClusterFile, Frozen):
                 f"neither an environment nor an image is staged on cluster {self.name}: run the task "
                 f"'stage' again."
             )
-        inside = Inside(
+        inside = ContainerSetup(
             image=staged.image_path,
             mounts=(*self.mounts(run), Mount(str(directory), writable=True)),
             directory=str(directory),
             variables=tuple(environment),
             image_environment=staged.image_environment,
         )
-        return in_container(self.container, (*FINDS_TRAINER, *command), inside)
+        return start_in_container(self.container, (*FINDS_TRAINER, *command), inside)
 
     def staging_job_options(self, run: Run) -> tuple[str, ...]:
         """Return the script options of a staging job for a run. Raises UserError."""

@@ -74,7 +74,7 @@ class ImageForm(StrEnum):
     """None: the nodes fetch it by its name, and the cluster itself starts jobs in it (`JobSpec.image`)."""
 
 
-class Inside(NamedTuple):
+class ContainerSetup(NamedTuple):
     """What a container contains: its image, mounts, working folder and variables."""
 
     image: str
@@ -95,7 +95,7 @@ class Launcher:
     """A program that starts a job's ranks in an image: the field `container` of a cluster's file."""
 
     image: ImageForm
-    launch: Callable[[Sequence[str], Inside], LaunchCommand] | None = None
+    launch: Callable[[Sequence[str], ContainerSetup], LaunchCommand] | None = None
     """How a command is started; None only if the cluster itself starts jobs in their image."""
     of_srun: bool = False
     """Whether it is a plugin of Slurm's srun, and needs its options."""
@@ -107,7 +107,7 @@ class Launcher:
     """What it then prints."""
 
 
-def in_container(kind: str, command: Sequence[str], inside: Inside) -> LaunchCommand:
+def start_in_container(kind: str, command: Sequence[str], inside: ContainerSetup) -> LaunchCommand:
     """Return how to start `command` in a container; `kind` is one of `plug_points.CONTAINERS`.
 
     Raises UserError for another kind, or a folder that cannot be mounted.
@@ -122,7 +122,7 @@ def in_container(kind: str, command: Sequence[str], inside: Inside) -> LaunchCom
     return started
 
 
-def _with_pyxis(command: Sequence[str], inside: Inside) -> LaunchCommand:
+def _with_pyxis(command: Sequence[str], inside: ContainerSetup) -> LaunchCommand:
     return LaunchCommand(
         srun_options=(
             f"--container-image={inside.image}",
@@ -136,13 +136,13 @@ def _with_pyxis(command: Sequence[str], inside: Inside) -> LaunchCommand:
     )
 
 
-def _with_apptainer(command: Sequence[str], inside: Inside) -> LaunchCommand:
+def _with_apptainer(command: Sequence[str], inside: ContainerSetup) -> LaunchCommand:
     binds = tuple(f"--bind={mount.argument}" for mount in inside.mounts)
     options = ("--nv", "--writable-tmpfs", "--no-home", f"--pwd={inside.directory}", *binds)
     return LaunchCommand(srun_options=(), command=("apptainer", "exec", *options, inside.image, *command))
 
 
-def _with_bwrap(command: Sequence[str], inside: Inside) -> LaunchCommand:
+def _with_bwrap(command: Sequence[str], inside: ContainerSetup) -> LaunchCommand:
     environment = {"HOME": _TEMPORARY, "TMPDIR": _TEMPORARY, **inside.image_environment}
     options = (
         "--die-with-parent",

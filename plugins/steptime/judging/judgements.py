@@ -177,12 +177,15 @@ def read_judgement(store: Store, row: Mapping[str, Any]) -> Judgement | None:
 
 
 def judgements_since(store: Store, since: float) -> dict[Series, list[Judgement]]:
-    """Return the newest judgements of every series with runs since then (Unix time), newest run first."""
+    """Return by series the newest judgements of runs submitted at or after `since` (Unix time).
+
+    Those of the newest run come first.
+    """
     return _latest_of_each(store, judgement_queries.latest_rows_with_judgements(store, since, _LATEST_RUNS))
 
 
 def select_judgements(store: Store, selected: Mapping[str, Any]) -> dict[Series, list[Judgement]]:
-    """Return the judgements of the runs with these column values, by series, newest run first."""
+    """Return by series the judgements of the runs with these column values, newest run first."""
     return _latest_of_each(store, judgement_queries.rows_with_judgements(store, selected))
 
 
@@ -234,7 +237,10 @@ def _as_kept(run: SeriesRun) -> Judgement:
 
 
 def judge_now(store: Store, series: Series) -> list[Judgement]:
-    """Judge the runs of a series that the reader may read, ignoring all others. Oldest first."""
+    """Return the judgements of a series' runs that the reader may read, made from these runs alone.
+
+    They are oldest first.
+    """
     rows = store.results(**series.key)[::-1]
     with read_connection(store.url) as connection:
         return _judge_rows(connection, series, rows)

@@ -358,12 +358,12 @@ def glance(file: Path) -> Glance:
 
 def _pieces(file: Path) -> Iterator[bytes]:
     try:
-        yield from filter(None, unpacked(file))
+        yield from filter(None, unpack_log(file))
     except OSError as error:
         raise UserError(f"the log '{file}' cannot be read: {error.strerror or error}") from error
 
 
-def unpacked(file: Path) -> Iterator[bytes]:
+def unpack_log(file: Path) -> Iterator[bytes]:
     """Yield the decompressed bytes of a log.
 
     For a damaged archive, raises EOFError after its readable part.

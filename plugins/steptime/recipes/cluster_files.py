@@ -40,7 +40,7 @@ def cluster_file(name: str) -> Path:
 
 
 def cluster_document(name: str) -> Document:
-    """Read the file of the cluster `name`. Raises UserError if it is missing or not YAML."""
+    """Read the file of a cluster as YAML. Raises UserError if it is missing or not YAML."""
     return read_document(_known(name))
 
 
@@ -52,7 +52,7 @@ def _known(name: str) -> Path:
 
 
 def read_cluster_file(name: str) -> ClusterFile:
-    """Read the planning fields of the cluster `name`. Raises UserError if its file is broken."""
+    """Read the fields of a cluster's file that planning uses. Raises UserError if it has a mistake."""
     path = _known(name)
     cluster = _load(path, file_state(path))
     if cluster.gpu_type not in gpu_types():

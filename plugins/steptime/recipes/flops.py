@@ -158,7 +158,7 @@ def formula_names() -> tuple[str, ...]:
 
 
 def load_formula(name: str) -> Formula:
-    """Load the formula of that name. Raises UserError if there is none or its description is wrong."""
+    """Load a formula by name. Raises UserError if there is none, or its entry has a mistake."""
     document = _document()
     if name not in document.content:
         raise unknown_value("formula", name, formula_names())

@@ -28,7 +28,7 @@ from steptime.recipes.config_files import (
 )
 from steptime.recipes.models import Mode, NamedRecipe, Parallelism, Recipe, Run
 from steptime.recipes.workload_file import ModelParallelism
-from steptime.refusals import written
+from steptime.refusals import matching
 from steptime.settings import config_dir, shipped
 
 CHECKPOINTS = "code/nemo_experiments/default/checkpoints"
@@ -47,7 +47,7 @@ OPTIONAL = ("variant", "virtual_pipeline", "expert", "expert_tensor")
 
 
 _HubRepository = Annotated[
-    str, written(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*", "OWNER/NAME")
+    str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*", "OWNER/NAME")
 ]
 
 
@@ -73,7 +73,7 @@ class BridgeRelease(Frozen):
     """Repository, tag and files that it was read in."""
     images: tuple[str, ...] = Field(min_length=1)
     """That have this release, by name and tag in whatever registry."""
-    script: Annotated[str, written("/.*", "a path from / on")]
+    script: Annotated[str, matching("/.*", "a path from / on")]
     """In the image."""
     gpu_types: tuple[str, ...] = Field(min_length=1)
     """Of `config/gpus.yaml`, under the same names upstream."""

@@ -73,7 +73,7 @@ def all_read(document: Document, size: str) -> bool:
 
 
 def find_model(document: Document, size: str) -> ModelShape | None:
-    """Return the full model of a size; None if it cannot be read or is a recipe by name."""
+    """Return the full model of a size; None if it cannot be read, or is a recipe known only by name."""
     return _model_as(ModelShape, DESCRIBED, document, size)
 
 

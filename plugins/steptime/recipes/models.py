@@ -18,7 +18,7 @@ from steptime.frozen import Frozen
 from steptime.plug_points import MODEL_FAMILIES
 from steptime.recipes import spec
 from steptime.recipes.config_files import COLLECTIVE, DESCRIBED, NAMED, FieldError, FieldErrors, Mistake
-from steptime.refusals import written
+from steptime.refusals import matching
 
 RUN_FILE = "run.json"
 """Name of a `Run` as a file: in its job's folder, for the trainer and for who reads the log beside it."""
@@ -76,9 +76,9 @@ _OF_THE_RUN = re.compile(
 
 
 class NemoConfig(Frozen, spec.NemoConfig):
-    """NeMo's config that the trainer builds a model from; its sizes are the model's own."""
+    """The config class of NeMo from which the trainer builds a model; the sizes are those of the shape."""
 
-    config: Annotated[str, written("[A-Z][A-Za-z0-9_]*", "the name of a class, as in MixtralConfig")]
+    config: Annotated[str, matching("[A-Z][A-Za-z0-9_]*", "the name of a class, as in MixtralConfig")]
     fields: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -209,25 +209,25 @@ def check_gpt(shape: ModelShape) -> None:
 MEGATRON_BRIDGE = "megatron_bridge"
 """What a workload's file has as `architecture` of such a model."""
 
-_Name = Annotated[str, written("[a-z0-9][a-z0-9_.]*", "small letters, digits, _ and ., as in gpt_oss_120b")]
+_Name = Annotated[str, matching("[a-z0-9][a-z0-9_.]*", "small letters, digits, _ and ., as in gpt_oss_120b")]
 """Becomes an argument of a command; upstream's parser has no capitals either."""
 
 
 class Launch(Frozen):
     """How a release's own launch script starts a recipe; `steptime recipes import` writes it."""
 
-    commits: dict[str, Annotated[str, written("[0-9a-f]{40}", "a commit of Megatron-Bridge")]] = Field(
+    commits: dict[str, Annotated[str, matching("[0-9a-f]{40}", "a commit of Megatron-Bridge")]] = Field(
         min_length=1
     )
     """Of Megatron-Bridge, whose scripts run in the place of the image's own; by image."""
-    script: Annotated[str, written("[A-Za-z0-9_][A-Za-z0-9_./-]*", "a path in Megatron-Bridge")]
+    script: Annotated[str, matching("[A-Za-z0-9_][A-Za-z0-9_./-]*", "a path in Megatron-Bridge")]
     arguments: tuple[str, ...]
     """With the words that `config/megatron_bridge.yaml` has, too."""
     dtypes: dict[str, str] = Field(default_factory=dict)
     """What upstream calls them if that differs, by ours."""
     profile: tuple[str, ...] = ()
     """Further arguments of profile runs."""
-    files: dict[Annotated[str, written("/[A-Za-z0-9_./-]+", "a path from / on")], str] = Field(
+    files: dict[Annotated[str, matching("/[A-Za-z0-9_./-]+", "a path from / on")], str] = Field(
         default_factory=dict
     )
     """Texts that the release brings, by the path that ranks find them at."""
@@ -304,7 +304,7 @@ class Launcher(Frozen):
     kind: Literal["command"]
     command: tuple[str, ...] = Field(min_length=1)
     """Program and arguments of a rank: each is one argument, and no shell reads it."""
-    files: dict[Annotated[str, written("[A-Za-z0-9][A-Za-z0-9._-]*", "a plain file name")], str] = Field(
+    files: dict[Annotated[str, matching("[A-Za-z0-9][A-Za-z0-9._-]*", "a plain file name")], str] = Field(
         default_factory=dict
     )
     """Texts that the program reads, by name, in the folder that it is started in."""
@@ -409,10 +409,10 @@ class Nsight(Frozen):
     """Options of Nsight Systems (`nsys profile`) in a document, besides those of every profile run."""
 
     trace: Annotated[tuple[str, ...], Field(min_length=1)] = ("nvtx", "cuda")
-    options: tuple[Annotated[str, written("--[a-z-]+=[A-Za-z0-9.-]+", "--option=value")], ...] = (
+    options: tuple[Annotated[str, matching("--[a-z-]+=[A-Za-z0-9.-]+", "--option=value")], ...] = (
         *("--cuda-graph-trace=node", "--cuda-event-trace=false"),
     )
-    report: Annotated[str, written(r"[A-Za-z0-9_%{}]+", "a file name")] | None = None
+    report: Annotated[str, matching(r"[A-Za-z0-9_%{}]+", "a file name")] | None = None
     """Name of a rank's report; None for the cluster's own.
 
     Nsight Systems replaces `%q{NAME}` by a variable, `%p` by the process's ID.
@@ -431,7 +431,7 @@ class TrainerSettings(Frozen, spec.Settings):
     """NeMo settings of the trainer beyond the row."""
 
     tp_comm_overlap_cfg: (
-        Annotated[str, written("userbuffers_[a-z0-9_]+", "a name that begins with userbuffers_")] | None
+        Annotated[str, matching("userbuffers_[a-z0-9_]+", "a name that begins with userbuffers_")] | None
     ) = None
     recompute_granularity: Literal["full", "selective"] | None = None
     """What is computed again in the backward pass: whole layers, or some of their parts."""

@@ -42,7 +42,7 @@ def _brief(number: int) -> str:
 
 
 def recipe_parameters(recipe: Recipe) -> Parameters | None:
-    """Return the parameters of a row's model, counted or stated by upstream; None if unknown."""
+    """Return the parameter counts of a row's model, counted or stated by upstream; None if unknown."""
     if not isinstance(recipe.model, NamedRecipe):
         return count_parameters(recipe.model)
     try:

@@ -16,7 +16,7 @@ from steptime.plug_points import CLUSTER_KINDS
 from steptime.recipes.config_files import Location, Mistake, check_each
 from steptime.recipes.environment import checked_environment
 from steptime.recipes.models import FP8_RECIPES, Mode, Parallelism, Performance, Recipe, TrainerSettings
-from steptime.refusals import written
+from steptime.refusals import matching
 
 CPU = "cpu"
 """The GPU type that has no GPU: rules that name no GPU type do not hold for it."""
@@ -71,7 +71,7 @@ class Rule(Frozen):
     ranks_per_numa_node: PositiveInt | None = None
     priority_cores: bool | None = None
     vboost: bool | None = None
-    arguments: dict[Annotated[str, written("[a-z][a-z0-9_]*", "small letters, digits and _")], str] = Field(
+    arguments: dict[Annotated[str, matching("[a-z][a-z0-9_]*", "small letters, digits and _")], str] = Field(
         default_factory=dict
     )
     """Of upstream's script, which starts recipes by name: `--NAME=VALUE`."""

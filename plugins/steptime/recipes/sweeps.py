@@ -35,7 +35,7 @@ from steptime.recipes.config_files import (
 )
 from steptime.recipes.node_lists import expand_nodes
 from steptime.recipes.request import option_fields, parse_value
-from steptime.refusals import in_words, written
+from steptime.refusals import in_words, matching
 from steptime.settings import config_dir, default_cluster
 
 MOST_COMBINATIONS = 10_000
@@ -177,7 +177,9 @@ class Sweep(Frozen):
 
     name: Annotated[
         str,
-        written("[a-z0-9]+([-_][a-z0-9]+)*", "small letters and digits, with - or _ between, as in night-8b"),
+        matching(
+            "[a-z0-9]+([-_][a-z0-9]+)*", "small letters and digits, with - or _ between, as in night-8b"
+        ),
     ]
     """Equal to the file's name."""
     description: str = ""

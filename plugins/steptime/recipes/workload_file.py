@@ -14,7 +14,7 @@ from steptime.frozen import Frozen
 from steptime.recipes.models import Launcher, Model, ModelShape, Nsight, Parallelism, Recipe, Window
 from steptime.recipes.notation import parse_time_limit, parse_window
 from steptime.recipes.performance_rules import PerformanceRules
-from steptime.refusals import written
+from steptime.refusals import matching
 
 Scaling = Literal["weak", "strong"]
 
@@ -246,16 +246,16 @@ class Workload(Frozen):
     """A recipe document, as one file of `config/workloads`."""
 
     workload: Annotated[
-        str, written(r"[a-z0-9.]+(-[a-z0-9.]+)*-\d+\.\d+", "a family and a release, as in llama3.1-25.04")
+        str, matching(r"[a-z0-9.]+(-[a-z0-9.]+)*-\d+\.\d+", "a family and a release, as in llama3.1-25.04")
     ]
     """Family and release, `llama3.1-25.04`; also the file's name."""
     default_release: bool = False
     """Whether the family's name alone means this release, although there is a newer one."""
     title: str
     document: str
-    llmb_name: Annotated[str, written(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a plain name")] | None = None
+    llmb_name: Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a plain name")] | None = None
     """What `llmb-run` calls it, `nemotron_3`; null for the family's name."""
-    dag_id: Annotated[str, written("[a-z][a-z0-9_]*", "small letters, digits and _, as in llama31")]
+    dag_id: Annotated[str, matching("[a-z][a-z0-9_]*", "small letters, digits and _, as in llama31")]
     flops_formula: str
     experiment: str
     step_log: Literal["lines", "bar"] = "lines"

@@ -59,7 +59,7 @@ def comparison(store: Store, compared: Comparison) -> dict[str, Any]:
 
 
 def sentences(compared: Comparison) -> dict[str, Any]:
-    """Return the sentences of a comparison."""
+    """Return the sentences and remarks of a comparison, for the page."""
     return {
         "sentence": compared.sentence,
         "completeness": compared.completeness and compared.completeness.as_json,

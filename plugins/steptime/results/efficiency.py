@@ -88,9 +88,10 @@ def compute_family(connection: "Connection", family: Row) -> None:
 
 
 def efficiencies(rows: Sequence[Row]) -> dict[int, Row]:
-    """Return the values of the columns `COMPUTED` by run id, for each run that has a base.
+    """Return the scaling efficiencies of runs (the columns `COMPUTED`) by run id.
 
-    `rows` are the valid runs that may be compared with each other, oldest first.
+    Runs without a base, a smaller number of GPUs to compare with, are left out. `rows` are the valid runs
+    that may be compared with each other, oldest first.
     """
     groups: dict[Any, list[Row]] = defaultdict(list)
     repeated: dict[Any, list[Row]] = defaultdict(list)

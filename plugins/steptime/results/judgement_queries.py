@@ -136,7 +136,7 @@ def rows_with_judgements(store: "Store", key: Key, *, limit: int | None = None) 
 
 
 def latest_rows_with_judgements(store: "Store", since: float, limit: int) -> list[dict[str, Any]]:
-    """Return the newest `limit` runs of each series since then (Unix time), newest first.
+    """Return the newest `limit` runs of each series since `since` (Unix time), newest first.
 
     The rows are as those of `rows_with_judgements`.
     """
@@ -165,10 +165,11 @@ def latest_numbers(store: "Store", limit: int) -> list[dict[str, Any]]:
 
 
 def verdicts(store: "Store", *, newest: bool = False, since: float = 0.0) -> dict[str, dict[str, Any]]:
-    """Return the stored judgements of runs since then (Unix time) by job name; `newest`: one for each series.
+    """Return by job name the stored judgements of runs submitted at or after `since` (Unix time).
 
-    Each has `verdict`, `direction`, `ratio` and `baseline_mean_s`. A series with runs that the reader may not
-    read is left out, as its judgements depend on those.
+    `newest` restricts this to the newest run of each series. Each judgement has `verdict`, `direction`,
+    `ratio` and `baseline_mean_s`. A series with runs that the reader may not read is left out, as its
+    judgements depend on those.
     """
     from sqlalchemy import select
 

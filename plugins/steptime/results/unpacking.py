@@ -7,7 +7,7 @@ from pathlib import Path
 import zstandard
 
 from steptime.errors import UserError, shown
-from steptime.logs.reader import unpacked
+from steptime.logs.reader import unpack_log
 
 _PACKED_BYTES = 1 << 9
 """Packed bytes read at once: they unpack to at most 16 MiB."""
@@ -44,7 +44,7 @@ def unpack(file: Path, folder: Path) -> None:
 def check_size(log: Path) -> None:
     """Raise UserError if a packed log is too large when unpacked."""
     left, size = allowed_bytes(log), 0
-    for piece in unpacked(log):
+    for piece in unpack_log(log):
         size += len(piece)
         if size > left:
             raise _too_large(log, left)

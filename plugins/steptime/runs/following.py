@@ -211,7 +211,7 @@ class ClusterWatch:
         self._polling = asyncio.create_task(self._poll_for_ever(), context=contextvars.Context())
 
     async def next_status(self, job_name: str) -> tuple[Cluster, JobStatus]:
-        """Return the open cluster and a job's status from the next poll. Raises SystemFailure if it fails."""
+        """Wait for the next poll; return the open cluster and the job's status. Raises SystemFailure."""
         answer = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job_name, []).append(answer)
         status: JobStatus = await answer

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from steptime.recipes.importing.release import Sandbox, pinned, read_release, unpacked
-from steptime.recipes.importing.workload import NotImportable, Row, imported, name_workload
+from steptime.recipes.importing.release import Sandbox, read_release, unpack_commit, unpack_pinned
+from steptime.recipes.importing.workload import NotImportable, Row, import_workload, name_workload
 
 HERE = Path(__file__).parent
 OF_SLURM = (
@@ -73,14 +73,16 @@ def _shared(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def main(repository: Path, bridge: Path, tag: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        release = read_release(unpacked(repository, tag, work / "release"))
+        release = read_release(unpack_commit(repository, tag, work / "release"))
         (work / "bridge").mkdir()
         (work / "shared").mkdir()
-        sandbox = Sandbox(release.folder, pinned(release.sources, bridge, work / "bridge"), work / "shared")
+        sandbox = Sandbox(
+            release.folder, unpack_pinned(release.sources, bridge, work / "bridge"), work / "shared"
+        )
         found = {}
         for source in release.sources:
             try:
-                _, rows = imported(release, source, sandbox)
+                _, rows = import_workload(release, source, sandbox)
             except NotImportable:
                 continue
             keys = {f"{row.sizes} {row.gpu_types} {row.dtypes} {row.gpus}": flat(row) for row in rows}

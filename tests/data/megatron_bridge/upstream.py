@@ -11,7 +11,7 @@ from typing import Any
 
 from steptime.recipes.importing.recorder import describe
 from steptime.recipes.importing.recorder.describe import LOADED, Anything, AutoBridge, Finder
-from steptime.recipes.importing.release import unpacked
+from steptime.recipes.importing.release import unpack_commit
 
 __all__ = ["LOADED", "git", "imported", "shown"]
 
@@ -37,7 +37,7 @@ def git(clone: str, *arguments: str) -> str:
 @contextmanager
 def imported(clone: str, tag: str) -> Iterator[None]:
     """Within it, upstream's modules can be imported as they are at a tag."""
-    tree = unpacked(Path(clone), tag, Path(_TREES.name, tag), "src/megatron/bridge", "scripts")
+    tree = unpack_commit(Path(clone), tag, Path(_TREES.name, tag), "src/megatron/bridge", "scripts")
     finder = Finder(tree, describe.FOLDERS | _MORE_FOLDERS)
     sys.meta_path.insert(0, finder)
     try:

@@ -16,7 +16,7 @@ from steptime.clusters.runai.volume import Volume
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
-from steptime.refusals import written
+from steptime.refusals import matching
 
 PREFIX = "steptime-"
 """Every workload of ours begins so: one list call gets them all."""
@@ -25,7 +25,7 @@ _LONGEST = 50
 Kubernetes has 63."""
 
 _PLAIN_PATH = r"/[A-Za-z0-9._/-]*"
-PlainPath = Annotated[str, written(_PLAIN_PATH, "a path from / on, of letters, digits and . _ / -")]
+PlainPath = Annotated[str, matching(_PLAIN_PATH, "a path from / on, of letters, digits and . _ / -")]
 """An absolute path that needs no quotes: Run:ai splits a workload's command at blanks."""
 
 

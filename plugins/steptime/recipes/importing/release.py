@@ -80,7 +80,7 @@ class Release:
         return (self.folder / path).read_text(encoding="utf-8")
 
 
-def unpacked(repository: Path, commit: str | None, into: Path, *paths: str) -> Path:
+def unpack_commit(repository: Path, commit: str | None, into: Path, *paths: str) -> Path:
     """Return a folder with a repository's files at a commit; without a commit, the repository itself.
 
     Raises UserError if there is no such commit.
@@ -223,7 +223,7 @@ def names_batch(commit: str, sandbox: Sandbox) -> bool:
     return not function or "gbs_scaling_factor" in function
 
 
-def recorded(source: Source, sandbox: Sandbox, mode: str | None = None) -> dict[Cell, dict[str, Any]]:
+def record_jobs(source: Source, sandbox: Sandbox, mode: str | None = None) -> dict[Cell, dict[str, Any]]:
     """Return, for each run of a recipe, the job its launch script would submit, or why the script refuses."""
     rows = [
         {
@@ -242,12 +242,12 @@ def recorded(source: Source, sandbox: Sandbox, mode: str | None = None) -> dict[
     return dict(zip(source.cells, sandbox.answers("record.py", rows), strict=True))
 
 
-def pinned(sources: Sequence[Source], repository: Path, into: Path) -> Path:
+def unpack_pinned(sources: Sequence[Source], repository: Path, into: Path) -> Path:
     """Unpack all Megatron-Bridge commits that recipes name; return the folder with one subfolder for each."""
     for commit in sorted({commit for source in sources for commit in source.commits.values()}):
         if not re.fullmatch("[0-9a-f]{40}", commit):
             raise UserError(
                 f"'{shown(commit)}' in the release's metadata is not the id of a commit of Megatron-Bridge."
             )
-        unpacked(repository, commit, into / commit, *_BRIDGE_FOLDERS)
+        unpack_commit(repository, commit, into / commit, *_BRIDGE_FOLDERS)
     return into

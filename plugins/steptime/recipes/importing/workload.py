@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from steptime.errors import SystemFailure
-from steptime.recipes.importing.release import Cell, Release, Sandbox, Source, names_batch, recorded
+from steptime.recipes.importing.release import Cell, Release, Sandbox, Source, names_batch, record_jobs
 
 WRITTEN_BY = "# Written by steptime recipes import"
 """Begins every file that an import may replace."""
@@ -192,7 +192,12 @@ def workload_text(
         if len(told) > 1:
             raise NotImportable(f"size {size} has several recipes: {sorted(told)}")
         [(family, recipe)] = told
-        model = {"architecture": "megatron_bridge", "family": family, "recipe": recipe, **described[size]}
+        model = {
+            "architecture": "megatron_bridge",
+            "family": family,
+            "recipe": recipe,
+            **described[size],
+        }
         lines += [f"  {size}:", "    model:", *_block(4, **model)]
         if number:
             lines.append("      launch: *launch")
@@ -390,7 +395,7 @@ def recipe_questions(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
     }
 
 
-def described(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str, dict[str, Any]]:
+def describe_sizes(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str, dict[str, Any]]:
     """Return the tokens per sample and the Hugging Face files of each size, from upstream's recipes.
 
     Raises NotImportable for a recipe that does not say.
@@ -417,9 +422,9 @@ def described(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str
     return answers
 
 
-def imported(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, list[Row]]:
+def import_workload(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, list[Row]]:
     """Return the text of a recipe's workload file, and its rows. Raises NotImportable."""
-    rows = recorded_rows(source, recorded(source, sandbox))
+    rows = recorded_rows(source, record_jobs(source, sandbox))
     for commit in dict.fromkeys(source.commits[row.gpu_types] for row in rows):
         if not names_batch(commit, sandbox):
             raise NotImportable(
@@ -427,8 +432,8 @@ def imported(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, l
                 "experiments have that of the recipe's default number of GPUs"
             )
     one = Source(**{**vars(source), "cells": source.cells[:1]})
-    [profile] = recorded(one, sandbox, "profile").values()
-    return workload_text(release, source, rows, profile, described(source, rows, sandbox)), rows
+    [profile] = record_jobs(one, sandbox, "profile").values()
+    return workload_text(release, source, rows, profile, describe_sizes(source, rows, sandbox)), rows
 
 
 def refusals(source: Source, rows: Sequence[Row], text: str) -> Iterator[str]:

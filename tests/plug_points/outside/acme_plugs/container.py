@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from steptime.clusters.containers import ImageForm, Inside, LaunchCommand, Launcher
+from steptime.clusters.containers import ContainerSetup, ImageForm, LaunchCommand, Launcher
 
 
-def launch(command: Sequence[str], inside: Inside) -> LaunchCommand:
+def launch(command: Sequence[str], inside: ContainerSetup) -> LaunchCommand:
     return LaunchCommand(srun_options=(), command=("acmebox", "run", inside.image, *command))
 
 
