@@ -3,14 +3,14 @@ import { element } from "./dom.js";
 import { drawAsking } from "./messages.js";
 import { send } from "./server.js";
 
-/** Whether a run of a trend is of a level that somebody may want to accept. */
+/** Whether a run belongs to a level that somebody may want to accept. */
 export const standsOut = ({ verdict, suspicion, level_s: level }) => (["slower", "faster"].includes(verdict) && suspicion !== "dismissed") || level != null;
 
-/** Put into `box` what accepts the level that a run shows, if the user may; `then` is called afterwards. */
+/** Put a button into `box` that accepts the level of a run, if the user may; `then` is called afterwards. */
 export function drawAccept(box, { job_name: jobName }, mayAccept, then) {
   box.hidden = !mayAccept;
-  const start = element("button", { type: "button", title: "The baseline begins anew with this level" }, "Accept this level …");
-  const note = element("input", { required: true, maxLength: 500, placeholder: "new driver, by intention", autocomplete: "off" });
+  const start = element("button", { type: "button", title: "The baseline starts again with this level" }, "Accept this level …");
+  const note = element("input", { required: true, maxLength: 500, placeholder: "new driver, on purpose", autocomplete: "off" });
   drawAsking(box, start, element("label", {}, "Why", note), "Accept", async () => {
     await send("api/accept", { job_name: jobName, note: note.value });
     await then();

@@ -1,4 +1,4 @@
-// The address of what is shown: it survives a reload, can be handed on, and goes back with the browser's button.
+// The address of what is shown: it survives a reload, can be shared, and follows the browser's Back button.
 // On its page in the navigation, Airflow appends the address of this page to its own, which follows it.
 import { element } from "./dom.js";
 import { frozen } from "./frozen.js";
@@ -23,7 +23,7 @@ export function followAddress(show) {
   });
 }
 
-/** What the address has, without the DAG run's scope. */
+/** Return the values in the address, without those of the DAG run. */
 export function current() {
   return new URLSearchParams([...new URLSearchParams(query())].filter(([key, value]) => value && !(scope.size && SCOPE.includes(key))));
 }
@@ -38,7 +38,7 @@ function remember(way, values) {
   }
 }
 
-/** The address with some values changed; those that are null or empty are taken away. */
+/** Return the values with some changed; null or empty ones are removed. */
 function changed(before, values) {
   const next = new URLSearchParams(before);
   for (const [key, value] of Object.entries(values)) {
@@ -48,10 +48,10 @@ function changed(before, values) {
   return next;
 }
 
-/** Change some values in place, if a step back would be of no use. */
+/** Change some values without a new entry in the browser's history. */
 export const keep = (values) => remember("replaceState", changed(current(), values));
 
-/** The same, and show it. */
+/** Change some values as `keep` does, and show the result. */
 export function stay(values) {
   keep(values);
   arrived();
@@ -63,7 +63,7 @@ export function go(values) {
   arrived();
 }
 
-/** A link to a view with these values alone; with a key for new tabs the browser does what it always does. */
+/** Return a link to a view with only these values; keys for new tabs work as usual. */
 export function viewLink(values, ...content) {
   const wanted = changed(new URLSearchParams(), values);
   const link = element("a", { href: `${START}${new URLSearchParams([...scope, ...wanted])}` }, ...content);

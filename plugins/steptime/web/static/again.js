@@ -7,7 +7,7 @@ import { readAirflow, sendAirflow } from "./server.js";
 const PAGE = 100;
 const UNFINISHED = ["scheduled", "queued", "running", "deferred", "restarting", "up_for_retry", "up_for_reschedule"];
 
-/** The tasks of a run's mapped group, those of both runs of a checkpoint, and the report that decides the DAG run. */
+/** Return the tasks of a cell (both runs of a checkpoint pair), and the report, which decides the DAG run's state. */
 async function tasksOf({ dag_id: dag, dag_run_id: run, task_id: waited, map_index: index }) {
   const group = waited.replace(/\.[^.]+$/, "").replace(/\.(save|load)$/, "");
   const all = [];
@@ -24,10 +24,10 @@ async function tasksOf({ dag_id: dag, dag_run_id: run, task_id: waited, map_inde
   return [...own.map((task) => [task.task_id, task.map_index]), ...(all.some((task) => task.task_id === "report") ? ["report"] : [])];
 }
 
-/** Put into `box` what runs a cell again, if the user may. */
+/** Put a button into `box` that runs a cell again, if the user may. */
 export function drawAgain(box, run, mayRunAgain) {
   box.hidden = !mayRunAgain;
-  const start = element("button", { type: "button", title: "With a new job; other cells stay as they are" }, "Run this cell again …");
+  const start = element("button", { type: "button", title: "With a new job; other cells are not affected" }, "Run this cell again …");
   const asked = element("label", {}, `Clear the tasks of ${run.label} in DAG run ${run.dag_run_id}, and train it with a new job?`);
   drawAsking(box, start, asked, "Run again", async () => {
     const tasks = await tasksOf(run);

@@ -27,12 +27,12 @@ export function draw(canvas, config, described) {
   return new Chart(canvas, { ...config, options });
 }
 
-/** Let go of all charts, whose canvases are about to leave the document. */
+/** Destroy all charts before their canvases leave the document. */
 export function forgetCharts() {
   for (const chart of Object.values(Chart.instances)) chart.destroy();
 }
 
-/** A figure with room for a chart: [the figure, its canvas]. */
+/** Return a figure for a chart: [the figure, its canvas]. */
 export function figureFor(id, title, remark) {
   const canvas = element("canvas", { id, role: "img" });
   return [element("figure", {}, element("figcaption", {}, title, " ", element("span", {}, remark)), element("div", { className: "chart" }, canvas)), canvas];

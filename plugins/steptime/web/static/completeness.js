@@ -1,12 +1,12 @@
-// What a comparison leaves out: one line, and each cell that failed or did not run.
+// What a comparison lacks: one line, and each cell that failed or did not run.
 import { viewLink } from "./address.js";
 import { element } from "./dom.js";
 import { cellName } from "./verdicts.js";
 
-/** Make the place for it. */
+/** Make the empty box. */
 export const completenessBox = () => element("section", { className: "completeness", ariaLabel: "Completeness", hidden: true });
 
-/** Fill the place; a cell that failed leads to its run, one that did not run to its trend. */
+/** Fill the box; a failed cell links to its run, one that did not run to its trend. */
 export function drawCompleteness(box, completeness) {
   box.hidden = !completeness?.planned;
   if (box.hidden) return;

@@ -1,4 +1,4 @@
-// Elements, made with text and never with markup: whatever a row of the store holds is shown as it is.
+// Elements are made from text, never from markup, so that values of the store are shown as they are.
 
 export const byId = (id) => document.getElementById(id);
 

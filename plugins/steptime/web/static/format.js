@@ -1,4 +1,4 @@
-// Numbers and times as people read them: one number of decimals per column, so that digits stand in line.
+// Numbers and times for people: the same number of decimals in a column, so that digits align.
 import { timeZone } from "./airflow.js";
 
 const MINUS = "−";

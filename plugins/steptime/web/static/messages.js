@@ -1,18 +1,18 @@
-// Messages of the page: in one line above the view, or in place of it.
+// Messages of the page: in a line above the view, or in place of the view.
 import { byId, element } from "./dom.js";
 import { givenUp } from "./server.js";
 
 export const summarise = (...content) => byId("summary").replaceChildren(...content);
 
-/** Show something in place of the view; nothing takes it away. */
+/** Show a message in place of the view; without content the message is removed. */
 export function announce(...content) {
   byId("message").replaceChildren(...content);
   byId("message").hidden = !content.length;
 }
 
 /**
- * Put a button into `box` that asks before it acts: `asked` is shown with a button to go ahead and one to cancel.
- * What goes wrong is shown beside them: the page may lie below a run.
+ * Put a button into `box` that asks before it acts: it shows `asked` with a button to go ahead and one to cancel.
+ * Errors are shown beside them, as a dialog may cover the page.
  */
 export function drawAsking(box, start, asked, goAhead, act) {
   start.addEventListener("click", () => {
@@ -36,7 +36,7 @@ export function drawAsking(box, start, asked, goAhead, act) {
   }
 }
 
-/** Whatever a click or a timer starts: what goes wrong is shown on the page. */
+/** Run an action of a click or a timer, and show its error on the page. */
 export async function attempt(action) {
   try {
     await action();

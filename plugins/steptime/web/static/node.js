@@ -1,4 +1,4 @@
-// A node: the runs that had it, how they compare with runs elsewhere, and how it is excluded.
+// A node: the runs on it, how they compare with runs on other nodes, and how to exclude it.
 import { current, viewLink } from "./address.js";
 import { element } from "./dom.js";
 import { timestamps } from "./format.js";
@@ -13,7 +13,7 @@ let [answer, box] = [null, null];
 /** A link to the page of a node. */
 export const nodeLink = (cluster, node) => viewLink({ view: "node", cluster, node }, node);
 
-/** Make what the view is made of. */
+/** Prepare the view. */
 export function open(place) {
   [answer, box] = [null, place];
 }
@@ -49,12 +49,12 @@ function table(runs) {
     element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...lines)));
 }
 
-/** Draw what was read last, in today's time zone. */
+/** Draw the latest answer, in the current time zone. */
 export function redraw() {
   if (!answer) return;
   if (!answer.runs.length) {
     summarise();
-    announce(element("p", {}, `No run of the last four weeks had node ${answer.node} of ${answer.cluster}.`));
+    announce(element("p", {}, `No run of the last four weeks used node ${answer.node} of ${answer.cluster}.`));
     return;
   }
   announce();

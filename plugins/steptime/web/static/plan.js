@@ -1,4 +1,4 @@
-// A plan: what a set of options would run, and what it costs, before anybody triggers it.
+// A plan: what a set of options would run and cost, before anybody triggers it.
 import { current, go } from "./address.js";
 import { element } from "./dom.js";
 import { duration, significant } from "./format.js";
@@ -13,7 +13,7 @@ let [answer, parts] = [null, null];
 
 const options = () => new URLSearchParams([...current()].filter(([name]) => name !== "view"));
 
-/** Make what the view is made of: the usual options; the address may have others, too. */
+/** Prepare the view with the usual options; the address may have others, too. */
 export function open(box) {
   const inputs = Object.keys(FIELDS).map((name) => element("input", { name, placeholder: name === "workload" ? "llama3.1" : "default", required: name === "workload" }));
   const submit = (event) => {
@@ -42,7 +42,7 @@ function table(runs) {
     element("thead", {}, row("th", HEADS)), element("tbody", {}, ...runs.map((run) => row("td", cells(run))))));
 }
 
-/** Draw what was read last. */
+/** Draw the latest answer. */
 export function redraw() {
   if (!answer) return;
   announce();

@@ -1,4 +1,4 @@
-// The dialog with one run whole: numbers, steps, checks, and what is needed to repeat it.
+// The dialog with all about one run: numbers, steps, checks, and what is needed to repeat it.
 import { drawAccept } from "./accept.js";
 import { drawAgain } from "./again.js";
 import { current, go, viewLink } from "./address.js";
@@ -126,10 +126,10 @@ function copyable(command) {
   return element("div", { className: "command" }, line, button);
 }
 
-/** The command, with what the run was made and what would be another today. */
+/** The command, with what the run was made with and what would differ today. */
 function repeating({ command, made_with: madeWith, differs }) {
-  const others = differs.length ? `It would differ: ${differs.join("; ")}.` : "The code here is the same.";
-  const image = madeWith.image && !madeWith.image.includes("@sha256:") ? " The image is fetched by its name: compare its digest." : "";
+  const others = differs.length ? `Today this would differ: ${differs.join("; ")}.` : "The code here is the same.";
+  const image = madeWith.image && !madeWith.image.includes("@sha256:") ? " The image is fetched by name: compare its digest." : "";
   return [
     command ? copyable(command) : element("p", {}, "Today's recipes no longer plan this run; its plan is in its record, under run."),
     element("p", { className: "remark", id: "repeat-differs" }, others + image),
@@ -152,7 +152,7 @@ export async function showRun(address) {
   }
 }
 
-/** Lay the other run that the address names beside the one that is shown. */
+/** Compare the run with the other one that the address names. */
 async function compare() {
   const other = current().get("with");
   const place = byId("beside");
@@ -166,7 +166,7 @@ async function compare() {
   place.dataset.other = other ?? "";
 }
 
-/** What goes wrong with the comparison is shown in the dialog: the page below it cannot be seen. */
+/** Errors of the comparison are shown in the dialog, which covers the page. */
 async function tryToCompare() {
   try {
     await compare();
@@ -177,7 +177,7 @@ async function tryToCompare() {
   }
 }
 
-/** How the run compares with what is usual, and what changed with its level. */
+/** How the run compares with the usual time, and what changed when its level began. */
 const verdictLine = ({ verdict, changed }) => element("p", { className: "judgement" }, element("strong", {}, capitalised(verdict)), changed ? `; changed with it: ${changed}` : "");
 
 /** The lines of the log that show why the run failed. */
@@ -223,7 +223,7 @@ function fill(whole) {
   if (steps.length) drawSteps(run, steps);
 }
 
-/** Draw what is shown anew, in the colours of another theme. */
+/** Redraw the dialog, in the colours of another theme. */
 export function redrawRun() {
   if (!byId("detail").open || !shown) return;
   if (shown.steps.length) drawSteps(shown.run, shown.steps);

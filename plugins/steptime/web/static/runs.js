@@ -79,7 +79,7 @@ function parallelism(row) {
   return [...ways.filter(([, size]) => size > 1), ["DP", row.data_parallel]].map((way) => way.join("")).join(" ");
 }
 
-/** What the address selects, for the server. */
+/** Return the selection in the address, for the server. */
 function selection() {
   const address = current();
   const query = new URLSearchParams([...scope, ...[...address].filter(([key]) => key === "search" || choices().some(({ name }) => name === key))]);
@@ -105,7 +105,7 @@ function select(key, heading, options) {
   return element("label", {}, heading, made);
 }
 
-/** A filter for every column in which runs differ, and one for the time. */
+/** Draw a filter for every column in which runs differ, and one for the time. */
 function drawFilters() {
   const focused = document.activeElement?.id;
   const selects = choices().flatMap(({ name, heading }) => {
@@ -168,7 +168,7 @@ function groupRow({ rows: all, latest }, columns, when) {
     element("div", {}, sweep ? `sweep ${sweep} · ` : dag && `${dag} · `, name, element("small", {}, summary))));
 }
 
-/** The GPU-hours of these runs together, and how long they waited in the queue at most. */
+/** The total GPU-hours of these runs, and their longest wait in the queue. */
 function costOf(all) {
   const known = (key) => all.map((row) => row[key]).filter((value) => value != null);
   const [hours, waits] = [known("gpu_hours"), known("queue_wait_s")];
@@ -193,7 +193,7 @@ function toolbar() {
   return element("div", { className: "toolbar" }, search, csv);
 }
 
-/** Make what the view is made of: in the tab of a DAG run, as everywhere, the table comes first. */
+/** Prepare the view: the table comes first. */
 export function open(box) {
   const filtersForm = element("form", { className: "filters", ariaLabel: "Filters", onsubmit: (event) => event.preventDefault() });
   const listing = element("section", { id: "listing", ariaLabel: "Runs", hidden: true });
@@ -217,7 +217,7 @@ function withVerdicts() {
   return [name, ...columnsOf("comparison", OF_ITS_CELL).filter(({ name: one }) => one in OF_ITS_CELL), ...others];
 }
 
-/** Draw what was read last, in today's colours and time zone. */
+/** Draw the latest answer, in the current colours and time zone. */
 export function redraw() {
   if (!answer) return;
   drawFilters();

@@ -38,7 +38,7 @@ function openCell(row) {
   return element("button", { type: "button", className: "open", title: row.job_name, onclick: () => go({ run: row.job_name }) }, row.label);
 }
 
-/** Make what the view is made of. */
+/** Prepare the view. */
 export function open(box) {
   const choice = element("select", { id: "together", onchange: ({ target }) => go({ together: target.value }) });
   const beside = element("select", { id: "beside-scaling", onchange: ({ target }) => go({ beside: target.value || "none" }) });
@@ -54,7 +54,7 @@ export function open(box) {
   answer = earlier = null;
 }
 
-/** What the publication has at the same scales, relative to its smallest of them. */
+/** The published efficiency at the same numbers of GPUs, relative to the smallest of these. */
 function publishedPoints(rows) {
   const known = rows.filter((row) => row.step_time_over_published != null && !row.then);
   const rates = [...groupsOf(known, ["gpus"]).values()]
@@ -86,7 +86,7 @@ function inWords(rows, models) {
   return [element("strong", {}, `${models} model${models === 1 ? "" : "s"}; lowest efficiency ${percent(lowest.scaling_efficiency_percent)} % (${lowest.label})`), ` in ${answer.together}.`];
 }
 
-/** Draw what was read last, in today's colours and time zone. */
+/** Draw the latest answer, in the current colours and time zone. */
 export function redraw() {
   if (!answer) return;
   const when = timestamps();

@@ -1,4 +1,4 @@
-// A small chart without axes: recent runs of a cell, the newest one marked, and what was usual as a line.
+// A small chart without axes: recent runs of a cell, the newest one marked, and the usual time as a line.
 const [WIDTH, HEIGHT, MARGIN] = [80, 24, 3];
 const SVG = "http://www.w3.org/2000/svg";
 

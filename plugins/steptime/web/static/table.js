@@ -7,7 +7,7 @@ const BATCH = 200;
 const text = (wanted, facts) => (typeof wanted === "function" ? wanted(facts) : wanted ?? "");
 const classes = (column) => [column.numeric && "number", column.className].filter(Boolean).join(" ");
 
-/** What the runs are counted in: runs on the CPU have ranks. */
+/** The unit of scales: ranks for runs on the CPU, else GPUs. */
 export const unitOf = (rows) => (rows.every((row) => row.gpu_type === "cpu") ? "rank" : "GPU");
 
 /** The title of the column of scales. */
@@ -50,7 +50,7 @@ const sharedFact = (column, row, facts) => {
   return value === "" ? [] : [element("div", {}, element("dt", {}, text(column.title, facts)), element("dd", {}, value))];
 };
 
-/** Up and down move between the rows, as people expect of a list. */
+/** Move between the rows with the arrow keys. */
 function moveByKey(event) {
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   if (!step || !event.target.matches(".open")) return;

@@ -1,4 +1,4 @@
-// A series over time: its runs, what was usual then, what changed, and what is published.
+// A series over time: its runs, the usual range at each time, what changed, and the published time.
 import { drawAccept, standsOut } from "./accept.js";
 import { current, go } from "./address.js";
 import { timeZone } from "./airflow.js";
@@ -41,7 +41,7 @@ function nameOf({ label, workload, scaling, gpu_type: type, cluster, tensor_para
   return `${label} · ${workload}, ${scaling}, ${type} of ${cluster}, TP${tp} PP${pp}${ep > 1 ? ` EP${ep}` : ""}`;
 }
 
-/** Make what the view is made of. */
+/** Prepare the view. */
 export function open(box) {
   const choice = element("select", { id: "series", onchange: ({ target }) => go({ series: target.value }) });
   const search = element("input", { id: "find-series", type: "search", placeholder: "70b fp8 64", oninput: drawChoice });
@@ -175,7 +175,7 @@ function colourLegend(rows) {
 
 const place = ({ submitted_at: x, judged_s: seconds, change_percent: y }, usual) => ({ x, y: y ?? (usual ? 100 * (seconds / usual - 1) : null) });
 
-/** Two series in one chart, each relative to what was usual for it. */
+/** Draw two series in one chart, each relative to its own usual time. */
 function drawOverlay(rows, label) {
   const [figure, canvas] = figureFor("trend", `${label} and ${nameOf({ ...other.series, label: other.label })}`, "change from what was usual for each, %");
   parts.charts.replaceChildren(figure);
@@ -217,9 +217,9 @@ function drawChart(rows, label) {
     },
   }, `Times of ${label} over dates; the table below has the same`);
   const which = answer.missing ? "the newest valid run" : "the newest run";
-  const found = `${which} ${mark === "passes" ? "passes" : "is below"} by its documented number`;
-  const laid = published == null ? "" : ` Published: ${significant(published)} s${near ? "" : ", too far away for this picture"}; ${found}.`;
-  parts.remark.textContent = `A point leads to its run.${laid}`;
+  const found = `${which} ${mark === "passes" ? "passes" : "is below"}, by its documented number`;
+  const laid = published == null ? "" : ` Published: ${significant(published)} s${near ? "" : ", outside of this chart"}; ${found}.`;
+  parts.remark.textContent = `Click a point to open its run.${laid}`;
 }
 
 const standing = ({ state, direction, change_percent: change }) => (["suspected", "confirmed"].includes(state) ? ` · ${signed(change)} % ${direction}, ${state}` : "");
@@ -247,7 +247,7 @@ function choose(event) {
   if (parts.search.value && found) go({ series: found.value });
 }
 
-/** Draw what was read last, in today's colours and time zone. */
+/** Draw the latest answer, in the current colours and time zone. */
 export function redraw() {
   if (!answer) return;
   const rows = rowsOf(answer).map((row) => ({ ...answer.series, ...row }));
@@ -282,6 +282,6 @@ export async function show() {
     redraw();
   } else {
     summarise("No series.");
-    announce(element("p", {}, "Nothing has run that could be judged. Type:"), element("code", {}, "steptime run llama3.1 --wait"));
+    announce(element("p", {}, "No run has a time to judge yet. Start one with:"), element("code", {}, "steptime run llama3.1 --wait"));
   }
 }

@@ -18,7 +18,7 @@ export const title = "This week";
 const DAY_S = 86400;
 const PERIODS = { 1: "last day", 7: "last 7 days", 30: "last 30 days", 365: "last year" };
 
-// What the page adds to the declared columns; those that are not named here have no place in this table.
+// What the page adds to the declared columns; columns that are not named here are not in this table.
 const ADDED = {
   cell: { cell: trendLink, className: "run", place: 1 },
   verdict: { cell: verdictBadge, place: 2 },
@@ -62,7 +62,7 @@ function periodChoice() {
 
 const since = () => Math.floor(Date.now() / 1000 - Number(days()) * DAY_S);
 
-/** The page as a file to send; it is about the chosen time when it is clicked. */
+/** A link that saves the page as a file, for the period chosen when it is clicked. */
 function reportLink() {
   const link = element("a", { id: "report", className: "button", href: "api/report.html", download: "steptime-report.html", title: "This page as one file to send" }, "Save as a file");
   link.addEventListener("click", () => { link.href = `api/report.html?since=${since()}`; });
@@ -71,7 +71,7 @@ function reportLink() {
 
 const days = () => (Object.hasOwn(PERIODS, current().get("days")) ? current().get("days") : "7");
 
-/** Make what the view is made of. */
+/** Prepare the view. */
 export function open(box) {
   const [footnote, completeness, totals, remarks, listing] = [meanings(), completenessBox(), element("p", { className: "totals" }), element("ul"), element("section", { id: "listing", hidden: true })];
   const folded = element("details", { className: "remarks" }, element("summary", {}, "Each cell in a sentence"), remarks);
@@ -88,13 +88,13 @@ export function open(box) {
 }
 
 const meanings = () => element("p", { className: "footnote", hidden: true },
-  "Change: the runs judged over the baseline, above 0 is slower. Drift: how much slower its level is than its fastest was, without a run that stood out. Detectable: the smallest slowdown that one run shows in 4 of 5 cases. "
-  + "Efficiency, GPU-hours and queue: of the newest run; efficiency relative to the smallest scale of its sweep or DAG run, else of the nearest earlier runs. A cell leads to its trend. "
+  "Change: the judged runs relative to the baseline, above 0 is slower. Drift: how much slower the cell is than its fastest level, although no single run was suspected. Detectable: the smallest slowdown that one run reveals in 4 of 5 cases. "
+  + "Efficiency, GPU-hours and queue: of the newest run; efficiency relative to the smallest scale of its sweep or DAG run, else of the nearest earlier runs. Click a cell to see its trend. "
   + `Publication: ${meaningOf("against_publication")}`);
 
 const rowsWithRecent = () => rowsOf(answer).map((row, place) => ({ ...row, recent: answer.recent[place] }));
 
-/** One choice for each column in which the cells differ; the address keeps it. */
+/** Draw a filter for each column in which the cells differ; the address stores the choice. */
 function drawFilters(rows) {
   const choices = FILTERS.map((name) => [name, [...new Set(rows.map((row) => String(row[name])))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }))]);
   parts.filters.replaceChildren(...choices.filter(([name, values]) => values.length > 1 || current().has(name)).map(([name, values]) => {
@@ -120,7 +120,7 @@ function drawRows() {
   parts.draw(rows, columns.sort((a, b) => a.place - b.place));
 }
 
-/** Draw what was read last, in today's colours and time zone. */
+/** Draw the latest answer, in the current colours and time zone. */
 export function redraw() {
   if (!answer) return;
   const rows = rowsOf(answer);
@@ -136,7 +136,7 @@ export function redraw() {
     drawFilters(rows);
     drawRows();
   } else {
-    announce(element("p", {}, `Nothing that is judged ran in the ${frozen ? "time of this report" : PERIODS[days()]}: choose a longer time, or start a run with`), element("code", {}, "steptime run llama3.1 --wait"));
+    announce(element("p", {}, `No judged cell ran in the ${frozen ? "time of this report" : PERIODS[days()]}: choose a longer time, or start a run with`), element("code", {}, "steptime run llama3.1 --wait"));
   }
 }
 
