@@ -39,7 +39,7 @@ class CheckClusterOperator(RefusingOperator):
             if failed:
                 raise UserError(
                     f"cluster {config.name} failed {len(failed)} of {len(findings)} checks: "
-                    f"{', '.join(failed)}. The lines above have what to do."
+                    f"{', '.join(failed)}. The lines above say what to do."
                 )
 
     def _report(self, found: Finding) -> None:

@@ -62,7 +62,7 @@ class Attempts:
         self.ranks.clear()
 
     def add(self, event: StepPrinted) -> list[Step | Problem]:
-        """Add a printed step; return it if it is new, after a problem if it follows a restart."""
+        """Add a printed step; return it if it is new, preceded by a problem if training was restarted."""
         number, label, text = event.step.global_step, event.label, event.text
         news: list[Step | Problem] = []
         before = self.this_attempt.get(number)

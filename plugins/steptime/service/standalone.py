@@ -244,7 +244,7 @@ def _missing(service: Service, client: AirflowClient, starts_before: Mapping[str
     for component in state.components:
         if component.starts - starts_before.get(component.name, 0) > _STARTS_ALLOWED:
             raise _failed_start(
-                f"the {component.name} ended with code {component.last_exit_code} again and again",
+                f"the {component.name} ended repeatedly with exit code {component.last_exit_code}",
                 component.name,
             )
     if not _listens(service):
