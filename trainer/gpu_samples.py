@@ -31,7 +31,7 @@ from trainer.spec import PlannedRun
 FOLDER = "gpu_samples"
 """In the job's folder: a file of each node."""
 FEWEST_STEPS = 20
-"""To summarise, if the second half of the run has so many."""
+"""Steps to summarize at least, if the second half of the run has as many."""
 INFINIBAND = Path("/sys/class/infiniband")
 _FIELDS = (
     *("index", "power.draw", "clocks.sm", "clocks.mem", "temperature.gpu"),
@@ -55,12 +55,12 @@ _NVLINK = re.compile(
     r"^GPU (?P<gpu>\d+):|Link (?P<link>\d+): (?P<kind>Replay|Recovery|CRC) Errors: (?P<count>\d+)"
 )
 _LOW_CLOCK = 0.95
-"""Of the highest clock in the window: below it a clock is down."""
+"""A clock is low if it is below this share of the highest one in the window."""
 _ANSWERS_WITHIN_S = 30
 
 
 class Sample(NamedTuple):
-    """One GPU at one time; None for what it does not report."""
+    """The state of one GPU at one time; None for what it does not report."""
 
     at: float
     """Unix time, seconds."""
@@ -86,7 +86,7 @@ class Sampler:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self) -> None:
-        """Sample, and write each sample to the file; return when nvidia-smi ends, or if there is none."""
+        """Write samples to the file until nvidia-smi ends; return at once if there is no nvidia-smi."""
         self._link_errors = link_errors()
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a", encoding="utf-8") as file, suppress(FileNotFoundError):
@@ -111,16 +111,16 @@ class Sampler:
         return self._process.stdout or ()
 
     def stop(self) -> None:
-        """End nvidia-smi."""
+        """End nvidia-smi, and with it the sampling."""
         if self._process is not None:
             self._process.kill()
 
     def summary(self, began_at: float, ended_at: float) -> dict[str, Any] | None:
-        """Return what the samples between two times say, lists by GPU; None if there are none.
+        """Summarize the samples between two Unix times, in lists by GPU; None if there are none.
 
-        Powers and clocks are means, `least_sm_clock_mhz` the lowest sample, `temperature_c` the highest;
-        `slowed_percent` has the share of samples with each reason. Errors are those since the sampling began.
-        `xid_errors` is None if the kernel's log cannot be read.
+        Powers and clocks are means; `least_sm_clock_mhz` is the lowest, `temperature_c` the highest sample.
+        `slowed_percent` has the share of samples with each reason for reduced clocks. Errors are counted from
+        the start of the sampling. `xid_errors` is None if the kernel's log cannot be read.
         """
         of_gpus: dict[int, list[Sample]] = {}
         for sample in self.samples:
@@ -175,7 +175,7 @@ class Sampler:
 
 
 def read_sample(line: str, at: float) -> Sample | None:
-    """Read a line of nvidia-smi; None for its error messages."""
+    """Parse a line of nvidia-smi's output; None for its error messages."""
     fields = [field.strip() for field in line.split(",")]
     if len(fields) != len(_FIELDS) + 1 or not fields[0].isdecimal():
         return None
@@ -198,7 +198,7 @@ def read_sample(line: str, at: float) -> Sample | None:
 
 
 def clocks_down_since(samples: Sequence[Sample]) -> float | None:
-    """Return since when the SM clock of a GPU stays below its highest, in Unix time; None if it does not."""
+    """Return the Unix time from which on a GPU's SM clock stayed below its highest; None if it did not."""
     clocks = [(one.at, one.sm_clock_mhz) for one in samples if one.sm_clock_mhz is not None]
     since, highest = None, max((clock for _, clock in clocks), default=0.0)
     for at, clock in reversed(clocks):
@@ -209,7 +209,7 @@ def clocks_down_since(samples: Sequence[Sample]) -> float | None:
 
 
 def link_errors() -> dict[str, int]:
-    """Return the error counters of this node's network ports and NVLinks that can be read, by name."""
+    """Return the readable error counters of this node's network ports and NVLinks, by name."""
     found: dict[str, int] = {}
     for name in _PORT_COUNTERS:
         for counter in INFINIBAND.glob(f"*/ports/*/*counters/{name}"):
@@ -227,9 +227,9 @@ def link_errors() -> dict[str, int]:
 
 
 def sampled_steps(run: PlannedRun) -> range:
-    """Return the global steps of a run to summarise: its window, or more of its second half if that is short.
+    """Return the global steps to summarize: the run's window, or more of its second half if that is short.
 
-    Some documents measure the last step alone, in which there is hardly a sample.
+    Some documents measure only the last step, during which there is hardly a sample.
     """
     end = run.max_steps if run.window is None else run.window.last + 1
     begin = max((run.first_step + run.max_steps) // 2, end - FEWEST_STEPS)
@@ -237,14 +237,14 @@ def sampled_steps(run: PlannedRun) -> range:
 
 
 class SamplingProcess:
-    """The process that samples the GPUs of this node, as its first rank sees it."""
+    """The process that samples the GPUs of this node; the node's first rank owns it."""
 
     def __init__(self, output: Path, ranks: int) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
             output: the job's folder.
-            ranks: of this node: each uses one of the GPUs that the job may use, in their order.
+            ranks: number of ranks on this node; each uses one of the GPUs that the job may use, in order.
         """
         visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(ranks)))).split(",")
         file = output / FOLDER / f"{records.own_node_name()}.csv"
@@ -257,7 +257,7 @@ class SamplingProcess:
         )
 
     def end(self, began_at: float | None, ended_at: float | None) -> dict[str, Any] | None:
-        """End it, and return its summary between two times; None if there is none, or none in time."""
+        """End the process; return its summary between two Unix times, None if it gives none in time."""
         asked = None if began_at is None or ended_at is None else f"{began_at} {ended_at}\n"
         try:
             answer, _ = self._process.communicate(asked, timeout=_ANSWERS_WITHIN_S)
@@ -272,7 +272,7 @@ class SamplingProcess:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Sample until the standard input has a line or ends; for a line, print the summary."""
+    """Sample until standard input ends or has a line; for a line, print the summary as JSON."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.gpu_samples",
         description="Sample the GPUs of this node until a line comes: BEGIN END, in Unix time.",

@@ -130,7 +130,7 @@ def add(
         "python": next(iter(seen.pythons), None),
         "where": seen.where,
     }
-    text = _file_of(values)
+    text = _format_file(values)
     if dry_run:
         typer.echo(text, nl=False)
         return
@@ -194,7 +194,7 @@ def _most_gpus(lines: Sequence[Any]) -> int | None:
     return max((found[1] for one in lines if (found := parse_gres(one.gres))), default=None)
 
 
-def _file_of(values: Mapping[str, Any]) -> str:
+def _format_file(values: Mapping[str, Any]) -> str:
     """Return the text of a cluster's file."""
     import jinja2
 

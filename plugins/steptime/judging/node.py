@@ -66,7 +66,7 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
             | {
                 "elsewhere_percent": usual.get(Series.from_row(row)),
                 "ranks_percent": ranks.get(row["job_name"]),
-                "gpus": samples[row["job_name"]].of_node(node) if row["job_name"] in samples else None,
+                "gpus": samples[row["job_name"]].describe_node(node) if row["job_name"] in samples else None,
             }
             for row in own
         ],

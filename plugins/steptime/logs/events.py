@@ -231,7 +231,7 @@ class LogEvents:
                 yield Mode.NCCL_TRACE
         yield from self._follow_up(block, 0)
         for line in line_search().lines(block):
-            yield from self._of_line(line, block)
+            yield from self._read_line(line, block)
             yield from self._follow_up(block, line.end + 1)
         self.last_bytes = (self.last_bytes + block[-BYTES_BEFORE:])[-BYTES_BEFORE:]
 
@@ -258,7 +258,7 @@ class LogEvents:
             message = "the step lines have no numbers: the steps are counted from 0"
             yield Problem(kind="unnumbered_steps", message=message, fatal=False)
 
-    def _of_line(self, line: MarkedLine, block: bytes) -> Iterator[Event]:
+    def _read_line(self, line: MarkedLine, block: bytes) -> Iterator[Event]:
         """Read a line of a block."""
         text = plain(line.text)
         for reader in _select_readers(tuple(line.words)):

@@ -1,8 +1,8 @@
-"""What the samples of a run's GPUs and links say: power, energy, and nodes that stand apart from the others.
+"""Evaluate the samples of a run's GPUs and links: power, energy, and nodes that differ from the others.
 
-`trainer/gpu_samples.py` samples each node and summarises some steps. A node stands apart if its
-clocks or temperatures are outside the spread of the others, or for what no healthy node has: clocks reduced
-by heat or by the power supply, new uncorrected ECC errors, Xid errors, or many more link errors.
+`trainer/gpu_samples.py` samples each node and summarizes some steps. A node stands apart if its clocks or
+temperatures are outside the spread of the other nodes, or if it shows what no healthy node does: clocks
+reduced by heat or by the power supply, new uncorrected ECC errors, Xid errors, or many more link errors.
 """
 
 import statistics
@@ -37,28 +37,28 @@ Numbers = tuple[_Number | None, ...]
 
 
 class NodeSamples(Frozen):
-    """The summary of one node; lists are by GPU, with None for what a GPU does not report."""
+    """The samples of one node in summary; lists are by GPU, with None for what a GPU does not report."""
 
     node: str
     gpus: tuple[int, ...] = Field(min_length=1)
-    """The numbers that nvidia-smi has for them."""
+    """The indexes of the GPUs in nvidia-smi."""
     samples: PositiveInt
     power_w: Numbers
     sm_clock_mhz: Numbers
     least_sm_clock_mhz: Numbers
     clocks_down_since: _UnixTime | None
-    """Unix time since which the slowest GPU's clock stayed below what it was at first; None if it did not."""
+    """Unix time from which on the slowest GPU's clock stayed below its initial value; None if it did not."""
     memory_clock_mhz: Numbers
     temperature_c: Numbers
-    """The highest."""
+    """Highest temperature of each GPU."""
     slowed_percent: dict[str, tuple[_Number, ...]]
-    """By reason (NVML's names): the share of samples."""
+    """Share of samples with reduced clocks, by reason (NVML's names)."""
     corrected_ecc_errors: Numbers
     uncorrected_ecc_errors: Numbers
     link_errors: dict[str, int]
     """New errors by link and counter: `mlx5_0/1 symbol_error`, `GPU 3 NVLink 5 crc`."""
     xid_errors: tuple[str, ...] | None
-    """Clauses; None if the kernel's log cannot be read."""
+    """Phrases about Xid errors; None if the kernel's log cannot be read."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -69,7 +69,7 @@ class NodeSamples(Frozen):
         return self
 
     def errors(self, others: float) -> Iterator[str]:
-        """Yield clauses about errors; `others` is the median number of link errors on the other nodes."""
+        """Yield phrases about the node's errors; `others` is the median of link errors on other nodes."""
         for reason, word in _WORDS_OF_REASONS.items():
             if (share := max(self.slowed_percent.get(reason, (0,)))) >= LEAST_SLOWED_PERCENT:
                 yield f"slowed down by {word} in {share:.0f} % of the samples"
@@ -84,10 +84,10 @@ class NodeSamples(Frozen):
 
 
 class GpuSamples(Frozen):
-    """The trainer's record `steptime.gpu_samples`."""
+    """The trainer's record `steptime.gpu_samples`, which has the samples of all nodes."""
 
     first_step: int
-    """Global step of the first that the samples are of: the window's, or an earlier one if that is short."""
+    """First global step of the samples: that of the window, or an earlier one if the window is short."""
     last_step: int
     began_at: _UnixTime
     """Unix time on rank 0's node."""
@@ -96,23 +96,23 @@ class GpuSamples(Frozen):
 
     @property
     def mean_power_w(self) -> float | None:
-        """Mean power of a GPU; None if none reports it."""
+        """Mean power per GPU in watts; None if no GPU reports it."""
         known = [power for node in self.nodes for power in node.power_w if power is not None]
         return statistics.fmean(known) if known else None
 
     @property
     def summary(self) -> str:
-        """Say the mean power and clock, the highest temperature, and of how many GPUs these are."""
+        """The mean power and clock, the highest temperature, and the number of GPUs, in a sentence."""
         return _summary(self.nodes)
 
-    def of_node(self, name: str) -> str | None:
-        """Say the same of one node; None if it was not sampled."""
+    def describe_node(self, name: str) -> str | None:
+        """Describe the power, clock and temperature of one node's GPUs; None if it was not sampled."""
         own = [node for node in self.nodes if node.node == name]
         return _summary(own) if own else None
 
     @property
     def clauses(self) -> dict[str, tuple[str, ...]]:
-        """Return what is wrong with each node that stands apart, such as `31 °C hotter`."""
+        """Return by node how it differs from the others, in phrases such as `31 °C hotter`."""
         found = defaultdict[str, list[str]](list)
         for gpu, ratio in self._apart(lambda node: node.temperature_c, LEAST_HOTTER):
             found[gpu.node.node].append(f"{gpu.name}{gpu.value * (1 - 1 / ratio):.0f} °C hotter")
@@ -179,7 +179,7 @@ def _summary(nodes: Sequence[NodeSamples]) -> str:
 
 
 def gpu_samples(record: Mapping[str, Any] | None) -> GpuSamples | None:
-    """Read the record of a log; None if there is none, or if it is broken."""
+    """Read the record of GPU samples from a log; None if there is none, or if it is malformed."""
     try:
         return None if record is None else GpuSamples.model_validate(record)
     except ValidationError:
@@ -187,13 +187,13 @@ def gpu_samples(record: Mapping[str, Any] | None) -> GpuSamples | None:
 
 
 def energy(record: Mapping[str, Any] | None, gpus: int, tokens: int, step_time_s: float) -> dict[str, float]:
-    """Return power and energy by the names of `Measurement`; empty without samples.
+    """Return power and energy of a run by the names of `Measurement`; empty without samples.
 
     Args:
-        record: the trainer's.
-        gpus: of the run: each counts with the mean power.
-        tokens: of a step.
-        step_time_s: the mean of the window.
+        record: the trainer's record of GPU samples.
+        gpus: number of the run's GPUs; each counts with the mean power.
+        tokens: tokens per step.
+        step_time_s: mean step time of the window.
     """
     samples = gpu_samples(record)
     power_w = None if samples is None else samples.mean_power_w
@@ -208,7 +208,7 @@ def energy(record: Mapping[str, Any] | None, gpus: int, tokens: int, step_time_s
 
 
 def what_stands_apart(times: RankTimes | None, samples: GpuSamples | None) -> str | None:
-    """Say which nodes and ranks of a run stand apart from the others, and how; None if none does."""
+    """Describe the nodes and ranks of a run that differ from the others, and how; None if none does."""
     clauses = {} if samples is None else samples.clauses
     said = [
         ", ".join((one.words, *(clauses.pop(one.node, ()) if one.rank is None else ())))

@@ -15,14 +15,14 @@ from pydantic import Field, NonNegativeInt, ValidationError, model_validator
 from steptime.frozen import Frozen
 
 ALPHA = 0.002
-"""How often a run in which all are alike has a straggler among its nodes, or among its ranks."""
+"""Probability that a run of equal ranks has a straggler among its nodes, or among its ranks."""
 LEAST = 0.03
-"""Below this nobody is called slow."""
+"""Least relative difference of a straggler."""
 USUAL_SPREAD, COUNTS_AS = 0.01, 4
 """Few ranks tell little about their spread: a usual one is added, with the weight of so many of them."""
 FEWEST_OTHERS = 3
 AT_MOST = 16
-"""So many can be stragglers, or a quarter of all, or one."""
+"""Most stragglers; also at most a quarter of all units, or one."""
 
 
 class Straggler(NamedTuple):
@@ -32,9 +32,9 @@ class Straggler(NamedTuple):
     rank: int | None
     """None for the whole node."""
     ratio: float
-    """To the mean of the others: 1.06 is 6 % slower."""
+    """Its time relative to the mean of the others: 1.06 is 6 % slower."""
     margin: float
-    """Half of its 95 % interval."""
+    """Half of the 95 % confidence interval of `ratio`."""
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class Straggler(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Say who is slower, by how much, with the interval."""
+        """Who is slower and by how much, with the confidence interval."""
         low, high = (100 * (self.ratio + sign * self.margin - 1) for sign in (-1, 1))
         return (
             f"{self.name} {100 * (self.ratio - 1):.1f} % slower than the others ({low:.1f} to {high:.1f} %)"
@@ -51,18 +51,18 @@ class Straggler(NamedTuple):
 
 
 class RankTimes(Frozen):
-    """The trainer's record `steptime.rank_times`: lists are by rank."""
+    """The trainer's record `steptime.rank_times`: forward pass times, in lists by rank."""
 
     clock: Literal["cuda_events", "cpu_time"]
     steps: tuple[int, ...]
     """The global steps that were timed."""
     nodes: tuple[str, ...]
     node: tuple[NonNegativeInt, ...]
-    """Index of its node."""
+    """Index of the rank's node."""
     group: tuple[int, ...]
     """Ranks with the same number have the same layers and experts."""
     seconds: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...]
-    """Median of its forward passes of a step."""
+    """Median time of the rank's forward passes of a step."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -72,7 +72,7 @@ class RankTimes(Frozen):
 
     @property
     def ratios(self) -> dict[int, float]:
-        """Return the ratio of each rank to the median of its group, without ranks that have no peers."""
+        """Return each rank's time relative to the median of its group; ranks without peers are left out."""
         groups = defaultdict[int, list[float]](list)
         for group, seconds in zip(self.group, self.seconds, strict=True):
             groups[group].append(seconds)
@@ -85,7 +85,7 @@ class RankTimes(Frozen):
 
     @property
     def node_ratios(self) -> dict[str, float]:
-        """Return how the ranks of each node compare with those elsewhere; empty if there is one node."""
+        """Return the time of each node's ranks relative to those of other nodes; empty for a single node."""
         ratios = self.ratios
         total, by_node = math.fsum(ratios.values()), self._by_node(ratios)
         return {
@@ -96,7 +96,7 @@ class RankTimes(Frozen):
 
     @property
     def summary(self) -> str:
-        """Say how far the ranks are apart, and which is the slowest; empty if they have no peers."""
+        """How far the times of the ranks are apart, and which rank is slowest; empty if no rank has peers."""
         if not (ratios := self.ratios):
             return ""
         slowest = max(ratios, key=ratios.__getitem__)
@@ -108,7 +108,7 @@ class RankTimes(Frozen):
 
     @property
     def stragglers(self) -> tuple[Straggler, ...]:
-        """Return the slow nodes, then the slow ranks of the other nodes, the slowest first."""
+        """Return the slow nodes, then the slow ranks of other nodes, slowest first."""
         ratios = self.ratios
         slow = outside(self._by_node(ratios))
         left = {rank: ratio for rank, ratio in ratios.items() if self.nodes[self.node[rank]] not in slow}
@@ -129,7 +129,7 @@ class RankTimes(Frozen):
 
 
 def rank_times(record: Mapping[str, Any] | None) -> RankTimes | None:
-    """Read the record of a log; None if there is none, or if it is broken."""
+    """Read the record of rank times from a log; None if there is none, or if it is malformed."""
     try:
         return None if record is None else RankTimes.model_validate(record)
     except ValidationError:
@@ -137,12 +137,11 @@ def rank_times(record: Mapping[str, Any] | None) -> RankTimes | None:
 
 
 def outside(units: Mapping[str, Sequence[float]], least: float = LEAST) -> dict[str, tuple[float, float]]:
-    """Return the units above the spread of the others, with ratio and margin, the slowest first.
+    """Return the units that exceed the spread of the others, with ratio and margin, slowest first.
 
-    Values are relative to the median of all. `least` is how far above the others a unit must be in any case.
-
-    The value of a unit is the lower median of its ranks' ratios: one slow rank makes no slow node. Several
-    slow units hide each other, so as many as possible are tested against the rest (Grubbs' test, repeated).
+    The value of a unit is the lower median of its ranks' ratios to the median of all, so one slow rank does
+    not make a slow node. `least` is the smallest relative difference to report. Several slow units hide each
+    other, so as many as possible are tested against the rest (Grubbs' test, repeated).
     """
     from scipy import stats
 
