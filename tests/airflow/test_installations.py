@@ -173,7 +173,7 @@ def test_an_airflow_that_does_not_answer_is_given_no_second_id(
     first = installation.this_installation()
     with monkeypatch.context() as patched:
         patched.setattr(variables, "keys", no_answer)
-        with pytest.raises(SystemFailure, match="Airflow does not list its Variables"):
+        with pytest.raises(SystemFailure, match="Airflow did not list its Variables"):
             installation.this_installation()
     assert installation.this_installation() == first
     assert len(variables.kept) == 1

@@ -240,7 +240,7 @@ def test_a_task_taken_away_while_it_resubmits_leaves_no_job(
         return await submit(self, spec)
 
     monkeypatch.setattr(LocalCluster, "submit", failed_by_hand_before)
-    with pytest.raises(AirflowFailException, match="taken away"):
+    with pytest.raises(AirflowFailException, match="failed, cleared or deleted"):
         task.execute_complete(context, event)
 
     assert live_jobs(cluster) == []

@@ -35,7 +35,7 @@ def submit(
     """Executes the task `submit` of the mapped instance."""
 
     def submit(map_index: int) -> dict[str, str]:
-        run = a_run().model_copy(update={"repeat": map_index + 1})
+        run = a_run(STAND_IN="hang").model_copy(update={"repeat": map_index + 1})
         handle: dict[str, str] = submit_task(run, staged).execute(make_context(map_index=map_index))
         return handle
 

@@ -65,7 +65,7 @@ def test_how_runs_are_launched_is_listed_with_sources() -> None:
     assert (deferral["condition"], deferral["gpu_types"]) == ("405b", "h100")
     assert deferral["source"].startswith("NVIDIA/NeMo d2b21556f245, nemo/collections/llm/recipes/")
     both = CliRunner().invoke(app, ["recipes", "--launch", "--published"])
-    assert "published and launch are two lists" in str(both.exception)
+    assert "--published and --launch are separate lists" in str(both.exception)
 
 
 @pytest.fixture

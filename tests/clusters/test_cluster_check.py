@@ -130,7 +130,7 @@ async def test_an_accounting_that_is_away_fails_and_one_that_is_not_kept_does_no
     node.command("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     found = await findings(make_slurm_config(), node.connections)
     assert failed(found) == set()
-    assert found["accounting"].found.startswith("this Slurm keeps none")
+    assert found["accounting"].found.startswith("this Slurm has no accounting")
 
     stop_daemon(mini_slurm.home, "slurmdbd", kill=False)
     found = await findings(make_slurm_config(), mini_slurm.connections)

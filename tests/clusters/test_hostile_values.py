@@ -162,7 +162,7 @@ def test_the_name_of_a_variable_is_refused(jobs: Path, subtests: pytest.Subtests
 
 def test_a_value_of_two_lines_is_refused(jobs: Path) -> None:
     """A container's environment is read line by line: the second would be another variable there."""
-    with pytest.raises(UserError, match=r"^environment: the value of 'VALUE' has a line end") as refusal:
+    with pytest.raises(UserError, match=r"^environment: the value of 'VALUE' has a line break") as refusal:
         submitted({"environment": {"VALUE": "x\nPATH=/elsewhere"}}, jobs)
     assert str(refusal.value).isprintable()
 

@@ -113,7 +113,7 @@ def test_the_file_without_its_launcher_is_refused_before_the_wrong_program_start
     [
         (
             {"command": ["python", "{home}"]},
-            "'{home}' has a word that nothing gives: there are {max_steps}, {gpus}",
+            "'{home}' has a word that nothing gives: there are {size}, {gpu_type}, {max_steps}, {gpus}",
         ),
         ({"command": ["python", "{gpus.real}"]}, "'{gpus.real}' has a word that nothing gives"),
         ({"command": ["python", "{"]}, "'{' has a word that nothing gives"),

@@ -52,7 +52,7 @@ async def test_user_certificates(site: Site, log_in: Open) -> None:
         ({"certificate": "ssh-ed25519 AAAA"}, "certificate in its extra is not an ssh certificate"),
         (
             {"certificate_file": str(site.sign(other, principal=me))},
-            "its certificate is not that of its key",
+            "its certificate does not belong to its key",
         ),
     ]
     for fields, told in wrong:

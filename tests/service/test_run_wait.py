@@ -186,5 +186,5 @@ def test_ctrl_c_stops_the_following_and_not_the_run(
     airflow.state = "running"
     assert steptime(monkeypatch, "run", "llama3.1", "--wait") == 2
     said = capsys.readouterr().err
-    assert "no longer following; the runs go on" in said
+    assert "no longer following; the runs continue" in said
     assert [what for what, _, _ in airflow.api.requests].count(TRIGGER) == 1
