@@ -29,6 +29,7 @@ KEYS = {
     "results columns": "columns",
     "results compare": "cells",
     "results goodput --since 2026-01-01": "goodput",
+    "results nodes pairs": "nodes",
     "results show last": "result",
     "results trend": "runs",
     "run llama3.1 --dry-run": "runs",
@@ -59,7 +60,10 @@ def test_it_is_one_document_with_a_version(call: str, key: str, here: Path, make
     if call.startswith("results"):
         from steptime.results.store import Store
 
-        stored.write(Store(), make_result("one"))
+        made = make_result("one")
+        status = made.status.model_copy(update={"nodes": ("node1", "node2")})
+        made_by = made.submitted.made_by.model_copy(update={"sweep": "pairs"})
+        stored.write(Store(), make_result("one", status=status, made_by=made_by))
     if call.startswith("incidents"):
         from steptime.judging.incident_updates import update_incidents
         from steptime.results.store import Store

@@ -83,7 +83,7 @@ def test_csv_and_json_are_the_same() -> None:
     [
         (["--workload=llama3.2"], "did you mean 'llama3.1-"),
         (["--gpus=12"], "unknown GPU count '12'"),
-        (["--step-time=nan"], "a step time of nan s cannot be"),
+        (["--step-time=nan"], "a step time of nan s is impossible"),
         (["--gbs=7"], "--gbs 7: global batch size 7 is not a multiple of"),
     ],
 )
