@@ -305,7 +305,7 @@ async def test_a_piece_of_the_log_is_waited_for_a_time_only(
     monkeypatch.setattr(log_following, "_READ_WITHIN_S", 0.01)
     watched.cluster.read = hangs  # type: ignore[method-assign]
     await watched.sees(RUNNING)
-    assert "the job is waited for without it: no answer in 0 s for /d/log" in watched.lines[-1]
+    assert "the job is waited for without it: /d/log could not be read within 0 s" in watched.lines[-1]
 
 
 @pytest.mark.usefixtures("clock")

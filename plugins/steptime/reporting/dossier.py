@@ -87,5 +87,5 @@ def dossier(store: Store, suite: Suite, now: float) -> str:
             ("Made with", _make_table(suites.made_with(store, suite), suites.MADE_WITH)),
             ("Runs", _make_table(runs, _RUNS)),
         ],
-        list_notes=list_notes(suite.runs),
+        notes=list_notes(suite.runs),
     )
