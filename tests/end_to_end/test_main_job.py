@@ -33,7 +33,7 @@ def test_every_planned_run_is_published_and_valid(rows: Rows) -> None:
 
 
 def test_progress_is_told_while_it_runs(main_job: subprocess.CompletedProcess[str]) -> None:
-    for words in ("following http://127.0.0.1:", "tiny·fp32·1", "tiny·fp32·2", "step"):
+    for words in ("following http://127.0.0.1:", "0 of 4 done", "tiny·fp32·", "4 of 4 done"):
         assert words in main_job.stderr
 
 

@@ -215,7 +215,7 @@ def test_what_is_forked_while_a_killed_supervisors_processes_are_ended_is_ended_
 
 def test_a_start_that_fails_shows_the_log_and_stops_everything(home: Path) -> None:
     (home / "break-triggerer").touch()
-    with pytest.raises(SystemFailure, match="triggerer ended with code 1 again and again") as failure:
+    with pytest.raises(SystemFailure, match="triggerer ended repeatedly with exit code 1") as failure:
         up(quiet, port=free_port())
     assert "triggerer is broken on purpose" in str(failure.value)
     assert running() is None
