@@ -46,7 +46,9 @@ def _gate_after_sbatch(scene: "Scene") -> None:
 def _gate_after_release(scene: "Scene") -> None:
     gate = scene.site.gate("sbatch")
     gate.close()
-    scene.wrap("scontrol", f'$real "$@"; result=$?; [ "$1" != release ] || {gate.wait}; exit $result')
+    scene.wrap(
+        "scontrol", f'$real "$@"; result=$?; if [ "$1" = release ]; then {gate.wait}; fi; exit $result'
+    )
 
 
 def _gate_after_sbatch_failed(scene: "Scene") -> None:
