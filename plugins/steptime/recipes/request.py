@@ -233,8 +233,8 @@ class PlanRequest(Frozen):
     def _gather_cluster_options(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        others = values.keys() - cls.model_fields.keys()
-        beside = others & option_fields().keys() if others else others
+        others = [name for name in values if name not in cls.model_fields]
+        beside = [name for name in others if name in option_fields()] if others else []
         given = {name: values[name] for name in beside if values[name] is not None}
         kept = {name: value for name, value in values.items() if name not in beside}
         return kept | {"cluster_options": given} if given else kept
