@@ -8,11 +8,12 @@ not work after a fork.
 import os
 import signal
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from trainer.__main__ import parser, prepare_training
 from trainer.ending import Ending
@@ -25,6 +26,7 @@ ADDRESS = "127.0.0.1"
 
 Train = Callable[[Launch, Ending], None]
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_AFTER_A_FORK_S = 0.05
 
 
 class Stopped(BaseException):
@@ -95,6 +97,7 @@ def launch_ranks(ranks: int, run_id: str, output: Path, train: Train) -> int:
         start_method="fork",
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),  # the ranks write to this process's output
     )
+    _hold_signals_during_forks()
     try:
         elastic_launch(config, _rank)(output, train)
     except ChildFailedError as error:
@@ -103,6 +106,38 @@ def launch_ranks(ranks: int, run_id: str, output: Path, train: Train) -> int:
     except SignalException as error:
         raise Stopped(error.sigval) from None
     return 0
+
+
+def _hold_signals_during_forks() -> None:
+    """Handle a signal that comes while this process forks after the fork instead.
+
+    The handlers of torch's agent raise. Python discards what a handler raises within the hooks that it runs
+    around a fork, and the hook that was interrupted leaves its lock held: that of `logging`, for which the
+    agent then waits forever. These hooks come last, so they enclose all others.
+    """
+    launcher = os.getpid()
+    handlers: dict[int, Any] = {}
+    held: list[int] = []
+
+    def hold() -> None:
+        if os.getpid() == launcher and threading.current_thread() is threading.main_thread():
+            for number in _ENDING_SIGNALS:
+                handlers[number] = signal.signal(number, lambda number, _frame: held.append(number))
+
+    def send_again() -> None:
+        while handlers:
+            signal.signal(*handlers.popitem())
+        while held:
+            # From another thread, later: the handler must not run within this hook.
+            threading.Timer(_AFTER_A_FORK_S, os.kill, (launcher, held.pop())).start()
+
+    def die() -> None:
+        while handlers:
+            signal.signal(handlers.popitem()[0], signal.SIG_DFL)
+        while held:
+            os.kill(os.getpid(), held.pop())
+
+    os.register_at_fork(before=hold, after_in_parent=send_again, after_in_child=die)
 
 
 def _stop(number: int, _frame: object) -> NoReturn:

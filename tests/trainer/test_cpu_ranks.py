@@ -58,6 +58,18 @@ def terminate_after_the_fork():
         threading.Event().wait()
     cpu_ranks._rank = rank
 
+
+def terminated_within_the_fork():
+    left = [signal.SIGTERM]
+    def send():
+        if left:
+            os.kill(os.getpid(), left.pop())
+    def rank(*_):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        threading.Event().wait()
+    cpu_ranks._rank = rank
+    os.register_at_fork(after_in_parent=send)
+
 if __name__ == "__main__":
     os.setpgid(0, 0)
     if sys.argv[1] == "run.json":
@@ -112,11 +124,7 @@ def test_a_signal_ends_all_ranks_and_is_recorded_once(warm_trainer: WarmTrainer,
     assert result["error"] == "the training was ended from outside, by SIGTERM."
 
 
-IN_THE_FORK = pytest.param("terminate_after_the_fork", marks=pytest.mark.exhaustive)
-"""It hangs in one of some hundred tries, if the signal comes within the fork: see docs/STATUS.md."""
-
-
-@pytest.mark.parametrize("when", ["import", IN_THE_FORK])
+@pytest.mark.parametrize("when", ["import", "terminated_within_the_fork", "terminate_after_the_fork"])
 def test_a_job_terminated_before_its_ranks_train_leaves_one_record(
     warm_trainer: WarmTrainer, tmp_path: Path, when: str
 ) -> None:
