@@ -1,4 +1,4 @@
-"""A sweep of sixty cells in one DAG run: all of Airflow is killed, the sweep is stopped, and cells run again.
+"""Whole sweeps in one DAG run: sixty cells, of which all of Airflow is killed, and a sweep with few GPUs.
 
 Slurm's accounting must have one job for each attempt of each cell, and none may be left.
 """
@@ -33,6 +33,7 @@ CELLS, HELD, NODES = 60, 30, 8
 FREE = CELLS - HELD - 1  # the first cells
 FAILING = FREE  # between the free and the held ones
 _WITHIN_S = 3600
+_CELL = {"workload": "llama3.1", "size": "tiny", "gpus": 1}
 
 
 @pytest.fixture
@@ -45,27 +46,7 @@ def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
 @pytest.fixture
 def scene(site: Site) -> Scene:
     """Half of the cells are held in the middle of their steps until the gate is opened, and one fails."""
-    schedule = Schedule(
-        seed=0,
-        drill="a sweep of sixty cells",
-        point=points.TRAINING.name,
-        way="steptime up",
-        lasts_s=0,
-        goes_on_first=False,
-        also="",
-        part=1,
-        step_s=0.1,
-    )
-    drill = Drill(
-        schedule.drill,
-        (points.TRAINING,),
-        faults.kill_all_of_airflow,
-        {},
-        dag_id=SWEEP_DAG,
-        params={"sweep": NAME},
-    )
-    scene = Scene(site, schedule, drill, points.TRAINING)
-    common = {"workload": "llama3.1", "size": "tiny", "gpus": 1}
+    scene = _scene(site, "a sweep of sixty cells")
     free = site.gate("never closed").environment
     runs = [
         {"max_steps": [*range(20, 20 + FREE)], "environment": free},
@@ -76,7 +57,7 @@ def scene(site: Site) -> Scene:
         "name": NAME,
         "cluster": CLUSTER,
         "gpu_hours_max": 1000,
-        "runs": [common | run for run in runs],
+        "runs": [_CELL | run for run in runs],
     }
     site.sweep_file.with_stem(NAME).write_text(yaml.safe_dump(sweep))
     return scene
@@ -113,6 +94,54 @@ def test_a_sweep_is_killed_stopped_and_cells_of_it_run_again(scene: Scene) -> No
         assert {index: _states(jobs) for index, jobs in _jobs_by_cell(scene).items()} == expected
         assert scene.run.state == "failed", "other cells have no result"
     assert Counter(_results(scene)) == {0: 2, **dict.fromkeys(range(1, FREE), 1), CELLS - 1: 1}
+
+
+@pytest.mark.parametrize("limit", ["at_once of the sweep", "gpus of the cluster"])
+def test_jobs_wait_for_the_gpus_that_they_may_hold_at_a_time(site: Site, limit: str) -> None:
+    scene = _scene(site, "a sweep with few GPUs")
+    free = site.gate("never closed").environment
+    sweep = {"name": NAME, "cluster": CLUSTER, "gpu_hours_max": 1000}
+    cells = [_CELL | {"max_steps": 20 + number, "environment": free} for number in range(6)]
+    if limit == "at_once of the sweep":
+        sweep["at_once"] = 2
+    else:
+        file = site.config / f"clusters/{CLUSTER}.yaml"
+        file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"gpus": 2}))
+    site.sweep_file.with_stem(NAME).write_text(yaml.safe_dump(sweep | {"runs": cells}))
+
+    scene.start_run()
+    scene.ended()
+
+    assert scene.run.state == "success"
+    jobs = settled_jobs(scene)
+    assert [job.state for job in jobs] == ["COMPLETED"] * 6
+    held = [
+        sum(other.submitted_at <= job.submitted_at < (other.ended_at or 0) for other in jobs) for job in jobs
+    ]
+    assert max(held) == 2, "both GPUs were used, and never more"
+
+
+def _scene(site: Site, name: str) -> Scene:
+    schedule = Schedule(
+        seed=0,
+        drill=name,
+        point=points.TRAINING.name,
+        way="steptime up",
+        lasts_s=0,
+        goes_on_first=False,
+        also="",
+        part=1,
+        step_s=0.1,
+    )
+    drill = Drill(
+        schedule.drill,
+        (points.TRAINING,),
+        faults.kill_all_of_airflow,
+        {},
+        dag_id=SWEEP_DAG,
+        params={"sweep": NAME},
+    )
+    return Scene(site, schedule, drill, points.TRAINING)
 
 
 def _results(scene: Scene) -> list[int]:
