@@ -1,6 +1,7 @@
 """A login node behind ssh when all is not well: who is let in, what drops, hangs, floods, or is refused."""
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -66,6 +67,31 @@ async def test_a_dropped_connection_is_made_anew_by_the_next_call(
         sshd.drop_connections()
         assert await node.read(str(tmp_path / "file"), 0, 10) == b"here"
         sshd.drop_connections()
+
+
+async def test_a_read_that_is_given_up_leaves_no_failure_that_nobody_awaits(
+    open_node: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for the log of a run that is cancelled: asyncio would log a traceback for each such failure."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+    (log := tmp_path / "log").write_bytes(b"line\n")
+    node = open_node()
+    with monkeypatch.context() as patched:
+        ask = asyncssh.sftp.SFTPClientHandler.read
+
+        async def give_up_and_ask(*asked: Any) -> Any:
+            while reads:
+                reads.pop().cancel()
+            return await ask(*asked)
+
+        patched.setattr(asyncssh.sftp.SFTPClientHandler, "read", give_up_and_ask)
+        reads = [asyncio.create_task(node.read(str(log), 0, 1 << 20))]
+        done, _ = await asyncio.wait(reads)
+    assert done.pop().cancelled()
+    assert await node.read(str(log), 0, 1 << 20) == b"line\n"
+    gc.collect()
+    assert not complaints
 
 
 async def test_a_connection_that_drops_in_mid_output_is_a_failure_and_no_exit_code(

@@ -193,11 +193,17 @@ class LoginNode:
         """Read up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
 
         async def read(files: asyncssh.SFTPClient) -> bytes:
+            data = b""
             try:
-                async with files.open(path, "rb") as file:
-                    return cast(bytes, await file.read(limit, offset))
+                # Requests one after the other: parallel ones go on when this call is cancelled.
+                async with files.open(path, "rb", block_size=0) as file:
+                    while len(data) < limit and (
+                        piece := cast(bytes, await file.read(limit - len(data), offset + len(data)))
+                    ):
+                        data += piece
             except asyncssh.SFTPNoSuchFile:
                 return b""
+            return data
 
         return await self._with_files(f"{path} could not be read", read)
 
