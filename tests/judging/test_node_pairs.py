@@ -4,17 +4,25 @@ import itertools
 import json
 import random
 import re
+import shutil
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import write
+from half_year import BAD_NODE, MovedTogether
+from half_year import NODES as OF_HALF_YEAR
+from stored import write_node_sweep
 from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.errors import UserError
+from steptime.judging.incident_updates import update_incidents
+from steptime.judging.incidents import incidents
 from steptime.judging.node import describe_node
 from steptime.judging.node_pairs import describe_node_pairs, find_slow_links, find_slow_nodes
+from steptime.reporting import answers
 from steptime.results.store import Store
 
 NODES = tuple(f"node{number}" for number in range(1, 9))
@@ -80,14 +88,7 @@ def swept(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFact
     """A store with a node sweep of eight nodes whose link from node3 to node7 is slow."""
     store = Store(f"sqlite:///{tmp_path_factory.mktemp('swept') / 's.db'}")
     runs = {(node,): seconds for node, seconds in alone_of(1).items()} | times_of(1, link=("node3", "node7"))
-    for number, (nodes, seconds) in enumerate(runs.items()):
-        shared = {"gpus": 2 * len(nodes), "step_times": [seconds] * 20}
-        plain = make_result(f"pairs-{number}", **shared)
-        measured = plain.measurement.model_copy(update={"bus_bandwidth_gb_s": 1 / seconds})
-        status = plain.status.model_copy(update={"nodes": nodes})
-        made_by = plain.submitted.made_by.model_copy(update={"sweep": "nodes"})
-        replaced = {"measurement": measured, "status": status, "made_by": made_by}
-        write(store, make_result(f"pairs-{number}", **shared, **replaced))
+    write_node_sweep(store, make_result, runs)
     return store
 
 
@@ -109,6 +110,46 @@ def test_the_heat_map_names_the_bad_link(swept: Store, monkeypatch: pytest.Monke
 def test_the_page_of_a_node_has_its_sentences(swept: Store) -> None:
     of_node = {node: describe_node(swept, "local", node, now=1.79e9 + 3600)["pairs"] for node in NODES}
     assert {node for node, sentences in of_node.items() if sentences} == {"node3", "node7"}
+
+
+@pytest.mark.parametrize(
+    ("factor", "told"),
+    [
+        (1.3, f"Node {BAD_NODE} is slow: its 11 pairs take 30 % longer than the median."),
+        (1.0, f"neither {BAD_NODE} nor a link from there is slow."),
+    ],
+)
+def test_what_a_node_sweep_has_measured_is_evidence_of_an_incident(
+    moved_together: MovedTogether, make_result: Callable[..., Any], tmp_path: Path, factor: float, told: str
+) -> None:
+    shutil.copy(moved_together["node"].removeprefix("sqlite:///"), tmp_path / "s.db")
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    pairs = itertools.combinations(OF_HALF_YEAR, 2)
+    runs = {pair: 0.1 * (factor if BAD_NODE in pair else 1) for pair in pairs}
+    write_node_sweep(store, make_result, runs, submitted_at=time.time())
+
+    update_incidents(store)
+
+    [found, *_] = incidents(store)
+    assert re.fullmatch(rf"node {BAD_NODE}: slower in .*\. Node sweep of [\d-]+: {told}", found.evidence)
+
+
+def test_the_command_to_drain_a_slow_node_is_shown(
+    make_result: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    on_slurm = make_result().run.model_copy(update={"cluster": "mini-slurm"})
+    write_node_sweep(
+        store, make_result, times_of(1, slow={"node2": 1.3}), run=on_slurm, submitted_at=time.time()
+    )
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    command = (
+        "scontrol update nodename=node2 state=drain 'reason=steptime: Node node2 is slow: its 7 pairs take"
+    )
+    lines = CliRunner().invoke(app, ["results", "nodes", "nodes"]).stdout.splitlines()
+    assert lines[-1].startswith(f"An administrator drains it so: {command}")
+    assert answers.node(store, "mini-slurm", "node2")["drain"] == lines[-1].split(": ", 1)[1]
+    assert answers.node(store, "local", "node2")["drain"] is None
 
 
 def test_a_sweep_without_pairs_is_refused(swept: Store) -> None:

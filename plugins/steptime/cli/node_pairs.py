@@ -29,6 +29,7 @@ def show_node_pairs(
 ) -> None:
     """Show the newest node sweep: the slow nodes and links, and how much slower than usual each pair is."""
     from steptime.judging.node_pairs import describe_node_pairs
+    from steptime.reporting.answers import drain_command
     from steptime.results.store import Store
 
     found = describe_node_pairs(Store(), sweep)
@@ -48,6 +49,9 @@ def show_node_pairs(
         Console(file=sys.stdout, width=None if sys.stdout.isatty() else 10_000).print(table)
         for sentence in found.findings:
             typer.echo(sentence)
+        for node, sentence in found.slow_nodes.items():
+            if command := drain_command(found.cluster, node, sentence):
+                typer.echo(f"An administrator drains it so: {command}")
 
 
 def _cell(percent: float | None) -> Text:

@@ -246,6 +246,10 @@ class ClusterConfig(ClusterFile, Frozen):
         """
         return None
 
+    def drain_command(self, node: str, reason: str) -> tuple[str, ...]:
+        """Return the command by which an administrator keeps new jobs off a node; empty if there is none."""
+        return ()
+
     def script_values(
         self,
         run: Run,

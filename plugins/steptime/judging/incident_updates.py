@@ -13,6 +13,7 @@ from steptime.judging.findings import Comparison, Finding
 from steptime.judging.incidents import ACTIVE, Incident, IncidentCell, Kind, State, stands_out
 from steptime.judging.judgements import judgements_since, newest_judgement
 from steptime.judging.models import Judgement
+from steptime.judging.node_pairs import newest_node_sweep
 from steptime.judging.series import Series
 from steptime.results import incident_queries, judgement_queries
 from steptime.results.database import lock_series, write_transaction
@@ -68,7 +69,10 @@ def update_incidents(store: Store, *, now: float | None = None) -> list[Incident
                 level["accepted_at"] >= incident.opened_at for some in levels for level in some.values()
             )
 
-        updated, merged = _reconcile(active, found, lambda series: newest_judgement(store, series), now)
+        groups = [_with_node_sweep(group, store) for group in _groups(found)]
+        updated, merged = _reconcile(
+            active, found, groups, lambda series: newest_judgement(store, series), now
+        )
         for incident in updated:
             closed = _closed(incident, now, is_accepted)
             if closed not in active:
@@ -80,15 +84,16 @@ def update_incidents(store: Store, *, now: float | None = None) -> list[Incident
 def _reconcile(
     active: Sequence[Incident],
     found: Comparison,
+    groups: Sequence[_Group],
     read_judgements: Callable[[Series], Sequence[Judgement]],
     now: float,
 ) -> tuple[list[Incident], list[Incident]]:
     """Return the active incidents with their current cells, new ones included, and those merged into others.
 
-    `read_judgements` returns the judgements of a series, newest first.
+    `groups` are those of `found`. `read_judgements` returns the judgements of a series, newest first.
     """
     left, updated, merged = list(active), list[Incident](), list[Incident]()
-    for group in _groups(found):
+    for group in groups:
         alike = [one for one in left if (one.cluster, one.direction) == (group.cluster, group.direction)]
         same = [one for one in alike if group.explains(one)]
         taken = {
@@ -152,6 +157,16 @@ def _groups(found: Comparison) -> list[_Group]:
             evidence = f"{names[first.series]}: {'; '.join(first.remarks)}"
             groups.append(_Group("cell", cluster, subject, direction, evidence, change, (first,)))
     return sorted(groups, key=lambda group: (group.kind not in _NAMED, -len(group.findings)))
+
+
+def _with_node_sweep(group: _Group, store: Store) -> _Group:
+    """Add to the evidence about nodes what a node sweep has measured of them since the level began."""
+    if not group.nodes:
+        return group
+    earliest, _ = _range(group.findings)
+    swept = newest_node_sweep(store, store.results(cluster=group.cluster, since=earliest))
+    measured = swept.evidence(group.nodes) if swept else ""
+    return replace(group, evidence=f"{group.evidence}. {measured}") if measured else group
 
 
 def _is_shared(change: str, findings: Iterable[Finding]) -> bool:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from steptime.judging.incidents import ACTIVE, incidents
-from steptime.judging.node_pairs import compare_pairs
+from steptime.judging.node_pairs import newest_node_sweep
 from steptime.judging.series import Series
 from steptime.judging.trend import with_verdicts
 from steptime.results.store import Store
@@ -55,9 +55,7 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
         for job, times in store.rank_times(jobs).items()
         if (ratio := times.node_ratios.get(node)) is not None
     }
-    paired = next((row for row in own if _is_pair(row)), None)
-    of_sweep = paired and {name: paired[name] for name in ("dag_id", "dag_run_id", "sweep")}
-    swept = store.results(include_rejected=True, **of_sweep) if of_sweep else []
+    swept = newest_node_sweep(store, own, node)
     return {
         "node": node,
         "cluster": cluster,
@@ -74,17 +72,11 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
         "cells": len(differences),
         "incident": active and active.title,
         "since": active and active.since,
-        "sweep": paired and paired["sweep"],
-        "pairs": compare_pairs(paired["sweep"], swept).about(node) if paired else (),
+        "sweep": swept and swept.sweep,
+        "pairs": swept.about(node) if swept else (),
         "excluded": bool(rows) and node in store.excluded_nodes(rows[0]["job_name"]),
         "newest_job": rows[0]["job_name"] if rows else None,
     }
-
-
-def _is_pair(row: dict[str, Any]) -> bool:
-    """Whether a run is one of a node sweep, on two nodes."""
-    is_measured = row["state"] == "valid" and row["bus_bandwidth_gb_s"] is not None
-    return is_measured and row["sweep"] is not None and row["nodes"].count(", ") == 1
 
 
 def _had(row: dict[str, Any], node: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
+from steptime.judging.onset import date
 from steptime.results.columns import Row
 from steptime.results.store import Store
 
@@ -40,6 +41,9 @@ class NodePairs(Frozen):
     """What the newest run of a node sweep tells about its nodes and the links between them."""
 
     sweep: str
+    cluster: str
+    submitted_at: float
+    """Of the newest run, in Unix time."""
     nodes: tuple[str, ...]
     pairs: tuple[PairTime, ...]
     slow_nodes: dict[str, str]
@@ -54,6 +58,14 @@ class NodePairs(Frozen):
         links = (text for name, text in self.slow_links.items() if node in name.split(" - "))
         return (*(text for name, text in self.slow_nodes.items() if name == node), *links)
 
+    def evidence(self, nodes: Iterable[str]) -> str:
+        """Say what the sweep tells of these nodes; empty if it had none of them."""
+        if not (measured := [node for node in nodes if node in self.nodes]):
+            return ""
+        about = dict.fromkeys(sentence for node in measured for sentence in self.about(node))
+        nothing = f"neither {' nor '.join(measured)} nor a link from there is slow."
+        return f"Node sweep of {date(self.submitted_at)}: {' '.join(about) or nothing}"
+
     @property
     def findings(self) -> tuple[str, ...]:
         """All sentences; one that says so if nothing is slow."""
@@ -65,6 +77,24 @@ class NodePairs(Frozen):
 def describe_node_pairs(store: Store, sweep: str) -> NodePairs:
     """Return what the newest DAG run of a node sweep tells. Raises UserError if no run of it had a pair."""
     return compare_pairs(sweep, store.newest_sweep_run(sweep))
+
+
+def newest_node_sweep(store: Store, rows: Iterable[Row], node: str | None = None) -> NodePairs | None:
+    """Return what the node sweep tells that the first run on a pair among `rows` belongs to.
+
+    Args:
+        store: has the other runs of the sweep.
+        rows: runs of one cluster, newest first.
+        node: only a run that had this node counts.
+
+    Returns:
+        None if there is no such run.
+    """
+    paired = (row for row in rows if _is_pair(row) and (node is None or node in _nodes(row)))
+    if (first := next(paired, None)) is None:
+        return None
+    of_dag_run = {name: first[name] for name in ("dag_id", "dag_run_id", "sweep")}
+    return compare_pairs(first["sweep"], store.results(include_rejected=True, **of_dag_run))
 
 
 def compare_pairs(sweep: str, every: Sequence[Row]) -> NodePairs:
@@ -82,6 +112,8 @@ def compare_pairs(sweep: str, every: Sequence[Row]) -> NodePairs:
     slow_nodes = find_slow_nodes(times, alone)
     return NodePairs(
         sweep=sweep,
+        cluster=rows[0]["cluster"],
+        submitted_at=max(row["submitted_at"] for row in rows),
         nodes=nodes,
         pairs=tuple(
             PairTime(
@@ -168,6 +200,12 @@ def _deviation(changes: Iterable[float]) -> float:
 
 def _percent(change: float) -> str:
     return f"{100 * math.expm1(change):.0f} %"
+
+
+def _is_pair(row: Row) -> bool:
+    """Whether a run is one of a node sweep, on two nodes."""
+    is_measured = row["state"] == "valid" and row["bus_bandwidth_gb_s"] is not None
+    return is_measured and row["sweep"] is not None and len(_nodes(row)) == 2
 
 
 def _nodes(row: Row) -> tuple[str, ...]:

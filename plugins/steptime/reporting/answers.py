@@ -1,12 +1,16 @@
 """What the pages show, as JSON: both the pages' server and the report file use it."""
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from steptime.clusters.config import load_cluster
+from steptime.errors import UserError
 from steptime.judging import incidents
 from steptime.judging.completeness import find_cause, find_missing, list_lost_jobs
 from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
+from steptime.judging.node import describe_node
 from steptime.judging.series import Series, all_series, recent_seconds
 from steptime.judging.trend import COLUMNS as TREND
 from steptime.judging.trend import (
@@ -104,6 +108,25 @@ def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, 
         for one in incidents.incidents(store, closed_since=since)
     ]
     return {"incidents": found}
+
+
+def node(store: Store, cluster: str, name: str) -> dict[str, Any]:
+    """Return what `describe_node` does, and as `drain` the command that keeps new jobs off the node."""
+    found = describe_node(store, cluster, name)
+    reason = next(iter(found["pairs"]), found["incident"] or "slow in benchmarks")
+    return found | {"drain": drain_command(cluster, name, reason)}
+
+
+def drain_command(cluster: str, node: str, reason: str) -> str | None:
+    """Return the command that keeps new jobs off a node.
+
+    None if this kind of cluster has no such command, or if there is no file of the cluster here.
+    """
+    try:
+        argv = load_cluster(cluster).drain_command(node, f"steptime: {reason}")
+    except UserError:
+        return None
+    return shlex.join(argv) if argv else None
 
 
 def scaling(store: Store, together: str | None) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from steptime.frozen import Frozen
 from steptime.judging import incidents, judgements
 from steptime.judging.comparison import compare_dag_run, compare_since
 from steptime.judging.findings import Comparison
-from steptime.judging.node import describe_node
 from steptime.judging.node_pairs import describe_node_pairs
 from steptime.judging.series import Series
 from steptime.judging.trend import OWN_VERDICT, with_verdicts
@@ -173,8 +172,8 @@ def node(
     cluster: Annotated[str, Query(max_length=200)],
     name: Annotated[str, Query(alias="node", max_length=200)],
 ) -> Response:
-    """Answer with `judging.node.describe_node`."""
-    return json_response(describe_node(store, cluster, name))
+    """Answer with `reporting.answers.node`."""
+    return json_response(answers.node(store, cluster, name))
 
 
 def pairs(store: Readable, sweep: Annotated[str, Query(max_length=200)]) -> Response:

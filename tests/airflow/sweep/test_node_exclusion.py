@@ -1,13 +1,15 @@
 """Fresh runs of a suspicion keep off the nodes of the suspected run, as far as a real Slurm has others."""
 
+import itertools
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from end_to_end.driving import wait_until
 from slurm_service import MiniSlurm
-from stored import publish
+from stored import publish, write_node_sweep
 
 from steptime.airflow.sweep.confirming import node_exclusion
 from steptime.clusters.base import JobState, JobStatus
@@ -126,6 +128,10 @@ def test_a_sweep_sends_its_fresh_runs_to_other_nodes(
         alone = {"step_times": [seconds] * 20, "submitted_at": at, "status": ended, "run": run}
         result = make_result(f"job-{number}", dag_run_id="by-hand", **alone)
         publish(store, of_sweep(result, "llama3.1·tiny·fp32·2") if number == 7 else result)
+    pairs = itertools.combinations([f"node{number}" for number in range(1, 6)], 2)
+    swept = {pair: 0.13 if "node2" in pair else 0.1 for pair in pairs}
+    wide = make_result(gpus=4).run.model_copy(update={"cluster": "mini-slurm"})
+    write_node_sweep(store, make_result, swept, run=wide, submitted_at=time.time())
     runs = [{"workload": "llama3.1", "gpus": 2}]
     context = make_context() | {"ti": SweepTask(map_index=-1)}
 
@@ -134,5 +140,6 @@ def test_a_sweep_sends_its_fresh_runs_to_other_nodes(
     staged = {"runs": [{"sweep_cell": cell, "staged": {}}]}
     fresh = task("confirm", checked=checked, staged=staged).execute(context)["runs"]
 
-    assert [one["sweep_cell"]["request"]["exclude"] for one in fresh] == ["node7", "node7"]
-    assert re.search(r"slower by 2\d\.\d %: 2 fresh runs decide, without node7", capsys.readouterr().out)
+    assert [one["sweep_cell"]["request"]["exclude"] for one in fresh] == ["node[2,7]"] * 2
+    decided = r"slower by 2\d\.\d %: 2 fresh runs decide, without node\[2,7\] \(slow in a node sweep: node2\)"
+    assert re.search(decided, capsys.readouterr().out)

@@ -1,6 +1,7 @@
 """The operator that runs cells again in which a sweep suspects a change."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from steptime.airflow.sweep.cells import rows_by_cell, runs_with_staged
 from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.judging.comparison import compare_cells
+from steptime.judging.node import LOOK_BACK_S
+from steptime.judging.node_pairs import newest_node_sweep
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
 from steptime.recipes.notation import format_hours
@@ -85,12 +88,13 @@ class ConfirmOperator(BaseOperator):
             for found in _suspicions(store, ran)
             if not any(fresh_number(one.label, found.cell) for one in fresh)
         ]
+        slow = _slow_nodes(store, suspicions[0].cell.request.cluster) if suspicions else ()
         taken = sum(cell.gpu_hours_max for cell in fresh) + sum(_gpu_hours(*one) for one in ran)
         room = plan.confirm_up_to_gpu_hours - taken
         added: list[Cell] = []
         for cell, runs, checkpoint, change, nodes in suspicions:
             repeats = max(one.repeat for one in (*plan.cells, *fresh, *added))
-            apart = node_exclusion(cell, nodes)
+            apart = node_exclusion(cell, nodes, slow)
             cells = fresh_cells(
                 cell, runs, checkpoint=checkpoint, after=repeats, cluster_options=apart.cluster_options
             )
@@ -195,6 +199,12 @@ def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) 
     return sorted(found.values(), key=lambda one: one.change_percent, reverse=True)  # slower ones first
 
 
+def _slow_nodes(store: Store, cluster: str) -> tuple[str, ...]:
+    """Return the nodes that the newest node sweep of the last four weeks found to be slow."""
+    swept = newest_node_sweep(store, store.results(cluster=cluster, since=time.time() - LOOK_BACK_S))
+    return tuple(swept.slow_nodes) if swept else ()
+
+
 class NodeExclusion(NamedTuple):
     """The nodes that fresh runs of a cell avoid."""
 
@@ -204,12 +214,17 @@ class NodeExclusion(NamedTuple):
     """The same as the end of a sentence about them."""
 
 
-def node_exclusion(cell: Cell, nodes: str) -> NodeExclusion:
+def node_exclusion(cell: Cell, nodes: str, slow: Sequence[str] = ()) -> NodeExclusion:
     """Exclude `nodes`, a list such as `node[1-4]`, from a cell's runs if enough other nodes exist.
 
-    The cluster is asked. If it does not answer, the runs may come to any node: that they run matters more
-    than on which nodes.
+    The nodes in `slow`, as a node sweep found them, are excluded as well if enough are left then. The
+    cluster is asked. If it does not answer, the runs may come to any node: that they run matters more than
+    on which nodes.
     """
+    if slow:
+        found = node_exclusion(cell, fold_nodes({*expand_nodes(nodes), *slow}))
+        if found.cluster_options is not None:
+            return found._replace(words=f"{found.words} (slow in a node sweep: {fold_nodes(slow)})")
     if not nodes:
         return NodeExclusion(None, "on any nodes, as it is not known on which it ran")
     config = load_cluster(cell.request.cluster)

@@ -262,6 +262,10 @@ class SlurmConfig(Site):
         """Return an sbatch call that submits nothing, and fails if Slurm could never place the run."""
         return ("sbatch", "--test-only", "--wrap=true", *sbatch_options(run, self))
 
+    def drain_command(self, node: str, reason: str) -> tuple[str, ...]:
+        """Return the call of scontrol that drains a node: its jobs go on, and new ones stay away."""
+        return ("scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}")
+
     def script_values(
         self, run: Run, staged: StagedFiles, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:

@@ -24,11 +24,12 @@ function inWords({ node, cluster, difference_percent: difference, cells, since, 
   return [element("strong", {}, `Node ${node} of ${cluster}: ${compared}${began}.`)];
 }
 
-function exclusion({ node, cluster, excluded, newest_job: job }) {
+function exclusion({ node, cluster, excluded, newest_job: job, drain }) {
   const state = excluded ? "excludes it" : "does not exclude it";
   return element("section", {}, element("p", {}, `The newest job of the cluster, ${job}, ${state}.`),
     element("p", {}, "One run without it: ", element("code", {}, `steptime run WORKLOAD --cluster ${cluster} --exclude ${node}`)),
-    element("p", {}, "All runs without it, on a Slurm cluster: ", element("code", {}, `extra_options: ["--exclude=${node}"]`), ` in config/clusters/${cluster}.yaml`));
+    element("p", {}, "All runs without it, on a Slurm cluster: ", element("code", {}, `extra_options: ["--exclude=${node}"]`), ` in config/clusters/${cluster}.yaml`),
+    drain ? element("p", {}, "No jobs of anybody, by an administrator: ", element("code", {}, drain)) : null);
 }
 
 function ofSweep({ sweep, pairs }) {

@@ -3,6 +3,7 @@ import { current, viewLink } from "./address.js";
 import { element } from "./dom.js";
 import { significant } from "./format.js";
 import { announce, summarise } from "./messages.js";
+import { nodeLink } from "./node.js";
 import { readNew } from "./server.js";
 import { signed } from "./verdicts.js";
 
@@ -15,9 +16,9 @@ export function open(place) {
   [answer, box] = [null, place];
 }
 
-function heatMap({ nodes, pairs, slow_nodes: slow, slow_links: links }) {
+function heatMap({ cluster, nodes, pairs, slow_nodes: slow, slow_links: links }) {
   const byNodes = new Map(pairs.flatMap((pair) => [pair.nodes, [...pair.nodes].reverse()].map((names) => [names.join(" - "), pair])));
-  const head = (name) => element("th", { scope: "col", className: Object.hasOwn(slow, name) ? "slow" : "" }, name);
+  const head = (name) => element("th", { scope: "col", className: Object.hasOwn(slow, name) ? "slow" : "" }, nodeLink(cluster, name));
   const cell = (name) => {
     const pair = byNodes.get(name);
     if (!pair) return element("td");
