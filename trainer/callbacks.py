@@ -248,6 +248,11 @@ class GpuSamples(Callback):
         if trainer.global_step == self.steps.stop:
             self.ended_at = time.time()
 
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """End the process, which would otherwise count as left running by the job."""
+        if self.process is not None:
+            self.process.end(None, None)
+
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Gather what the nodes' processes say about these steps."""
         own = None if self.process is None else self.process.end(self.began_at, self.ended_at)

@@ -25,7 +25,7 @@ from steptime.waiting import poll_until, poll_until_async
 from trainer import gpu_samples
 from trainer.gpu_samples import SamplingProcess, clocks_down_since, link_errors, read_sample
 
-from .jobs import ROOT, planned
+from .jobs import ROOT, WarmTrainer, planned
 
 STAND_INS = ROOT / "tests" / "stand_ins" / "gpu_node"
 
@@ -175,6 +175,30 @@ def test_error_counters_of_ports_are_read(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(gpu_samples, "INFINIBAND", tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")
     assert link_errors() == {"mlx5_0/1 symbol_error": 7, "mlx5_1/1 packet_seq_err": 3}
+
+
+AFTER_A_FAILURE = """
+from pathlib import Path
+from types import SimpleNamespace
+from trainer import gpu_samples
+from trainer.callbacks import GpuSamples
+
+gpu_samples.sampled_steps = lambda run: range(2)
+callback = GpuSamples(None, SimpleNamespace(rank=0, local_world_size=1), Path())
+callback.on_train_start(None, None)
+sampling = callback.process._process
+print("before:", sampling.poll())
+callback.on_exception(None, None, RuntimeError())
+print("after:", sampling.poll())
+"""
+
+
+@pytest.mark.trainer
+@pytest.mark.timeout(1500)
+def test_a_training_that_fails_ends_its_sampling(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
+    (program := tmp_path / "program.py").write_text(AFTER_A_FAILURE, encoding="utf-8")
+    ended = warm_trainer.run(str(program), [], folder=tmp_path)
+    assert "before: None\nafter: 0\n" in ended.log
 
 
 @pytest.mark.trainer
