@@ -1,10 +1,14 @@
 """A folder of its own for commands that may leave nothing behind."""
 
 import io
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from steptime.settings import config_dir
 
 
 @pytest.fixture
@@ -18,3 +22,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STEPTIME_HOME", str(folder / "home"))
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     return folder
+
+
+@pytest.fixture
+def configure(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], str]], Path]:
+    """Makes a configuration with a sweep `night` and a changed file of the cluster `local`: returns that."""
+
+    def configure(change: Callable[[str], str]) -> Path:
+        shipped, config = config_dir(), here / "config"
+        (config / "clusters").mkdir(parents=True)
+        (config / "sweeps").mkdir()
+        for name in ("workloads", "gpus.yaml"):
+            (config / name).symlink_to(shipped / name)
+        path = config / "clusters" / "local.yaml"
+        path.write_text(change((shipped / "clusters" / "local.yaml").read_text()))
+        sweep = {"name": "night", "gpu_hours_max": 10, "runs": [{"workload": "llama3.1", "gpus": [1, 2]}]}
+        (config / "sweeps" / "night.yaml").write_text(json.dumps(sweep))
+        monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
+        return path
+
+    return configure

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
+from called import steptime
 from logs import line_forms
 
 from steptime import settings
@@ -57,45 +58,24 @@ FLAGS = [
     Bad("flag without its value", f"{PLAN} --size", "Option '--size' requires an argument."),
     Bad("flag that takes none", f"{PLAN} --show-script=1", "Option '--show-script' does not take a value."),
     Bad("one argument too many", f"{PLAN} nemotron4", "unexpected extra argument(s) (nemotron4). See"),
-    Bad(
-        "what is no command",
-        "recipes llama3.1",
-        "unknown command 'llama3.1' of 'steptime recipes'. Valid are: import.",
-    ),
     Bad("missing argument", "sweep plan", "Missing argument 'NAME'. See 'steptime sweep plan --help'."),
     Bad("no folder of experiments", "parse", "no log or folder at 'experiments'"),
     Bad("text for a number", f"{PLAN} --max-steps many", "--max-steps 'many': has to be a whole number."),
     Bad("decimal comma", f"{METRICS} --step-time 1,5", "--step-time '1,5': has to be a number."),
     Bad("port out of range", "up --port 99999", "--port '99999': has to be at most"),
     Bad("unknown format", "status --format jsno", "unknown format 'jsno': did you mean 'json'? Valid are:"),
+    Bad("missing option", METRICS, "Missing option '--step-time'. See 'steptime metrics --help'."),
+    Bad("variable without a value", f"{PLAN} --env A", "--env 'A' is not of the form NAME=VALUE."),
     Bad("same variable twice", f"{PLAN} --env A=1 --env A=2", "--env gives 'A' twice: keep one."),
 ]
 PLANS = [
     Bad("unknown workload", "plan lama3.1", "unknown workload 'lama3.1': did you mean 'llama3.1-"),
-    Bad("unknown release", "plan llama3.1-99.01", "'llama3.1-99.01': did you mean 'llama3.1-"),
     Bad("path as workload", "plan ../../etc/passwd", "unknown workload '../../etc/passwd'. Valid are:"),
-    Bad("code as workload", "plan '$(touch made)'", "unknown workload '$(touch made)'. Valid are:"),
     Bad("two lines as size", f"{PLAN} --size '8b\n70b'", r"unknown size '8b\n70b' of llama3.1-25.04: did"),
     Bad("long text as window", f"{PLAN} --window {'9' * 5000}:1", f"window '{'9' * 79}…' is not of the"),
-    Bad("empty dtype", f"{PLAN} --dtype ''", "unknown dtype '' of llama3.1-25.04 tiny on cpu. Valid are:"),
-    Bad("empty time limit", f"{PLAN} --time-limit ''", "time limit '' is not of the form HH:MM:SS"),
-    Bad("too long a time limit", f"{PLAN} --time-limit 1000:00:00", "time limit '1000:00:00' is not of the"),
-    Bad("GPU count of another size", f"{PLAN} --gpus 8", "unknown GPU count '8' of llama3.1-25.04 tiny on"),
-    Bad("range backwards", f"{PLAN} --gpus 4-1", "GPU counts '4-1' end before they begin: write 1-4."),
     Bad("negative GPU count", f"{PLAN} --gpus -1", "GPU counts '-1' are not of the form 8,16 or 8-128."),
     Bad("more steps than can be", f"{PLAN} --max-steps 1{'0' * 30}", "has to be at most"),
-    Bad("window backwards", f"{PLAN} --window 9:3", "window '9:3' ends before it begins"),
-    Bad("window after the end", f"{PLAN} --window 15:20", "choose a window within 0:19, or more steps."),
-    Bad(
-        "scaling without a recipe",
-        "plan llama3.1 --size 8b --scaling strong",
-        "is not offered for llama3.1-25.04 8b",
-    ),
-    Bad(
-        "checkpoint at no tested scale",
-        "plan llama3.1 --size 70b --gpus 64 --checkpoint",
-        "ask for one of 128, 256",
-    ),
+    Bad("script for other GPUs", f"{PLAN} --size 8b --show-script", "cluster 'local' has cpu, not h100"),
     Bad("a secret", f"{PLAN} --env HF_TOKEN=hf_1", "'HF_TOKEN' looks like a secret"),
 ]
 NUMBERS = [
@@ -110,18 +90,7 @@ CONFIG = [
     Bad("no config folder", PLAN, "STEPTIME_CONFIG_DIR 'gone' does not", 1, {"STEPTIME_CONFIG_DIR": "gone"}),
     Bad("config is a file", PLAN, "'it' cannot be used as a folder: it", 1, {"STEPTIME_CONFIG_DIR": "it"}),
     Bad("no workloads", "recipes", "workloads: holds no workload (*.yaml).", 1, {"STEPTIME_CONFIG_DIR": "."}),
-    Bad("YAML that is none", PLAN, "25.04.yaml, line 5: is not", config=(LLAMA, "title: ", "title: [")),
-    Bad("empty file", PLAN, "llama3.1-25.04.yaml: is empty.", config=(LLAMA, "", "")),
     Bad("wrong type", PLAN, "line 4, title: has to be text", config=(LLAMA, "title: ", "title: 5 #")),
-    Bad("typo in a field", PLAN, "titel: unknown field, perhaps", config=(LLAMA, "title:", "titel:")),
-    Bad("unknown field", PLAN, "line 4, topic: unknown field", config=(LLAMA, "title:", "topic: x\ntitle:")),
-    Bad("field twice", PLAN, "line 5, title: is given", config=(LLAMA, "title:", "title: x\ntitle:")),
-    Bad(
-        "a formula there is not",
-        PLAN,
-        "flops_formula: unknown formula 'x'",
-        config=(LLAMA, "formula: ", "formula: x #"),
-    ),
     Bad(
         "code in YAML",
         PLAN,
@@ -201,6 +170,7 @@ STATE = [
 ]
 AIRFLOW = [
     Bad("no Airflow", "run llama3.1 --wait", "Airflow is not running: start it with 'steptime up'", 2),
+    Bad("no user", "run llama3.1 --url http://127.0.0.1:1", "--url needs a user"),
     Bad("no address", f"{RUN_ELSEWHERE} nonsense", "'nonsense' is not an address of the form"),
     Bad("password in the address", f"{RUN_ELSEWHERE} http://a:not-to-be-shown@h", "the address of h holds"),
     Bad("no password", f"{RUN_ELSEWHERE} http://127.0.0.1:1", "the password of 'ada' is missing: set"),
@@ -231,7 +201,7 @@ def test_one_sentence_and_nothing_else(
         _break_config(here, monkeypatch, *bad.config)
     before = sorted(here.rglob("*"))
 
-    exit_code = _steptime(monkeypatch, *shlex.split(bad.command.replace("HERE", str(here))))
+    exit_code = steptime(*shlex.split(bad.command.replace("HERE", str(here))))
 
     printed = capsys.readouterr()
     assert bad.sentence in printed.err
@@ -257,24 +227,13 @@ def _break_config(here: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: s
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(here / "config"))
 
 
-def _steptime(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
-    monkeypatch.setattr(sys, "argv", ["steptime", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code
-
-
 @pytest.mark.parametrize(
     ("params", "sentence"),
     [
-        ({"gpus": 8}, "gpus 8: has to be text."),
         ({"size": ""}, "unknown size '' of llama3.1-25.04. Valid are: 8b, 70b, 405b, tiny"),
         ({"max_steps": 1.5}, "max_steps 1.5: has to be a whole number"),
         ({"workload": 5}, "unknown workload '5'. Valid are:"),
-        ({"environment": {"A": 1}}, "environment.A 1: has to be text."),
         ({"environment": {"A": "x\0y"}}, "the value of 'A' has a NUL character"),
-        ({"environment": {"A\nB": "1"}}, r"'A\nB' is not a variable name"),
-        ({"max_step": 5}, "unknown parameter 'max_step': did you mean 'max_steps'?"),
     ],
 )
 def test_params_of_a_dag_run(params: dict[str, object], sentence: str) -> None:
@@ -314,14 +273,14 @@ BAD_LOGS: dict[str, tuple[str, bytes, str, str]] = {
 
 @pytest.mark.parametrize("kind", BAD_LOGS)
 def test_a_bad_log_is_a_row_with_its_reason(
-    kind: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, content, state, reason = BAD_LOGS[kind]
     (here / name).write_bytes(content)
-    assert _steptime(monkeypatch, "parse", name, "--window", "35:64", "--format", "json") == 0
+    assert steptime("parse", name, "--window", "35:64", "--format", "json") == 0
     (row,) = json.loads(capsys.readouterr().out)["logs"]
     assert row["state"] == state
-    assert _steptime(monkeypatch, "parse", name, "--window", "35:64") == 0
+    assert steptime("parse", name, "--window", "35:64") == 0
     printed = capsys.readouterr()
     assert reason in printed.out
     assert "\x1b" not in printed.out
@@ -335,7 +294,7 @@ def test_a_fault_of_our_own_is_no_traceback_and_no_users_error(
         raise KeyError("forgotten")
 
     monkeypatch.setattr("steptime.cli.recipes.list_workloads", fail)
-    assert _steptime(monkeypatch, "recipes") == 2
+    assert steptime("recipes") == 2
     assert capsys.readouterr().err == (
         "steptime: a fault of steptime itself, KeyError: 'forgotten'. Please report it with what "
         "STEPTIME_DEBUG=1 shows.\n"

@@ -16,7 +16,7 @@ import pytest
 from logs import line_forms
 from typer.testing import CliRunner
 
-from steptime.cli import app, main
+from steptime.cli import app
 from steptime.clusters.base import Job
 from steptime.clusters.collecting import collect_log
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
@@ -78,28 +78,6 @@ def test_one_row_a_run_with_its_state(logs: Path) -> None:
         "log_titan.out": "unknown",
     }
     assert all(bool(row["reason"]) == (row["state"] != "complete") for row in rows)
-
-
-def test_the_statistics_of_a_window(logs: Path) -> None:
-    (row,) = _rows(logs / "log-acct.complete_7_0.out", "--window", "35:44")
-    times = [float(f"2.6{step}") for step in range(35, 45)]
-    assert row["step_time_mean_s"] == statistics.fmean(times)
-    assert row["step_time_median_s"] == statistics.median(times)
-    assert row["step_time_std_s"] == statistics.stdev(times)
-    assert (row["window"], row["window_from"], row["steps_in_window"]) == ("35:44", "--window", 10)
-
-
-def test_without_a_plan_the_last_step_counts_as_in_the_documents(logs: Path) -> None:
-    (row,) = _rows(logs / "log-acct.complete_7_0.out")
-    assert (row["window"], row["window_from"]) == ("49:49", "last step")
-    assert (row["step_time_mean_s"], row["step_time_std_s"]) == (2.649, None)
-
-
-def test_a_gap_in_the_window_is_not_success(logs: Path) -> None:
-    (row,) = _rows(logs / "log-acct.gap_10_0.out", "--window", "35:44")
-    assert row["steps_in_window"] == 8
-    assert row["reason"] == "2 of the window's steps are missing, first step 40"
-    assert _rows(logs / "log-acct.gap_10_0.out", "--window", "10:19")[0]["state"] == "complete"
 
 
 def test_a_planned_run_reads_as_the_store_has_it(tmp_path: Path, make_result: Callable[..., Result]) -> None:
@@ -384,34 +362,6 @@ def test_a_requeued_job_is_one_run_though_its_log_begins_with_an_older_date(tmp_
         (tmp_path / f"log-x_123_{attempt}.out").write_bytes(log)
     (row,) = _rows(tmp_path)
     assert (row["steps"], row["state"]) == (50, "complete")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["nothing.out"], "no log or folder at 'nothing.out'"),
-        (["."], "no training log below the folder '.': no *.out, and no *.log or *.txt with a training step"),
-        (["x.out", "--window", "44:35"], "window '44:35' ends before it begins"),
-        (["x.out", "--window", "44-35"], "window '44-35' is not of the form FIRST:LAST"),
-        (["x.out", "--format", "xml"], "unknown format 'xml'. Valid are: table, csv, json."),
-        ([], "no log or folder at 'experiments'"),
-    ],
-)
-def test_what_cannot_be_is_one_sentence_and_exit_code_1(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    sentence: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["steptime", "parse", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    printed = capsys.readouterr()
-    assert (end.value.code, printed.out) == (1, "")
-    assert sentence in printed.err
-    assert len(printed.err.strip().splitlines()) == 1
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import sys
 from io import StringIO
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from printed_tables import configuration_rows, imported, times, workloads_on
 from typer.testing import CliRunner, Result
 
 from steptime import settings
-from steptime.cli import app, main, recipes
+from steptime.cli import app, recipes
 from steptime.recipes.request import sections
 from steptime.recipes.workloads import list_workloads, load_workload
 
@@ -126,43 +125,6 @@ def test_all_flags_of_a_plan() -> None:
     assert (row["steps"], row["window"], row["time_limit"]) == (30, "5:29", "00:05:00")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["plan"], "Missing argument 'WORKLOAD'"),
-        (["plan", "lama31"], "unknown workload 'lama31': did you mean"),
-        (["plan", "llama3.1", "--size", "8"], "unknown size '8' of llama3.1-25.04"),
-        (["plan", "llama3.1", "--gpus", "3"], "tiny on cpu: did you mean '2'? Valid are: 1, 2, 4."),
-        (["plan", "llama3.1", "--max-steps", "many"], "--max-steps 'many': has to be a whole number."),
-        (["plan", "llama3.1", "--repeats", "0"], "repeats 0: has to be at least 1."),
-        (["plan", "llama3.1", "--size", "8b", "--show-script"], "cluster 'local' has cpu, not h100"),
-        (["plan", "llama3.1", "--env", "A"], "--env 'A' is not of the form NAME=VALUE."),
-        (["recipes", "--workload", "gpt"], "unknown workload 'gpt'"),
-        (["recipes", "--format", "xml"], "unknown format 'xml'. Valid are: table, csv, json."),
-    ],
-)
-def test_bad_input_ends_with_one_sentence_and_exit_code_1(
-    arguments: list[str],
-    complaint: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["steptime", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    printed = capsys.readouterr()
-    assert (ended.value.code, printed.out) == (1, "")
-    assert complaint in printed.err
-    assert printed.err.count("\n") == 1
-
-
-@pytest.mark.parametrize("command", ["recipes", "plan"])
-def test_help_has_examples(command: str) -> None:
-    shown = call(command, "--help").stdout
-    assert "Examples" in shown
-    assert f"steptime {command} --workload" in shown or f"steptime {command} llama3.1" in shown
-
-
 @pytest.mark.parametrize("command", ["run", "plan"])
 def test_help_has_the_panels_of_the_trigger_form(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)
@@ -186,7 +148,7 @@ def test_help_has_the_panels_of_the_trigger_form(command: str, monkeypatch: pyte
         line
         for text in (recipes.RECIPES_EXAMPLES, recipes.PLAN_EXAMPLES)
         for line in text.splitlines()
-        if line.startswith("steptime ")
+        if line.startswith("steptime ") and line != "steptime recipes"  # a table of all takes seconds
     ],
 )
 def test_every_example_works(line: str) -> None:

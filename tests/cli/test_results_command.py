@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 import stored
+from called import refusal
 from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
-from steptime.cli import app, main, output
+from steptime.cli import app, output
 from steptime.judging.trend import OWN_VERDICT
 from steptime.recipes.models import Mode
 from steptime.results.columns import CHOICES, COLUMNS
@@ -61,30 +62,13 @@ def jobs(*arguments: str) -> list[str]:
     return [row["job_name"] for row in json.loads(call("--format", "json", *arguments).stdout)["results"]]
 
 
-def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-    """The one sentence on stderr, and exit code 1."""
-    monkeypatch.setattr("sys.argv", ["steptime", "results", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    return printed.err
-
-
 def test_a_store_that_does_not_exist_is_an_error_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["steptime", "results", "--format", "csv"])
+    said = refusal(capsys, "results", "--format", "csv")
 
-    with pytest.raises(SystemExit) as ended:
-        main()
-
-    printed = capsys.readouterr()
-    assert (ended.value.code, printed.out) == (1, "")
-    assert f"no metrics store at {tmp_path / 'store' / 'steptime.db'}: " in printed.err
-    assert "STEPTIME_STORE_URL" in printed.err
+    assert f"no metrics store at {tmp_path / 'store' / 'steptime.db'}: " in said
+    assert "STEPTIME_STORE_URL" in said
     assert not (tmp_path / "store").exists(), "looking makes nothing"
 
 
@@ -207,13 +191,10 @@ def test_a_run_is_named_by_its_beginning_or_as_the_last(named: str, job: str) ->
     assert json.loads(call("show", named, "--record").stdout)["job"]["name"] == job
 
 
-def test_last_of_a_store_without_runs_says_what_to_do(
-    make_result: MakeResult, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_of_a_store_without_runs_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     Store().results()  # makes an empty one
-    assert "there is no run 'last' in the metrics store: `steptime results --all" in refusal(
-        capsys, monkeypatch, "show", "last"
-    )
+    told = "there is no run 'last' in the metrics store: `steptime results --all"
+    assert told in refusal(capsys, "results", "show", "last")
 
 
 @pytest.mark.usefixtures("filled_store")
@@ -257,12 +238,9 @@ def test_nothing_found_is_said() -> None:
     ],
 )
 def test_a_wrong_value_is_answered_with_the_valid_ones(
-    arguments: list[str],
-    sentence: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sentence in refusal(capsys, monkeypatch, *arguments)
+    assert sentence in refusal(capsys, "results", *arguments)
 
 
 @pytest.mark.usefixtures("filled_store")
@@ -338,11 +316,3 @@ def test_every_column_is_explained() -> None:
     assert {line["name"]: line["description"] for line in csv.DictReader(StringIO(shown))} == {
         column.name: column.description for column in COLUMNS
     }
-
-
-@pytest.mark.parametrize("command", [[], ["show"]])
-def test_help_has_examples(command: list[str]) -> None:
-    shown = call(*command, "--help").stdout
-
-    assert "Examples" in shown
-    assert "steptime results" in shown

@@ -69,17 +69,3 @@ def test_down_names_the_jobs_that_go_on_and_ends_them_when_asked(home: Path) -> 
     finally:
         asyncio.run(cluster.cancel(job.name))
     assert job.name not in runner.invoke(app, ["down"]).stdout
-
-
-@pytest.mark.parametrize("port", ["0", "65536", "http"])
-def test_a_port_that_cannot_be(port: str) -> None:
-    result = runner.invoke(app, ["up", "--port", port])
-    assert result.exit_code != 0
-    assert "--port" in result.stderr
-
-
-@pytest.mark.parametrize("command", ["up", "down", "status", "run"])
-def test_help_has_examples(command: str) -> None:
-    result = runner.invoke(app, [command, "--help"])
-    assert result.exit_code == 0
-    assert f"steptime {command}" in result.stdout.partition("Examples")[2]

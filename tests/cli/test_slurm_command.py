@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from called import steptime
 from slurm_service import MiniSlurm
 from typer.testing import CliRunner
 
-from steptime.cli import app, main
+from steptime.cli import app
 from steptime.mini_slurm import daemons, layout
 from steptime.service import connection_file
 
@@ -43,20 +44,10 @@ def test_missing_packages_are_a_matter_of_the_system(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(layout, "search_path", lambda: str(home / "empty"))
-    monkeypatch.setattr("sys.argv", ["steptime", "slurm", "up"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
+    assert steptime("slurm", "up") == 2
     said = capsys.readouterr().err
     assert "apt-get install --no-install-recommends mariadb-server munge openssh-client" in said
     assert list(home.iterdir()) == []
-
-
-@pytest.mark.parametrize("command", ["up", "down", "status"])
-def test_help_has_examples(command: str) -> None:
-    result = runner.invoke(app, ["slurm", command, "--help"])
-    assert result.exit_code == 0
-    assert f"steptime slurm {command}" in result.stdout.partition("Examples")[2]
 
 
 @pytest.mark.slurm

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import stored
+from called import refusal
 from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
-from steptime.cli import app, main
+from steptime.cli import app
 from steptime.judging.findings import COLUMNS
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
@@ -33,16 +34,6 @@ def call(*arguments: str) -> Shown:
 @pytest.fixture
 def half_a_year(half_years: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", half_years[1])
-
-
-def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-    """The one sentence on stderr, and exit code 1."""
-    monkeypatch.setattr("sys.argv", ["steptime", "results", "compare", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    printed = capsys.readouterr()
-    assert (ended.value.code, printed.out, printed.err.count("\n")) == (1, "", 1)
-    return printed.err
 
 
 @pytest.mark.usefixtures("half_a_year")
@@ -223,12 +214,9 @@ def test_two_runs_are_compared_by_the_spread_of_their_series() -> None:
     ],
 )
 def test_what_cannot_be_compared_is_said(
-    arguments: list[str],
-    sentence: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sentence in refusal(capsys, monkeypatch, *arguments)
+    assert sentence in refusal(capsys, "results", "compare", *arguments)
 
 
 def test_an_empty_store_says_how_to_make_a_first_result(
@@ -236,5 +224,7 @@ def test_an_empty_store_says_how_to_make_a_first_result(
 ) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'none' / 'steptime.db'}")
 
-    assert "there are no results to compare, as there is no metrics store" in refusal(capsys, monkeypatch)
+    assert "there are no results to compare, as there is no metrics store" in refusal(
+        capsys, "results", "compare"
+    )
     assert not (tmp_path / "none").exists(), "looking makes nothing"

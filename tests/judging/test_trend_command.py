@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 import stored
+from called import refusal, steptime
 from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
-from steptime.cli import app, main
+from steptime.cli import app
 from steptime.judging.judgements import accept
 from steptime.judging.series import Series
 from steptime.judging.trend import COLUMNS, trend
@@ -38,26 +39,11 @@ def half_a_year(half_years: tuple[str, str], monkeypatch: pytest.MonkeyPatch) ->
     return Store(half_years[1])
 
 
-def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-    monkeypatch.setattr("sys.argv", ["steptime", "results", "trend", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    printed = capsys.readouterr()
-    assert (ended.value.code, printed.out, printed.err.count("\n")) == (1, "", 1)
-    return printed.err
-
-
 @pytest.mark.usefixtures("half_a_year")
-def test_filters_that_fit_several_series_list_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["steptime", "results", "trend", "--size", "small"])
-    with pytest.raises(SystemExit) as ended:
-        main()
+def test_filters_that_fit_several_series_list_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert steptime("results", "trend", "--size", "small") == 1
 
     *listed, sentence = capsys.readouterr().err.splitlines()
-
-    assert ended.value.code == 1
     assert (
         sentence
         == "steptime: 4 series fit --size: add filters, or name a run of one of them, as listed above."
@@ -163,13 +149,9 @@ def test_an_accepted_level_and_a_drift_are_told(
     ],
 )
 def test_what_has_no_trend_is_one_sentence(
-    half_a_year: Store,
-    arguments: list[str],
-    told: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    half_a_year: Store, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert told in refusal(capsys, monkeypatch, *arguments)
+    assert told in refusal(capsys, "results", "trend", *arguments)
 
 
 def test_what_changed_is_what_the_records_say(make_result: Callable[..., Result], tmp_path: Path) -> None:

@@ -412,26 +412,13 @@ def test_a_cause_does_not_depend_on_the_pieces_of_its_lines() -> None:
         assert read_chunks(pieces).problems == read_chunks([text]).problems
 
 
-def test_what_nccl_says_is_found_amid_steps_too() -> None:
-    """In a log of which every line is a step, lines are read by their shape."""
-    lines = [line_forms.nemo2(step, last=299) for step in range(200)]
-    lines[150:150] = ["[rank3]: Last error:\n", lines[149], "[rank3]: socketProgress: Connection closed\n"]
-    found = read_chunks(line.encode() for line in lines).problems[0]
-    assert found.message == "NCCL: socketProgress: Connection closed"
-
-
-def test_what_nccl_says_is_found_amid_a_long_log_without_steps() -> None:
-    """In which lines are looked for by their words."""
+def test_what_nccl_says_is_found_amid_steps_and_amid_a_long_log_without_steps() -> None:
+    """In the former lines are read by their shape, in the latter they are looked for by their words."""
+    steps = [line_forms.nemo2(step, last=299).encode() for step in range(200)]
     noise = b"".join(map(line_forms.nccl_trace, range(500)))
-    log = noise + b"[rank3]: Last error:\n[rank3]: socketProgress: Connection closed\n" + noise
-    assert read_chunks([log]).problems[0].message == "NCCL: socketProgress: Connection closed"
-
-
-def test_the_exception_of_an_attempt_in_a_long_log_is_not_the_next_ones() -> None:
-    first = "".join(line_forms.nemo2(step, last=299) for step in range(200))
-    again = "".join(line_forms.nemo2(step, last=299, time="2.7") for step in range(300))
-    found = problems(f"{first}{TRACEBACK}ValueError: once\n{again}")
-    assert found["traceback"].message == "in an earlier attempt: Python traceback: ValueError: once"
+    head, said = b"[rank3]: Last error:\n", b"[rank3]: socketProgress: Connection closed\n"
+    for log in ([*steps[:150], head, steps[149], said, *steps[150:]], [noise + head + said + noise]):
+        assert read_chunks(log).problems[0].message == "NCCL: socketProgress: Connection closed"
 
 
 def test_a_chain_that_is_cut_is_told_as_far_as_it_goes() -> None:
@@ -439,21 +426,16 @@ def test_a_chain_that_is_cut_is_told_as_far_as_it_goes() -> None:
     assert log.problems[0].message.startswith("Python traceback: KeyError: 'x'")
 
 
-def test_the_exception_of_an_attempt_is_not_the_next_ones() -> None:
-    first = "".join(line_forms.nemo2(step) for step in range(30))
-    again = "".join(line_forms.nemo2(step, time="2.7") for step in range(50))
+@pytest.mark.parametrize(("steps", "last"), [(30, 49), (200, 299)], ids=["short log", "long log"])
+def test_the_exception_of_an_attempt_is_not_the_next_ones(steps: int, last: int) -> None:
+    first = "".join(line_forms.nemo2(step, last=last) for step in range(steps))
+    again = "".join(line_forms.nemo2(step, last=last, time="2.7") for step in range(last + 1))
     found = problems(f"{first}{TRACEBACK}ValueError: once\n{again}")
     assert found["traceback"].message == "in an earlier attempt: Python traceback: ValueError: once"
 
 
 def test_chains_of_several_ranks_are_told_apart() -> None:
-    chain = [
-        *TRACEBACK.splitlines(),
-        "KeyError: 'x'",
-        CHAINED.strip(),
-        *TRACEBACK.splitlines(),
-        "ValueError: z",
-    ]
+    chain = f"{TRACEBACK}KeyError: 'x'\n{CHAINED.strip()}\n{TRACEBACK}ValueError: z".splitlines()
     log = "".join(f"[rank{rank}]: {line}\n" for line in chain for rank in range(4))
     assert problems(log)["traceback"].message == "Python traceback: ValueError: z (and 3 more such lines)"
 
@@ -473,13 +455,10 @@ def test_the_cause_comes_before_what_follows_from_it() -> None:
 
 def test_why_comes_before_how_a_rank_ended() -> None:
     """The node's words reach srun's output behind its own sentence."""
-    log = read_chunks(
-        [
-            b"srun: error: n1: task 0: Exited with exit code 1\n"
-            b"slurmstepd: error: pyxis:     [ERROR] Invalid image format: /shared/nemo.sqsh\n"
-        ]
-    )
-    assert [problem.kind for problem in log.problems] == ["not_started", "rank_failed", "no_steps"]
+    ended = b"srun: error: n1: task 0: Exited with exit code 1\n"
+    why = b"slurmstepd: error: pyxis:     [ERROR] Invalid image format: /shared/nemo.sqsh\n"
+    found = [problem.kind for problem in read_chunks([ended + why]).problems]
+    assert found == ["not_started", "rank_failed", "no_steps"]
 
 
 @pytest.mark.parametrize("line", [line for line, _, _ in LINES if "local grad norm" not in line])

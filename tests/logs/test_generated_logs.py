@@ -1,38 +1,9 @@
-"""Logs made up by seed: each is read to its end, whatever is in it and wherever its pieces end."""
+"""Logs made up of many lines: each is read to its end, whatever is in it and wherever its pieces end."""
 
-import random
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import line_forms
-from logs.generated_logs import generated_log
 from logs.line_forms import read_chunks
-
-FEW = range(10)
-"""They are read with care in every `make check`."""
-MANY = [pytest.param(range(first, first + 50), marks=pytest.mark.long) for first in range(10, 210, 50)]
-
-some = pytest.mark.parametrize("seeds", [FEW, *MANY], ids=str)
-
-
-def pieces(log: bytes, seed: int) -> list[bytes]:
-    """The log in pieces of any size up to 4 KiB."""
-    order = random.Random(seed)  # noqa: S311 - the same pieces every time
-    cut = []
-    while log:
-        size = order.randint(1, 4096)
-        cut.append(log[:size])
-        log = log[size:]
-    return cut
-
-
-@some
-def test_a_log_does_not_depend_on_the_pieces(seeds: range) -> None:
-    for seed in seeds:
-        log = generated_log(seed)
-        assert repr(read_chunks(pieces(log, seed))) == repr(read_chunks([log])), seed
-
 
 STEPS = st.integers(1, 60)
 VALUES = st.one_of(

@@ -232,22 +232,6 @@ def test_each_mistake_has_its_sentence(config: Path) -> None:
     assert not wrong, "\n".join(f"{name}: {told}" for name, told in wrong.items())
 
 
-def test_a_dense_stand_in_under_the_name_of_a_mixture_is_refused(config: Path) -> None:
-    """Grok-1 has 8 experts, of which a token passes 2: a Llama of one expert's width has half its flops."""
-    text = GOOD.replace("8b", "314b").replace("tensor_choices: [2, 4]", "tensor_choices: [2, 8]")
-    for dense, grok in (
-        ("num_layers: 32", "num_layers: 64"),
-        ("hidden_size: 4096\n", "hidden_size: 6144\n"),
-        ("ffn_hidden_size: 14336", "ffn_hidden_size: 32768"),
-        ("num_attention_heads: 32", "num_attention_heads: 48"),
-    ):
-        text = changed(text, dense, grok)
-    assert refusal(config, text) == [
-        "line 20, sizes.314b.model: this model has 45.9 billion parameters, and the name of its size states "
-        "314: give the sizes of that very model, or name the size by what it has."
-    ]
-
-
 def test_mistakes_of_every_kind_are_told_at_once(config: Path) -> None:
     """Of one file: a wrong type, a field too many, and what only the rest of the file shows."""
     text = GOOD

@@ -339,5 +339,5 @@ def test_a_broken_release_is_named_with_its_place(config: Path) -> None:
         load_workload(GPT_OSS)
     assert "'25.11'" not in str(refused.value)
     assert "unknown word 'gpu'" in str(refused.value)
-    listed = CliRunner().invoke(app, ["recipes"])
+    listed = CliRunner().invoke(app, ["recipes", "--format", "csv"])
     assert listed.exit_code == 1

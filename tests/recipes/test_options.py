@@ -70,29 +70,17 @@ def test_a_profile_is_the_documents_where_nothing_else_is_said(
 
 
 @pytest.mark.parametrize(
-    ("values", "default"),
-    [
-        ({"gpus": "2"}, False),
-        ({"size": "8b", "gpu_type": "h100", "gpus": "16"}, True),
-    ],
+    ("values", "default"), [({"gpus": "2"}, False), ({"size": "8b", "gpu_type": "h100", "gpus": "16"}, True)]
 )
-def test_saves_are_asynchronous_where_upstreams_are(values: dict[str, Any], default: bool) -> None:
-    assert run_of(save_checkpoint=True, **values).settings.async_save == default
-    for wanted in (True, False):
-        assert run_of(save_checkpoint=True, async_save=wanted, **values).settings.async_save == wanted
-
-
 @pytest.mark.parametrize(
-    ("values", "default"),
-    [
-        ({"gpus": "2"}, False),
-        ({"size": "8b", "gpu_type": "h100", "gpus": "16"}, True),
-    ],
+    ("setting", "mode"), [("async_save", {"save_checkpoint": True}), ("gpu_samples", {})]
 )
-def test_gpus_are_sampled_unless_it_is_turned_off(values: dict[str, Any], default: bool) -> None:
-    assert run_of(**values).settings.gpu_samples == default
+def test_a_setting_that_is_on_for_gpus_may_be_turned_on_and_off(
+    setting: str, mode: dict[str, Any], values: dict[str, Any], default: bool
+) -> None:
+    assert getattr(run_of(**mode, **values).settings, setting) == default
     for wanted in (True, False):
-        assert run_of(gpu_samples=wanted, **values).settings.gpu_samples == wanted
+        assert getattr(run_of(**mode, **values, **{setting: wanted}).settings, setting) == wanted
 
 
 def test_ranks_and_gpu_metrics_of_a_profile() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
+from called import steptime
 
-from steptime.cli import main
 from steptime.errors import UserError
 from steptime.recipes import sweep_planning, sweeps
 from steptime.recipes.planning import plan
@@ -163,6 +163,7 @@ def test_cells_cost_and_run_what_the_whole_request_does(planned: Callable[..., S
 def test_approval_is_asked_for_above_the_limit_only(planned: Callable[..., SweepPlan]) -> None:
     cost = planned().gpu_hours_max
     assert cost == 0.5
+    assert not planned().needs_approval
     assert not planned(approval_above_gpu_hours=cost).needs_approval
     assert planned(approval_above_gpu_hours=cost - 0.01).needs_approval
     assert planned(approval_above_gpu_hours=0).needs_approval
@@ -199,21 +200,6 @@ def test_as_many_as_there_may_be_are_planned(
         planned(runs=[{**entry, "max_steps": [20, 30]}])
 
 
-def test_a_sweep_says_nothing_of_what_it_leaves_out(write: Callable[..., Path]) -> None:
-    write()
-    sweep = load_sweep("night")
-    assert (sweep.repeats, sweep.cluster, sweep.description, sweep.exclude) == (1, "local", "", ())
-    assert sweep.approval_above_gpu_hours is None
-    assert list(sweep.requests(0)) == [
-        {"workload": "llama3.1", "size": "tiny", "gpus": "1,2", "repeats": 1, "cluster": "local"}
-    ]
-    write(repeats=100)
-    assert load_sweep("night").repeats == 100
-    write(repeats=101)
-    with pytest.raises(UserError, match="repeats: has to be at most 100, not 101"):
-        load_sweep("night")
-
-
 def test_a_plan_comes_back_from_json(planned: Callable[..., SweepPlan]) -> None:
     made = planned(repeats=2)
     again = SweepPlan.model_validate_json(made.model_dump_json())
@@ -232,38 +218,25 @@ def test_a_workload_is_excluded_with_or_without_its_release() -> None:
 
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"runs": []}, "runs: asks for nothing: give at least one entry"),
-    ({"runs": [{**TINY, "sise": "8b"}]}, "line 9, runs.0.sise: unknown field 'sise': did you mean 'size'?"),
-    ({"runs": [{"size": "tiny"}]}, "runs.0: names no workload, as in workload: llama3.1"),
     ({"runs": [{**TINY, "size": []}]}, "runs.0.size: an empty list asks for nothing"),
     ({"runs": [{**TINY, "size": ["tiny", "tiny"]}]}, "runs.0.size.1: 'tiny' is in the list twice"),
     ({"runs": [{**TINY, "gpus": [1, 1]}]}, "runs.0.gpus.1: '1' is in the list twice"),
-    ({"runs": [{**TINY, "gpus": []}]}, "runs.0.gpus: an empty list asks for nothing"),
     ({"runs": [{**TINY, "gpus": True}]}, "runs.0.gpus: has to be text, not True"),
     (
         {"runs": [{**TINY, "max_steps": ["20"]}]},
         "runs.0.max_steps.0: has to be a whole number, not '20'",
     ),
-    ({"runs": [{**TINY, "max_steps": 0}]}, "runs.0.max_steps: has to be at least 1"),
     ({"runs": [{**TINY, "dtype": 8}]}, "runs.0.dtype: has to be text, not 8"),
     ({"runs": [{**TINY, "repeats": [1, 2]}]}, "runs.0.repeats: repeats is one number, not a list"),
-    ({"gpu_hours_max": 0}, "gpu_hours_max: has to be above 0, not 0"),
     ({"repeats": 0}, "repeats: has to be at least 1, not 0"),
+    ({"repeats": 101}, "repeats: has to be at most 100, not 101"),
     ({"gpu_hours": 5}, "gpu_hours: unknown field"),
-    ({"exclude": [{}]}, "exclude.0: an empty exclusion would exclude everything"),
-    ({"exclude": [{"repeats": 2}]}, "exclude.0.repeats: unknown field 'repeats'"),
-    ({"exclude": [{"size": 8}]}, "exclude.0.size: has to be text, not 8"),
-    ({"name": "noon"}, "line 1, name: 'noon' is not the file's name, 'night': let the two agree"),
     ({"name": "a b"}, "name: has to be small letters and digits, with - or _ between, as in"),
     ({"exclude": [{"size": "8b"}]}, "exclude.0 (size 8b) excludes nothing: correct it, or leave it out."),
     ({"exclude": [{"size": "tiny"}]}, "sweep 'night' excludes every run that it asks for"),
     ({"cluster": "moon"}, "runs.0 (workload llama3.1, size tiny, gpus 1,2): unknown cluster 'moon'"),
-    ({"runs": [{**TINY, "gpus": [1, 3]}]}, "unknown GPU count '3' of llama3.1-25.04 tiny on cpu"),
     ({"runs": [{**TINY, "size": "8b", "gpus": 8}]}, "cluster 'local' has cpu, not h100"),
     ({"runs": [{**TINY, "workload": "lama"}]}, "unknown workload 'lama'"),
-    (
-        {"runs": [TINY, {**TINY, "gpus": 2}]},
-        "runs.0 asks for llama3.1·tiny·fp32·2, too: leave one of the two out",
-    ),
     ({"runs": [TINY, {**TINY, "checkpoint": True}]}, "runs.0 asks for llama3.1·tiny·fp32·1, too"),
     ({"repeats": 100, "runs": [{**TINY, "max_steps": list(range(20, 26))}]}, "has more than 1,024 runs"),
     (
@@ -349,15 +322,12 @@ def test_what_is_wrong_with_several_combinations_of_an_entry_is_there_once(
 
 
 def test_a_broken_sweep_hides_no_other(
-    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write()
     path.with_name("broken.yaml").write_text("name: broken\ngpu_hours_max: 1\nrepeats: often\nruns: []\n")
-    monkeypatch.setattr("sys.argv", ["steptime", "sweep", "list", "--format", "csv"])
-    with pytest.raises(SystemExit) as ended:
-        main()
+    assert steptime("sweep", "list", "--format", "csv") == 1
     printed = capsys.readouterr()
-    assert ended.value.code == 1
     assert [line.partition(",")[0] for line in printed.out.splitlines()] == ["name", "night"]
     assert printed.err.splitlines() == [
         f'steptime: {path.with_name("broken.yaml")}, line 3, repeats: has to be a whole number, not "often".',

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from browser import chromium, watched_page
+from called import refusal
 from playwright.sync_api import Browser, expect
 from stored import publish
 from typer.testing import CliRunner
 
-from steptime.cli import app, main
+from steptime.cli import app
 from steptime.judging.comparison import compare_since
 from steptime.reporting.page import report_sweep
 from steptime.results.models import Check, Result, Verdict
@@ -155,12 +156,7 @@ def test_what_cannot_be_is_one_sentence_and_no_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["steptime", "report", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    printed = capsys.readouterr()
-    assert (ended.value.code, printed.out) == (1, "")
-    assert sentence in printed.err
+    assert sentence in refusal(capsys, "report", *arguments)
     assert list(tmp_path.iterdir()) == []
 
 
