@@ -72,6 +72,14 @@ steptime results metrics
 steptime results metrics -o /var/lib/node_exporter/textfile/steptime.prom
 """
 
+MLFLOW_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime results mlflow --tracking-uri http://mlflow.example:5000 --since 7d
+
+MLFLOW_TRACKING_URI=http://mlflow.example:5000 steptime results mlflow --experiment weekly --cluster mycluster
+"""
+
 _NO_RESULTS = "There are no results yet. Make the first: 'steptime up', then 'steptime run llama3.1 --wait'."
 _PARALLELISM = ("tensor", "pipeline", "context", "data", "expert")
 
@@ -245,6 +253,32 @@ def export_metrics(
         typer.echo(text, nl=False)
     else:
         write_whole(to, text)
+
+
+@group.command(name="mlflow", epilog=MLFLOW_EXAMPLES)
+@takes_selection
+def export_to_mlflow(
+    *,
+    selection: RunFilters,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(help="Address of the tracking server; by default that of MLFLOW_TRACKING_URI."),
+    ] = None,
+    experiment: Annotated[str, typer.Option(help="Name of the experiment; made if needed.")] = "steptime",
+) -> None:
+    """Copy results to MLflow, one run each. What was exported before is not doubled; its verdict is updated.
+
+    MLflow's client comes with the extra steptime[mlflow], and reads a token from MLFLOW_TRACKING_TOKEN.
+    """
+    from steptime.judging.trend import with_verdicts
+    from steptime.reporting.mlflow_export import export_results
+    from steptime.results.store import Store
+
+    store = Store()
+    require_results(store, "export")
+    rows = with_verdicts(store, selection.rows(store))
+    new = export_results(rows, experiment, tracking_uri, lambda line: typer.echo(line, err=True))
+    typer.echo(f"{len(rows)} results are in the experiment '{experiment}', {new} of them new.")
 
 
 @group.command(name="columns")

@@ -1,0 +1,95 @@
+"""Results in MLflow: written by its own client, in an environment with the extra, to a store of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored import publish
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.results.store import Store
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+READ = """
+import json, sys
+from mlflow import MlflowClient
+client = MlflowClient(sys.argv[1])
+experiment = client.get_experiment_by_name("nightly")
+runs = client.search_runs([experiment.experiment_id])
+print(json.dumps([[run.info.status, run.data.params, run.data.metrics, run.data.tags] for run in runs]))
+"""
+
+
+@pytest.fixture(scope="module")
+def extra(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with MLflow's client and what it requires; it is not in this environment's lock file."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    uv = Path(sys.executable).with_name("uv")
+    done = subprocess.run(
+        [
+            uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            sys.executable,
+            "--target",
+            folder,
+            "mlflow-skinny>=3.1",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_each_result_becomes_one_run(make_result: Callable[..., Any], tmp_path: Path, extra: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    server = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    environment = {
+        **{"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(extra)},
+        **{"STEPTIME_STORE_URL": store.url, "STEPTIME_HOME": str(tmp_path / "home")},
+    }
+
+    def python(*argv: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *argv], env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def export() -> str:
+        options = ["--tracking-uri", server, "--experiment", "nightly"]
+        return python(str(Path(sys.executable).with_name("steptime")), "results", "mlflow", *options)
+
+    publish(store, make_result("job-1", step_times=[0.25] * 20))
+    assert export() == "1 results are in the experiment 'nightly', 1 of them new.\n"
+    publish(store, make_result("job-2", gpus=4, step_times=[0.5] * 20))
+    assert export() == "2 results are in the experiment 'nightly', 1 of them new.\n"
+
+    runs = {run[3]["steptime.job_name"]: run for run in json.loads(python("-c", READ, server))}
+    assert runs.keys() == {"job-1", "job-2"}
+    status, parameters, metrics, tags = runs["job-2"]
+    assert status == "FINISHED"
+    assert (parameters["gpus"], parameters["workload"]) == ("4", "llama3.1-25.04")
+    assert metrics["step_time_mean_s"] == 0.5
+    assert (tags["mlflow.runName"], tags["steptime.state"]) == ("job-2", "valid")
+
+
+def test_without_the_extra_it_says_what_to_install(
+    make_result: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
+    publish(Store(), make_result("job-1"))
+    done = CliRunner().invoke(app, ["results", "mlflow"])
+    assert str(done.exception or done.output).endswith("pip install 'steptime[mlflow]'.")
