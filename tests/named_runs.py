@@ -1,16 +1,11 @@
 """Planned runs of a recipe by name, small enough for a stand-in of Megatron-Bridge's script."""
 
-from steptime.clusters.base import StagedFiles
+from staged import staged_files
+
 from steptime.recipes.models import Mode, NamedRecipe, Parallelism, Recipe, Run, Window
 
 SAVED_AT = 6
-IN_IMAGE = StagedFiles(
-    python=None,
-    venv_lock_sha256=None,
-    trainer_path="/work/trainer",
-    trainer_sha256="",
-    image_path="/images/nemo",
-)
+IN_IMAGE = staged_files(trainer_path="/work/trainer", image_path="/images/nemo")
 
 
 def run_of(release: str = "26.02", mode: Mode = Mode.PERFORMANCE, **fields: object) -> Run:

@@ -26,6 +26,7 @@ from . import airflow_home  # noqa: F401 (before anything imports Airflow)
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
+from staged import staged_files
 
 from steptime.airflow import base, installation
 from steptime.airflow.base import DELETED
@@ -38,12 +39,22 @@ from steptime.clusters.local.cluster import LocalCluster, connect
 from steptime.files import write_whole
 from steptime.judging.judgements import keep_measured, keep_verdict
 from steptime.recipes.models import Run
+from steptime.recipes.planning import Plan
 from steptime.results.models import Result, Submission
 from steptime.results.store import Store
 from steptime.runs import ledger
 from steptime.runs.launch import Attempt
 
 __all__ = ["a_run", "home", "planned"]  # fixtures
+
+MakeContext = Callable[..., dict[str, Any]]
+MakePlan = Callable[..., Plan]
+MakeResult = Callable[..., Any]
+MakeRun = Callable[..., Run]
+RunDag = Callable[..., Any]
+SetBudget = Callable[[float], Path]
+StrikeFirst = Callable[..., Future[str]]
+Submit = Callable[..., dict[str, Any]]
 
 _BEGUN_WITHIN_S = 600
 STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
@@ -74,9 +85,7 @@ def staged(tmp_path: Path) -> StagedFiles:
     interpreter = tmp_path / "stand-in-interpreter"
     interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}"\n')
     interpreter.chmod(0o755)
-    return StagedFiles(
-        python=str(interpreter), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256="0" * 64
-    )
+    return staged_files(interpreter, tmp_path)
 
 
 @pytest.fixture
@@ -206,6 +215,9 @@ class TaskStates:
         (run_id,), (task_id,) = asked.run_ids or (), asked.task_ids or ()
         states = {f"{task_id}_{asked.map_index}": answer}
         return TaskStatesResult(task_states={} if answer == DELETED else {run_id: states})
+
+
+AirflowSays = Callable[..., TaskStates]
 
 
 @pytest.fixture
@@ -346,9 +358,7 @@ def submit_task(run: Run, staged: StagedFiles) -> Any:
 
 @pytest.fixture
 def submission(
-    a_run: Callable[..., Run],
-    staged: StagedFiles,
-    make_context: Callable[..., dict[str, Any]],
+    a_run: MakeRun, staged: StagedFiles, make_context: MakeContext
 ) -> Callable[..., dict[str, Any]]:
     """Submits a run of the stand-in; gives the `Submission` as JSON. Keywords are its environment."""
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import pytest
 
 from steptime.airflow.assets import finished_sweep, published_results
 from steptime.errors import UserError
+
+from .conftest import RunDag
 
 # What Airflow's own API server, which runs in the test's process, warns of.
 pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore:Using `httpx` with")]
@@ -51,7 +53,7 @@ def consumer(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_another_dag_reads_the_numbers_of_a_published_run(
-    run_dag: Callable[..., Any], consumer: Any, tmp_path: Path
+    run_dag: RunDag, consumer: Any, tmp_path: Path
 ) -> None:
     dag_run = run_dag(gpus="1")
 

@@ -1,17 +1,17 @@
 """The check of a cluster as a task: its log has each finding, and it fails if a check fails."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from steptime.airflow.base import Refused
 from steptime.airflow.cluster_check import cluster_check_dag
 
+from .conftest import MakeContext
+
 
 def test_the_task_fails_if_a_check_fails(
-    make_context: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = cluster_check_dag("cluster_check").get_task("check_cluster")
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))

@@ -15,16 +15,23 @@ from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFile
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import OutOfReach, UserError
 from steptime.recipes.models import Run
-from steptime.recipes.planning import Plan
 from steptime.results.budgets import BudgetExceeded, budget_balances, list_reserving
 from steptime.runs import ledger
 
-from .conftest import TaskInstance, logged, submit_task, task_of
+from .conftest import (
+    MakeContext,
+    MakePlan,
+    MakeRun,
+    SetBudget,
+    Submit,
+    TaskInstance,
+    logged,
+    submit_task,
+    task_of,
+)
 
 ASKED = 600 / 3600
 """GPU-hours of a run on one process, by the workload's time limit."""
-
-MakeContext = Callable[..., dict[str, Any]]
 
 
 class Asked:
@@ -58,7 +65,7 @@ def asked(home: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 @pytest.fixture
-def one(planned: Callable[..., Plan]) -> Run:
+def one(planned: MakePlan) -> Run:
     return planned(gpus="1").runs[0]
 
 
@@ -84,7 +91,7 @@ def committed() -> float:
 
 
 def test_a_plan_is_reserved_and_the_task_says_how_the_budget_stands(
-    asked: Asked, reserve: Callable[..., list[str]], budget: Callable[[float], Path]
+    asked: Asked, reserve: Callable[..., list[str]], budget: SetBudget
 ) -> None:
     assert reserve("unlimited") == []
     budget(10 * ASKED)
@@ -95,7 +102,7 @@ def test_a_plan_is_reserved_and_the_task_says_how_the_budget_stands(
 
 
 def test_plans_of_dag_runs_that_are_over_are_given_back_and_those_of_live_ones_are_not(
-    asked: Asked, reserve: Callable[..., list[str]], budget: Callable[[float], Path]
+    asked: Asked, reserve: Callable[..., list[str]], budget: SetBudget
 ) -> None:
     budget(2.5 * ASKED)
     for name in ("first", "second"):
@@ -110,10 +117,7 @@ def test_plans_of_dag_runs_that_are_over_are_given_back_and_those_of_live_ones_a
 
 
 def test_a_plan_takes_what_jobs_that_have_ended_did_not(
-    asked: Asked,
-    reserve: Callable[..., list[str]],
-    budget: Callable[[float], Path],
-    submission: Callable[..., dict[str, Any]],
+    asked: Asked, reserve: Callable[..., list[str]], budget: SetBudget, submission: Submit
 ) -> None:
     budget(1.5 * ASKED)
     name = submission()["job"]["name"]
@@ -133,11 +137,7 @@ def test_a_plan_takes_what_jobs_that_have_ended_did_not(
 
 @pytest.mark.usefixtures("home")
 def test_a_job_is_submitted_once_what_has_ended_is_given_back(
-    a_run: Callable[..., Run],
-    staged: StagedFiles,
-    make_context: MakeContext,
-    budget: Callable[[float], Path],
-    cluster: LocalCluster,
+    a_run: MakeRun, staged: StagedFiles, make_context: MakeContext, budget: SetBudget, cluster: LocalCluster
 ) -> None:
     budget(1.5 * ASKED)
 
@@ -156,9 +156,7 @@ def test_a_job_is_submitted_once_what_has_ended_is_given_back(
 
 @pytest.mark.usefixtures("home")
 def test_a_job_that_its_cluster_refuses_is_not_committed_any_more(
-    submission: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    budget: Callable[[float], Path],
+    submission: Submit, monkeypatch: pytest.MonkeyPatch, budget: SetBudget
 ) -> None:
     async def refuses(_self: LocalCluster, _spec: JobSpec) -> Job:
         raise UserError("there is no such partition.")

@@ -1,10 +1,8 @@
 """Whole DAG runs in one process, with the stand-in where the trainer's environment would be."""
 
-import asyncio
 import json
 import os
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,10 +13,9 @@ import pytest
 from steptime.airflow.dag_builder import training_dag
 from steptime.airflow.installation import KEY_PREFIX
 from steptime.airflow.result_operators import FAILURE_KEY
-from steptime.clusters.base import JobState, JobStatus
-from steptime.clusters.local.cluster import LocalCluster
-from steptime.errors import OutOfReach
 from steptime.results.store import Store
+
+from .conftest import RunDag
 
 # What Airflow's own API server, which runs in the test's process, warns of.
 pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore:Using `httpx` with")]
@@ -45,9 +42,7 @@ def xcom_bytes(dag_run: Any) -> dict[str, int]:
     return {f"{task_id}[{index}] {key}": size for task_id, index, key, size in found}
 
 
-def test_performance_runs_and_a_checkpoint_pair_are_published(
-    run_dag: Callable[..., Any],
-) -> None:
+def test_performance_runs_and_a_checkpoint_pair_are_published(run_dag: RunDag) -> None:
     dag_run = run_dag(gpus="1,2", checkpoint=True)
 
     assert dag_run.state == "success", states(dag_run)
@@ -80,7 +75,7 @@ def test_performance_runs_and_a_checkpoint_pair_are_published(
     assert max(handles.values()) < 200, handles
 
 
-def test_a_failed_training_is_read_recorded_and_fails_the_dag_run(run_dag: Callable[..., Any]) -> None:
+def test_a_failed_training_is_read_recorded_and_fails_the_dag_run(run_dag: RunDag) -> None:
     dag_run = run_dag(gpus="1", environment={"STAND_IN": "out_of_memory"})
 
     assert dag_run.state == "failed"
@@ -102,82 +97,8 @@ def test_a_failed_training_is_read_recorded_and_fails_the_dag_run(run_dag: Calla
     assert "out of memory" in row["reason"]
 
 
-@pytest.mark.exhaustive
-def test_a_cluster_out_of_reach_for_too_long_ends_no_job(
-    run_dag: Callable[..., Any], home: Path, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = home.parent / "config" / "clusters" / "local.yaml"
-    file.write_text(f"{file.read_text()}patience_h: 0.0001\n")
-
-    async def away(*_: object) -> dict[str, JobStatus]:
-        raise OutOfReach("no route to host")
-
-    with monkeypatch.context() as fault:
-        fault.setattr(LocalCluster, "poll", away)
-        dag_run = run_dag(gpus="1", environment={"STAND_IN": "hang"})
-
-    assert dag_run.state == "failed"
-    found = states(dag_run)
-    assert (found["performance.wait"], found["performance.end"]) == (["failed"], ["success"])
-    assert found["performance.parse"] == ["skipped"], "nobody knows yet how the job is"
-    [name] = [job.name for job in home.glob("clusters/local/jobs/*")]
-    assert asyncio.run(cluster.poll([name]))[name].state is JobState.RUNNING
-
-
-@pytest.mark.exhaustive
-def test_a_profile_and_a_trace_are_runs_of_their_own_kind(run_dag: Callable[..., Any]) -> None:
-    for params, label in (({"profile": True}, "tiny·fp32·1·profile"), ({"nccl_trace": True}, "nccl trace")):
-        dag_run = run_dag(gpus="1", **params)
-
-        assert dag_run.state == "success", states(dag_run)
-        [row] = Store().list_runs("llama31", dag_run.run_id)
-        assert row["state"] == "valid"
-        assert row["label"].endswith(label)
-
-
-@pytest.mark.exhaustive
-def test_a_checkpoint_is_saved_in_one_dag_run_and_loaded_in_another(run_dag: Callable[..., Any]) -> None:
-    saving = run_dag(gpus="1", save_checkpoint=True, max_steps=20)
-    assert saving.state == "success", states(saving)
-    [saved] = Store().list_runs("llama31", saving.run_id)
-    folder = Path(saved["log_path"]).parent / "code/nemo_experiments/default/checkpoints/default--step"
-
-    loading = run_dag(gpus="1", load_checkpoint=str(folder))
-
-    assert loading.state == "success", states(loading)
-    [loaded] = Store().list_runs("llama31", loading.run_id)
-    assert (loaded["state"], loaded["mode"]) == ("valid", "checkpoint_load")
-
-
-@pytest.mark.exhaustive
-def test_a_run_loads_no_library_of_the_users_choice_unless_the_cluster_permits_it(
-    run_dag: Callable[..., Any], home: Path, tmp_path: Path
-) -> None:
-    """The library is real, and the permitted run shows that its code is run by the job."""
-    source, library, canary = tmp_path / "code.c", tmp_path / "code.so", tmp_path / "canary"
-    source.write_text(
-        "#include <fcntl.h>\n"
-        f'__attribute__((constructor)) static void run(void) {{ open("{canary}", O_CREAT, 0600); }}\n'
-    )
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)  # noqa: S607
-
-    dag_run = run_dag(gpus="1", environment={"LD_PRELOAD": str(library)})
-    assert not canary.exists(), "the job ran the library's code"
-    assert states(dag_run)["check_params"] == ["failed"]
-    assert not (home / "clusters").exists()
-
-    cluster = tmp_path / "config" / "clusters" / "local.yaml"
-    cluster.write_text(f"{cluster.read_text()}permitted_variables: [LD_PRELOAD]\n")
-    dag_run = run_dag(gpus="1", environment={"LD_PRELOAD": str(library)})
-    assert dag_run.state == "success"
-    assert canary.exists()
-
-
 def test_a_run_is_refused_with_one_sentence_no_traceback_and_no_retry(
-    run_dag: Callable[..., Any],
-    home: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    run_dag: RunDag, home: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     dag_run = run_dag(gpus="3")
 
@@ -192,9 +113,7 @@ def test_a_run_is_refused_with_one_sentence_no_traceback_and_no_retry(
 
 
 def test_a_failed_task_records_why_and_calls_the_users_callbacks(
-    airflow_database: None,
-    home: Path,
-    tmp_path: Path,
+    airflow_database: None, home: Path, tmp_path: Path
 ) -> None:
     def called(number: int) -> Callable[[Any], None]:
         return lambda context: (tmp_path / f"{number}").write_text(str(context["exception"]))  # type: ignore[func-returns-value]

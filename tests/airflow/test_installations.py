@@ -16,19 +16,28 @@ from steptime.airflow import installation
 from steptime.clusters.base import Installation, Job, JobState, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
-from steptime.recipes.models import Run
-from steptime.recipes.planning import Plan
-from steptime.results.models import Result, Submission
+from steptime.results.models import Submission
 from steptime.results.store import Store
 
-from .conftest import Variables, submit_task, submitted_job, task_of, trigger_of, wait_task
+from .conftest import (
+    AirflowSays,
+    MakeContext,
+    MakePlan,
+    MakeResult,
+    MakeRun,
+    Variables,
+    submit_task,
+    submitted_job,
+    task_of,
+    trigger_of,
+    wait_task,
+)
 
-MakeContext = Callable[..., dict[str, Any]]
 Submit = Callable[..., Submission]
 
 
 @pytest.fixture
-def submit(a_run: Callable[..., Run], staged: StagedFiles) -> Submit:
+def submit(a_run: MakeRun, staged: StagedFiles) -> Submit:
     """One try of `submit`, in a context, of a run that never ends."""
 
     def try_once(context: dict[str, Any]) -> Submission:
@@ -90,8 +99,7 @@ def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_left_alone(
     submit: Submit,
     make_context: MakeContext,
     other: Callable[..., Any],
-    *,
-    airflow_says: Callable[..., Any],
+    airflow_says: AirflowSays,
     cluster: LocalCluster,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -118,7 +126,7 @@ def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_left_alone(
 
 @pytest.mark.usefixtures("home")
 def test_a_dag_run_is_not_judged_by_the_result_of_another_installation_that_shares_the_store(
-    planned: Callable[..., Plan], make_context: MakeContext, make_result: Callable[..., Result]
+    planned: MakePlan, make_context: MakeContext, make_result: MakeResult
 ) -> None:
     context = make_context()
     report = task_of("report", plan=planned().model_dump(mode="json"))

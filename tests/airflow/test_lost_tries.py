@@ -1,7 +1,6 @@
 """Tries of `wait` that are lost with their workers: there are many, and the last one ends no job either."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,12 +11,9 @@ from steptime.clusters.local.cluster import LocalCluster
 from steptime.results.store import Store
 from steptime.runs import ledger
 
-from .conftest import TaskStates, logged, task_of, wait_task
+from .conftest import AirflowSays, MakeContext, Submit, logged, task_of, wait_task
 
 LAST_TRY = {"try_number": 3, "max_tries": 2}
-
-Submit = Callable[..., dict[str, Any]]
-MakeContext = Callable[..., dict[str, Any]]
 
 
 def state(cluster: LocalCluster, submitted: dict[str, Any]) -> JobState:
@@ -95,8 +91,7 @@ def test_a_worker_that_is_cut_off_in_its_last_try_leaves_the_job_alone(
     submission: Submit,
     cluster: LocalCluster,
     make_context: MakeContext,
-    airflow_says: Callable[..., TaskStates],
-    *,
+    airflow_says: AirflowSays,
     try_number: int,
     lives: bool,
 ) -> None:

@@ -16,11 +16,10 @@ from stored import publish
 from steptime.airflow.notifications import Event, load_notifications, notify
 from steptime.airflow.result_operators import FAILURE_KEY
 from steptime.errors import UserError
-from steptime.recipes.planning import Plan
 from steptime.results.models import Result
 from steptime.results.store import Store
 
-from .conftest import task_of
+from .conftest import MakeContext, MakePlan, MakeResult, task_of
 
 SENTENCE = "tiny·fp32·1 on local is slower by 4.5 %, as two fresh runs confirm"
 
@@ -44,7 +43,7 @@ def told() -> list[str]:
 
 
 @pytest.fixture
-def send(make_context: Callable[..., Any], told: list[str]) -> Callable[..., None]:
+def send(make_context: MakeContext, told: list[str]) -> Callable[..., None]:
     def send(event: Event = Event.INCIDENT_CONFIRMED) -> None:
         notify(event, SENTENCE, make_context(), lambda line, *values: told.append(line % values))
 
@@ -167,7 +166,7 @@ LEVELS = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001, 1.06, 1.061, 1.058, 1.0
 
 
 @pytest.fixture
-def runs(make_result: Callable[..., Result]) -> list[Result]:
+def runs(make_result: MakeResult) -> list[Result]:
     return [
         make_result(f"run-{number}", step_times=[level] * 20, submitted_at=time.time() - 3600 + number)
         for number, level in enumerate(LEVELS)
@@ -183,8 +182,8 @@ class Dies(BaseNotifier):
 
 def test_what_a_killed_report_has_not_told_its_retry_tells_once(
     ask_for: Callable[..., None],
-    make_context: Callable[..., Any],
-    planned: Callable[..., Plan],
+    make_context: MakeContext,
+    planned: MakePlan,
     kept: list[Any],
     runs: list[Result],
 ) -> None:
@@ -204,7 +203,7 @@ def test_what_a_killed_report_has_not_told_its_retry_tells_once(
 
 
 def test_a_refused_run_is_told(
-    ask_for: Callable[..., None], make_context: Callable[..., Any], kept: list[Any]
+    ask_for: Callable[..., None], make_context: MakeContext, kept: list[Any]
 ) -> None:
     ask_for(keeps("run failed"))
     context = make_context() | {"params": {"gpus": "3"}}
@@ -216,10 +215,7 @@ def test_a_refused_run_is_told(
 
 
 def test_a_failed_run_is_told_with_the_task_that_failed(
-    ask_for: Callable[..., None],
-    make_context: Callable[..., Any],
-    planned: Callable[..., Plan],
-    kept: list[Any],
+    ask_for: Callable[..., None], make_context: MakeContext, planned: MakePlan, kept: list[Any]
 ) -> None:
     ask_for(keeps("run failed"))
     context = make_context(pushed={FAILURE_KEY: "the disk is full"})

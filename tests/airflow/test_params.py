@@ -74,13 +74,7 @@ def test_a_switch_of_the_recipe_can_be_left_alone(home: Path, chosen: object, me
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("size", "9b"),
-        ("gpus", "8,"),
-        ("time_limit", "00:61:00"),
-        ("max_steps", "many"),
-    ],
+    ("name", "value"), [("size", "9b"), ("gpus", "8,"), ("time_limit", "00:61:00"), ("max_steps", "many")]
 )
 def test_airflow_refuses_values_of_the_wrong_type(name: str, value: object) -> None:
     params = ParamsDict(form())
@@ -89,13 +83,7 @@ def test_airflow_refuses_values_of_the_wrong_type(name: str, value: object) -> N
         params[name] = value
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("gpus", " 8 - 128, 256 "),
-        ("time_limit", " 1:00:00"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [("gpus", " 8 - 128, 256 "), ("time_limit", " 1:00:00")])
 def test_airflow_takes_what_the_check_takes(name: str, value: object) -> None:
     params = ParamsDict(form())
     params[name] = value

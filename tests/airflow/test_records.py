@@ -19,7 +19,7 @@ from steptime.results.schema import jobs, metadata
 from steptime.results.store import Store
 from steptime.settings import store_url
 
-from .conftest import event_of, task_of, trigger_of
+from .conftest import MakeContext, RunDag, Submit, event_of, task_of, trigger_of
 from .test_submit import submit  # noqa: F401 (a fixture)
 
 CANARY = "canary-7c1e"
@@ -27,7 +27,7 @@ PASSWORD = "hunter-2a8d"
 
 
 @pytest.fixture
-def parse(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str, Any]], Result]:
+def parse(make_context: MakeContext) -> Callable[[dict[str, Any]], Result]:
     """Runs `parse` on what a task `submit` handed on, and gives what it has stored."""
 
     def run(submitted: dict[str, Any]) -> Result:
@@ -38,7 +38,7 @@ def parse(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str, An
 
 
 @pytest.fixture
-def wait_for(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str, Any]], object]:
+def wait_for(make_context: MakeContext) -> Callable[[dict[str, Any]], object]:
     """Waits for the end of the job that a task `submit` handed on."""
     return lambda submitted: asyncio.run(event_of(trigger_of(submitted, make_context())))
 
@@ -48,9 +48,7 @@ def recorded(read: Result) -> RunRecord:
 
 
 def test_a_job_that_has_ended_has_its_record(
-    submission: Callable[..., dict[str, Any]],
-    wait_for: Callable[[dict[str, Any]], object],
-    parse: Callable[..., Result],
+    submission: Submit, wait_for: Callable[[dict[str, Any]], object], parse: Callable[..., Result]
 ) -> None:
     submitted = submission(STAND_IN_STEP_S="0.001")
     wait_for(submitted)
@@ -74,10 +72,7 @@ def test_a_job_that_has_ended_has_its_record(
 
 
 def test_a_job_that_its_cluster_has_forgotten_keeps_its_end_and_its_record(
-    submission: Callable[..., dict[str, Any]],
-    wait_for: Callable[[dict[str, Any]], object],
-    parse: Callable[..., Result],
-    home: Path,
+    submission: Submit, wait_for: Callable[[dict[str, Any]], object], parse: Callable[..., Result], home: Path
 ) -> None:
     submitted = submission(STAND_IN_STEP_S="0.001")
     wait_for(submitted)
@@ -113,10 +108,7 @@ def printed_and_logged(capfd: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.service
 @pytest.mark.filterwarnings("ignore:Using `httpx` with")
 def test_a_secret_that_got_into_a_run_is_in_no_record_result_or_log(
-    run_dag: Callable[..., Any],
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    run_dag: RunDag, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # As if the check had not known it: what keeps it out of the record must not lean on that.
     for module in ("steptime.recipes.planning", "steptime.clusters.jobscript"):
@@ -144,18 +136,3 @@ def test_a_secret_that_got_into_a_run_is_in_no_record_result_or_log(
     for secret in (CANARY, PASSWORD):
         assert secret not in told
         assert [name for name, rows in stored.items() if secret in rows] == []
-
-
-@pytest.mark.exhaustive
-@pytest.mark.service
-@pytest.mark.filterwarnings("ignore:Using `httpx` with")
-def test_a_secret_is_refused_before_anything_is_submitted(
-    run_dag: Callable[..., Any], home: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    dag_run = run_dag(gpus="1", environment={"MY_TOKEN": CANARY})
-
-    assert dag_run.state == "failed"
-    told = printed_and_logged(capfd)
-    assert "'MY_TOKEN' looks like a secret" in told
-    assert CANARY not in told
-    assert not (home / "experiments").exists()

@@ -24,10 +24,17 @@ from steptime.results.models import Submission
 from steptime.runs import ledger
 from steptime.runs.ledger import jobs_at, latest_submitted
 
-from .conftest import submit_task, submitted_job, task_of, wait_task
+from .conftest import (
+    AirflowSays,
+    MakeContext,
+    MakeRun,
+    Submit,
+    submit_task,
+    submitted_job,
+    task_of,
+    wait_task,
+)
 
-MakeContext = Callable[..., dict[str, Any]]
-Submit = Callable[..., dict[str, Any]]
 Lose = Callable[..., dict[str, Any]]
 
 
@@ -92,7 +99,6 @@ def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
     submission: Submit,
     make_context: MakeContext,
     lose: Lose,
-    *,
     avoided: list[tuple[str, ...]],
     cluster: LocalCluster,
     capsys: pytest.CaptureFixture[str],
@@ -116,11 +122,7 @@ def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
 
 
 def test_a_run_whose_log_names_a_failed_node_is_resubmitted_without_it(
-    submission: Submit,
-    make_context: MakeContext,
-    *,
-    avoided: list[tuple[str, ...]],
-    cluster: LocalCluster,
+    submission: Submit, make_context: MakeContext, avoided: list[tuple[str, ...]], cluster: LocalCluster
 ) -> None:
     """srun ended with an error, and Slurm's record has no more than that."""
     submitted, context = submission(STAND_IN="hang"), make_context()
@@ -178,7 +180,6 @@ def test_a_worker_killed_around_the_submit_comes_back_to_the_same_job(
     submission: Submit,
     make_context: MakeContext,
     lose: Lose,
-    *,
     avoided: list[tuple[str, ...]],
     cluster: LocalCluster,
     monkeypatch: pytest.MonkeyPatch,
@@ -225,9 +226,8 @@ def test_a_task_taken_away_while_it_resubmits_leaves_no_job(
     submission: Submit,
     make_context: MakeContext,
     lose: Lose,
-    *,
     cluster: LocalCluster,
-    airflow_says: Callable[..., Any],
+    airflow_says: AirflowSays,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     submitted, context = submission(STAND_IN="hang"), make_context()
@@ -247,12 +247,7 @@ def test_a_task_taken_away_while_it_resubmits_leaves_no_job(
 
 
 def test_after_a_clear_everything_begins_anew_and_nothing_else_lives(
-    a_run: Callable[..., Run],
-    staged: StagedFiles,
-    make_context: MakeContext,
-    lose: Lose,
-    *,
-    cluster: LocalCluster,
+    a_run: MakeRun, staged: StagedFiles, make_context: MakeContext, lose: Lose, cluster: LocalCluster
 ) -> None:
     def submit(max_tries: int) -> Any:
         handle = submit_task(a_run(STAND_IN="hang"), staged).execute(make_context(max_tries=max_tries))

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,15 +18,21 @@ from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.judging.judgements import keep_measured, publish
 from steptime.logs.models import Network
-from steptime.recipes.planning import Plan
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 from steptime.runs import patience
 
-from .conftest import event_of, logged, task_of, trigger_of, wait_task
-
-Submit = Callable[..., dict[str, Any]]
-MakeContext = Callable[..., dict[str, Any]]
+from .conftest import (
+    MakeContext,
+    MakePlan,
+    MakeResult,
+    Submit,
+    event_of,
+    logged,
+    task_of,
+    trigger_of,
+    wait_task,
+)
 
 
 @pytest.fixture
@@ -54,7 +59,7 @@ def read(submitted: dict[str, Any], make_context: MakeContext) -> Result:
 
 @pytest.mark.usefixtures("home")
 def test_the_latest_attempt_of_a_run_counts(
-    planned: Callable[..., Plan], make_context: MakeContext, make_result: Callable[..., Result]
+    planned: MakePlan, make_context: MakeContext, make_result: MakeResult
 ) -> None:
     context = make_context()
     report = task_of("report", plan=planned().model_dump(mode="json"))
@@ -90,12 +95,7 @@ def test_a_log_out_of_reach_is_read_as_the_clusters_own(
 
 
 def test_parse_validate_and_report_begin_with_their_sentence(
-    submission: Submit,
-    make_context: MakeContext,
-    planned: Callable[..., Plan],
-    *,
-    home: Path,
-    make_result: Callable[..., Result],
+    submission: Submit, make_context: MakeContext, planned: MakePlan, home: Path, make_result: MakeResult
 ) -> None:
     submitted = submission()
     ended(submitted, make_context)
@@ -115,7 +115,7 @@ def test_parse_validate_and_report_begin_with_their_sentence(
 
 
 def test_a_fallback_to_sockets_is_rejected_by_the_fabric_of_its_clusters_file(
-    home: Path, make_context: MakeContext, make_result: Callable[..., Result]
+    home: Path, make_context: MakeContext, make_result: MakeResult
 ) -> None:
     file = home.parent / "config" / "clusters" / "local.yaml"
     file.write_text(f"{file.read_text()}fabric: InfiniBand\n")
@@ -202,10 +202,7 @@ def test_a_failure_out_of_reach_is_explained(
 
 @pytest.mark.usefixtures("far")
 def test_a_log_that_cannot_be_read_is_tried_again_until_the_clusters_patience_is_over(
-    submission: Submit,
-    make_context: MakeContext,
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    submission: Submit, make_context: MakeContext, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted = submission()
     ended(submitted, make_context)

@@ -10,12 +10,10 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from steptime.clusters.base import JobState, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
-from steptime.recipes.models import Run
-from steptime.recipes.planning import Plan
 from steptime.runs import launch, ledger
 from steptime.runs.launch import end_job
 
-from .conftest import logged, submit_task, task_of
+from .conftest import MakeContext, MakePlan, MakeRun, logged, submit_task, task_of
 
 Submit = Callable[[int], dict[str, str]]
 
@@ -29,9 +27,7 @@ def one_gpu(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def submit(
-    one_gpu: None, a_run: Callable[..., Run], staged: StagedFiles, make_context: Callable[..., Any]
-) -> Submit:
+def submit(one_gpu: None, a_run: MakeRun, staged: StagedFiles, make_context: MakeContext) -> Submit:
     """Executes the task `submit` of the mapped instance."""
 
     def submit(map_index: int) -> dict[str, str]:
@@ -74,7 +70,7 @@ def test_a_job_is_submitted_once_another_has_ended(submit: Submit, cluster: Loca
 
 
 def test_a_job_whose_task_is_gone_makes_room_for_the_next(
-    submit: Submit, cluster: LocalCluster, make_context: Callable[..., Any]
+    submit: Submit, cluster: LocalCluster, make_context: MakeContext
 ) -> None:
     """`end` runs when `submit` was marked as failed."""
     first = submit(0)
@@ -92,7 +88,7 @@ def test_a_job_whose_task_is_gone_makes_room_for_the_next(
 
 @pytest.mark.usefixtures("one_gpu")
 def test_a_run_that_never_fits_is_refused(
-    planned: Callable[..., Plan], staged: StagedFiles, make_context: Callable[..., Any]
+    planned: MakePlan, staged: StagedFiles, make_context: MakeContext
 ) -> None:
     with pytest.raises(AirflowFailException, match=r"cluster local gives jobs 1 at a time: .* raise gpus in"):
         submit_task(planned(gpus="2").runs[0], staged).execute(make_context())

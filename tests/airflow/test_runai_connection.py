@@ -61,13 +61,7 @@ def test_airflow_offers_the_type_with_its_own_fields() -> None:
     ],
 )
 def test_it_can_be_tested(
-    *,
-    keep: Callable[[str, str], None],
-    server: RunaiStandIn,
-    right: bool,
-    project: str,
-    works: bool,
-    told: str,
+    keep: Callable[[str, str], None], server: RunaiStandIn, right: bool, project: str, works: bool, told: str
 ) -> None:
     keep(server.secret if right else "hush-hush", project)
     done, message = RunaiHook("dgx").test_connection()

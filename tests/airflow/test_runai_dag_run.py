@@ -1,18 +1,17 @@
 """A whole DAG run on Run:ai's stand-in, and all that Airflow keeps of it."""
 
-import json
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.models import Connection
 from stand_ins.runai import RunaiStandIn
 
 from steptime.results.store import Store
+
+from .conftest import RunDag
 
 pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore:Using `httpx` with")]
 
@@ -48,7 +47,7 @@ def server(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def test_a_training_on_runai_is_published_and_its_secret_kept(
-    run_dag: Callable[..., Any], server: RunaiStandIn, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    run_dag: RunDag, server: RunaiStandIn, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     dag_run = run_dag(gpus="1,2", cluster="dgx")
 
@@ -68,19 +67,3 @@ def test_a_training_on_runai_is_published_and_its_secret_kept(
     assert any(name.endswith(".db") and dag_run.run_id.encode() in text for name, text in texts.items())
     told = [name for name, text in texts.items() if any(secret.encode() in text for secret in secrets)]
     assert not told
-
-
-@pytest.mark.exhaustive
-def test_a_run_that_lost_its_pod_is_trained_by_another_workload(
-    run_dag: Callable[..., Any], server: RunaiStandIn, first_training: Callable[..., Future[str]]
-) -> None:
-    lost = first_training(lambda _: server.do(next(iter(server.workloads.values())).lose(0)))
-    dag_run = run_dag(gpus="1", cluster="dgx")
-
-    lost.result()
-    assert dag_run.state == "success"
-    [row] = Store().list_runs("llama31", dag_run.run_id)
-    assert (row["state"], row["job_name"][-2:]) == ("valid", "-2")
-    [before] = json.loads(Store().record(row["job_name"])["content"])["earlier_attempts"]
-    assert before["status"]["cluster_fault"]
-    assert len(server.workloads) == 2

@@ -1,6 +1,5 @@
 """The report by mail as a task: its refusals. `end_to_end/test_pages.py` sends one."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,9 +8,11 @@ from free_ports import free_port
 from steptime.airflow.send_report import send_report_dag
 from steptime.airflow.versions import AirflowException
 
+from .conftest import MakeContext
+
 
 def test_a_mail_server_that_is_away_is_named(
-    make_context: Callable[..., dict[str, Any]], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    make_context: MakeContext, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", f"smtp://127.0.0.1:{free_port()}?disable_ssl=true")

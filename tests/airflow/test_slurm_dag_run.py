@@ -1,17 +1,12 @@
 """Whole DAG runs on the mini Slurm: a node dies or is refused, or the login node goes away."""
 
 import json
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import slurm_faults
 from airflow.models import Connection
-from clusters.login_node import LoginNode
-from clusters.ssh_site import Site, connection
 from end_to_end.driving import wait_until
 from slurm_service import MiniSlurm
 from typer.testing import CliRunner
@@ -21,6 +16,8 @@ from steptime.clusters.base import StagedFiles
 from steptime.clusters.slurm.node_check import REFUSED
 from steptime.results.store import Store
 from steptime.runs import ledger
+
+from .conftest import RunDag, StrikeFirst
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using `httpx`")]
 
@@ -49,7 +46,7 @@ def slurm(home: Path, mini_slurm: MiniSlurm, tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_run_whose_node_died_is_trained_on_another_node(
-    run_dag: Callable[..., Any], slurm: MiniSlurm, first_training: Callable[..., Future[str]]
+    run_dag: RunDag, slurm: MiniSlurm, first_training: StrikeFirst
 ) -> None:
     killed = first_training(partial(slurm_faults.kill_node, slurm.home))
     dag_run = run_dag(gpus="1", cluster="mini-slurm")
@@ -79,55 +76,6 @@ def test_a_run_whose_node_died_is_trained_on_another_node(
     assert ours[0][2] == node != ours[1][2]
 
 
-@pytest.fixture
-def login_nodes(
-    slurm: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[LoginNode, LoginNode]]:
-    """Two login nodes of it behind a jump host, which Airflow has connections of its own to."""
-    site = Site(tmp_path / "site")
-    keys = site.keys("user")
-    gate = connection(site.host("gate", authorized=keys.public), keys)
-    nodes = LoginNode(slurm, tmp_path / "login1"), LoginNode(slurm, tmp_path / "login2")
-    login = nodes[0].login(jump_connections=["gate"])
-    for one, host in ((gate, gate.host), (login, "")):
-        kept = Connection(conn_type="ssh", host=host, port=one.port, login=one.login, extra=dict(one.extra))
-        monkeypatch.setenv(f"AIRFLOW_CONN_{one.name.upper()}", kept.as_json())
-    addresses = ", ".join(f'"127.0.0.1:{node.port}"' for node in nodes)
-    file = tmp_path / "config/clusters/mini-slurm.yaml"
-    file.write_text(f"{file.read_text()}login_nodes: [{addresses}]\n")
-    yield nodes
-    for node in nodes:
-        node.stop()
-    site.stop()
-
-
-@pytest.mark.exhaustive
-def test_a_run_whose_login_node_goes_away_is_followed_over_the_next(
-    run_dag: Callable[..., Any],
-    slurm: MiniSlurm,
-    login_nodes: tuple[LoginNode, LoginNode],
-    first_training: Callable[..., Future[str]],
-) -> None:
-    """No job is cancelled, and no second one is submitted."""
-    first, second = login_nodes
-
-    def goes_away(node: str) -> None:
-        wait_until("a poll over the first login node", lambda: first.logins)
-        assert second.logins == 0
-        first.stop()
-        wait_until("a poll over the second login node", lambda: second.logins)
-
-    followed = first_training(goes_away, goes_on=True)
-    dag_run = run_dag(gpus="1", cluster="mini-slurm")
-    followed.result()
-    assert dag_run.state == "success"
-    [row] = Store().list_runs("llama31", dag_run.run_id)
-    assert row["state"] == "valid"
-    stem = row["job_name"].removesuffix("1")
-    jobs = slurm.command("squeue", "-h", "--states=all", "--Format=Name:200,State:20").splitlines()
-    assert [line.split() for line in jobs if line.startswith(stem)] == [[row["job_name"], "COMPLETED"]]
-
-
 NODE_CHECK = """
 gpus_per_node: 1
 poll_interval_s: 0.2
@@ -144,7 +92,7 @@ setup:
 @pytest.mark.exhaustive
 @pytest.mark.trainer
 def test_a_node_that_its_check_refuses_is_avoided_when_the_run_is_resubmitted(
-    run_dag: Callable[..., Any], slurm: MiniSlurm, staged: StagedFiles, trainer_python: str, tmp_path: Path
+    run_dag: RunDag, slurm: MiniSlurm, staged: StagedFiles, trainer_python: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "config/clusters/mini-slurm.yaml"
     site = NODE_CHECK.format(stand_ins=ROOT / "tests/stand_ins/gpu_node", folder=tmp_path)

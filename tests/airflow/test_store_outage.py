@@ -12,16 +12,25 @@ import pytest
 import sqlalchemy
 import structlog
 from postgresql_service import PostgreSQL, started_postgresql
-from stored import CheckedResult, publish
+from stored import publish
 
 from steptime.airflow.assets import published_results
 from steptime.judging.judgements import keep_measured
-from steptime.recipes.planning import Plan
 from steptime.results.database import close_engines
 from steptime.results.store import Store
 from steptime.waiting import poll_until
 
-from .conftest import checked_run, event_of, handle_of, task_of, trigger_of
+from .conftest import (
+    MakeContext,
+    MakePlan,
+    MakeResult,
+    Submit,
+    checked_run,
+    event_of,
+    handle_of,
+    task_of,
+    trigger_of,
+)
 
 pytestmark = pytest.mark.service
 
@@ -47,11 +56,7 @@ def store(server: PostgreSQL, home: Any, monkeypatch: pytest.MonkeyPatch) -> Sto
 
 @pytest.fixture
 def make_work(
-    store: Store,
-    make_context: Callable[..., dict[str, Any]],
-    make_result: Callable[..., CheckedResult],
-    submission: Callable[..., dict[str, Any]],
-    planned: Callable[..., Plan],
+    store: Store, make_context: MakeContext, make_result: MakeResult, submission: Submit, planned: MakePlan
 ) -> Callable[[str], Work]:
     """Brings a run so far that this task is next, and gives what executes it."""
 

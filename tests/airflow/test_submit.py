@@ -20,21 +20,28 @@ from steptime.airflow.installation import KEY_PREFIX
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SubmitLimit, SystemFailure
-from steptime.recipes.models import Run
 from steptime.results.budgets import budget_balances
 from steptime.results.models import Submission
 from steptime.runs import ledger
 from steptime.runs.launch import end_job
 
-from .conftest import RUN_AFTER, Variables, submit_task, submitted_job, task_of
+from .conftest import (
+    RUN_AFTER,
+    AirflowSays,
+    MakeContext,
+    MakeRun,
+    SetBudget,
+    Variables,
+    submit_task,
+    submitted_job,
+    task_of,
+)
+
+Submit = Callable[..., Submission]
 
 
 @pytest.fixture
-def submit(
-    a_run: Callable[..., Run],
-    staged: StagedFiles,
-    make_context: Callable[..., dict[str, Any]],
-) -> Callable[..., Submission]:
+def submit(a_run: MakeRun, staged: StagedFiles, make_context: MakeContext) -> Submit:
     """One try of the task `submit` of a run that never ends; keywords are of the task instance."""
 
     def try_once(**task_instance: Any) -> Submission:
@@ -50,11 +57,10 @@ def state(cluster: LocalCluster, submission: Submission) -> JobState:
 
 @pytest.mark.parametrize("submitted_before", [False, True])
 def test_a_retry_submits_the_job_that_the_ledger_had_before_the_worker_died(
-    submit: Callable[..., Submission],
+    submit: Submit,
     cluster: LocalCluster,
     variables: Variables,
     monkeypatch: pytest.MonkeyPatch,
-    *,
     submitted_before: bool,
 ) -> None:
     """Meanwhile there is an installation that comes first."""
@@ -87,7 +93,7 @@ def test_a_retry_submits_the_job_that_the_ledger_had_before_the_worker_died(
 
 
 def test_a_cleared_task_begins_a_new_attempt_and_ends_the_job_before(
-    submit: Callable[..., Submission], cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+    submit: Submit, cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its log says which attempt it is at, and what became of the one before."""
     first = submit(max_tries=2)
@@ -106,7 +112,7 @@ def test_a_cleared_task_begins_a_new_attempt_and_ends_the_job_before(
 
 
 def test_a_retry_after_its_job_was_cancelled_begins_a_new_attempt(
-    submit: Callable[..., Submission], cluster: LocalCluster
+    submit: Submit, cluster: LocalCluster
 ) -> None:
     first = submit()
     asyncio.run(end_job(cluster, first.job.name, print))
@@ -115,7 +121,7 @@ def test_a_retry_after_its_job_was_cancelled_begins_a_new_attempt(
 
 
 def test_the_job_of_a_deleted_dag_run_of_the_same_id_is_not_taken_over(
-    submit: Callable[..., Submission], cluster: LocalCluster
+    submit: Submit, cluster: LocalCluster
 ) -> None:
     first = submit()
 
@@ -126,7 +132,7 @@ def test_the_job_of_a_deleted_dag_run_of_the_same_id_is_not_taken_over(
 
 
 def test_a_job_of_a_ledger_that_was_lost_is_ended_and_its_name_not_used_again(
-    submit: Callable[..., Submission], cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    submit: Submit, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     first = submit()
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path}/another.db")
@@ -139,7 +145,7 @@ def test_a_job_of_a_ledger_that_was_lost_is_ended_and_its_name_not_used_again(
 
 
 def test_a_job_that_nobody_waits_for_is_ended(
-    submit: Callable[..., Submission], make_context: Callable[..., dict[str, Any]], cluster: LocalCluster
+    submit: Submit, make_context: MakeContext, cluster: LocalCluster
 ) -> None:
     left = submit()
     task_of("performance.end").execute(make_context())
@@ -148,10 +154,7 @@ def test_a_job_that_nobody_waits_for_is_ended(
 
 
 def test_a_job_that_was_noted_and_never_submitted_is_no_trouble_at_the_end(
-    a_run: Callable[..., Run],
-    staged: StagedFiles,
-    make_context: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
+    a_run: MakeRun, staged: StagedFiles, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names: list[str] = []
 
@@ -172,10 +175,7 @@ def test_a_job_that_was_noted_and_never_submitted_is_no_trouble_at_the_end(
 
 
 def test_a_job_whose_end_is_not_settled_is_not_waited_for(
-    submit: Callable[..., Submission],
-    make_context: Callable[..., dict[str, Any]],
-    cluster: LocalCluster,
-    monkeypatch: pytest.MonkeyPatch,
+    submit: Submit, make_context: MakeContext, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on Slurm, where the accounting does not say how it ended: there is nothing left to end."""
     left = submit()
@@ -196,11 +196,7 @@ def test_a_job_whose_end_is_not_settled_is_not_waited_for(
 
 @pytest.mark.service
 def test_a_worker_killed_after_the_job_started_is_retried_to_the_same_job(
-    submit: Callable[..., Submission],
-    home: Path,
-    staged: StagedFiles,
-    a_run: Callable[..., Run],
-    tmp_path: Path,
+    submit: Submit, home: Path, staged: StagedFiles, a_run: MakeRun, tmp_path: Path
 ) -> None:
     """The worker is a process of its own, killed between the start of the job and the end of its task."""
     run = tmp_path / "run.json"
@@ -228,12 +224,11 @@ def test_a_worker_killed_after_the_job_started_is_retried_to_the_same_job(
 
 
 def test_a_task_taken_away_while_it_submits_leaves_no_job(
-    a_run: Callable[..., Run],
+    a_run: MakeRun,
     staged: StagedFiles,
-    *,
     cluster: LocalCluster,
-    make_context: Callable[..., dict[str, Any]],
-    airflow_says: Callable[..., Any],
+    make_context: MakeContext,
+    airflow_says: AirflowSays,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     airflow_says("failed")
@@ -271,10 +266,7 @@ def refuse_at_a_limit(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
 
 
 def test_a_job_beyond_a_submit_limit_is_submitted_again_and_committed_once(
-    submit: Callable[..., Submission],
-    cluster: LocalCluster,
-    budget: Callable[[float], Path],
-    monkeypatch: pytest.MonkeyPatch,
+    submit: Submit, cluster: LocalCluster, budget: SetBudget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget(1.5 * ONE_RUN_GPU_HOURS)
     names = refuse_at_a_limit(monkeypatch, times=2)
@@ -290,7 +282,7 @@ def test_a_job_beyond_a_submit_limit_is_submitted_again_and_committed_once(
 
 
 def test_a_job_that_is_refused_for_too_long_fails_for_good_and_takes_no_budget(
-    submit: Callable[..., Submission], budget: Callable[[float], Path], monkeypatch: pytest.MonkeyPatch
+    submit: Submit, budget: SetBudget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = budget(1.5 * ONE_RUN_GPU_HOURS)
     path.write_text(f"{path.read_text()}queue_patience_h: 0.0001\n")

@@ -1,15 +1,14 @@
 """One sentence each: of a log, of a verdict, of the runs of a DAG run."""
 
-from collections.abc import Callable
-
 from steptime.airflow import summaries
 from steptime.judging.detection import Standing
 from steptime.judging.findings import Comparison, Finding
 from steptime.judging.series import Series, SeriesRun
-from steptime.recipes.models import Run
+
+from .conftest import MakeRun
 
 
-def test_of_a_sweep_what_it_found_comes_before_what_is_missing(a_run: Callable[..., Run]) -> None:
+def test_of_a_sweep_what_it_found_comes_before_what_is_missing(a_run: MakeRun) -> None:
     new = Finding(
         Series.from_run(a_run()), SeriesRun({"stragglers": None}, 0.1, "step_time_mean_s"), Standing()
     )

@@ -1,7 +1,6 @@
 """`on_kill` ends a job only where Airflow, asked, says that nobody goes on with the task."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,10 +16,7 @@ from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.runs import ledger
 
-from .conftest import HANGS, TaskInstance, TaskStates, trigger_of, wait_task
-
-Submit = Callable[..., dict[str, Any]]
-AirflowSays = Callable[..., TaskStates]
+from .conftest import HANGS, AirflowSays, MakeContext, Submit, TaskInstance, trigger_of, wait_task
 
 TAKEN_AWAY = {DELETED, "failed", "success", "skipped", "removed", "upstream_failed"}
 NO_ANSWER = AirflowRuntimeError(ErrorResponse(detail={"message": "connection refused"}))
@@ -73,9 +69,8 @@ def test_the_question_is_about_one_mapped_instance(airflow_says: AirflowSays) ->
 def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_taken_away(
     submission: Submit,
     cluster: LocalCluster,
-    make_context: Callable[..., dict[str, Any]],
+    make_context: MakeContext,
     airflow_says: AirflowSays,
-    *,
     answer: Any,
     lives: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -101,10 +96,9 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
 )
 async def test_a_triggerer_that_drops_a_trigger_ends_only_the_job_of_a_task_that_was_taken_away(
     submission: Submit,
-    make_context: Callable[..., dict[str, Any]],
+    make_context: MakeContext,
     cluster: LocalCluster,
     airflow_says: AirflowSays,
-    *,
     answer: Any,
     lives: bool,
 ) -> None:

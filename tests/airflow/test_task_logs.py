@@ -1,25 +1,19 @@
 """What a person reads in the logs of the tasks: what was planned, where it runs, and what was ended."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from steptime.airflow.base import Refused
 from steptime.airflow.result_operators import FAILURE_KEY, _first_cause
 from steptime.clusters.base import StagedFiles
-from steptime.recipes.models import Run
-from steptime.recipes.planning import Plan
 from steptime.results.database import close_engines, write_transaction
 from steptime.results.schema import version
 from steptime.results.store import Store
 
-from .conftest import logged, submit_task, submitted_job, task_of
-
-MakeContext = Callable[..., dict[str, Any]]
+from .conftest import MakeContext, MakePlan, MakeRun, logged, submit_task, submitted_job, task_of
 
 
 def test_check_params_shows_the_plan(home: Path, make_context: MakeContext) -> None:
@@ -53,7 +47,7 @@ def test_a_store_that_cannot_take_results_is_refused_before_anything_is_submitte
 
 
 def test_submit_and_end_name_the_job_and_its_log(
-    a_run: Callable[..., Run], staged: StagedFiles, home: Path, make_context: MakeContext
+    a_run: MakeRun, staged: StagedFiles, home: Path, make_context: MakeContext
 ) -> None:
     handle: dict[str, str] = {}
     task = submit_task(a_run(STAND_IN="hang"), staged)
@@ -73,7 +67,7 @@ def test_submit_and_end_name_the_job_and_its_log(
 
 
 @pytest.mark.parametrize("task", ["submit", "publish"])
-def test_the_first_task_that_failed_is_the_cause(planned: Callable[..., Plan], task: str) -> None:
+def test_the_first_task_that_failed_is_the_cause(planned: MakePlan, task: str) -> None:
     plan = planned(gpus="1,2")
     said = {
         ("performance.publish", 1): "later",

@@ -1,7 +1,6 @@
 """Sensor and trigger, on real jobs of the local cluster."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +18,7 @@ from steptime.recipes.models import Run
 from steptime.runs import ledger
 from steptime.runs.following import WaitLimits
 
-from .conftest import event_of, task_of, trigger_of, wait_task
-
-Submit = Callable[..., dict[str, Any]]
-MakeContext = Callable[..., dict[str, Any]]
+from .conftest import AirflowSays, MakeContext, Submit, event_of, task_of, trigger_of, wait_task
 
 
 async def state(cluster: LocalCluster, submission: dict[str, Any]) -> JobState:
@@ -75,7 +71,6 @@ def test_no_event_comes_before_airflow_has_settled(
     submission: Submit,
     make_context: MakeContext,
     monkeypatch: pytest.MonkeyPatch,
-    *,
     took_s: float,
     pause_s: float,
 ) -> None:
@@ -242,10 +237,7 @@ def test_the_sensor_can_wait_in_the_worker(submission: Submit, make_context: Mak
 
 
 def test_a_task_that_is_taken_away_while_it_waits_in_the_worker_ends_its_job(
-    submission: Submit,
-    make_context: MakeContext,
-    airflow_says: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
+    submission: Submit, make_context: MakeContext, airflow_says: AirflowSays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits, news = wait_task(submission(STAND_IN="hang"), deferrable=False), TrainingTrigger.news
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
 from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.clusters.runai import cluster as runai_backend
-from steptime.clusters.runai.cluster import RunaiCluster
+from steptime.clusters.runai.cluster import RunaiCluster, RunaiConfig
 from steptime.clusters.slurm import cluster as slurm_backend
-from steptime.clusters.slurm.cluster import SlurmCluster
+from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig
 from steptime.mini_slurm import service
 
 from .ssh_site import log_in, site, way, way_of_module
@@ -25,6 +25,13 @@ __all__ = ["log_in", "site", "way", "way_of_module"]
 
 DEADLINE_S = 150
 """Only ever reached by a failing test: everything here takes well under a second on an idle machine."""
+
+
+MakeSpec = Callable[..., JobSpec]
+MakeLocalConfig = Callable[..., LocalConfig]
+MakeRunaiConfig = Callable[..., RunaiConfig]
+MakeSlurmConfig = Callable[..., SlurmConfig]
+RunaiWith = Callable[..., RunaiCluster]
 
 
 class GatedJob:
@@ -44,8 +51,11 @@ class GatedJob:
         (self.folder / "go").touch()
 
 
+MakeGated = Callable[..., GatedJob]
+
+
 @pytest.fixture
-def make_spec(tmp_path: Path) -> Callable[..., JobSpec]:
+def make_spec(tmp_path: Path) -> MakeSpec:
     """A function that describes a small job, with a folder of its own."""
 
     def make(name: str, script: str, **fields: Any) -> JobSpec:
@@ -64,7 +74,7 @@ def make_spec(tmp_path: Path) -> Callable[..., JobSpec]:
 
 
 @pytest.fixture
-def make_gated(make_spec: Callable[..., JobSpec]) -> Callable[..., GatedJob]:
+def make_gated(make_spec: MakeSpec) -> MakeGated:
     """A function that describes a job which runs until it is let go; `first` is what it does before."""
 
     def make(name: str, first: str = "", **fields: Any) -> GatedJob:
@@ -75,7 +85,7 @@ def make_gated(make_spec: Callable[..., JobSpec]) -> Callable[..., GatedJob]:
 
 
 @pytest.fixture
-def make_config(tmp_path: Path) -> Callable[..., LocalConfig]:
+def make_config(tmp_path: Path) -> MakeLocalConfig:
     """A function that configures a local cluster of two slots in this test's folder."""
 
     def make(**fields: object) -> LocalConfig:
@@ -94,7 +104,7 @@ def make_config(tmp_path: Path) -> Callable[..., LocalConfig]:
 
 
 @pytest.fixture
-async def local(make_config: Callable[..., LocalConfig]) -> AsyncIterator[LocalCluster]:
+async def local(make_config: MakeLocalConfig) -> AsyncIterator[LocalCluster]:
     """A local cluster of two slots; jobs that a failing test leaves are ended."""
     async with LocalCluster(make_config()) as cluster:
         yield cluster
@@ -126,10 +136,10 @@ def runai_connections(runai_server: RunaiStandIn) -> Connections:
 
 
 @pytest.fixture
-def make_runai_config(tmp_path: Path) -> Callable[..., runai_backend.RunaiConfig]:
+def make_runai_config(tmp_path: Path) -> MakeRunaiConfig:
     """A function that configures a cluster on the stand-in; this test's folder is the mounted volume."""
 
-    def make(**fields: object) -> runai_backend.RunaiConfig:
+    def make(**fields: object) -> RunaiConfig:
         defaults = {
             "name": "dgx",
             "kind": "runai",
@@ -143,31 +153,29 @@ def make_runai_config(tmp_path: Path) -> Callable[..., runai_backend.RunaiConfig
             "grace_s": 5,
             "poll_interval_s": 0.05,
         }
-        return runai_backend.RunaiConfig.model_validate({**defaults, **fields})
+        return RunaiConfig.model_validate({**defaults, **fields})
 
     return make
 
 
 @pytest.fixture
-def runai_with(
-    make_runai_config: Callable[..., runai_backend.RunaiConfig], runai_connections: Connections
-) -> Callable[..., RunaiCluster]:
+def runai_with(make_runai_config: MakeRunaiConfig, runai_connections: Connections) -> RunaiWith:
     """A function that gives a cluster on the stand-in with some fields changed, for `async with`."""
     return lambda **fields: runai_backend.connect(make_runai_config(**fields), runai_connections)
 
 
 @pytest.fixture
-async def runai(runai_with: Callable[..., RunaiCluster]) -> AsyncIterator[RunaiCluster]:
+async def runai(runai_with: RunaiWith) -> AsyncIterator[RunaiCluster]:
     """A Run:ai cluster: the stand-in ends what a failing test leaves."""
     async with runai_with() as cluster:
         yield cluster
 
 
 @pytest.fixture
-def make_slurm_config(tmp_path: Path) -> Callable[..., slurm_backend.SlurmConfig]:
+def make_slurm_config(tmp_path: Path) -> MakeSlurmConfig:
     """A function that configures a cluster on the mini Slurm whose folder is this test's."""
 
-    def make(**fields: object) -> slurm_backend.SlurmConfig:
+    def make(**fields: object) -> SlurmConfig:
         defaults = {
             "name": "mini",
             "kind": "slurm",
@@ -175,14 +183,14 @@ def make_slurm_config(tmp_path: Path) -> Callable[..., slurm_backend.SlurmConfig
             "connection": "mini_slurm",
             "work_dir": str(tmp_path),
         }
-        return slurm_backend.SlurmConfig.model_validate({**defaults, **fields})
+        return SlurmConfig.model_validate({**defaults, **fields})
 
     return make
 
 
 @pytest.fixture
 async def slurm(
-    make_slurm_config: Callable[..., slurm_backend.SlurmConfig], slurm_of_session: MiniSlurm
+    make_slurm_config: MakeSlurmConfig, slurm_of_session: MiniSlurm
 ) -> AsyncIterator[SlurmCluster]:
     """A cluster that is the mini Slurm, over ssh; jobs that a failing test leaves are ended."""
     async with slurm_backend.connect(make_slurm_config(), slurm_of_session.connections) as cluster:
@@ -209,28 +217,18 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
     return backend
 
 
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], object]], Awaitable[None]]:
-    """A function that waits until a condition holds."""
-
-    async def wait(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not condition():
-            assert time.monotonic() < deadline, "the condition did not come to hold"
-            await asyncio.sleep(0.01)
-
-    return wait
+async def eventually(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come to hold"
+        await asyncio.sleep(0.01)
 
 
-@pytest.fixture
-def end_of() -> Callable[[Cluster, str], Awaitable[JobStatus]]:
-    """A function that waits until a job has ended."""
-
-    async def wait(cluster: Cluster, name: str) -> JobStatus:
-        deadline = time.monotonic() + DEADLINE_S
-        while (status := (await cluster.poll([name]))[name]).state.is_live:
-            assert time.monotonic() < deadline, f"job {name} is still {status}"
-            await asyncio.sleep(0.01)
-        return status
-
-    return wait
+async def end_of(cluster: Cluster, name: str) -> JobStatus:
+    """Wait until a job has ended."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (status := (await cluster.poll([name]))[name]).state.is_live:
+        assert time.monotonic() < deadline, f"job {name} is still {status}"
+        await asyncio.sleep(0.01)
+    return status

@@ -1,6 +1,6 @@
 """What `steptime cluster check` finds, on a real Slurm with each fault made on purpose."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,18 @@ from stand_ins.runai import RunaiStandIn
 from steptime.clusters.checks import Finding, Outcome
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connection, Connections
-from steptime.clusters.local.cluster import LocalConfig
-from steptime.clusters.runai.config import RunaiConfig
-from steptime.clusters.slurm.cluster import SlurmConfig
 from steptime.clusters.slurm.survey import listed_gpu_type, survey
 from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.staging.cluster_check import check_cluster, runs_to_check
 
+from .conftest import MakeLocalConfig, MakeRunaiConfig, MakeSlurmConfig
 from .login_node import LoginNode
 from .ssh_site import known
 
 STAND_INS = Path(__file__).parents[1] / "stand_ins"
 OF_SLURM = pytest.mark.slurm
 H100 = "batch*|up|idle|8|gpu:h100:8(S:0-1)"
-
-MakeConfig = Callable[..., SlurmConfig]
 
 
 async def findings(
@@ -58,7 +54,9 @@ def a_run(gpu_type: str = "h100", **asked: Any) -> Run:
 
 
 @OF_SLURM
-async def test_a_whole_cluster_passes(make_slurm_config: MakeConfig, node: LoginNode, tmp_path: Path) -> None:
+async def test_a_whole_cluster_passes(
+    make_slurm_config: MakeSlurmConfig, node: LoginNode, tmp_path: Path
+) -> None:
     config = make_slurm_config(container="bwrap", partition="batch")
     tiny = plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
     found = await findings(config, node.connections, (tiny,))
@@ -73,7 +71,7 @@ async def test_a_whole_cluster_passes(make_slurm_config: MakeConfig, node: Login
 
 @OF_SLURM
 async def test_a_host_with_another_key_blocks_all_other_checks(
-    make_slurm_config: MakeConfig, node: LoginNode
+    make_slurm_config: MakeSlurmConfig, node: LoginNode
 ) -> None:
     other_key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
     found = await findings(make_slurm_config(), known({"mini_slurm": node.login(host_key=other_key)}))
@@ -112,7 +110,7 @@ FAULTS = {
 @OF_SLURM
 @pytest.mark.parametrize("check", FAULTS)
 async def test_each_fault_is_found_by_its_check(
-    make_slurm_config: MakeConfig, node: LoginNode, check: str
+    make_slurm_config: MakeSlurmConfig, node: LoginNode, check: str
 ) -> None:
     fields, programs, words, remedy = FAULTS[check]
     for name, script in programs.items():
@@ -125,7 +123,7 @@ async def test_each_fault_is_found_by_its_check(
 
 @OF_SLURM
 async def test_an_accounting_that_is_away_fails_and_one_that_is_not_kept_does_not(
-    make_slurm_config: MakeConfig, node: LoginNode, mini_slurm: MiniSlurm
+    make_slurm_config: MakeSlurmConfig, node: LoginNode, mini_slurm: MiniSlurm
 ) -> None:
     node.command("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     found = await findings(make_slurm_config(), node.connections)
@@ -140,7 +138,7 @@ async def test_an_accounting_that_is_away_fails_and_one_that_is_not_kept_does_no
 
 @OF_SLURM
 async def test_images_are_looked_for_in_their_registry_and_nothing_is_fetched(
-    make_slurm_config: MakeConfig, node: LoginNode, tmp_path: Path
+    make_slurm_config: MakeSlurmConfig, node: LoginNode, tmp_path: Path
 ) -> None:
     node.command("sinfo", f"echo '{H100}'")
     (node.bin / "enroot").symlink_to(STAND_INS / "enroot")
@@ -172,7 +170,7 @@ async def test_a_login_node_shows_what_its_cluster_file_needs(node: LoginNode) -
     assert seen.folders
 
 
-async def test_a_local_cluster_passes(make_config: Callable[..., LocalConfig], tmp_path: Path) -> None:
+async def test_a_local_cluster_passes(make_config: MakeLocalConfig, tmp_path: Path) -> None:
     tiny = plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
     assert failed(await findings(make_config(), known({}), (tiny,))) == set()
 
@@ -182,9 +180,7 @@ async def test_a_local_cluster_passes(make_config: Callable[..., LocalConfig], t
 
 
 async def test_a_runai_cluster_without_its_project_or_secret_is_named(
-    make_runai_config: Callable[..., RunaiConfig],
-    runai_connections: Connections,
-    runai_server: RunaiStandIn,
+    make_runai_config: MakeRunaiConfig, runai_connections: Connections, runai_server: RunaiStandIn
 ) -> None:
     found = await findings(make_runai_config(project="gone"), runai_connections)
     assert failed(found) == {"project"}
@@ -202,7 +198,7 @@ async def test_a_runai_cluster_without_its_project_or_secret_is_named(
     assert found_whole["clock"].outcome is Outcome.OK
 
 
-def test_without_a_workload_a_check_is_about_all_that_fits(make_config: Callable[..., LocalConfig]) -> None:
+def test_without_a_workload_a_check_is_about_all_that_fits(make_config: MakeLocalConfig) -> None:
     config = make_config().model_copy(update={"name": "local"})
     runs = runs_to_check(config, None)
     assert {run.recipe.gpu_type for run in runs} == {"cpu"}

@@ -12,12 +12,7 @@ from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import UserError
 from steptime.recipes.cluster_files import list_clusters
 
-WHOLE = {
-    "name": "mine",
-    "kind": "local",
-    "gpu_type": "cpu",
-    "work_dir": "/scratch",
-}
+WHOLE = {"name": "mine", "kind": "local", "gpu_type": "cpu", "work_dir": "/scratch"}
 
 
 @pytest.fixture

@@ -2,19 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from steptime.clusters.base import Cluster, Installation, Job, JobSpec, JobState, JobStatus
+from steptime.clusters.base import Cluster, Installation, Job, JobState
 from steptime.clusters.slurm.cluster import SlurmCluster
 from steptime.errors import SystemFailure, UserError
 
-MakeSpec = Callable[..., JobSpec]
-EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+from .conftest import MakeSpec, end_of, eventually
 
 
 def _pids(path: Path) -> list[int]:
@@ -30,9 +28,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
-async def test_a_job_runs_in_its_folder_and_leaves_its_log(
-    cluster: Cluster, make_spec: MakeSpec, end_of: EndOf
-) -> None:
+async def test_a_job_runs_in_its_folder_and_leaves_its_log(cluster: Cluster, make_spec: MakeSpec) -> None:
     spec = make_spec(
         "one", "pwd; cat run.json; echo to stderr >&2; test ! -t 0", files={"run.json": '{"a": 1}\n'}
     )
@@ -66,7 +62,7 @@ async def test_a_job_runs_in_its_folder_and_leaves_its_log(
     ],
 )
 async def test_a_failure_keeps_its_exit_code(
-    cluster: Cluster, make_spec: MakeSpec, end_of: EndOf, *, script: str, exit_code: int, reason: str
+    cluster: Cluster, make_spec: MakeSpec, *, script: str, exit_code: int, reason: str
 ) -> None:
     await cluster.submit(make_spec("fails", script))
     status = await end_of(cluster, "fails")
@@ -74,7 +70,7 @@ async def test_a_failure_keeps_its_exit_code(
 
 
 async def test_submitting_a_name_again_gives_the_first_job_back(
-    cluster: Cluster, make_spec: MakeSpec, end_of: EndOf
+    cluster: Cluster, make_spec: MakeSpec
 ) -> None:
     first = await cluster.submit(make_spec("again", "echo ran >> count"))
     while_it_lives = await cluster.submit(make_spec("again", "echo other >> count"))
@@ -85,9 +81,7 @@ async def test_submitting_a_name_again_gives_the_first_job_back(
     assert (Path(first.directory) / "count").read_text() == "ran\n"
 
 
-async def test_the_record_of_a_job_says_whose_it_is(
-    cluster: Cluster, make_spec: MakeSpec, end_of: EndOf
-) -> None:
+async def test_the_record_of_a_job_says_whose_it_is(cluster: Cluster, make_spec: MakeSpec) -> None:
     ours = Installation(id="f00", address="http://airflow.example")
     submitted = await cluster.submit(make_spec("ours", "true").model_copy(update={"installation": ours}))
     await end_of(cluster, "ours")
@@ -104,9 +98,7 @@ async def test_an_unknown_job_is_unknown_and_never_success(cluster: Cluster) -> 
     await cluster.cancel("nobody")
 
 
-async def test_cancelling_ends_the_whole_process_tree(
-    cluster: Cluster, make_spec: MakeSpec, eventually: Eventually
-) -> None:
+async def test_cancelling_ends_the_whole_process_tree(cluster: Cluster, make_spec: MakeSpec) -> None:
     # A child, one that left for a session of its own, and an orphan whose parent has ended.
     script = """
         sleep 1000 & echo $! >> pids
@@ -130,11 +122,7 @@ async def test_cancelling_ends_the_whole_process_tree(
 
 @pytest.mark.long
 async def test_the_time_limit_ends_a_job(
-    cluster: Cluster,
-    make_spec: MakeSpec,
-    end_of: EndOf,
-    eventually: Eventually,
-    hasten_limit: Callable[[Job], None],
+    cluster: Cluster, make_spec: MakeSpec, hasten_limit: Callable[[Job], None]
 ) -> None:
     job = await cluster.submit(make_spec("slow", "touch started; sleep 1000", time_limit_s=1))
     if isinstance(cluster, SlurmCluster):  # the others may end it before it has said anything
@@ -149,7 +137,7 @@ async def test_the_time_limit_ends_a_job(
 
 
 async def test_a_job_waits_for_its_slots_and_can_be_cancelled_there(
-    cluster: Cluster, make_spec: MakeSpec, end_of: EndOf, eventually: Eventually
+    cluster: Cluster, make_spec: MakeSpec
 ) -> None:
     job = await cluster.submit(
         make_spec("first", "echo > started; while test ! -e done; do sleep 0.02; done", slots=2)
@@ -234,9 +222,7 @@ async def test_a_command_that_is_not_there_ends_as_in_a_shell(cluster: Cluster) 
     assert "no-such-command" in done.stderr
 
 
-async def test_a_command_that_takes_too_long_is_ended(
-    cluster: Cluster, tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_a_command_that_takes_too_long_is_ended(cluster: Cluster, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = 'sleep 1000 & echo $! > "$0"; wait'
     with pytest.raises(SystemFailure, match=r"bash was ended after 0\.5 s"):
@@ -244,9 +230,7 @@ async def test_a_command_that_takes_too_long_is_ended(
     await eventually(lambda: not [pid for pid in _pids(pids) if _lives(pid)])
 
 
-async def test_a_command_ends_with_the_task_that_waits_for_it(
-    cluster: Cluster, tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_a_command_ends_with_the_task_that_waits_for_it(cluster: Cluster, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     task = asyncio.create_task(cluster.run(["bash", "-c", 'echo $$ > "$0"; exec sleep 1000', str(pids)]))
     await eventually(lambda: _pids(pids))

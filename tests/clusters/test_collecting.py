@@ -1,17 +1,18 @@
 """Copies of logs that this machine cannot open: a local cluster that lets files be read only through it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from steptime import settings
-from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
+from steptime.clusters.base import Job
 from steptime.clusters.collecting import cluster_path, collect_log
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure
+
+from .conftest import MakeGated, MakeLocalConfig, MakeSpec, end_of, eventually
 
 LONG = "seq 100000; cat run.json"
 """A job whose log is some hundred pieces long."""
@@ -37,7 +38,7 @@ class FarCluster(LocalCluster):
 
 @pytest.fixture
 async def far(
-    make_config: Callable[..., LocalConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_config: MakeLocalConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[FarCluster]:
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     async with FarCluster(make_config()) as cluster:
@@ -47,11 +48,7 @@ async def far(
 
 
 @pytest.fixture
-async def ended(
-    far: FarCluster,
-    make_spec: Callable[..., JobSpec],
-    end_of: Callable[[Cluster, str], Awaitable[JobStatus]],
-) -> Job:
+async def ended(far: FarCluster, make_spec: MakeSpec) -> Job:
     """A job that has ended and left a long log."""
     spec = make_spec("one", LONG, files={"run.json": '{"a": 1}'})
     log = str(Path(spec.directory) / "log-one.out")
@@ -121,10 +118,7 @@ async def test_a_log_that_grows_while_it_is_copied_is_followed_to_its_end(
 
 
 async def test_a_copy_of_a_running_jobs_log_is_completed_when_it_has_ended(
-    far: FarCluster,
-    make_gated: Callable[..., Any],
-    eventually: Callable[[Callable[[], object]], Awaitable[None]],
-    end_of: Callable[[Cluster, str], Awaitable[JobStatus]],
+    far: FarCluster, make_gated: MakeGated
 ) -> None:
     gated = make_gated("growing", "seq 20000")
     job = await far.submit(gated.spec)

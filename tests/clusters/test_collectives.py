@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from staged import staged_files
 from stored import publish
 
-from steptime.clusters.base import Cluster, JobState, JobStatus, StagedFiles
+from steptime.clusters.base import Cluster, JobState, JobStatus
 from steptime.clusters.jobscript import job_spec
 from steptime.judging.series import Series
 from steptime.logs.reader import read_log
@@ -51,9 +52,7 @@ async def test_gloo_is_measured_checked_and_stored(
     local: Cluster, make_config: Any, make_result: Any, trainer_python: str, tmp_path: Path
 ) -> None:
     run = planned(gpus="2")
-    staged = StagedFiles(
-        python=trainer_python, venv_lock_sha256=None, trainer_path=str(ROOT), trainer_sha256=""
-    )
+    staged = staged_files(trainer_python, ROOT)
     job = await local.submit(job_spec(run, staged, make_config(), identity="d/r/c", started=1_700_000_000))
 
     async def poll() -> JobStatus | None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from staged import staged_files
 
-from steptime.clusters.base import StagedFiles
 from steptime.clusters.containers import mount_points, mounts
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.local.cluster import LocalConfig
@@ -33,18 +33,15 @@ def written(run: Run, work: Path, site: tuple[str, ...], *folders: Path) -> set[
     python.write_text(TRIES_TO_WRITE)
     python.chmod(0o755)
     path = f"{python.parent}:{os.environ['PATH']}"
-    staged = StagedFiles(
-        python=None,
-        venv_lock_sha256=None,
+    staged = staged_files(
+        trainer_path=work / "trainer",
         image="nvcr.io/nvidia/nemo:25.04.01",
-        image_path="/",  # an image that has this machine's files
+        image_path="/",
         image_environment={
             "PATH": path,
             "WORK": str(work),
             "FOLDERS": " ".join(map(str, (".", "/tmp", *folders))),  # noqa: S108
         },
-        trainer_path=str(work / "trainer"),
-        trainer_sha256="",
     )
     told = {"name": "here", "kind": "local", "gpu_type": "cpu", "container": "bwrap", "work_dir": str(work)}
     config = LocalConfig.model_validate({**told, "container_mounts": site})
@@ -77,7 +74,7 @@ def test_a_job_writes_into_its_own_folder_and_those_of_the_site(
 def test_outer_folders_are_mounted_before_those_in_them() -> None:
     found = mounts("/lustre/team/steptime", ("/lustre", "/data:ro"), ("/archive/saved", None))
     assert [(mount.folder, mount.writable) for mount in found] == [
-        *(("/lustre", True), ("/data", False), ("/archive/saved", False), ("/lustre/team/steptime", False)),
+        *(("/lustre", True), ("/data", False), ("/archive/saved", False), ("/lustre/team/steptime", False))
     ]
     assert mounts("/work", ("/work",))[0].writable, "the site's file says so"
     assert {"/lustre", "/data", "/tmp"} < set(mount_points(found))  # noqa: S108

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from staged import staged_files
 
 from steptime import settings
-from steptime.clusters.base import JobSpec, StagedFiles
+from steptime.clusters.base import JobSpec
 from steptime.clusters.config import load_cluster
 from steptime.clusters.jobscript import job_spec
 from steptime.errors import UserError
@@ -81,12 +82,7 @@ def submitted(values: dict[str, Any], jobs: Path, identity: str = "hostile") -> 
     run = plan(parse_request({"workload": "llama3.1", "cluster": "hostile", "gpus": "2", **values})).runs[0]
     config = load_cluster(run.cluster)
     config.check(run)
-    staged = StagedFiles(
-        python=str(jobs / "venv" / "python"),
-        venv_lock_sha256=None,
-        trainer_path=str(jobs / "trainer"),
-        trainer_sha256="",
-    )
+    staged = staged_files(jobs / "venv" / "python", jobs / "trainer")
     return job_spec(run, staged, config, identity=identity, started=1)
 
 

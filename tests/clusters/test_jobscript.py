@@ -1,35 +1,30 @@
 """Job scripts: a golden copy, what bash and shellcheck say, and values that try to be more than data."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from staged import staged_files
 
-from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus, StagedFiles
+from steptime.clusters.base import Job, JobSpec
 from steptime.clusters.jobscript import find_saved_checkpoint, job_spec, saved_checkpoint_dir
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.models import Run
 
+from .conftest import MakeLocalConfig, end_of
+
 GOLDEN = Path(__file__).parent / "golden" / "local.sh"
 
-STAGED = StagedFiles(
-    python="/state/venvs/trainer-0123456789abcdef/bin/python",
+STAGED = staged_files(
+    "/state/venvs/trainer-0123456789abcdef/bin/python",
+    "/state/trainer/fedcba9876543210",
     venv_lock_sha256="a" * 64,
-    trainer_path="/state/trainer/fedcba9876543210",
-    trainer_sha256="b" * 64,
 )
 
-HOSTILE = [
-    "$(touch {canary})",
-    '"; touch {canary}; "',
-    "x\ntouch {canary}\n",
-    "a b  c*?[~]!",
-    "",
-    "äöü €",
-]
+HOSTILE = ["$(touch {canary})", '"; touch {canary}; "', "x\ntouch {canary}\n", "a b  c*?[~]!", "", "äöü €"]
 
 
 @pytest.fixture
@@ -40,7 +35,7 @@ def run(make_result: Callable[..., Any]) -> Run:
 
 
 @pytest.fixture
-def config(make_config: Callable[..., LocalConfig]) -> LocalConfig:
+def config(make_config: MakeLocalConfig) -> LocalConfig:
     """A local cluster whose state is in /state."""
     return make_config(name="local", work_dir="/state")
 
@@ -96,11 +91,7 @@ printf '%s\\0' "$@" > arguments
 
 @pytest.mark.parametrize("value", HOSTILE)
 async def test_hostile_values_arrive_as_they_are_and_run_nothing(
-    run: Run,
-    make_config: Callable[..., LocalConfig],
-    end_of: Callable[[Cluster, str], Awaitable[JobStatus]],
-    tmp_path: Path,
-    value: str,
+    run: Run, make_config: MakeLocalConfig, tmp_path: Path, value: str
 ) -> None:
     """In the environment, in the folder, and in the paths of interpreter and trainer, as a real job."""
     canary = tmp_path / "canary"

@@ -8,9 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,11 +20,7 @@ from steptime.clusters.local.state import JobFolder, LocalJob, Runner
 from steptime.errors import SystemFailure
 from steptime.process_identity import start_tick
 
-MakeConfig = Callable[..., LocalConfig]
-MakeSpec = Callable[..., JobSpec]
-MakeGated = Callable[..., Any]
-EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+from .conftest import MakeGated, MakeLocalConfig, MakeSpec, end_of, eventually
 
 SUBMIT_AND_LIVE_ON = """
     import asyncio, sys, time
@@ -73,7 +67,7 @@ async def status_of(cluster: Cluster, name: str) -> JobStatus:
 
 
 async def test_a_job_survives_the_death_of_its_submitters_whole_process_group(
-    make_config: MakeConfig, make_gated: MakeGated, end_of: EndOf, eventually: Eventually
+    make_config: MakeLocalConfig, make_gated: MakeGated
 ) -> None:
     config, job = make_config(), make_gated("orphan")
     with submitter(config, job.spec) as process:
@@ -91,7 +85,7 @@ async def test_a_job_survives_the_death_of_its_submitters_whole_process_group(
 
 
 async def test_a_job_shares_no_session_or_descriptor_with_its_submitter(
-    local: LocalCluster, make_spec: MakeSpec, end_of: EndOf
+    local: LocalCluster, make_spec: MakeSpec
 ) -> None:
     script = "for fd in /proc/$$/fd/*; do echo ${fd##*/} $(readlink $fd); done; ps -o sid= -p $$ > session"
     spec = make_spec("alone", script)
@@ -111,7 +105,7 @@ async def test_a_job_shares_no_session_or_descriptor_with_its_submitter(
 
 
 async def test_secrets_of_the_submitter_stay_outside_the_job(
-    local: LocalCluster, make_spec: MakeSpec, end_of: EndOf, monkeypatch: pytest.MonkeyPatch
+    local: LocalCluster, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "PYTHONPATH", "HF_TOKEN"):
         monkeypatch.setenv(name, "hunter2")
@@ -126,7 +120,7 @@ async def test_secrets_of_the_submitter_stay_outside_the_job(
 
 
 async def test_many_processes_that_submit_one_name_get_one_job(
-    make_config: MakeConfig, make_spec: MakeSpec, end_of: EndOf
+    make_config: MakeLocalConfig, make_spec: MakeSpec
 ) -> None:
     config, spec = make_config(), make_spec("one", "echo ran >> count; sleep 0.1")
     processes = [submitter(config, spec) for _ in range(3)]
@@ -138,7 +132,7 @@ async def test_many_processes_that_submit_one_name_get_one_job(
 
 
 async def test_a_submit_that_died_before_the_start_is_taken_up_by_the_next(
-    local: LocalCluster, make_spec: MakeSpec, end_of: EndOf, monkeypatch: pytest.MonkeyPatch
+    local: LocalCluster, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec("half", "echo ran >> count")
 
@@ -159,7 +153,7 @@ async def test_a_submit_that_died_before_the_start_is_taken_up_by_the_next(
 
 
 async def test_a_job_whose_runner_died_before_it_started_can_be_cancelled(
-    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated, eventually: Eventually
+    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated
 ) -> None:
     blocking, spec = make_gated("blocking", slots=2), make_spec("half", "true")
     await local.submit(blocking.spec)
@@ -179,7 +173,7 @@ async def test_a_job_whose_runner_died_before_it_started_can_be_cancelled(
 
 @pytest.mark.long
 async def test_the_job_of_a_killed_runner_is_unknown_and_leaves_no_process(
-    local: LocalCluster, make_gated: MakeGated, eventually: Eventually
+    local: LocalCluster, make_gated: MakeGated
 ) -> None:
     job = make_gated("lost", LEAVES_A_CHILD)
     submitted = await local.submit(job.spec)
@@ -200,7 +194,7 @@ async def test_the_job_of_a_killed_runner_is_unknown_and_leaves_no_process(
 
 
 async def test_the_next_job_starts_only_when_nothing_is_left_of_a_killed_runners_job(
-    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated, end_of: EndOf, eventually: Eventually
+    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated
 ) -> None:
     job = make_gated("lost", LEAVES_A_CHILD, slots=2)
     await local.submit(job.spec)
@@ -214,7 +208,7 @@ async def test_the_next_job_starts_only_when_nothing_is_left_of_a_killed_runners
 
 
 async def test_after_a_restart_of_the_machine_a_job_is_unknown(
-    local: LocalCluster, make_gated: MakeGated, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+    local: LocalCluster, make_gated: MakeGated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_gated("before")
     await local.submit(job.spec)
@@ -223,15 +217,10 @@ async def test_after_a_restart_of_the_machine_a_job_is_unknown(
     await eventually(lambda: not job_folder(local, "before").runner_lives())
     monkeypatch.setattr(state, "boot_id", lambda: "another")
     status = await status_of(local, "before")
-    assert (status.state, status.reason) == (
-        JobState.UNKNOWN,
-        "the machine was restarted while the job ran",
-    )
+    assert (status.state, status.reason) == (JobState.UNKNOWN, "the machine was restarted while the job ran")
 
 
-async def test_a_reused_process_id_is_left_alone(
-    local: LocalCluster, make_spec: MakeSpec, end_of: EndOf
-) -> None:
+async def test_a_reused_process_id_is_left_alone(local: LocalCluster, make_spec: MakeSpec) -> None:
     """The id of a runner that died belongs to somebody else now, while a new runner is only starting."""
     await local.submit(make_spec("other", "true"))
     await end_of(local, "other")
@@ -269,7 +258,7 @@ async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing(
 
 
 async def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(
-    make_config: MakeConfig, make_gated: MakeGated, eventually: Eventually
+    make_config: MakeLocalConfig, make_gated: MakeGated
 ) -> None:
     job = make_gated("stubborn", "trap '' TERM")
     async with LocalCluster(make_config(grace_s=0.3)) as cluster:
@@ -282,9 +271,7 @@ async def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(
     assert not psutil.pid_exists(job.pid)
 
 
-async def test_a_job_may_tidy_up_on_sigterm(
-    local: LocalCluster, make_gated: MakeGated, eventually: Eventually
-) -> None:
+async def test_a_job_may_tidy_up_on_sigterm(local: LocalCluster, make_gated: MakeGated) -> None:
     job = make_gated("tidy", "trap 'echo > tidied; exit 0' TERM")
     await local.submit(job.spec)
     await eventually(lambda: job.pid)
@@ -293,9 +280,7 @@ async def test_a_job_may_tidy_up_on_sigterm(
     assert (job.folder / "tidied").exists()
 
 
-async def test_what_a_job_leaves_running_is_ended_and_told(
-    local: LocalCluster, make_spec: MakeSpec, end_of: EndOf
-) -> None:
+async def test_what_a_job_leaves_running_is_ended_and_told(local: LocalCluster, make_spec: MakeSpec) -> None:
     spec = make_spec("careless", "setsid sleep 1000 & echo $! > pid")
     await local.submit(spec)
     status = await end_of(local, "careless")
@@ -308,7 +293,7 @@ async def test_what_a_job_leaves_running_is_ended_and_told(
 
 
 async def test_a_state_folder_that_cannot_be_written_is_named(
-    make_config: MakeConfig, make_spec: MakeSpec, tmp_path: Path
+    make_config: MakeLocalConfig, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     async with LocalCluster(make_config(work_dir=str(tmp_path / "file"))) as cluster:

@@ -2,27 +2,21 @@
 
 import os
 import signal
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.clusters.base import JobState
+from steptime.clusters.local.cluster import LocalCluster
 from steptime.clusters.local.state import JobFolder, Runner
 from steptime.errors import UserError
 
-MakeConfig = Callable[..., LocalConfig]
-MakeSpec = Callable[..., JobSpec]
-MakeGated = Callable[..., Any]
-EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+from .conftest import MakeGated, MakeLocalConfig, MakeSpec, end_of, eventually
 
 
 async def test_exclusive_jobs_run_one_after_the_other_in_the_order_of_their_submission(
-    make_config: MakeConfig, make_spec: MakeSpec, end_of: EndOf, tmp_path: Path
+    make_config: MakeLocalConfig, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     order = tmp_path / "order"
     async with LocalCluster(make_config(exclusive=True, slots=4)) as cluster:
@@ -35,7 +29,7 @@ async def test_exclusive_jobs_run_one_after_the_other_in_the_order_of_their_subm
 
 
 async def test_small_jobs_share_the_machine_and_never_overtake_a_large_one(
-    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated, end_of: EndOf, eventually: Eventually
+    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated
 ) -> None:
     first, second, large = make_gated("first"), make_gated("second"), make_gated("large", slots=2)
     for spec in (first.spec, second.spec, large.spec, make_spec("small", "true")):
@@ -54,7 +48,7 @@ async def test_small_jobs_share_the_machine_and_never_overtake_a_large_one(
 
 
 async def test_a_waiting_runner_that_is_killed_does_not_hold_up_the_others(
-    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated, end_of: EndOf, eventually: Eventually
+    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated
 ) -> None:
     first = make_gated("first", slots=2)
     await local.submit(first.spec)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from staged import staged_files
 from stored import write
 
-from steptime.clusters.base import JobState, JobStatus, StagedFiles
+from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import SlurmCluster
 from steptime.judging.node_pairs import describe_node_pairs
@@ -21,7 +22,7 @@ from steptime.results.quality import validate
 from steptime.results.store import Store
 from steptime.waiting import poll_until_async
 
-from .conftest import GatedJob
+from .conftest import MakeGated
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = Launcher(kind="command", command=("python", "-m", "collective_stand_in"))
@@ -45,18 +46,13 @@ async def ended(cluster: SlurmCluster, names: Collection[str]) -> dict[str, JobS
 async def test_eight_nodes_around_a_running_job(
     slurm: SlurmCluster,
     make_slurm_config: Callable[..., Any],
-    make_gated: Callable[..., GatedJob],
+    make_gated: MakeGated,
     make_result: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
     held = make_gated("held", slots=2)  # all of node1
     await slurm.submit(held.spec)
-    staged = StagedFiles(
-        python=sys.executable,
-        venv_lock_sha256=None,
-        trainer_path=f"{ROOT}:{ROOT / 'tests' / 'stand_ins' / 'collective'}",
-        trainer_sha256="",
-    )
+    staged = staged_files(sys.executable, f"{ROOT}:{ROOT / 'tests' / 'stand_ins' / 'collective'}")
     config, runs, jobs = make_slurm_config(), {}, {}
     for number, cell in enumerate(plan_sweep(load_sweep("nodes")).cells):
         run = run_of(cell)

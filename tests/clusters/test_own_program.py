@@ -1,7 +1,6 @@
 """A program of one's own: torchtitan's Llama 3 from one YAML file, from the plan to the store."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,11 @@ import pytest
 import yaml
 from named_runs import IN_IMAGE
 from printed_tables import config_with
+from staged import staged_files
 from stored import publish
 
-from steptime.clusters.base import Cluster, JobState, JobStatus, StagedFiles
+from steptime.clusters.base import Cluster, JobState, JobStatus
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.local.cluster import LocalConfig
 from steptime.errors import UserError
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Mode, Run
@@ -24,6 +23,8 @@ from steptime.results.quality import validate
 from steptime.results.store import Store
 from steptime.staging.checking import require_trainable
 from steptime.waiting import poll_until_async
+
+from .conftest import MakeLocalConfig
 
 ROOT = Path(__file__).parents[2]
 STAND_IN = ROOT / "tests" / "stand_ins" / "torchtitan"
@@ -45,7 +46,7 @@ def planned(**asked: Any) -> Run:
     return made.runs[0]
 
 
-def test_a_script_for_gpus_starts_the_program_on_each_rank(make_config: Callable[..., LocalConfig]) -> None:
+def test_a_script_for_gpus_starts_the_program_on_each_rank(make_config: MakeLocalConfig) -> None:
     run = planned(gpu_type="h100", gpus="64")
     config = make_config(container="bwrap", gpu_type="h100")
     spec = job_spec(run, IN_IMAGE, config, identity="d/r/c", started=1_700_000_000)
@@ -68,12 +69,7 @@ async def test_it_runs_and_is_measured_checked_and_stored(
 ) -> None:
     cluster, config = place
     run = planned(gpus="2")
-    here = StagedFiles(
-        python=sys.executable,
-        venv_lock_sha256=None,
-        trainer_path=f"{ROOT}:{STAND_IN}",
-        trainer_sha256="",
-    )
+    here = staged_files(sys.executable, f"{ROOT}:{STAND_IN}")
     job = await cluster.submit(job_spec(run, here, config, identity="d/r/c", started=1_700_000_000))
     status = await ended(cluster, job.name)
     assert status.state is JobState.SUCCEEDED, Path(job.log_path).read_text()

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from staged import staged_files
 from typer.testing import CliRunner
 
 from steptime import settings
 from steptime.airflow.params import plan_from_params
 from steptime.cli import app
-from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.clusters.jobscript import job_spec
 from steptime.errors import UserError
@@ -34,13 +34,7 @@ permitted_accounts: [llm, team-*]
 permitted_partitions: [batch, debug]
 permitted_qos: [normal]
 """
-STAGED = StagedFiles(
-    python=None,
-    venv_lock_sha256=None,
-    trainer_path="/shared/trainer",
-    trainer_sha256="",
-    image_path="/x.sqsh",
-)
+STAGED = staged_files(image_path="/x.sqsh")
 LEADS_TO_CODE = (
     *("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GCONV_PATH", "PYTHONHOME", "PYTHONSTARTUP"),
     *("PYTHONUSERBASE", "PYTHONWARNINGS", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "CUDA_INJECTION64_PATH"),

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from staged import staged_files
 
-from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.local.cluster import LocalConfig
@@ -67,14 +67,11 @@ def test_an_image_keeps_its_own_python_path(
     for name, text in (("srun", SRUN), ("apptainer", APPTAINER), ("python", PYTHON)):
         program(tools / name, text)
     path = f"{tools}:{os.environ['PATH']}"
-    staged = StagedFiles(
-        python=None,
-        venv_lock_sha256=None,
-        image="nvcr.io/nvidia/nemo:25.04.01",
-        image_path="/",  # for bwrap: an image that has this machine's files
-        image_environment={"PATH": path, **({"PYTHONPATH": of_the_image} if of_the_image else {})},
+    staged = staged_files(
         trainer_path="/shared/trainer/it's $(1)",
-        trainer_sha256="b" * 64,
+        image="nvcr.io/nvidia/nemo:25.04.01",
+        image_path="/",
+        image_environment={"PATH": path, **({"PYTHONPATH": of_the_image} if of_the_image else {})},
     )
     config = clusters(str(work))[kind]
     spec = job_spec(make_result(gpus=2).run, staged, config, identity="x", started=1_790_000_000)

@@ -12,8 +12,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from staged import staged_files
 
-from steptime.clusters.base import StagedFiles
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.recipes.models import Run
@@ -49,13 +49,7 @@ class Cluster:
         site = {"name": "here", "kind": "slurm", "gpu_type": "h100", "connection": "here"}
         more = {"container": "pyxis", "permitted_variables": ["LD_LIBRARY_PATH"]}
         config = SlurmConfig.model_validate({**site, "work_dir": str(self.work), **more})
-        staged = StagedFiles(
-            python=None,
-            venv_lock_sha256=None,
-            image_path=str(file),
-            trainer_path=str(self.work),
-            trainer_sha256="b" * 64,
-        )
+        staged = staged_files(trainer_path=self.work, image_path=str(file))
         spec = job_spec(run, staged, config, identity="x", started=1_790_000_000)
         folder = Path(spec.directory)
         folder.mkdir(parents=True)

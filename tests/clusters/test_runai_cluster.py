@@ -1,25 +1,19 @@
 """Jobs on Run:ai, against the stand-in: phases, several pods, what others do to workloads, the volume."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from stand_ins.runai import Fault, RunaiStandIn
 
-from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
+from steptime.clusters.base import Cluster, JobState, JobStatus
 from steptime.clusters.runai import cluster as runai_backend
 from steptime.clusters.runai.cluster import RunaiCluster
 from steptime.clusters.runai.config import workload_name
 from steptime.errors import UserError
 
-MakeSpec = Callable[..., JobSpec]
-RunaiWith = Callable[..., RunaiCluster]
-MakeGated = Callable[..., Any]
-EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+from .conftest import MakeGated, MakeSpec, RunaiWith, end_of, eventually
 
 GATED_PODS = "echo $$ > pid-$RANK; while test ! -e go; do sleep 0.02; done"
 
@@ -37,11 +31,7 @@ async def until_phase(cluster: Cluster, server: RunaiStandIn, name: str, phase: 
 
 
 async def test_a_job_walks_through_the_phases(
-    runai: RunaiCluster,
-    runai_server: RunaiStandIn,
-    make_gated: MakeGated,
-    end_of: EndOf,
-    eventually: Eventually,
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated
 ) -> None:
     dwell_s = runai_server.dwell_s = {"Creating": 3600.0, "Initializing": 3600.0}
     gated = make_gated("walks")
@@ -59,7 +49,7 @@ async def test_a_job_walks_through_the_phases(
 
 
 async def test_a_job_of_several_nodes_has_a_pod_on_each(
-    runai_server: RunaiStandIn, runai_with: RunaiWith, make_spec: MakeSpec, end_of: EndOf
+    runai_server: RunaiStandIn, runai_with: RunaiWith, make_spec: MakeSpec
 ) -> None:
     # The first pod ends last: as soon as it has ended, Run:ai ends the others.
     script = """
@@ -80,7 +70,7 @@ async def test_a_job_of_several_nodes_has_a_pod_on_each(
 
 
 async def test_the_pod_that_failed_first_is_named_and_the_others_are_ended(
-    runai_with: RunaiWith, make_spec: MakeSpec, end_of: EndOf
+    runai_with: RunaiWith, make_spec: MakeSpec
 ) -> None:
     script = 'echo $$ > pid-$RANK; if test "$RANK" = 1; then exit 5; fi; sleep 1000'
     async with runai_with(gpus_per_node=1) as cluster:
@@ -92,12 +82,7 @@ async def test_the_pod_that_failed_first_is_named_and_the_others_are_ended(
 
 @pytest.mark.long
 async def test_a_training_that_lost_a_pod_is_ended_after_a_while(
-    *,
-    runai_server: RunaiStandIn,
-    runai_with: RunaiWith,
-    make_spec: MakeSpec,
-    end_of: EndOf,
-    eventually: Eventually,
+    runai_server: RunaiStandIn, runai_with: RunaiWith, make_spec: MakeSpec
 ) -> None:
     async with (
         runai_with(gpus_per_node=1, degraded_after_s=3600) as cluster,
@@ -117,13 +102,7 @@ async def test_a_training_that_lost_a_pod_is_ended_after_a_while(
 
 
 async def test_a_phase_that_runai_does_not_know_is_waited_for_and_then_an_error(
-    *,
-    runai: RunaiCluster,
-    runai_server: RunaiStandIn,
-    runai_with: RunaiWith,
-    make_gated: MakeGated,
-    eventually: Eventually,
-    end_of: EndOf,
+    runai: RunaiCluster, runai_server: RunaiStandIn, runai_with: RunaiWith, make_gated: MakeGated
 ) -> None:
     gated = make_gated("unseen")
     await runai.submit(gated.spec)
@@ -141,11 +120,7 @@ async def test_a_phase_that_runai_does_not_know_is_waited_for_and_then_an_error(
 
 
 async def test_a_workload_that_others_deleted_is_unknown_and_not_made_again(
-    runai: RunaiCluster,
-    runai_server: RunaiStandIn,
-    make_gated: MakeGated,
-    eventually: Eventually,
-    monkeypatch: pytest.MonkeyPatch,
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gated = make_gated("deleted")
     await runai.submit(gated.spec)
@@ -179,7 +154,7 @@ async def test_a_failure_that_no_pod_noted_has_runais_own_warning(
 
 @pytest.mark.long
 async def test_all_jobs_are_asked_for_in_one_list(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, end_of: EndOf
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated
 ) -> None:
     gated = [make_gated(f"job-{number}") for number in range(7)]
     for one in gated:
@@ -203,7 +178,7 @@ async def test_all_jobs_are_asked_for_in_one_list(
 
 
 async def test_a_workload_of_that_name_that_is_not_ours_is_left_alone(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, eventually: Eventually
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated
 ) -> None:
     other = make_gated("other")
     await runai.submit(other.spec)
@@ -215,12 +190,7 @@ async def test_a_workload_of_that_name_that_is_not_ours_is_left_alone(
 
 
 async def test_what_runai_does_not_suspend_is_deleted(
-    *,
-    runai_with: RunaiWith,
-    runai_server: RunaiStandIn,
-    make_gated: MakeGated,
-    eventually: Eventually,
-    monkeypatch: pytest.MonkeyPatch,
+    runai_with: RunaiWith, runai_server: RunaiStandIn, make_gated: MakeGated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runai_backend, "_CANCEL_MARGIN_S", 0.3)
     gated = make_gated("stubborn")
@@ -255,12 +225,9 @@ async def test_a_folder_outside_of_the_volume_is_refused(
     assert not runai_server.workloads
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    ["$(touch canary)", "a  b*\n#ü"],
-)
+@pytest.mark.parametrize("hostile", ["$(touch canary)", "a  b*\n#ü"])
 async def test_folders_are_data_and_never_read_by_a_shell(
-    runai: RunaiCluster, make_spec: MakeSpec, end_of: EndOf, tmp_path: Path, hostile: str
+    runai: RunaiCluster, make_spec: MakeSpec, tmp_path: Path, hostile: str
 ) -> None:
     folder = f"{tmp_path}/{hostile}"
     spec = make_spec("hostile", "pwd", files={hostile: hostile}).model_copy(

@@ -1,7 +1,6 @@
 """The file of a Run:ai cluster: a whole one, each way to break one, and names in Kubernetes."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from steptime.clusters.runai.cluster import RunaiConfig, connect
 from steptime.clusters.runai.config import workload_name, workload_request
 from steptime.errors import UserError
 
-MakeConfig = Callable[..., RunaiConfig]
+from .conftest import MakeRunaiConfig
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "clusters.md"
 LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
@@ -56,27 +56,23 @@ def test_the_example_of_the_documentation_is_whole() -> None:
     ids=str,
 )
 def test_a_broken_configuration_is_refused(
-    make_runai_config: MakeConfig, changes: dict[str, Any], message: str
+    make_runai_config: MakeRunaiConfig, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValidationError, match=re.escape(message)):
         make_runai_config(**changes)
 
 
-def test_the_innermost_volume_holds_the_work_dir(make_runai_config: MakeConfig) -> None:
+def test_the_innermost_volume_holds_the_work_dir(make_runai_config: MakeRunaiConfig) -> None:
     pvcs = [{"claim": "home", "path": "/data"}, {"claim": "fast", "path": "/data/fast"}]
     config = make_runai_config(pvcs=pvcs, work_dir="/data/fast/steptime", shared_dir="/mnt/fast")
     assert str(config.volume.local("/data/fast/steptime/log")) == "/mnt/fast/steptime/log"
 
 
 @pytest.mark.parametrize(
-    ("gpus", "kind", "workers", "devices"),
-    [
-        (8, "trainings", None, 8),
-        (64, "distributed", 7, 8),
-    ],
+    ("gpus", "kind", "workers", "devices"), [(8, "trainings", None, 8), (64, "distributed", 7, 8)]
 )
 def test_gpus_become_pods(
-    make_runai_config: MakeConfig, gpus: int, kind: str, workers: int | None, devices: int
+    make_runai_config: MakeRunaiConfig, gpus: int, kind: str, workers: int | None, devices: int
 ) -> None:
     made_as, made = request(make_runai_config(gpus_per_node=8), gpus)
     assert made_as == kind
@@ -86,13 +82,10 @@ def test_gpus_become_pods(
 
 @pytest.mark.parametrize(
     ("of_file", "of_connection", "message"),
-    [
-        (None, None, "cluster dgx names no Run:ai project"),
-        ("a,b==c", None, "a name has no comma"),
-    ],
+    [(None, None, "cluster dgx names no Run:ai project"), ("a,b==c", None, "a name has no comma")],
 )
 async def test_a_project_is_needed(
-    make_runai_config: MakeConfig, of_file: str | None, of_connection: str | None, message: str
+    make_runai_config: MakeRunaiConfig, of_file: str | None, of_connection: str | None, message: str
 ) -> None:
     async def connection(name: str) -> Connection:
         return Connection(name=name, kind="runai", host="https://x", extra={"project": of_connection})

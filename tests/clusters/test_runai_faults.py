@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from own_clock import waits_over_at_once
 from stand_ins.runai import Fault, RunaiStandIn
 
-from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
+from steptime.clusters.base import JobState
 from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.runai import client as runai_client
 from steptime.clusters.runai import cluster as runai_backend
@@ -20,10 +20,8 @@ from steptime.clusters.runai.cluster import RunaiCluster
 from steptime.clusters.runai.config import workload_name
 from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError
 
-MakeSpec = Callable[..., JobSpec]
-RunaiWith = Callable[..., RunaiCluster]
-MakeGated = Callable[..., Any]
-EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
+from .conftest import MakeGated, MakeSpec, RunaiWith, end_of
+
 CREATE = "/workloads/trainings"
 
 
@@ -41,7 +39,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def test_tokens_that_are_refused_in_mid_run_are_replaced_once_for_all_callers(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, end_of: EndOf
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated
 ) -> None:
     gated = make_gated("long")
     await runai.submit(gated.spec)
@@ -54,7 +52,7 @@ async def test_tokens_that_are_refused_in_mid_run_are_replaced_once_for_all_call
 
 
 async def test_a_workload_beyond_a_quota_may_be_submitted_later(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, end_of: EndOf
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec
 ) -> None:
     message = "pods is forbidden: exceeded quota: gpus, requested: 1, used: 8, limited: 8"
     runai_server.fail(Fault("POST", CREATE, "refuse", status=403, message=message))
@@ -107,9 +105,7 @@ async def test_a_busy_server_is_given_the_time_it_asks_for(
     runai: RunaiCluster,
     runai_server: RunaiStandIn,
     make_spec: MakeSpec,
-    end_of: EndOf,
     waits: list[float],
-    *,
     method: str,
     path: str,
 ) -> None:
@@ -166,7 +162,7 @@ async def test_a_server_that_never_answers_is_asked_again(
 
 @pytest.mark.parametrize("kind", ["fail after", "drop after"])
 async def test_a_job_whose_submit_was_not_answered_is_found_and_not_submitted_twice(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, end_of: EndOf, *, kind: Any
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, *, kind: Any
 ) -> None:
     runai_server.fail(Fault("POST", CREATE, kind))
     job = await runai.submit(make_spec("unclear", "echo once >> count"))
@@ -188,7 +184,6 @@ async def test_a_submit_that_had_no_effect_fails_and_can_be_repeated(
 
 
 async def test_who_comes_back_without_a_note_finds_the_job_where_it_runs(
-    *,
     runai: RunaiCluster,
     runai_server: RunaiStandIn,
     runai_with: RunaiWith,
@@ -207,7 +202,7 @@ async def test_who_comes_back_without_a_note_finds_the_job_where_it_runs(
 
 
 async def test_two_who_submit_at_once_get_one_job(
-    runai_server: RunaiStandIn, runai_with: RunaiWith, make_spec: MakeSpec, end_of: EndOf
+    runai_server: RunaiStandIn, runai_with: RunaiWith, make_spec: MakeSpec
 ) -> None:
     specs = [make_spec("raced", f"echo {number} >> $(dirname $PWD)/ran") for number in range(4)]
     clusters = [runai_with() for _ in specs]

@@ -5,7 +5,7 @@ import importlib.util
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,12 +14,10 @@ import pytest
 from pydantic import BaseModel
 from stand_ins.runai import RunaiStandIn
 
-from steptime.clusters.runai.cluster import RunaiCluster
 from steptime.clusters.runai.config import workload_name
 from steptime.clusters.runai.phases import MEANING
 
-MakeGated = Callable[..., Any]
-RunaiWith = Callable[..., RunaiCluster]
+from .conftest import MakeGated, RunaiWith
 
 
 @pytest.fixture(scope="module")

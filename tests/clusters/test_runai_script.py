@@ -3,31 +3,29 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from staged import staged_files
 from stand_ins.runai import RunaiStandIn
 
-from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus, StagedFiles
+from steptime.clusters.base import JobSpec, JobState, StagedFiles
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.runai.cluster import RunaiCluster, RunaiConfig, connect
 from steptime.errors import UserError
 from steptime.recipes.models import Mode, ProfileWindow, Run
 from steptime.staging.stage import stage
 
-MakeConfig = Callable[..., RunaiConfig]
-RunaiWith = Callable[..., RunaiCluster]
-EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
+from .conftest import MakeRunaiConfig, RunaiWith, end_of
 
 GOLDEN = Path(__file__).parent / "golden" / "runai.sh"
 START = Path(job_spec.__code__.co_filename).parent / "runai" / "start.sh"
-STAGED = StagedFiles(
-    python="/nemo-workspace/venvs/trainer-0123456789abcdef/bin/python",
+STAGED = staged_files(
+    "/nemo-workspace/venvs/trainer-0123456789abcdef/bin/python",
+    "/nemo-workspace/trainer/fedcba9876543210",
     venv_lock_sha256="a" * 64,
-    trainer_path="/nemo-workspace/trainer/fedcba9876543210",
-    trainer_sha256="b" * 64,
 )
 SHOWS_ARGUMENTS = """#!/bin/sh
 echo "$*"
@@ -48,7 +46,7 @@ def spec_of(run: Run, config: RunaiConfig, staged: StagedFiles = STAGED) -> JobS
     return job_spec(run, staged, config, identity="llama31/manual/0", started=1_790_000_000)
 
 
-def test_the_script_is_as_reviewed(run: Run, make_runai_config: MakeConfig) -> None:
+def test_the_script_is_as_reviewed(run: Run, make_runai_config: MakeRunaiConfig) -> None:
     """After a change that is meant: write the new script to the golden file, and read the difference."""
     pvcs = [{"claim": "workspace", "path": "/nemo-workspace"}]
     config = make_runai_config(pvcs=pvcs, work_dir="/nemo-workspace/steptime")
@@ -81,11 +79,9 @@ def test_checkers_find_nothing(checker: list[str], script: Path) -> None:
     ids=["one pod", "two pods"],
 )
 async def test_each_pod_starts_its_share_of_the_ranks(
-    *,
     run: Run,
     runai_with: RunaiWith,
-    make_runai_config: MakeConfig,
-    end_of: EndOf,
+    make_runai_config: MakeRunaiConfig,
     tmp_path: Path,
     gpus_per_node: int,
     arguments: list[str],
@@ -149,7 +145,7 @@ def test_a_pod_that_comes_again_does_not_run_the_job_again(tmp_path: Path) -> No
 
 @pytest.mark.long
 async def test_a_recipes_image_is_what_its_pods_are_started_in(
-    *, run: Run, runai: RunaiCluster, runai_server: RunaiStandIn, make_runai_config: MakeConfig
+    run: Run, runai: RunaiCluster, runai_server: RunaiStandIn, make_runai_config: MakeRunaiConfig
 ) -> None:
     """The trainer's code is staged by commands in Run:ai; the image is fetched by whoever runs the pod."""
     name = "nvcr.io/nvidia/nemo:25.07.01"
@@ -168,7 +164,7 @@ async def test_a_recipes_image_is_what_its_pods_are_started_in(
     assert " steptime \\\n  python -m torch.distributed.run" in spec.script
 
 
-def test_what_only_nsight_samples_is_refused(run: Run, make_runai_config: MakeConfig) -> None:
+def test_what_only_nsight_samples_is_refused(run: Run, make_runai_config: MakeRunaiConfig) -> None:
     profile = ProfileWindow(first_step=1, last_step=2, ranks=(0,), gpu_metrics=True)
     recipe = run.recipe.model_copy(update={"gpu_type": "h100"})
     profiled = run.model_copy(update={"recipe": recipe, "mode": Mode.PROFILE, "profile": profile})

@@ -3,22 +3,17 @@
 import asyncio
 import logging
 import traceback
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from stand_ins.runai import Fault, RunaiStandIn
 
-from steptime.clusters.base import Cluster, JobStatus
 from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.runai.client import RunaiClient
 from steptime.clusters.runai.cluster import RunaiCluster
 
-MakeGated = Callable[..., Any]
-EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+from .conftest import MakeGated, end_of, eventually
 
 
 def processes() -> str:
@@ -38,13 +33,10 @@ def texts(error: BaseException) -> str:
 
 
 async def test_the_secret_is_in_no_text(
-    *,
     runai: RunaiCluster,
     runai_server: RunaiStandIn,
     runai_connections: Connections,
     make_gated: MakeGated,
-    end_of: EndOf,
-    eventually: Eventually,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:

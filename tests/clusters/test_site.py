@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from staged import staged_files
 
 from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import ClusterConfig
@@ -59,9 +60,7 @@ def run(make_result: Callable[..., Any]) -> Run:
 def staged(tmp_path: Path) -> StagedFiles:
     """A trainer's environment whose python says how it was called, and with what."""
     python = program(tmp_path / "python", 'echo "python $FROM $WHOSE $*" >>"$SAID"')
-    return StagedFiles(
-        python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256=""
-    )
+    return staged_files(python, tmp_path)
 
 
 def program(path: Path, text: str) -> Path:
@@ -236,12 +235,9 @@ def test_only_a_refusal_ends_the_job_before_its_training(
     exit_code: int, trains: bool, run: Run, tmp_path: Path
 ) -> None:
     python = program(
-        tmp_path / "python",
-        f'echo "$*" >>"$SAID"; [[ $2 != trainer.node_check ]] || exit {exit_code}',
+        tmp_path / "python", f'echo "$*" >>"$SAID"; [[ $2 != trainer.node_check ]] || exit {exit_code}'
     )
-    staged = StagedFiles(
-        python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256=""
-    )
+    staged = staged_files(python, tmp_path)
     config = slurm(tmp_path, node_check={"product": "H100", "least_matmul_tflops": 0.5})
     code, said = executed(script_of(run, staged, config), tmp_path)
     assert said[0].startswith("-m trainer.node_check --device=cpu --time-limit-s=600 --product=H100 --least-")

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from staged import staged_files
 
-from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus, StagedFiles
+from steptime.clusters.base import JobState
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig
 from steptime.clusters.slurm.node_check import REFUSED, REPORT
 from steptime.recipes.models import Performance
+
+from .conftest import MakeSpec, end_of
 
 pytestmark = pytest.mark.slurm
 
@@ -23,7 +26,6 @@ def trained(
     slurm: SlurmCluster,
     make_slurm_config: Callable[..., SlurmConfig],
     make_result: Callable[..., Any],
-    end_of: Callable[[Cluster, str], Awaitable[JobStatus]],
     tmp_path: Path,
 ) -> Trained:
     """A function that runs a job of two ranks, a line of shell each, on a cluster whose file has the fields.
@@ -35,9 +37,7 @@ def trained(
         python = tmp_path / "python"
         python.write_text(f"#!/bin/sh\n{line}\n")
         python.chmod(0o755)
-        staged = StagedFiles(
-            python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256=""
-        )
+        staged = staged_files(python, tmp_path)
         run = make_result(gpus=2).run.model_copy(update={"performance": launch})
         job = await slurm.submit(job_spec(run, staged, make_slurm_config(**site), identity="x", started=0))
         said = Path(job.log_path)
@@ -86,9 +86,7 @@ async def test_ranks_see_the_gpus_that_are_asked_for(
 
 
 async def test_only_a_job_that_names_refused_nodes_failed_by_the_clusters_fault(
-    slurm: SlurmCluster,
-    make_spec: Callable[..., JobSpec],
-    end_of: Callable[[Cluster, str], Awaitable[JobStatus]],
+    slurm: SlurmCluster, make_spec: MakeSpec
 ) -> None:
     """A training that happens to end with the check's exit code has failed by itself."""
     report = '{"nodes": [{"node": "node1", "faults": ["it burns"]}, {"node": "node2", "faults": []}]}'

@@ -1,23 +1,24 @@
 """What a job's script writes down of its end on the real Slurm, and what that means where Slurm is silent."""
 
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from slurm_service import MiniSlurm
+from staged import staged_files
 
-from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus, StagedFiles
+from steptime.clusters.base import Job, JobSpec, JobState
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.slurm.cluster import SlurmConfig, connect
+from steptime.clusters.slurm.cluster import connect
 from steptime.clusters.slurm.node_check import REFUSED, REPORT
 
+from .conftest import MakeSlurmConfig, end_of, eventually
 from .login_node import LoginNode
 
 pytestmark = pytest.mark.slurm
 
-MakeConfig = Callable[..., SlurmConfig]
 
 _REFUSES = json.dumps({"nodes": [{"node": "node1", "faults": ["it burns"]}]})
 _GRACEFUL = "trap 'exit 0' TERM; touch begun; while :; do sleep 0.1; done"
@@ -80,7 +81,7 @@ def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
 
 @pytest.fixture
 def spec_of(
-    make_slurm_config: MakeConfig, make_result: Callable[..., Any], tmp_path: Path
+    make_slurm_config: MakeSlurmConfig, make_result: Callable[..., Any], tmp_path: Path
 ) -> Callable[[str], JobSpec]:
     """A function that gives the job of a name, with the script that a training has."""
 
@@ -88,9 +89,7 @@ def spec_of(
         python = tmp_path / f"python-{name}"
         python.write_text(f"#!/bin/bash\n{_SCRIPTS[name]}\n")
         python.chmod(0o755)
-        staged = StagedFiles(
-            python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256=""
-        )
+        staged = staged_files(python, tmp_path)
         run = make_result(gpus=1).run.model_copy(update={"experiment": name})
         config = make_slurm_config(gpu_option="none", exclusive=False)
         return job_spec(run, staged, config, identity=name, started=0)
@@ -111,10 +110,7 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
     node: LoginNode,
     slurm_of_session: MiniSlurm,
     spec_of: Callable[[str], JobSpec],
-    *,
-    make_slurm_config: MakeConfig,
-    end_of: Callable[[Cluster, str], Awaitable[JobStatus]],
-    eventually: Callable[[Callable[[], object]], Awaitable[None]],
+    make_slurm_config: MakeSlurmConfig,
     hasten_limit: Callable[[Job], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -7,27 +7,22 @@ the PATH of a login runs the real ones.
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import slurm_faults
 from slurm_service import MiniSlurm
 
-from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
-from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig, connect
+from steptime.clusters.base import JobState
+from steptime.clusters.slurm.cluster import SlurmCluster, connect
 from steptime.clusters.slurm.commands import SlurmCommands
 from steptime.errors import OutOfReach, SubmitLimit, UserError
 
-from .conftest import GatedJob
+from .conftest import MakeGated, MakeSlurmConfig, MakeSpec, end_of, eventually
 from .login_node import LoginNode
 
 pytestmark = pytest.mark.slurm
-
-MakeSpec = Callable[..., JobSpec]
-MakeConfig = Callable[..., SlurmConfig]
-EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 
 
 @pytest.fixture
@@ -40,7 +35,7 @@ def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
 
 @pytest.fixture
 async def behind(
-    node: LoginNode, make_slurm_config: MakeConfig, slurm_of_session: MiniSlurm
+    node: LoginNode, make_slurm_config: MakeSlurmConfig, slurm_of_session: MiniSlurm
 ) -> AsyncIterator[SlurmCluster]:
     """The mini Slurm behind that login."""
     async with connect(make_slurm_config(), node.connections) as cluster:
@@ -75,20 +70,12 @@ def limits_enforced(slurm_of_session: MiniSlurm) -> Iterator[MiniSlurm]:
         slurm_of_session.command("sacctmgr", "-i", "modify", *unlimited.split())
 
 
-@pytest.mark.parametrize(
-    ("limit", "reason"),
-    [
-        ("user root set MaxSubmitJobs=1", "AssocMaxSubmitJobLimit"),
-    ],
-)
+@pytest.mark.parametrize(("limit", "reason"), [("user root set MaxSubmitJobs=1", "AssocMaxSubmitJobLimit")])
 async def test_a_job_beyond_a_submit_limit_may_be_submitted_later(
-    *,
     limits_enforced: MiniSlurm,
     behind: SlurmCluster,
-    make_gated: Callable[..., GatedJob],
+    make_gated: MakeGated,
     make_spec: MakeSpec,
-    end_of: EndOf,
-    eventually: Eventually,
     limit: str,
     reason: str,
 ) -> None:
@@ -118,7 +105,7 @@ async def test_a_job_longer_than_its_qos_allows_is_refused_for_good(
 
 
 async def test_a_job_that_was_taken_though_sbatch_failed_is_found(
-    node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, end_of: EndOf
+    node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec
 ) -> None:
     said = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     node.command("sbatch", f'$real "$@" >/dev/null; echo "{said}" >&2; exit 1')
@@ -129,7 +116,7 @@ async def test_a_job_that_was_taken_though_sbatch_failed_is_found(
 
 
 async def test_a_job_that_the_queue_does_not_show_is_submitted_once(
-    node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, end_of: EndOf
+    node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec
 ) -> None:
     """Nor does the accounting have it yet."""
     for command in ("squeue", "sacct"):
@@ -144,11 +131,7 @@ async def test_a_job_that_the_queue_does_not_show_is_submitted_once(
 
 
 async def test_no_variable_of_the_login_changes_what_slurms_commands_do(
-    make_slurm_config: MakeConfig,
-    slurm_of_session: MiniSlurm,
-    make_spec: MakeSpec,
-    end_of: EndOf,
-    tmp_path: Path,
+    make_slurm_config: MakeSlurmConfig, slurm_of_session: MiniSlurm, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     variables = {
         **{"SQUEUE_PARTITION": "preempt", "SBATCH_PARTITION": "preempt", "SBATCH_EXPORT": "NONE"},
@@ -176,11 +159,7 @@ async def test_no_variable_of_the_login_changes_what_slurms_commands_do(
 
 
 async def test_a_job_of_a_controller_that_lost_its_state_never_counts_as_a_success(
-    mini_slurm: MiniSlurm,
-    make_slurm_config: MakeConfig,
-    make_gated: Callable[..., GatedJob],
-    eventually: Eventually,
-    end_of: EndOf,
+    mini_slurm: MiniSlurm, make_slurm_config: MakeSlurmConfig, make_gated: MakeGated
 ) -> None:
     job = make_gated("state-lost", time_limit_s=1)
     async with connect(make_slurm_config(patience_h=1e-6), mini_slurm.connections) as cluster:
@@ -196,7 +175,7 @@ async def test_a_job_of_a_controller_that_lost_its_state_never_counts_as_a_succe
 
 
 async def test_a_reply_that_is_lost_with_the_connection_submits_once(
-    node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, end_of: EndOf
+    node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec
 ) -> None:
     node.command(
         "sbatch",
@@ -213,7 +192,7 @@ async def test_a_reply_that_is_lost_with_the_connection_submits_once(
 
 
 async def test_a_name_submitted_by_many_at_the_same_time_is_one_job(
-    make_slurm_config: MakeConfig, slurm_of_session: MiniSlurm, make_spec: MakeSpec
+    make_slurm_config: MakeSlurmConfig, slurm_of_session: MiniSlurm, make_spec: MakeSpec
 ) -> None:
     async def submit(number: int) -> str:
         async with connect(make_slurm_config(), slurm_of_session.connections) as cluster:
@@ -246,11 +225,7 @@ async def test_what_bears_the_name_of_an_earlier_job_is_ended(
 
 
 async def test_a_job_that_has_the_id_by_the_time_of_scancel_is_not_ended(
-    node: LoginNode,
-    behind: SlurmCluster,
-    slurm_of_session: MiniSlurm,
-    make_spec: MakeSpec,
-    tmp_path: Path,
+    node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     """As after a controller that has lost its state and counts from an earlier id."""
     mine = await behind.submit(make_spec("loses-its-id", "sleep 1000"))
@@ -258,8 +233,7 @@ async def test_a_job_that_has_the_id_by_the_time_of_scancel_is_not_ended(
     wrong_once = tmp_path / "wrong-once"
     wrong_once.touch()
     node.command(
-        "squeue",
-        f'rm {wrong_once} || exec $real "$@"\n$real "$@" | sed "s/^{mine.job_id}|/{other.job_id}|/"',
+        "squeue", f'rm {wrong_once} || exec $real "$@"\n$real "$@" | sed "s/^{mine.job_id}|/{other.job_id}|/"'
     )
     await behind.cancel("loses-its-id")
     assert not wrong_once.exists()
@@ -268,7 +242,7 @@ async def test_a_job_that_has_the_id_by_the_time_of_scancel_is_not_ended(
 
 
 async def test_a_percent_sign_in_a_path_is_no_pattern_to_slurm(
-    slurm: SlurmCluster, make_spec: MakeSpec, end_of: EndOf, tmp_path: Path
+    slurm: SlurmCluster, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     for folder in ("100%j", "100%j \\ %%"):
         name = f"percent-{len(folder)}"
@@ -281,7 +255,7 @@ async def test_a_percent_sign_in_a_path_is_no_pattern_to_slurm(
 
 
 async def test_a_dead_controller_is_a_failure_and_then_all_goes_on(
-    mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec, end_of: EndOf, eventually: Eventually
+    mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec
 ) -> None:
     waits = "touch started; while test ! -e go; do sleep 0.05; done"
     job = await slurm.submit(make_spec("long", waits, time_limit_s=600))
@@ -321,7 +295,7 @@ async def test_a_job_that_slurm_has_lost_is_not_settled_and_never_submitted_agai
 
 
 async def test_a_dead_accounting_holds_nobody_up(
-    mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec, end_of: EndOf
+    mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec
 ) -> None:
     slurm_faults.stop_daemon(mini_slurm.home, "slurmdbd")
     await slurm.submit(make_spec("unaccounted", "exit 3"))
@@ -331,7 +305,7 @@ async def test_a_dead_accounting_holds_nobody_up(
 
 
 async def test_a_job_that_squeue_has_forgotten_is_in_the_accounting(
-    node: LoginNode, behind: SlurmCluster, make_slurm_config: MakeConfig, make_spec: MakeSpec, end_of: EndOf
+    node: LoginNode, behind: SlurmCluster, make_slurm_config: MakeSlurmConfig, make_spec: MakeSpec
 ) -> None:
     for name, script in (("good", "true"), ("bad", "exit 3")):
         await behind.submit(make_spec(name, script))
@@ -362,7 +336,7 @@ LATER = "#!/bin/sh\n#SBATCH --begin=now+1hour\ntrue\n"
 
 
 async def test_without_accounting_a_job_that_squeue_has_forgotten_is_not_submitted_again(
-    node: LoginNode, behind: SlurmCluster, make_slurm_config: MakeConfig, make_spec: MakeSpec, end_of: EndOf
+    node: LoginNode, behind: SlurmCluster, make_slurm_config: MakeSlurmConfig, make_spec: MakeSpec
 ) -> None:
     job = await behind.submit(make_spec("forgotten", "true"))
     await end_of(behind, "forgotten")
@@ -374,11 +348,7 @@ async def test_without_accounting_a_job_that_squeue_has_forgotten_is_not_submitt
 
 
 async def test_a_poll_of_hundreds_is_one_squeue(
-    node: LoginNode,
-    behind: SlurmCluster,
-    make_spec: MakeSpec,
-    end_of: EndOf,
-    eventually: Eventually,
+    node: LoginNode, behind: SlurmCluster, make_spec: MakeSpec
 ) -> None:
     await behind.submit(make_spec("ended", "true"))
     await end_of(behind, "ended")
@@ -397,7 +367,7 @@ async def test_a_poll_of_hundreds_is_one_squeue(
 
 
 async def test_a_node_that_dies_fails_its_job_by_the_clusters_fault(
-    mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec, end_of: EndOf, eventually: Eventually
+    mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec
 ) -> None:
     spec = make_spec("on-two", "touch started; sleep 1000", time_limit_s=600)
     spec = spec.model_copy(
@@ -412,7 +382,7 @@ async def test_a_node_that_dies_fails_its_job_by_the_clusters_fault(
 
 
 async def test_a_preempted_job_fails_by_the_clusters_fault_and_its_nodes_are_well(
-    slurm: SlurmCluster, make_spec: MakeSpec, end_of: EndOf, eventually: Eventually
+    slurm: SlurmCluster, make_spec: MakeSpec
 ) -> None:
     spec = make_spec("gives-way", "touch started; sleep 1000", slots=2)
     spec = spec.model_copy(
@@ -445,11 +415,7 @@ async def test_what_slurm_can_never_run_is_the_users_in_slurms_words(
 
 
 async def test_values_are_data_wherever_they_stand(
-    slurm_of_session: MiniSlurm,
-    make_slurm_config: MakeConfig,
-    make_spec: MakeSpec,
-    tmp_path: Path,
-    end_of: EndOf,
+    slurm_of_session: MiniSlurm, make_slurm_config: MakeSlurmConfig, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     canary = "canary"
     hostile = f"$(touch {canary}) `touch {canary}` ;touch {canary}; ' \" %j %% |& * \\n -x"
@@ -485,7 +451,7 @@ async def test_ending_a_job_that_slurm_has_forgotten_is_no_failure(behind: Slurm
 
 
 async def test_a_job_whose_release_the_controller_lost_is_released_again(
-    behind: SlurmCluster, node: LoginNode, make_spec: MakeSpec, end_of: EndOf, tmp_path: Path
+    behind: SlurmCluster, node: LoginNode, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     lost = tmp_path / "lost"
     node.command(
@@ -497,10 +463,7 @@ async def test_a_job_whose_release_the_controller_lost_is_released_again(
 
 
 async def test_a_job_that_a_person_holds_stays_held(
-    behind: SlurmCluster,
-    make_spec: MakeSpec,
-    slurm_of_session: MiniSlurm,
-    eventually: Eventually,
+    behind: SlurmCluster, make_spec: MakeSpec, slurm_of_session: MiniSlurm
 ) -> None:
     full = slurm_of_session.command(
         "sbatch", "--parsable", "--nodes=8", "--exclusive", "--output=/dev/null", "--wrap=sleep 600"

@@ -2,22 +2,19 @@
 
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from free_ports import free_port
 from slurm_service import MiniSlurm
 
-from steptime.clusters.base import Cluster, JobState, JobStatus
+from steptime.clusters.base import JobState
 from steptime.clusters.slurm.cluster import SlurmCluster
 
-from .conftest import GatedJob
+from .conftest import GatedJob, MakeGated, end_of, eventually
 
 pytestmark = pytest.mark.slurm
-
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
-EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
 
 
 class Sibling:
@@ -87,13 +84,7 @@ def sibling(mini_slurm: MiniSlurm, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 async def test_a_job_stays_on_its_cluster_and_one_that_a_sibling_has_taken_is_live(
-    *,
-    sibling: Sibling,
-    mini_slurm: MiniSlurm,
-    slurm: SlurmCluster,
-    make_gated: Callable[..., GatedJob],
-    eventually: Eventually,
-    end_of: EndOf,
+    sibling: Sibling, mini_slurm: MiniSlurm, slurm: SlurmCluster, make_gated: MakeGated
 ) -> None:
     """Those submitted by hand are taken at once, as nothing starts on the cluster itself."""
 

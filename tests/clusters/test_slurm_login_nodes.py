@@ -1,7 +1,7 @@
 """A Slurm behind jump hosts, and one whose login nodes go away: no job is lost, ended or doubled."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -9,20 +9,16 @@ from pathlib import Path
 import pytest
 from slurm_service import MiniSlurm
 
-from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
-from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig, connect
+from steptime.clusters.base import JobState
+from steptime.clusters.slurm.cluster import SlurmCluster, connect
 from steptime.errors import OutOfReach, SystemFailure
 
-from .conftest import GatedJob
+from .conftest import MakeGated, MakeSlurmConfig, MakeSpec, end_of, eventually
 from .login_node import LoginNode
 from .ssh_site import Site, connection, known
 
 pytestmark = pytest.mark.slurm
 
-MakeConfig = Callable[..., SlurmConfig]
-MakeSpec = Callable[..., JobSpec]
-EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 Behind = Callable[[Sequence[LoginNode]], AbstractAsyncContextManager[SlurmCluster]]
 
 
@@ -37,7 +33,7 @@ def nodes(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[list[LoginNod
 
 
 @pytest.fixture
-def behind(make_slurm_config: MakeConfig) -> Behind:
+def behind(make_slurm_config: MakeSlurmConfig) -> Behind:
     """A function that opens the mini Slurm behind login nodes, as one cluster with one connection."""
 
     @asynccontextmanager
@@ -61,13 +57,7 @@ def states_of(slurm: MiniSlurm, name: str) -> list[str]:
 
 
 async def test_a_job_behind_two_jump_hosts(
-    *,
-    slurm_of_session: MiniSlurm,
-    make_slurm_config: MakeConfig,
-    make_gated: Callable[..., GatedJob],
-    tmp_path: Path,
-    end_of: EndOf,
-    eventually: Eventually,
+    slurm_of_session: MiniSlurm, make_slurm_config: MakeSlurmConfig, make_gated: MakeGated, tmp_path: Path
 ) -> None:
     """Submitted, polled, its log read while it grows, a second one cancelled."""
     site = Site(tmp_path / "site")
@@ -100,13 +90,7 @@ async def test_a_job_behind_two_jump_hosts(
 
 
 async def test_a_job_is_followed_over_the_login_nodes_that_are_there(
-    *,
-    nodes: list[LoginNode],
-    behind: Behind,
-    make_gated: Callable[..., GatedJob],
-    slurm_of_session: MiniSlurm,
-    end_of: EndOf,
-    eventually: Eventually,
+    nodes: list[LoginNode], behind: Behind, make_gated: MakeGated, slurm_of_session: MiniSlurm
 ) -> None:
     """The first goes away, then the second, then both: the job is what it was whenever one answers."""
     async with behind(nodes) as cluster:
@@ -132,14 +116,7 @@ async def test_a_job_is_followed_over_the_login_nodes_that_are_there(
 
 
 async def test_a_login_node_that_goes_away_while_it_submits_does_not_make_a_second_job(
-    *,
-    nodes: list[LoginNode],
-    behind: Behind,
-    make_spec: MakeSpec,
-    slurm_of_session: MiniSlurm,
-    tmp_path: Path,
-    end_of: EndOf,
-    eventually: Eventually,
+    nodes: list[LoginNode], behind: Behind, make_spec: MakeSpec, slurm_of_session: MiniSlurm, tmp_path: Path
 ) -> None:
     """Its job comes when the other node's has been released."""
     began, go_on = tmp_path / "began", tmp_path / "go-on"
@@ -158,14 +135,7 @@ async def test_a_login_node_that_goes_away_while_it_submits_does_not_make_a_seco
 
 
 async def test_a_job_whose_submitter_was_gone_before_its_release_is_released(
-    *,
-    nodes: list[LoginNode],
-    behind: Behind,
-    make_spec: MakeSpec,
-    slurm_of_session: MiniSlurm,
-    tmp_path: Path,
-    end_of: EndOf,
-    eventually: Eventually,
+    nodes: list[LoginNode], behind: Behind, make_spec: MakeSpec, slurm_of_session: MiniSlurm, tmp_path: Path
 ) -> None:
     began = tmp_path / "began"
     nodes[0].command(
@@ -184,13 +154,7 @@ async def test_a_job_whose_submitter_was_gone_before_its_release_is_released(
 
 
 async def test_login_nodes_that_submit_at_the_same_time_start_one_job(
-    *,
-    nodes: list[LoginNode],
-    behind: Behind,
-    make_spec: MakeSpec,
-    slurm_of_session: MiniSlurm,
-    tmp_path: Path,
-    end_of: EndOf,
+    nodes: list[LoginNode], behind: Behind, make_spec: MakeSpec, slurm_of_session: MiniSlurm, tmp_path: Path
 ) -> None:
     """Each calls sbatch before the other has."""
     for number, node in enumerate(nodes):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from staged import staged_files
 
 from steptime.clusters.base import StagedFiles
 from steptime.clusters.jobscript import job_spec
@@ -22,12 +23,7 @@ from steptime.recipes.node_lists import fold_nodes
 from steptime.recipes.planning import parse_request, plan
 from tests.upstream.settings_record import load
 
-VENV = StagedFiles(
-    python="/shared/venvs/trainer-1/bin/python",
-    venv_lock_sha256="a" * 64,
-    trainer_path="/shared/trainer/1",
-    trainer_sha256="b" * 64,
-)
+VENV = staged_files("/shared/venvs/trainer-1/bin/python", "/shared/trainer/1", venv_lock_sha256="a" * 64)
 IMAGE = VENV.model_copy(update={"python": None, "image_path": "/shared/images/nvidia+nemo+25.02.01.sqsh"})
 
 
@@ -110,10 +106,7 @@ def test_the_cluster_says_how_gpus_are_asked_for(
 
 @pytest.mark.parametrize(
     ("workload", "gpus", "segment"),
-    [
-        ("nemotron4-340b", 128, "--segment=16"),
-        ("nemotron-h-26.08", 64, "--segment=16"),
-    ],
+    [("nemotron4-340b", 128, "--segment=16"), ("nemotron-h-26.08", 64, "--segment=16")],
 )
 def test_a_job_on_racks_asks_for_the_largest_segment_that_fits_in_one(
     workload: str, gpus: int, segment: str

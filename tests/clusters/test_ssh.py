@@ -4,7 +4,7 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,9 @@ from steptime.clusters.slurm.ssh import LoginNode
 from steptime.errors import LoginRefused, OutOfReach, SystemFailure
 
 from . import login_node
+from .conftest import eventually
 
 pytestmark = pytest.mark.slurm
-
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
@@ -177,11 +176,7 @@ async def test_a_file_that_hangs_once_it_is_open(
 
 
 async def test_files_that_hang_and_cannot_be_let_go_of_leave_the_commands_their_sessions(
-    *,
-    open_node: Callable[..., LoginNode],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    eventually: Eventually,
+    open_node: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the kernel does not end who waits for a disk: there, no signal does."""
     monkeypatch.setattr(sftp, "TIMEOUT_S", 1)

@@ -4,7 +4,6 @@ import asyncio
 import getpass
 import logging
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,11 @@ from steptime.clusters.connections import Connection
 from steptime.clusters.slurm import sftp, ssh_login
 from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError
 
+from .conftest import eventually
 from .ssh_site import SECRET, Host, Open, Site, Way, connection, where
 
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 
-
-async def test_two_hops_with_a_login_and_a_host_key_each(
-    way: Way, log_in: Open, tmp_path: Path, eventually: Eventually
-) -> None:
+async def test_two_hops_with_a_login_and_a_host_key_each(way: Way, log_in: Open, tmp_path: Path) -> None:
     node = log_in(way.connections())
     assert await where(node) == "node"
     await node.write(str(tmp_path / "file"), b"over two hops")
@@ -46,7 +42,7 @@ async def test_a_jump_host_that_drops_us_is_gone_through_anew(way: Way, log_in: 
 
 @pytest.mark.long
 async def test_a_file_is_written_whole_though_the_connection_drops_in_the_middle(
-    way: Way, log_in: Open, tmp_path: Path, eventually: Eventually
+    way: Way, log_in: Open, tmp_path: Path
 ) -> None:
     node = log_in(way.connections())
     await node.read("/nowhere", 0, 1)
@@ -60,7 +56,7 @@ async def test_a_file_is_written_whole_though_the_connection_drops_in_the_middle
 
 
 async def test_each_hop_that_refuses_is_named(
-    way: Way, log_in: Open, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    way: Way, log_in: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With its value and what to do; nobody behind it was asked, and no connection to it stays open."""
     caplog.set_level(logging.DEBUG)
@@ -139,10 +135,7 @@ async def test_a_jump_host_that_does_not_forward_is_named(site: Site, log_in: Op
     keys = site.keys("user")
     gate = site.host("gate", "AllowTcpForwarding no", authorized=keys.public)
     node = site.host("node", authorized=keys.public)
-    connections = {
-        "gate": connection(gate, keys),
-        "node": connection(node, keys, jump_connections=["gate"]),
-    }
+    connections = {"gate": connection(gate, keys), "node": connection(node, keys, jump_connections=["gate"])}
     with pytest.raises(
         LoginRefused, match=r"jump host .*'gate'\) does not forward to the login node .*'node'\)"
     ):
@@ -167,7 +160,7 @@ def addresses(*hosts: Host) -> list[str]:
 
 
 async def test_a_command_whose_login_node_went_away_is_ended_on_no_other(
-    way: Way, two_nodes: Connection, log_in: Open, tmp_path: Path, eventually: Eventually
+    way: Way, two_nodes: Connection, log_in: Open, tmp_path: Path
 ) -> None:
     """There its process id is somebody else's. As both are one machine here, it would be seen."""
     node = log_in({"node": two_nodes}, "node", *addresses(way.outer, way.inner))

@@ -53,12 +53,7 @@ def scene(site: Site) -> Scene:
         {"max_steps": [20 + FREE], "environment": {**free, "STAND_IN": "out_of_memory"}},
         {"max_steps": [*range(21 + FREE, 20 + CELLS)], "environment": scene.training.environment},
     ]
-    sweep = {
-        "name": NAME,
-        "cluster": CLUSTER,
-        "gpu_hours_max": 1000,
-        "runs": [_CELL | run for run in runs],
-    }
+    sweep = {"name": NAME, "cluster": CLUSTER, "gpu_hours_max": 1000, "runs": [_CELL | run for run in runs]}
     site.sweep_file.with_stem(NAME).write_text(yaml.safe_dump(sweep))
     return scene
 

@@ -59,11 +59,6 @@ class Airflow:
     def steptime(self, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
         return steptime(self.home, *arguments, timeout_s=timeout_s, STEPTIME_CONFIG_DIR=str(self.config))
 
-    def restart(self) -> None:
-        """`steptime down` and `steptime up`, at the same address."""
-        assert self.steptime("down").returncode == 0
-        start_airflow(self.home, self.config, self.dags, port=httpx.URL(self.url).port)
-
     def trigger(self, dag_id: str = "llama31", **params: Any) -> DagRun:
         """Start a DAG of Llama 3.1: by default one short run on one rank and no checkpoint."""
         return self.client.trigger(dag_id, {"gpus": "1", "checkpoint": False, **params}, patience_s=60)

@@ -20,12 +20,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 ENDLESS = {"cluster": STAND_IN, "max_steps": 100_000, "window": "10:19"}
 """More training than the time limit allows: the test ends it."""
 SLOWLY = {"STAND_IN_STEP_S": "0.5"}
-OF_SECONDS = {
-    "cluster": STAND_IN,
-    "max_steps": 40,
-    "window": "10:39",
-    "environment": SLOWLY,
-}
+OF_SECONDS = {"cluster": STAND_IN, "max_steps": 40, "window": "10:39", "environment": SLOWLY}
 """Long enough to be struck while it trains."""
 WAIT = "performance.wait"
 _STEPS_CAME = re.compile(r"steps? \d+(-\d+)? of 0-\d+")
@@ -114,20 +109,6 @@ def test_a_killed_triggerer_comes_back_to_the_same_job(airflow: Airflow) -> None
     assert state_of(airflow, job_name) == "succeeded"
 
 
-@pytest.mark.exhaustive
-def test_airflow_stopped_and_started_again_comes_back_to_the_same_job(airflow: Airflow) -> None:
-    before = set(airflow.jobs())
-    run = airflow.trigger(**OF_SECONDS)
-    job_name = started_training(airflow, before)
-    wait_in_state(airflow, run, "deferred")
-    airflow.restart()
-
-    assert airflow.ended(run).state == "success"
-    assert new_jobs(airflow, before) == {job_name}, "a second job was submitted"
-    (row,) = [row for row in airflow.results() if row["dag_run_id"] == run.dag_run_id]
-    assert (row["job_name"], row["state"]) == (job_name, "valid")
-
-
 def test_marking_the_waiting_task_failed_ends_the_job(airflow: Airflow) -> None:
     before = set(airflow.jobs())
     run = airflow.trigger(**ENDLESS)
@@ -141,43 +122,3 @@ def test_marking_the_waiting_task_failed_ends_the_job(airflow: Airflow) -> None:
     assert training_of(airflow, job_name) == []
     assert airflow.ended(run).state == "failed"
     assert not [row for row in airflow.results() if row["dag_run_id"] == run.dag_run_id]
-
-
-@pytest.mark.exhaustive
-def test_clearing_the_waiting_task_goes_on_with_the_job(airflow: Airflow) -> None:
-    before = set(airflow.jobs())
-    run = airflow.trigger(**ENDLESS)
-    job_name = started_training(airflow, before)
-    task = wait_in_state(airflow, run, "deferred")
-    airflow.clear(run, task)
-
-    def next_try() -> TaskInstance | None:
-        found = airflow.task(run, WAIT)
-        waits = found is not None and found.state == "deferred" and found.try_number > task.try_number
-        return found if waits else None
-
-    again = wait_until("the next try", next_try)
-    assert new_jobs(airflow, before) == {job_name}
-    assert training_of(airflow, job_name), "clearing the task that waits has ended its job"
-    airflow.mark_failed(run, again)
-    wait_until("the job's end", lambda: state_of(airflow, job_name) == "cancelled")
-    assert airflow.ended(run).state == "failed"
-
-
-@pytest.mark.exhaustive
-def test_clearing_the_submitting_task_ends_the_job_and_starts_another(airflow: Airflow) -> None:
-    before = set(airflow.jobs())
-    run = airflow.trigger(**ENDLESS)
-    first = started_training(airflow, before)
-    wait_in_state(airflow, run, "deferred")
-    submit = airflow.task(run, "performance.submit")
-    assert submit is not None
-    airflow.clear(run, submit)
-
-    wait_until("the first job's end", lambda: state_of(airflow, first) == "cancelled")
-    second = started_training(airflow, before | {first})
-    assert second != first
-    again = wait_in_state(airflow, run, "deferred")
-    airflow.mark_failed(run, again)
-    wait_until("the second job's end", lambda: state_of(airflow, second) == "cancelled")
-    assert airflow.ended(run).state == "failed"

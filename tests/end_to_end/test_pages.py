@@ -1,9 +1,7 @@
 """The result tables in the real Airflow UI, with measured results, in headless Chromium by the login form."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from email.message import Message as Mail
 from importlib import resources
@@ -183,21 +181,6 @@ def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page)
     sent = airflow.params(run)
     assert (sent["size"], sent["gpus"], sent["cuda_graphs"]) == ("tiny", "3", "off")
     assert sent["dtype"] is None, "left alone"
-
-
-@pytest.mark.exhaustive
-def test_the_picture_of_the_trigger_form_can_be_taken(airflow: Airflow, tmp_path: Path) -> None:
-    script = Path(__file__).parents[2] / "docs" / "take_screenshots.py"
-    taken = subprocess.run(
-        [sys.executable, script, "--output", tmp_path],
-        env=os.environ | {"STEPTIME_HOME": str(airflow.home)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert taken.returncode == 0, taken.stderr
-    assert 20_000 < (tmp_path / "trigger-form.png").stat().st_size < 300_000
 
 
 class Mailbox(Message):

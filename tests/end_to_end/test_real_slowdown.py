@@ -93,10 +93,7 @@ def weekly(config: Path) -> Callable[..., None]:
 
 @pytest.fixture
 def watched(
-    tmp_path: Path,
-    config: Path,
-    weekly: Callable[..., None],
-    mini_slurm: MiniSlurm,
+    tmp_path: Path, config: Path, weekly: Callable[..., None], mini_slurm: MiniSlurm
 ) -> Iterator[Airflow]:
     """An Airflow of its own, which knows the mini Slurm, and whom to tell."""
     home = tmp_path / "home"

@@ -1,6 +1,6 @@
 """A sweep in a real Airflow: stopped half way, and one cell of it run again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -59,7 +59,7 @@ def test_marking_a_sweep_as_failed_ends_its_jobs_and_keeps_its_results(airflow: 
     assert states(airflow, sweep)["report", -1][0] == "failed"
 
 
-def from_its_page(airflow: Airflow, sweep: DagRun, index: int) -> None:
+def run_again_from_page(airflow: Airflow, sweep: DagRun, index: int) -> None:
     from browser import logged_in
     from playwright.sync_api import expect
 
@@ -72,25 +72,8 @@ def from_its_page(airflow: Airflow, sweep: DagRun, index: int) -> None:
         expect(frame.locator(".again [role=status]")).to_contain_text(sweep.dag_run_id)
 
 
-def from_the_shell(airflow: Airflow, sweep: DagRun, index: int) -> None:
-    tasks = airflow.client.task_instances(sweep.dag_id, sweep.dag_run_id)
-    (cell,) = [
-        t.rendered_map_index for t in tasks if (t.task_id, t.map_index) == ("performance.submit", index)
-    ]
-    asked = airflow.steptime("sweep", "again", sweep.dag_run_id, str(cell))
-    assert asked.returncode == 0, asked.stderr
-
-
-@pytest.mark.parametrize(
-    "run_again",
-    [
-        pytest.param(from_its_page, marks=pytest.mark.browser),
-        pytest.param(from_the_shell, marks=pytest.mark.exhaustive),
-    ],
-)
-def test_one_cell_runs_again_and_no_other(
-    airflow: Airflow, run_again: Callable[[Airflow, DagRun, int], None]
-) -> None:
+@pytest.mark.browser
+def test_one_cell_runs_again_from_its_page_and_no_other(airflow: Airflow) -> None:
     before = set(airflow.jobs())
     sweep = airflow.ended(start(airflow, CELLS))
     assert sweep.state == "success"
@@ -98,7 +81,7 @@ def test_one_cell_runs_again_and_no_other(
     first_jobs = set(airflow.jobs()) - before
     assert len(first_jobs) == 4
 
-    run_again(airflow, sweep, 2)
+    run_again_from_page(airflow, sweep, 2)
     assert airflow.ended(sweep).state == "success"
 
     new = set(airflow.jobs()) - before - first_jobs

@@ -257,11 +257,7 @@ def test_budgets_of_accounts_stand_beside_that_of_the_cluster(
     clusters(
         "account: sites", "gpu_hours_per_month: 20", "account_gpu_hours_per_month: {sites: 8, research: 4}"
     )
-    plans = {
-        "a": make_run(8),
-        "b": make_run(4, account="research"),
-        "c": make_run(6, account="another"),
-    }
+    plans = {"a": make_run(8), "b": make_run(4, account="research"), "c": make_run(6, account="another")}
     for dag_run, run in plans.items():
         reserve(of(dag_run), [run], now=NOW)
 

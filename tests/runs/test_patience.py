@@ -201,7 +201,7 @@ def test_the_causes_and_the_last_lines_of_a_log_are_told(
     lines = report.last_lines.split("\n")
     assert len(lines) == 20
     assert lines[-4:] == [
-        *("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB.", "1", "2", "end"),
+        *("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB.", "1", "2", "end")
     ]
     assert lines[0].startswith("line 044 ")
     log.write_bytes(b"x" * 5000 + b"\xff\n")

@@ -47,12 +47,7 @@ def test_one_line_for_each_run_and_each_single_task() -> None:
         task("train.wait", None, 1),
         task("train.collect", None, 1),
         task("summary", None),
-    ) == [
-        ("plan", "success"),
-        ("summary", "waiting"),
-        ("tiny·fp32·1", "running"),
-        ("train [1]", "waiting"),
-    ]
+    ) == [("plan", "success"), ("summary", "waiting"), ("tiny·fp32·1", "running"), ("train [1]", "waiting")]
 
 
 def test_the_failed_task_decides() -> None:

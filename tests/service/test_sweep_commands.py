@@ -119,10 +119,7 @@ def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(
     run = "/api/v2/dags/scaling_sweep/dagRuns/sweep"
     cleared = "POST /api/v2/dags/scaling_sweep/clearTaskInstances"
     api.answers |= {
-        f"GET {run}/taskInstances": lambda _: (
-            200,
-            {"task_instances": listed, "total_entries": len(listed)},
-        ),
+        f"GET {run}/taskInstances": lambda _: (200, {"task_instances": listed, "total_entries": len(listed)}),
         cleared: (200, {"task_instances": [], "total_entries": 0}),
     }
 

@@ -45,11 +45,7 @@ class Staging(Reported):
 
     async def __call__(self) -> Path:
         python, _ = await stage_venv(
-            self._cluster,
-            self._config,
-            lock=self._lock,
-            bootstrap=self._bootstrap,
-            report=self.lines.append,
+            self._cluster, self._config, lock=self._lock, bootstrap=self._bootstrap, report=self.lines.append
         )
         return Path(python)
 
@@ -160,9 +156,7 @@ async def test_a_package_that_is_nowhere_is_named_and_nothing_half_built_stays(
     assert venvs(config) == set()
 
 
-async def test_a_cluster_without_the_python_is_named(
-    new_staging: Callable[[], Staging],
-) -> None:
+async def test_a_cluster_without_the_python_is_named(new_staging: Callable[[], Staging]) -> None:
     staging = new_staging().by(Path("python3.99"))
     with pytest.raises(
         UserError, match=r"cluster here has no python3\.99: .* locked for 3\.11 .*: install Python 3\.11"

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import yaml
 from pydantic import Field
+from staged import staged_files
 
 from steptime import settings
-from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.clusters.jobscript import job_environment, job_spec
 from steptime.frozen import Frozen
@@ -33,9 +33,7 @@ WHOLE = ("environment.", "gc.", "launch.", "overlap.")
 """Groups in which a setting that only we have is a difference, too. Of NeMo's objects ours may have more
 fields than upstream's older release: they have their defaults."""
 
-STAGED = StagedFiles(
-    python=None, venv_lock_sha256=None, trainer_path="/trainer", trainer_sha256="", image_path="/image.sqsh"
-)
+STAGED = staged_files(trainer_path="/trainer", image_path="/image.sqsh")
 
 
 class Decision(Frozen):

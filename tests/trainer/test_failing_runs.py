@@ -29,24 +29,6 @@ if __name__ == "__main__":
     callbacks.write_step = write_late
     sys.exit(main())
 """
-HANG = """
-import dataclasses, os, sys, threading
-from trainer.cpu_ranks import main
-if __name__ == "__main__":
-    from trainer.data import SyntheticTokens
-    from trainer.watchdog import HangLimits
-    read = HangLimits.read
-    # Importing NeMo may take minutes on a busy machine, and is not what hangs here.
-    HangLimits.read = lambda environment: dataclasses.replace(read(environment), outside_steps=75.0)
-    sample = SyntheticTokens.__getitem__
-    def stuck_sample(self, index):
-        if os.environ["RANK"] == "1" and index >= 4 * 16:  # the batch of step 4
-            threading.Event().wait()  # as on a file system that does not answer
-        return sample(self, index)
-    SyntheticTokens.__getitem__ = stuck_sample
-    os.environ["STEPTIME_HANG_FLOOR_S"] = "8"
-    sys.exit(main())
-"""
 LITTLE_MEMORY = """
 import resource, sys
 from trainer.__main__ import main
@@ -88,25 +70,6 @@ def test_a_diverging_run_stops_at_the_first_loss_that_is_no_number(train: Train,
     losses = list(failed.losses.values())
     assert len(losses) == int(match[1]) + 1 == failed.record("result")["steps_trained"]
     assert [str(loss) for loss in losses if loss - loss != 0] == [match[2]]
-
-
-@pytest.mark.exhaustive
-def test_a_hanging_rank_ends_the_run_with_all_stacks(train: Train, tmp_path: Path) -> None:
-    """As test_ending.py shows without a training."""
-    failed, problem = _failed(train, _two_ranks(), tmp_path, HANG)
-    assert re.fullmatch(
-        r"the training hangs: no step has ended within \d+ s of step 3, and the median step takes "
-        r"[\d.]+ s; the stacks of 2 ranks are in the log\.",
-        problem.message,
-    ), problem.message
-    of_rank_0, of_rank_1 = (
-        failed.log.split(f"rank {rank}: stacks, innermost call first:\n")[1].split("rank ")[0]
-        for rank in (0, 1)
-    )
-    assert re.search(r"line \d+ in finish_grad_sync$", of_rank_0, flags=re.MULTILINE)  # waits for rank 1
-    assert re.search(r"line \d+ in stuck_sample$", of_rank_1, flags=re.MULTILINE)
-    assert [int(line["global_step"]) for line in failed.step_lines] == [0, 1, 2, 3]
-    assert failed.record("result")["steps_trained"] == 4
 
 
 def test_what_only_the_training_finds(train: Train, tmp_path: Path) -> None:

@@ -31,10 +31,7 @@ GBS = 4
 ROUNDING = 2e-6
 """Relative, float32: other orders of summation, between ranks and between tensor-parallel halves."""
 DATA_2 = Parallelism(data=2)
-SPREAD = {
-    "tensor": Parallelism(tensor=2, data=1),
-    "pipeline": Parallelism(pipeline=2, data=1),
-}
+SPREAD = {"tensor": Parallelism(tensor=2, data=1), "pipeline": Parallelism(pipeline=2, data=1)}
 
 LOADS = {f"loaded, {name}": parallelism for name, parallelism in SPREAD.items()}
 IN_TEST_ALL = (

@@ -10,8 +10,9 @@ from typing import Any
 
 import psutil
 import pytest
+from staged import staged_files
 
-from steptime.clusters.base import JobState, JobStatus, StagedFiles
+from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.logs.models import TrainingLog
@@ -229,9 +230,7 @@ def test_a_run_on_the_local_cluster_ends_in_columns(
 
 async def _train_as_job(run: Run, python: str, folder: Path) -> tuple[TrainingLog, JobStatus]:
     config = LocalConfig(name="local", kind="local", work_dir=str(folder), gpu_type="cpu", slots=2)
-    staged = StagedFiles(
-        python=python, venv_lock_sha256=None, trainer_path=str(ROOT), trainer_sha256="0" * 64
-    )
+    staged = staged_files(python, ROOT)
     async with LocalCluster(config) as cluster:
         job = await cluster.submit(job_spec(run, staged, config, identity="samples", started=0))
 

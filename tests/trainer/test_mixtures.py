@@ -168,25 +168,6 @@ def test_what_nemo_does_not_have_is_refused_in_one_sentence(train: Train, tmp_pa
     }
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "parallelism",
-    [
-        pytest.param(Parallelism(data=4, expert=4), id="expert 4"),
-        pytest.param(Parallelism(data=4, expert=2), id="expert 2 of data 4"),
-        pytest.param(Parallelism(data=2, pipeline=2, expert=2), id="expert 2 × pipeline 2"),
-    ],
-)
-def test_four_ranks_take_the_same_steps(
-    train: Train, one_rank: Trained, tmp_path: Path, parallelism: Parallelism
-) -> None:
-    trained = train(mixture(parallelism, gbs=GBS, max_steps=SAVED_AT), tmp_path)
-    assert trained.exit_code == 0, trained.log
-    assert trained.losses == pytest.approx(
-        {step: one_rank.losses[step] for step in range(SAVED_AT)}, rel=ROUNDING
-    )
-
-
 UNSEEN = Path(__file__).parents[1] / "data" / "unseen" / "workloads" / "glm4.5-26.08.yaml"
 
 
@@ -218,11 +199,9 @@ OTHERS = {
             ),
         }
     ),
-    "Qwen3": MIXTURE.model_copy(
-        update={"kv_channels": 64, "nemo": NemoConfig(config="Qwen3Config30B_A3B")},
-    ),
+    "Qwen3": MIXTURE.model_copy(update={"kv_channels": 64, "nemo": NemoConfig(config="Qwen3Config30B_A3B")}),
     "a dense Qwen3": MIXTURE.model_copy(
-        update={"moe": None, "kv_channels": 64, "nemo": NemoConfig(config="Qwen3Config8B")},
+        update={"moe": None, "kv_channels": 64, "nemo": NemoConfig(config="Qwen3Config8B")}
     ),
 }
 

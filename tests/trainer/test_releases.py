@@ -47,7 +47,7 @@ OF_LIGHTNING = {
     "nemo.lightning.pytorch.callbacks.progress_bar.MegatronProgressBar": {"train_progress_bar"},
     "nemo.lightning.pytorch.callbacks.ModelCheckpoint": {"enable_version_counter"},
     "nemo.utils.callbacks.dist_ckpt_io.AsyncFinalizableCheckpointIO": {
-        *("_record", "checkpoint_io", "load_checkpoint"),  # the first is the trainer's own
+        *("_record", "checkpoint_io", "load_checkpoint")  # the first is the trainer's own
     },
     "nemo.collections.llm.gpt.data.mock.MockDataModule": {"load_state_dict", "state_dict", "trainer"},
 }

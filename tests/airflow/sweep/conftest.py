@@ -10,7 +10,12 @@ import pytest
 
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.results.models import Result
-from tests.airflow.conftest import TaskInstance
+from tests.airflow.conftest import MakeContext, TaskInstance
+
+CheckSweep = Callable[..., dict[str, Any]]
+MakeTask = Callable[..., Any]
+Report = Callable[..., Any]
+WriteSweep = Callable[..., None]
 
 
 @dataclass
@@ -29,11 +34,7 @@ class SweepTask(TaskInstance):
 def of_sweep(result: Result, cell: str) -> Result:
     """The result as one of that cell of the sweep `night`, in the DAG run of `SweepTask`."""
     submitted = result.submitted
-    of_it = {
-        "dag_id": SweepTask.dag_id,
-        "dag_run_id": SweepTask.run_id,
-        "sweep": "night",
-    }
+    of_it = {"dag_id": SweepTask.dag_id, "dag_run_id": SweepTask.run_id, "sweep": "night"}
     made_by = submitted.made_by.model_copy(update=of_it)
     run = submitted.run.model_copy(update={"cell": cell})
     record = json.loads(result.record)
@@ -63,7 +64,7 @@ def write_sweep(home: Path) -> Callable[..., None]:
 
 
 @pytest.fixture
-def task(write_sweep: Callable[..., None]) -> Callable[..., Any]:
+def task(write_sweep: WriteSweep) -> Callable[..., Any]:
     """A task of the DAG of sweeps, as a worker has it; keywords are its rendered fields."""
     dag = sweep_dag("weekly_scaling_sweep", sweep="night")
 
@@ -79,15 +80,12 @@ def task(write_sweep: Callable[..., None]) -> Callable[..., Any]:
 
 @pytest.fixture
 def check(
-    write_sweep: Callable[..., None], make_context: Callable[..., Any], task: Callable[..., Any]
+    write_sweep: WriteSweep, make_context: MakeContext, task: MakeTask
 ) -> Callable[..., dict[str, Any]]:
     """Checks a sweep `night` with these fields, as the DAG's first task; `pushed` gets its XComs."""
 
     def check(
-        *,
-        conf: dict[str, Any] | None = None,
-        pushed: dict[str, Any] | None = None,
-        **fields: Any,
+        *, conf: dict[str, Any] | None = None, pushed: dict[str, Any] | None = None, **fields: Any
     ) -> dict[str, Any]:
         write_sweep(**fields)
         context = make_context() | {"ti": SweepTask(pushed={} if pushed is None else pushed)}

@@ -21,24 +21,22 @@ from steptime.errors import UserError
 from steptime.recipes.models import Mode
 from steptime.results.models import Check, Verdict
 from steptime.results.store import Store
-from tests.airflow.conftest import logged
+from tests.airflow.conftest import MakeResult, logged
 
-from .conftest import SweepTask, of_sweep
+from .conftest import CheckSweep, MakeTask, Report, SweepTask, WriteSweep, of_sweep
 
 ONE, TWO = "llama3.1·tiny·fp32·1", "llama3.1·tiny·fp32·2"
 """The labels of the two cells."""
 
 
-def test_the_first_task_shows_what_the_sweep_comes_to(check: Callable[..., dict[str, Any]]) -> None:
+def test_the_first_task_shows_what_the_sweep_comes_to(check: CheckSweep) -> None:
     table, most, expected, *_ = logged(check)
     assert table.startswith("\nsweep night: 2 runs\n")
     assert re.search(r"llama3\.1·tiny·fp32·2 +local +1 +2 +0\.33\d* +-", table)
     assert (most, expected) == ("at most 0.50 GPU-hours", "no history and no publication: upper bound only")
 
 
-def test_nobody_is_asked_below_the_limit(
-    check: Callable[..., dict[str, Any]], task: Callable[..., Any]
-) -> None:
+def test_nobody_is_asked_below_the_limit(check: CheckSweep, task: MakeTask) -> None:
     for fields in ({}, {"approval_above_gpu_hours": 1}):
         operator = task("approve", checked=check(**fields))
         with pytest.raises(AirflowSkipException, match=r"at most 0\.50 GPU-hours"):
@@ -46,10 +44,10 @@ def test_nobody_is_asked_below_the_limit(
 
 
 def test_above_the_limit_somebody_sees_what_it_costs_at_most_and_probably(
-    check: Callable[..., dict[str, Any]],
-    task: Callable[..., Any],
+    check: CheckSweep,
+    task: MakeTask,
     told: list[tuple[str, str]],
-    make_result: Callable[..., Any],
+    make_result: MakeResult,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: dict[str, Any] = {}
@@ -78,8 +76,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What notifiers would be called with."""
     calls: list[tuple[str, str]] = []
     monkeypatch.setattr(
-        "steptime.airflow.sweep.operators.notify",
-        lambda event, sentence, *_: calls.append((event, sentence)),
+        "steptime.airflow.sweep.operators.notify", lambda event, sentence, *_: calls.append((event, sentence))
     )
     return calls
 
@@ -90,7 +87,7 @@ class TaskInstanceWithId:
 
 
 @pytest.fixture
-def report(check: Callable[..., dict[str, Any]], task: Callable[..., Any], home: Path) -> Callable[..., Any]:
+def report(check: CheckSweep, task: MakeTask, home: Path) -> Callable[..., Any]:
     """Reports on a sweep of one and two ranks; the XComs are those of its other tasks."""
     planned = check()
 
@@ -109,10 +106,7 @@ def report(check: Callable[..., dict[str, Any]], task: Callable[..., Any], home:
 
 @pytest.mark.long
 def test_the_report_shows_the_step_times_of_each_cell(
-    report: Callable[..., Any],
-    make_result: Callable[..., Any],
-    told: list[tuple[str, str]],
-    capsys: pytest.CaptureFixture[str],
+    report: Report, make_result: MakeResult, told: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = Store()
     for gpus, cell in ((1, ONE), (2, TWO)):
@@ -137,10 +131,7 @@ def test_the_report_shows_the_step_times_of_each_cell(
 
 
 def test_the_report_shows_no_times_of_checkpoint_runs(
-    check: Callable[..., dict[str, Any]],
-    report: Callable[..., Any],
-    make_result: Callable[..., Any],
-    capsys: pytest.CaptureFixture[str],
+    check: CheckSweep, report: Report, make_result: MakeResult, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = (
         ("saved", Mode.CHECKPOINT_SAVE, 0.5),
@@ -163,7 +154,7 @@ def test_the_report_shows_no_times_of_checkpoint_runs(
 
 
 def test_the_report_fails_for_a_cell_that_was_rejected_and_one_without_a_result(
-    report: Callable[..., Any], make_result: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+    report: Report, make_result: MakeResult, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed = Check(name="all_steps", passed=False, message="steps are missing")
     rejected = make_result("job-1", gpus=1, verdict=Verdict(checks=(failed,)), submitted_at=1e9)
@@ -181,7 +172,7 @@ def test_the_report_fails_for_a_cell_that_was_rejected_and_one_without_a_result(
 
 
 def test_the_report_waits_for_the_store(
-    report: Callable[..., Any], make_result: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    report: Report, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL does not answer at first, and answers after the first pause."""
     for gpus, cell in ((1, ONE), (2, TWO)):
@@ -198,16 +189,12 @@ def test_the_report_waits_for_the_store(
     assert len(pauses) == 1
 
 
-def test_a_rejected_sweep_is_no_failure(
-    report: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rejected_sweep_is_no_failure(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
     assert report({("approve", None, "rejected_by"): "ada"}) == [], "nothing has finished"
     assert "rejected by ada: nothing was started" in capsys.readouterr().out
 
 
-def test_a_rejection_is_kept_for_the_report(
-    check: Callable[..., dict[str, Any]], task: Callable[..., Any]
-) -> None:
+def test_a_rejection_is_kept_for_the_report(check: CheckSweep, task: MakeTask) -> None:
     operator = task("approve", checked=check())
     ti = SweepTask()
     event = {
@@ -222,7 +209,7 @@ def test_a_rejection_is_kept_for_the_report(
 
 
 def test_files_that_cannot_be_run_are_told_with_line_and_field_and_change_no_dag(
-    write_sweep: Callable[..., None], home: Path
+    write_sweep: WriteSweep, home: Path
 ) -> None:
     before = sweep_dag("any_sweep", sweep="night").task_ids
     check_config_files()

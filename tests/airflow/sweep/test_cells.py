@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +9,10 @@ import pytest
 from steptime.airflow.base import Refused
 from steptime.clusters.base import StagedFiles
 
+from .conftest import CheckSweep, MakeTask
 
-def test_a_sweep_keeps_its_plan(check: Callable[..., dict[str, Any]]) -> None:
+
+def test_a_sweep_keeps_its_plan(check: CheckSweep) -> None:
     checked = check(repeats=2)
 
     assert checked["sweep"] == "night"
@@ -37,19 +38,14 @@ def test_a_sweep_keeps_its_plan(check: Callable[..., dict[str, Any]]) -> None:
         ({"exclude": [{"gpus": 4}]}, "exclude.0 (gpus 4) excludes nothing"),
     ],
 )
-def test_what_cannot_be_run_starts_nothing(
-    check: Callable[..., dict[str, Any]], asked: dict[str, Any], sentence: str
-) -> None:
+def test_what_cannot_be_run_starts_nothing(check: CheckSweep, asked: dict[str, Any], sentence: str) -> None:
     with pytest.raises(Refused, match=re.escape(sentence)) as refused:
         check(**asked)
     assert "\n" not in str(refused.value)
 
 
 def test_each_cluster_and_image_is_staged_once(
-    check: Callable[..., dict[str, Any]],
-    task: Callable[..., Any],
-    staged: StagedFiles,
-    monkeypatch: pytest.MonkeyPatch,
+    check: CheckSweep, task: MakeTask, staged: StagedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
 

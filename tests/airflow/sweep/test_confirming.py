@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ from steptime.recipes.models import Mode
 from steptime.results.budgets import budget_balances
 from steptime.results.database import close_engines
 from steptime.results.store import Store
+from tests.airflow.conftest import MakeContext, MakeResult, SetBudget
 
-from .conftest import SweepTask, of_sweep
+from .conftest import CheckSweep, MakeTask, Report, SweepTask, of_sweep
 from .test_approval_and_report import report
 
 __all__ = ["report"]  # a fixture
 
-MakeResult = Callable[..., Any]
 CELL = "llama3.1·tiny·fp32·2"
 """The cell of two ranks."""
 DAY_S = 86_400.0
@@ -84,11 +84,7 @@ def usual_weeks(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResul
 
 @pytest.fixture
 def scene(
-    home: Path,
-    usual_weeks: Path,
-    make_result: MakeResult,
-    task: Callable[..., Any],
-    make_context: Callable[..., Any],
+    home: Path, usual_weeks: Path, make_result: MakeResult, task: MakeTask, make_context: MakeContext
 ) -> Scene:
     (home / "store").mkdir(parents=True)
     shutil.copy(usual_weeks, home / "store")
@@ -99,7 +95,7 @@ def labels(cells: Sequence[dict[str, Any]]) -> list[str]:
     return [cell["label"] for cell in cells]
 
 
-def test_a_suspected_cell_is_run_twice_again(check: Callable[..., dict[str, Any]], scene: Scene) -> None:
+def test_a_suspected_cell_is_run_twice_again(check: CheckSweep, scene: Scene) -> None:
     scene.measure(SLOW_S, CELL)
     checked = check()
 
@@ -115,9 +111,7 @@ def test_a_suspected_cell_is_run_twice_again(check: Callable[..., dict[str, Any]
 
 
 @pytest.mark.long
-def test_what_may_be_chance_among_so_many_cells_is_run_again_too(
-    check: Callable[..., dict[str, Any]], scene: Scene
-) -> None:
+def test_what_may_be_chance_among_so_many_cells_is_run_again_too(check: CheckSweep, scene: Scene) -> None:
     """It is kept out of what is reported and not from being decided; page and asset agree."""
     usual = (0.2, 0.206, 0.196, 0.203, 0.198, 0.201, 0.205)
     before = Baseline(usual)
@@ -138,7 +132,7 @@ def test_what_may_be_chance_among_so_many_cells_is_run_again_too(
 
 
 def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(
-    check: Callable[..., dict[str, Any]], scene: Scene, capsys: pytest.CaptureFixture[str]
+    check: CheckSweep, scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene.measure(USUAL_S, CELL)
     assert scene.confirm(check()) == [], "as usual"
@@ -149,7 +143,7 @@ def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(
 
 
 def test_what_is_planned_once_is_neither_doubled_nor_forgotten(
-    check: Callable[..., dict[str, Any]], scene: Scene, staged: StagedFiles
+    check: CheckSweep, scene: Scene, staged: StagedFiles
 ) -> None:
     scene.measure(SLOW_S, CELL)
     checked = check()
@@ -167,7 +161,7 @@ def test_what_is_planned_once_is_neither_doubled_nor_forgotten(
     assert scene.confirm(checked) == planned, "cleared, once it is decided"
 
 
-def test_a_repeat_that_ran_counts_as_fresh(check: Callable[..., dict[str, Any]], scene: Scene) -> None:
+def test_a_repeat_that_ran_counts_as_fresh(check: CheckSweep, scene: Scene) -> None:
     scene.measure(SLOW_S, CELL)
     scene.measure(SLOW_S, f"{CELL}·repeat 2")
     checked = check(runs=[{"workload": "llama3.1", "gpus": 2}], repeats=2)
@@ -175,7 +169,7 @@ def test_a_repeat_that_ran_counts_as_fresh(check: Callable[..., dict[str, Any]],
     assert [one["repeat"] for one in scene.confirm(checked)] == [3]
 
 
-def test_only_what_is_suspected_is_run(check: Callable[..., dict[str, Any]], scene: Scene) -> None:
+def test_only_what_is_suspected_is_run(check: CheckSweep, scene: Scene) -> None:
     checked = check(runs=[{"workload": "llama3.1", "gpus": 2, "checkpoint": True}])
     scene.measure(SLOW_S, CELL)
 
@@ -185,9 +179,7 @@ def test_only_what_is_suspected_is_run(check: Callable[..., dict[str, Any]], sce
     assert [one["jobs"] for one in planned] == [1, 1], "not its checkpoint"
 
 
-def test_a_checkpoint_that_got_slower_is_saved_again(
-    check: Callable[..., dict[str, Any]], scene: Scene
-) -> None:
+def test_a_checkpoint_that_got_slower_is_saved_again(check: CheckSweep, scene: Scene) -> None:
     measurement = scene.make_result(mode=Mode.CHECKPOINT_SAVE).measurement
     for week, seconds in enumerate([1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.5]):
         scene.measure(
@@ -205,7 +197,7 @@ def test_a_checkpoint_that_got_slower_is_saved_again(
 
 
 def test_a_sweep_may_want_no_fresh_runs(
-    check: Callable[..., dict[str, Any]], scene: Scene, capsys: pytest.CaptureFixture[str]
+    check: CheckSweep, scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene.measure(SLOW_S, CELL)
 
@@ -223,11 +215,7 @@ def test_a_sweep_may_want_no_fresh_runs(
     ],
 )
 def test_fresh_runs_take_no_more_than_the_sweep_has_left(
-    check: Callable[..., dict[str, Any]],
-    scene: Scene,
-    fields: dict[str, float],
-    number: int,
-    capsys: pytest.CaptureFixture[str],
+    check: CheckSweep, scene: Scene, fields: dict[str, float], number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene.measure(SLOW_S, CELL)
 
@@ -240,10 +228,7 @@ def test_fresh_runs_take_no_more_than_the_sweep_has_left(
 
 
 def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(
-    check: Callable[..., dict[str, Any]],
-    scene: Scene,
-    budget: Callable[[float], Path],
-    capsys: pytest.CaptureFixture[str],
+    check: CheckSweep, scene: Scene, budget: SetBudget, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene.measure(SLOW_S, CELL)
     budget(PLANNED + 0.1)
@@ -259,10 +244,7 @@ def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(
 
 
 def test_the_report_leads_with_what_got_slower_and_has_the_fresh_runs_too(
-    check: Callable[..., dict[str, Any]],
-    scene: Scene,
-    report: Callable[..., Any],
-    capsys: pytest.CaptureFixture[str],
+    check: CheckSweep, scene: Scene, report: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A cell has one verdict, however many runs decided it, and saving a checkpoint one of its own."""
     saved = scene.make_result(mode=Mode.CHECKPOINT_SAVE).measurement
@@ -297,10 +279,7 @@ def test_the_report_leads_with_what_got_slower_and_has_the_fresh_runs_too(
 
 
 def test_the_report_names_what_is_missing_behind_what_was_found(
-    check: Callable[..., dict[str, Any]],
-    scene: Scene,
-    report: Callable[..., Any],
-    capsys: pytest.CaptureFixture[str],
+    check: CheckSweep, scene: Scene, report: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene.measure(USUAL_S, CELL)
 

@@ -15,10 +15,10 @@ from steptime import settings
 from steptime.airflow import notifications
 from steptime.airflow.notifications import Event, load_notifications
 from steptime.results.store import Store
-from tests.airflow.conftest import task_of
+from tests.airflow.conftest import MakeContext, MakePlan, MakeResult, task_of
 from tests.airflow.test_notifications import ask_for, mails
 
-from .conftest import SweepTask, of_sweep
+from .conftest import CheckSweep, MakeTask, Report, SweepTask, of_sweep
 from .test_approval_and_report import ONE, TaskInstanceWithId, report
 
 __all__ = ["ask_for", "mails", "report"]  # fixtures
@@ -51,13 +51,12 @@ def example() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def happens(
-    make_context: Callable[..., Any],
-    check: Callable[..., dict[str, Any]],
-    task: Callable[..., Any],
-    report: Callable[..., Any],
-    planned: Callable[..., Any],
-    *,
-    make_result: Callable[..., Any],
+    make_context: MakeContext,
+    check: CheckSweep,
+    task: MakeTask,
+    report: Report,
+    planned: MakePlan,
+    make_result: MakeResult,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[Event], None]:
     """Makes an event happen in its task."""
@@ -112,10 +111,7 @@ def test_the_example_names_every_event() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("event", Event)
 def test_the_example_mails_each_event_once(
-    event: Event,
-    ask_for: Callable[..., None],
-    happens: Callable[[Event], None],
-    mails: list[str],
+    event: Event, ask_for: Callable[..., None], happens: Callable[[Event], None], mails: list[str]
 ) -> None:
     ask_for(*example())
 

@@ -16,9 +16,10 @@ from steptime.clusters.base import JobState, JobStatus
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import Cell, expand_cell, fresh_cells
 from steptime.results.store import Store
+from tests.airflow.conftest import MakeContext, MakePlan, MakeResult
 from tests.airflow.test_slurm_dag_run import slurm
 
-from .conftest import SweepTask, of_sweep
+from .conftest import CheckSweep, MakeTask, SweepTask, of_sweep
 
 __all__ = ["slurm"]  # a fixture
 
@@ -29,19 +30,14 @@ def cell_of(run: Run, **request: Any) -> Cell:
     asked = {"workload": "llama3.1", "gpus": "2", "cluster": run.cluster, **request}
     return Cell.model_validate(
         {
-            **{
-                "label": "llama3.1·tiny·fp32·2",
-                "sweep": "night",
-                "entry": 0,
-                "repeat": 1,
-            },
+            **{"label": "llama3.1·tiny·fp32·2", "sweep": "night", "entry": 0, "repeat": 1},
             **{"request": asked, "gpus": 2, "jobs": 1, "gpu_hours_max": 1},
         }
     )
 
 
 @pytest.fixture
-def cell(slurm: MiniSlurm, planned: Callable[..., Any]) -> Callable[..., Cell]:
+def cell(slurm: MiniSlurm, planned: MakePlan) -> Callable[..., Cell]:
     """A cell of two ranks on the mini Slurm; keywords are of its request."""
     [run] = planned(gpus="2", cluster="mini-slurm").runs
     return lambda **request: cell_of(run, **request)
@@ -59,7 +55,7 @@ def only(slurm: MiniSlurm) -> Iterator[Callable[[str], None]]:
     leave("node[1-8]")
 
 
-def test_a_cluster_that_chooses_no_nodes_says_so(planned: Callable[..., Any]) -> None:
+def test_a_cluster_that_chooses_no_nodes_says_so(planned: MakePlan) -> None:
     [run] = planned(gpus="2").runs
     found = node_exclusion(cell_of(run), "a-host")
     assert found.cluster_options is None
@@ -114,10 +110,10 @@ def test_a_cluster_that_cannot_be_asked_gets_the_runs_on_any_nodes(
 @pytest.mark.slurm
 @pytest.mark.usefixtures("slurm")
 def test_a_sweep_sends_its_fresh_runs_to_other_nodes(
-    check: Callable[..., dict[str, Any]],
-    task: Callable[..., Any],
-    make_result: Callable[..., Any],
-    make_context: Callable[..., Any],
+    check: CheckSweep,
+    task: MakeTask,
+    make_result: MakeResult,
+    make_context: MakeContext,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = make_result().run.model_copy(update={"cluster": "mini-slurm"})

@@ -1,7 +1,5 @@
 """A sweep is held to the budget of its cluster as a whole, and its cells are not counted again."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +10,9 @@ from steptime.airflow.installation import this_installation
 from steptime.clusters.base import StagedFiles
 from steptime.recipes.sweep_planning import Cell, expand_cell
 from steptime.results.budgets import BudgetExceeded, Owner, budget_balances, reserve
+from tests.airflow.conftest import MakeContext, SetBudget
 
-from .conftest import SweepTask
+from .conftest import CheckSweep, MakeTask, SweepTask
 
 ASKED = (1 + 2) * 600 / 3600
 """GPU-hours of the sweep's two cells, of one and of two ranks."""
@@ -25,11 +24,7 @@ def committed() -> float:
 
 
 def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
-    check: Callable[..., dict[str, Any]],
-    task: Callable[..., Any],
-    budget: Callable[[float], Path],
-    make_context: Callable[..., Any],
-    staged: StagedFiles,
+    check: CheckSweep, task: MakeTask, budget: SetBudget, make_context: MakeContext, staged: StagedFiles
 ) -> None:
     path = budget(0.9 * ASKED)
     with pytest.raises(Refused, match=r"and at most 0\.50 are asked for") as refusal:
