@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from steptime.judging.causes import WEEK_S, CommonCause, causes
-from steptime.judging.comparison import compare_since
 from steptime.judging.detection import BASELINE_RUNS, Baseline, Standing, judge
 from steptime.judging.models import Judgement
 from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
 from steptime.judging.series import Series, SeriesRun
 from steptime.results.columns import series_columns
-from steptime.results.store import Store
 
 SERIES = Series.from_row(
     {"cluster": "h100", "gpu_type": "h100", "workload": "llama3.1-25.04", "size": "8b", "proxy": False}
@@ -67,17 +65,6 @@ def without(_job: str, _change: str) -> bool:
 
 def names(found: Sequence[CommonCause]) -> list[tuple[str, int]]:
     return [(cause.name, len(cause.cells)) for cause in found]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_nothing_is_named_where_nothing_was_planted(
-    moved_together: dict[str, str], half_years: tuple[str, str]
-) -> None:
-    for url in (moved_together["unchanged"], *half_years):
-        found = compare_since(Store(url), 0)
-        assert not found.causes, "not of changes in single cells either"
-        assert {row["cause"] for row in found.rows} == {""}
 
 
 def test_a_suspicion_that_other_nodes_dismissed_is_still_that_nodes() -> None:

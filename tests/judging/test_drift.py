@@ -23,8 +23,6 @@ from steptime.judging.findings import Comparison
 from steptime.judging.judgements import accept, judge_all
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
-from steptime.results import schema
-from steptime.results.database import write_transaction
 from steptime.results.models import Result
 from steptime.results.store import Store
 
@@ -92,14 +90,6 @@ def test_the_cell_that_drifts_is_named_and_no_other_and_no_verdict_changes(half_
     assert remark.startswith("tiny·fp32·2: drifts slowly, by ")
     assert remark.endswith("; advice, no verdict")
     assert shown.exit_code == 0, "advice stops no script"
-
-
-def test_stored_judgements_equal_a_fresh_judgement(half_a_year: Store) -> None:
-    told = compare_since(half_a_year, 0)
-    with write_transaction(half_a_year.url) as connection:
-        connection.execute(schema.judgements.delete())
-
-    assert compare_since(half_a_year, 0).rows == told.rows
 
 
 def test_a_trend_has_the_levels_that_its_runs_belong_to(half_a_year: Store) -> None:

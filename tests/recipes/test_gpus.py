@@ -9,15 +9,6 @@ from steptime.recipes.gpus import broken_gpu_types, gpu_types, peak_tflops
 from steptime.recipes.workloads import list_workloads, load_workload
 
 
-@pytest.mark.parametrize(
-    ("gpu_type", "bf16", "fp8"),
-    [("gb300", 2450, 4900), ("gb200", 2450, 4900), ("b200", 2250, 4500), ("h100", 989, 1979)],
-)
-def test_peaks_are_those_of_the_2512_document(gpu_type: str, bf16: float, fp8: float) -> None:
-    assert [peak_tflops(gpu_type, dtype).tflops for dtype in ("bf16", "fp8")] == [bf16, fp8]
-    assert "nemotron4-340b-25.12" in peak_tflops(gpu_type, "bf16").source
-
-
 def test_the_peak_of_a_cpu_is_measured_in_the_run() -> None:
     peak = peak_tflops("cpu", "fp32")
     assert peak.tflops is None

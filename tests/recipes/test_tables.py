@@ -6,25 +6,10 @@ from steptime.recipes.workloads import load_workload
 
 def test_a_row_has_the_documents_columns_and_how_it_runs() -> None:
     rows = [row for row in tables.rows(load_workload("llama3.1")) if row["size"] == "70b"]
-    assert list(rows[0].items()) == [
-        *(("recipe", "llama3.1-25.04"), ("size", "70b"), ("dtype", "bf16"), ("gpu_type", "h100")),
-        *(("scaling", "weak"), ("gpus", 64), ("seq_len", 8192), ("layers", 80)),
-        *(("parameters", 70_552_387_584), ("active_parameters", 70_552_387_584)),
-        *(
-            ("tp", 4),
-            ("pp", 4),
-            ("cp", 2),
-            ("ep", None),
-            ("etp", None),
-            ("dp", 2),
-            ("vp", 5),
-            ("mbs", 1),
-            ("gbs", 128),
-            ("ga", 64),
-        ),
-        *(("max_steps", 50), ("window", "last"), ("time_limit", "00:30:00")),
-        *(("flops_formula", "llama3.1-25.04"), ("image", "nvcr.io/nvidia/nemo:25.02.01")),
-    ]
+    expected = {"recipe": "llama3.1-25.04", "parameters": 70_552_387_584, "active_parameters": 70_552_387_584}
+    expected |= {"tp": 4, "vp": 5, "ep": None, "dp": 2, "ga": 64, "max_steps": 50, "window": "last"}
+    expected |= {"time_limit": "00:30:00", "flops_formula": "llama3.1-25.04"}
+    assert expected.items() <= rows[0].items()
 
 
 def test_a_setting_of_a_launch_has_its_condition_and_source() -> None:

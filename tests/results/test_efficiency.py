@@ -83,15 +83,6 @@ def test_efficiency_is_relative_to_the_smallest_scale_of_its_sweep_in_whatever_o
     }
 
 
-def test_a_base_that_comes_last_counts(store: Store, make: MakeResult) -> None:
-    publish(store, make("four", 4, 0.8), make("two", 2))
-    assert of(store)["four"] == (80, 2, "two")
-
-    publish(store, make("one", 1, 2.0))
-
-    assert of(store) == {"one": (100, 1, "one"), "two": (50, 1, "one"), "four": (40, 1, "one")}
-
-
 def test_a_base_that_is_rejected_after_all_counts_no_more(store: Store, make: MakeResult) -> None:
     publish(store, make("one", 1), make("two", 2, 0.9), make("four", 4, 0.72))
 

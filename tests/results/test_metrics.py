@@ -52,24 +52,6 @@ def test_mfu_by_the_printed_constants_differs_only_in_the_llama_document() -> No
     assert different == ["llama3.1-25.04"] * 29
 
 
-@pytest.mark.parametrize(
-    ("cell", "step_time_s", "mfu"),
-    [
-        (("llama3.1-25.04", "8b", "fp8", 8), 12.39, 30.93),
-        (("nemotron4-25.04", "15b", "bf16", 64), 2.693, 65.26),
-        (("nemotron4-340b-24.11", "340b", "bf16", 128), 4.77, 53.52),
-        (("nemotron-h-25.05", "56b", "fp8", 256), 15.892, 26.86),
-        (("nemotron4-340b-25.12", "340b", "bf16", 256), 4.31, 50.56),  # printed as 50.5 %
-    ],
-)
-def test_the_documents_worked_examples_of_mfu(
-    cell: tuple[str, str, str, int], step_time_s: float, mfu: float
-) -> None:
-    rates = throughput(_recipe(*cell), step_time_s)
-    assert rates.mfu_percent == pytest.approx(mfu, abs=0.005)
-    assert rates.flops_source == f"as stated by {cell[0]}"
-
-
 @pytest.mark.parametrize("step_time_s", [0, -1.5, math.nan, math.inf])
 def test_a_step_time_that_cannot_be_is_refused(step_time_s: float) -> None:
     with pytest.raises(UserError, match="give a positive number of seconds"):

@@ -52,13 +52,6 @@ def test_what_only_looks_like_a_secret_is_kept(name: str) -> None:
     check_environment({name: "harmless-value"})
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "MYTOKEN", "DEPLOY_KEY", "KEY_PASSPHRASE", "DB_PASSWORD"])
-def test_a_run_cannot_bring_what_would_be_redacted(name: str) -> None:
-    with pytest.raises(UserError, match=f"'{name}' looks like a secret") as refused:
-        check_environment({name: CANARY})
-    assert CANARY not in str(refused.value)
-
-
 def test_a_password_in_an_address_is_redacted_and_refused() -> None:
     proxy = f"http://ada:{CANARY}@proxy.example:3128/path"
 

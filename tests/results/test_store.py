@@ -229,15 +229,6 @@ def test_only_valid_runs_that_were_measured_are_published(store_url: str, make_r
     assert store.results() == []
 
 
-def test_a_warning_stands_beside_a_valid_result(store_url: str, make_result: MakeResult) -> None:
-    noisy = Check(name="step_times_steady", passed=False, message="It is noisy.", severity="warning")
-    store = Store(store_url)
-    stored.write(store, make_result(verdict=Verdict(checks=(noisy,))))
-
-    (row,) = store.results()
-    assert (row["state"], row["warnings"]) == ("valid", "It is noisy.")
-
-
 def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
     for number, (size, gpus) in enumerate([("tiny", 1), ("tiny", 2), ("tiny", 4), ("small", 2)]):
