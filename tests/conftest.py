@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from half_year import half_years, moved_together
+from half_year import half_years, quarter_with_bad_node
 from hypothesis import settings
 from sixty_cells import sixty_cells
 from slurm_service import mini_slurm, slurm_of_session
@@ -31,8 +31,8 @@ from steptime.service.standalone_config import write_config
 __all__ = [  # fixtures and hooks
     "half_years",
     "mini_slurm",
-    "moved_together",
     "pytest_runtest_setup",
+    "quarter_with_bad_node",
     "sixty_cells",
     "slurm_of_session",
     "unchanged_process",

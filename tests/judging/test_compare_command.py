@@ -24,6 +24,8 @@ from steptime.results.repeating import make_request
 from steptime.results.store import Store
 from steptime.settings import config_dir
 
+pytestmark = pytest.mark.slow
+
 MakeResult = Callable[..., Result]
 
 

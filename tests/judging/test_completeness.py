@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.judging.comparison import compare_dag_run, compare_planned, compare_since, compare_sweep
 from steptime.judging.completeness import WEEK_S, find_missing, two_levels
+from steptime.judging.judgements import judge_all
 from steptime.judging.series import Series
 from steptime.judging.trend import sentence, trend
 from steptime.logs.models import Problem
@@ -64,17 +65,27 @@ def run(
     )
 
 
-@pytest.fixture
-def weeks(store: Store, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> Store:
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Path:
     """Eight weeks of a sweep of three cells: in the last one failed three times, and one did not run."""
-    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    path = tmp_path_factory.mktemp("weeks") / "steptime.db"
+    store = Store(f"sqlite:///{path}")
     for week in reversed(range(WEEKS)):
         for gpus in (1, 2, 4):
             if week or gpus == 1:
-                publish(store, run(make_result, gpus, week))
+                stored.write(store, run(make_result, gpus, week))
     for attempt, cause in enumerate((MEMORY, NCCL, MEMORY), start=1):
-        publish(store, run(make_result, 2, 0, cause=cause, attempt=attempt))
-    return store
+        stored.write(store, run(make_result, 2, 0, cause=cause, attempt=attempt))
+    judge_all(store)
+    return path
+
+
+@pytest.fixture
+def weeks(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The test's own copy of it, which commands read."""
+    url = f"sqlite:///{shutil.copy(filled, tmp_path / 's.db')}"
+    monkeypatch.setenv("STEPTIME_STORE_URL", url)
+    return Store(url)
 
 
 LINE = (

@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable, Sequence
 
 import pytest
-from half_year import BAD_NODE, MovedTogether
+import stored
+from sixty_cells import SEEDS, WEST_CHANGE, StoresOf
 from stored import publish
 from typer.testing import CliRunner
 
@@ -35,16 +36,17 @@ def week(store: Store, make_result: MakeResult) -> Week:
             result = make_result(
                 f"run-{gpus}-{at:.0f}", gpus=gpus, step_times=[level] * 20, submitted_at=at + gpus, **options
             )
-            publish(store, result)
+            (publish if update else stored.write)(store, result)
         return update_incidents(store, now=at + 3600) if update else []
 
     return run
 
 
 def usual_runs(week: Week, gpus: Sequence[int]) -> None:
-    """Publish a history of these cells."""
-    for level in USUAL:
+    """Publish a history of these cells; all of it is judged with its last run."""
+    for level in USUAL[:-1]:
         week(dict.fromkeys(gpus, level), update=False)
+    assert week(dict.fromkeys(gpus, USUAL[-1])) == []
 
 
 def told(store: Store, news: Sequence[Incident]) -> list[str]:
@@ -134,28 +136,21 @@ def test_some_cells_of_an_incident_return_before_the_others(store: Store, week: 
     assert found.title.startswith("local: 1 of 2 cells still 5.9 % slower")
 
 
-@pytest.mark.parametrize(("planted", "kind"), [("node", "node"), ("common-mode", "change")])
-def test_what_cells_have_in_common_is_the_incident(
-    moved_together: MovedTogether, planted: str, kind: str
-) -> None:
-    store = Store(moved_together[planted])
-    update_incidents(store)
-    found = incidents(store)
-    assert found[0].kind == kind
-    assert found[0].subject == {"node": f"node {BAD_NODE}", "change": "NCCL_ALGO none → Ring"}[kind]
-    assert found[0].nodes == {"node": (BAD_NODE,), "change": ()}[kind]
-    assert len(found[0].cells) >= 3
-    series = [cell.series for one in found for cell in one.cells]
+@pytest.mark.slow
+def test_what_cells_have_in_common_is_the_incident(sixty_cells: StoresOf) -> None:
+    stores = sixty_cells(SEEDS[0])
+    store = Store(stores.planted)
+    found = {one.subject: one for one in incidents(store)}
+    node, change = found[f"node {stores.bad_node}"], found[WEST_CHANGE]
+    assert (node.kind, node.nodes) == ("node", (stores.bad_node,))
+    assert (change.kind, change.nodes) == ("change", ())
+    assert min(len(node.cells), len(change.cells)) >= 3
+    series = [cell.series for one in found.values() for cell in one.cells]
     assert len(series) == len(set(series)), "a cell is in one incident"
-    before = [one.as_row for one in found]
+    before = [one.as_row for one in incidents(store)]
     update_incidents(store)
     assert [one.as_row for one in incidents(store)] == before, "another update changes nothing"
-
-
-def test_without_a_change_there_is_no_incident(moved_together: MovedTogether) -> None:
-    store = Store(moved_together["unchanged"])
-    assert update_incidents(store) == []
-    assert incidents(store) == []
+    assert incidents(Store(stores.unchanged)) == []
 
 
 def test_an_accepted_incident_closes_and_its_level_is_the_new_baseline(store: Store, week: Week) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from half_year import BAD_NODE, MovedTogether
+from half_year import BAD_NODE
 from half_year import NODES as OF_HALF_YEAR
 from stored import write_node_sweep
 from typer.testing import CliRunner
@@ -112,6 +112,7 @@ def test_the_page_of_a_node_has_its_sentences(swept: Store) -> None:
     assert {node for node, sentences in of_node.items() if sentences} == {"node3", "node7"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "told"),
     [
@@ -120,9 +121,9 @@ def test_the_page_of_a_node_has_its_sentences(swept: Store) -> None:
     ],
 )
 def test_what_a_node_sweep_has_measured_is_evidence_of_an_incident(
-    moved_together: MovedTogether, make_result: Callable[..., Any], tmp_path: Path, factor: float, told: str
+    quarter_with_bad_node: str, make_result: Callable[..., Any], tmp_path: Path, factor: float, told: str
 ) -> None:
-    shutil.copy(moved_together["node"].removeprefix("sqlite:///"), tmp_path / "s.db")
+    shutil.copy(quarter_with_bad_node.removeprefix("sqlite:///"), tmp_path / "s.db")
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     pairs = itertools.combinations(OF_HALF_YEAR, 2)
     runs = {pair: 0.1 * (factor if BAD_NODE in pair else 1) for pair in pairs}

@@ -26,6 +26,8 @@ from steptime.results.record import changes
 from steptime.results.report import export_row
 from steptime.results.store import Store
 
+pytestmark = pytest.mark.slow
+
 SLOWER = "small-4-27"
 
 

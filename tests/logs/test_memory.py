@@ -21,6 +21,7 @@ print(json.dumps({"grown_kib": after - before, "bytes": large.bytes_read, "steps
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("megabytes", [60, pytest.param(300, marks=pytest.mark.slow)])
 def test_megabytes_of_tracing_take_no_memory(tmp_path: Path, megabytes: int) -> None:
     small, large = tmp_path / "log-small.out", tmp_path / "log-large.out"

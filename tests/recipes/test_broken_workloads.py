@@ -2,12 +2,11 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from called import steptime
 from printed_tables import formulas_for
 
 from steptime import settings
@@ -293,16 +292,15 @@ def test_a_part_that_cannot_be_read_hides_nothing_that_is_wrong_elsewhere(config
     assert found == ["flops_formula", "experiment", "steps.window", part, *of_sizes]
 
 
-def test_a_broken_workload_hides_no_other(config: Path) -> None:
+def test_a_broken_workload_hides_no_other(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (config / "workloads" / "small-1.0.yaml").write_text(changed(GOOD, "size: 8b,", "size: 9b,"))
     assert plan(PlanRequest(workload="llama3.1")).runs
-    command = [str(Path(sys.executable).with_name("steptime")), "recipes", "--format", "json"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert listed.returncode == 1
-    assert {row["recipe"] for row in json.loads(listed.stdout)["recipes"]} == {
+    assert steptime("recipes", "--format", "json") == 1
+    listed = capsys.readouterr()
+    assert {row["recipe"] for row in json.loads(listed.out)["recipes"]} == {
         path.stem for path in (config / "workloads").glob("*.yaml") if path.stem != "small-1.0"
     }
-    assert listed.stderr.startswith(
+    assert listed.err.startswith(
         f"steptime: {config}/workloads/small-1.0.yaml, line 7, defaults.size: unknown size '9b'"
     )
 

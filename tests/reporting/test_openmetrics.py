@@ -57,6 +57,7 @@ def test_each_cell_has_the_numbers_of_its_newest_run(tmp_path: Path, make_result
     assert set(found) <= {metric.name for metric in METRICS}
 
 
+@pytest.mark.slow
 def test_it_says_what_this_week_says(half_years: tuple[str, str]) -> None:
     store, now = Store(half_years[1]), time.time()
     update_incidents(store)

@@ -44,6 +44,7 @@ def report(file: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_it_says_what_the_comparison_says(half_a_year: Store, tmp_path: Path) -> None:
     told = report(tmp_path / "week.html")
 
@@ -147,6 +148,7 @@ def test_what_jobs_wrote_is_text(
         ([], "Missing option '--output' / '-o'"),
     ],
 )
+@pytest.mark.slow
 @pytest.mark.usefixtures("half_a_year")
 def test_what_cannot_be_is_one_sentence_and_no_file(
     tmp_path: Path,
@@ -160,6 +162,7 @@ def test_what_cannot_be_is_one_sentence_and_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_quiet_week_and_an_empty_store(
     half_a_year: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from steptime.judging.incident_updates import update_incidents
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
 from steptime.recipes.models import Mode
-from steptime.results.models import Check, Result, Verdict
+from steptime.results.models import Check, Provenance, Result, Verdict
 from steptime.results.store import Store
 from steptime.web import endpoints
 
@@ -30,6 +30,12 @@ from .conftest import AuthManager
 
 Publish = Callable[..., Result]
 JOB = "pretrain_llama3.1_tiny_fp32_2-1a2b3c4d"
+
+
+@pytest.fixture
+def secret(make_result: Callable[..., Result]) -> Provenance:
+    """What a run of a DAG that the user may not read was made by."""
+    return make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
 
 
 async def get(app: Any, path: str, **options: Any) -> httpx.Response:
@@ -111,9 +117,8 @@ async def test_no_documentation_of_the_api_is_served(pages: FastAPI) -> None:
 
 
 async def test_runs_of_dags_that_a_user_may_not_read_are_left_out(
-    pages: FastAPI, publish: Publish, make_result: Callable[..., Result], auth_manager: AuthManager
+    pages: FastAPI, publish: Publish, secret: Provenance, auth_manager: AuthManager
 ) -> None:
-    secret = make_result("of-another-dag").submitted.made_by.model_copy(update={"dag_id": "secret"})
     outside = secret.model_copy(update={"dag_id": None, "dag_run_id": None, "task_id": None})
     publish("of-this-dag")
     publish("of-another-dag", made_by=secret)
@@ -129,9 +134,8 @@ async def test_runs_of_dags_that_a_user_may_not_read_are_left_out(
 
 
 async def test_prometheus_gets_the_cells_of_dags_that_its_user_may_read(
-    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
+    pages: FastAPI, publish: Publish, secret: Provenance
 ) -> None:
-    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
     publish("ours", gpus=2, submitted_at=time.time() - 9)
     publish("hidden", gpus=4, submitted_at=time.time() - 9, made_by=secret)
     response = await get(pages, "/api/metrics")
@@ -140,9 +144,8 @@ async def test_prometheus_gets_the_cells_of_dags_that_its_user_may_read(
 
 
 async def test_efficiency_is_relative_to_the_runs_that_a_user_sees(
-    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
+    pages: FastAPI, publish: Publish, secret: Provenance
 ) -> None:
-    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
     publish("hidden", gpus=1, made_by=secret)
     publish("two", gpus=2, step_times=[1.0] * 20)
     publish("four", gpus=4, step_times=[1.25] * 20)
@@ -308,9 +311,8 @@ async def csv_rows(app: FastAPI, **query: str) -> list[dict[str, str]]:
 
 
 async def test_a_file_of_results_has_what_the_page_shows_of_them(
-    pages: FastAPI, publish: Publish, make_result: Callable[..., Result], auth_manager: AuthManager
+    pages: FastAPI, publish: Publish, secret: Provenance, auth_manager: AuthManager
 ) -> None:
-    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
     publish("hidden", made_by=secret)
     bad = Verdict(checks=(Check(name="x", passed=False, message='Expected "20, 21",\nbut found 3.'),))
     publish("bad", verdict=bad)
@@ -343,9 +345,8 @@ async def test_a_file_of_results_has_what_the_page_shows_of_them(
 
 
 async def test_the_page_is_saved_as_a_file_with_what_its_reader_may_read(
-    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
+    pages: FastAPI, publish: Publish, secret: Provenance
 ) -> None:
-    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
     publish("hidden", gpus=64, made_by=secret, submitted_at=1.79e9)
     publish("seen", gpus=2, submitted_at=1.79e9)
     response = await get(pages, "/api/report.html", params={"since": "0"})
@@ -362,9 +363,8 @@ async def test_a_file_that_cannot_be_made_says_why(pages: FastAPI, monkeypatch: 
 
 
 async def test_what_a_user_may_not_read_counts_nowhere(
-    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
+    pages: FastAPI, publish: Publish, secret: Provenance
 ) -> None:
-    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
     publish("hidden", gpus=64, made_by=secret, submitted_at=1.79e9)
     publish("seen", gpus=2, submitted_at=1.79e9)
     answer = (await get(pages, "/api/results")).json()
@@ -445,9 +445,8 @@ def test_what_json_cannot_have_is_a_fault() -> None:
 
 
 async def test_runs_that_a_user_may_not_read_are_no_history_of_those_that_he_may(
-    pages: FastAPI, publish: Publish, make_result: Callable[..., Result], auth_manager: AuthManager
+    pages: FastAPI, publish: Publish, secret: Provenance, auth_manager: AuthManager
 ) -> None:
-    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
     for number in range(8):
         publish(f"hidden-{number}", made_by=secret, step_times=[1.0] * 20, submitted_at=1.79e9 + number)
     publish("seen", step_times=[2.0] * 20, submitted_at=1.79e9 + 10)
@@ -471,9 +470,8 @@ async def test_a_run_is_given_whole(pages: FastAPI, store: Store, publish: Publi
 
 
 async def test_two_runs_are_laid_beside_each_other(
-    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
+    pages: FastAPI, publish: Publish, secret: Provenance
 ) -> None:
-    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
     publish("one", step_times=[1.0] * 20, environment={"OMP_NUM_THREADS": "2"})
     publish("another", step_times=[2.0] * 20)
     publish("hidden", made_by=secret)
