@@ -78,18 +78,6 @@ def test_what_is_needed_to_repeat_a_run_is_there(store_url: str, make_result: Ma
     assert record["status"]["exit_code"] == 0
 
 
-def test_what_was_read_beside_the_steps_is_there(store_url: str, make_result: MakeResult) -> None:
-    result = make_result()
-    assert result.measurement is not None
-    store = Store(store_url)
-    stored.write(store, result)
-
-    reading = store.parsed_log(result.job.name)
-
-    assert reading["measurement"] == result.measurement.model_dump(mode="json")
-    assert set(reading["log"]) == set(type(result.log).model_fields) - {"steps", "checkpoints"}
-
-
 def test_a_record_is_kept_as_it_was_first(store_url: str, make_result: MakeResult) -> None:
     first = make_result()
     later = make_result(

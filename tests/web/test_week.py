@@ -63,21 +63,6 @@ def test_a_store_that_fails_shows_no_empty_table(watched: Watched, monkeypatch: 
     watched.complaints.clear()  # Chromium's, of the answer 503
 
 
-def test_nothing_is_named_where_nothing_was_planted(
-    page: Page, half_year: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STEPTIME_STORE_URL", half_year.unchanged)
-    frame = opened(page, NAVIGATION)
-    expect(frame.locator("#summary")).to_have_text(
-        re.compile(r"^60 cells: 0 slower, 0 faster, 60 unchanged(; \d+ waits? for fresh runs)?\.$")
-    )
-    assert named(rows(frame)) == set()
-    expect(frame.locator("[data-incident]")).to_have_count(0)
-    # Among so many cells chance makes one run or another suspect; fresh runs decide.
-    waiting = frame.locator(".remarks li").all_text_contents()
-    assert all("suspected" in one for one in waiting), waiting
-
-
 def test_what_changed_and_whether_the_publication_is_passed_stand_beside_the_cell(page: Page) -> None:
     frame = opened(page, NAVIGATION)
     found = {row["cell"]: row for row in rows(frame)}
