@@ -165,7 +165,7 @@ def test_a_log_that_has_changed_replaces_the_result_once_it_is_checked_again(
     handle = parse(submitted, make_context)
     task_of("performance.validate", handle=handle).execute(make_context())
     publish(Store(), handle["job"])
-    Path(submitted["job"]["log_path"]).write_bytes(line_forms.nemo2_log(range(2000)))
+    Path(submitted["job"]["log_path"]).write_bytes(line_forms.nemo2_log(range(200)))
 
     assert parse(submitted, make_context) == handle
     assert Store().results(include_rejected=True) == []
@@ -174,7 +174,7 @@ def test_a_log_that_has_changed_replaces_the_result_once_it_is_checked_again(
 
     [row] = Store().results(include_rejected=True)
     assert row["state"] == "rejected"
-    assert len(Store().steps(handle["job"])) == 2000
+    assert len(Store().steps(handle["job"])) == 200
 
 
 @pytest.mark.usefixtures("home")

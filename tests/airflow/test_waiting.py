@@ -213,12 +213,19 @@ def test_a_cluster_out_of_reach_for_too_long_leaves_its_job(
 
 
 async def test_a_triggerer_that_shuts_down_leaves_the_job_alone(
-    submission: Submit, make_context: MakeContext, cluster: LocalCluster
+    submission: Submit, make_context: MakeContext, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted = await asyncio.to_thread(submission, STAND_IN="hang")
     trigger = await asyncio.to_thread(trigger_of, submitted, make_context())
+    polled, poll = asyncio.Event(), LocalCluster.poll
+
+    async def note_and_poll(self: LocalCluster, names: Any) -> dict[str, JobStatus]:
+        polled.set()
+        return await poll(self, names)
+
+    monkeypatch.setattr(LocalCluster, "poll", note_and_poll)
     waiting = asyncio.create_task(event_of(trigger))
-    await asyncio.sleep(1.5)
+    await asyncio.wait_for(polled.wait(), 60)
 
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

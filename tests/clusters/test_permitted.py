@@ -156,18 +156,6 @@ def test_a_job_is_not_made_of_a_run_that_got_past_the_checks(site: Path) -> None
         job_spec(run, STAGED, load_cluster("site"), identity="x", started=1)
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        *("container-image=docker.io/x:1", "container-mounts=/etc:/etc", "container-mount-home"),
-        *("container-env=LD_PRELOAD", "container-name=x", "container-remap-root", "export=ALL,LD_PRELOAD=/x"),
-        *("chdir=/root", "output=/root/x", "wrap=true", "uid=0", "gid=0", "clusters=other", "bind=/etc"),
-    ],
-)
-def test_no_further_option_of_sbatch_changes_image_mounts_or_environment(site: Path, option: str) -> None:
-    assert refusal(additional_slurm_params=option)
-
-
 def test_variables_of_a_run_mount_no_folder_that_the_file_does_not(site: Path) -> None:
     def refused(**variables: str) -> str:
         return refusal(workload="gpt-oss-26.02", size=None, gpus=None, environment=variables)

@@ -70,20 +70,13 @@ def limits_enforced(slurm_of_session: MiniSlurm) -> Iterator[MiniSlurm]:
         slurm_of_session.command("sacctmgr", "-i", "modify", *unlimited.split())
 
 
-@pytest.mark.parametrize(("limit", "reason"), [("user root set MaxSubmitJobs=1", "AssocMaxSubmitJobLimit")])
 async def test_a_job_beyond_a_submit_limit_may_be_submitted_later(
-    limits_enforced: MiniSlurm,
-    behind: SlurmCluster,
-    make_gated: MakeGated,
-    make_spec: MakeSpec,
-    limit: str,
-    reason: str,
+    limits_enforced: MiniSlurm, behind: SlurmCluster, make_gated: MakeGated, make_spec: MakeSpec
 ) -> None:
-    limits_enforced.command("sacctmgr", "-i", "modify", *limit.split())
-    second = make_spec(f"second-{reason}", "true")
-    first = make_gated(f"first-{reason}")
+    limits_enforced.command("sacctmgr", "-i", "modify", "user", "root", "set", "MaxSubmitJobs=1")
+    second, first = make_spec("second", "true"), make_gated("first")
     await behind.submit(first.spec)
-    with pytest.raises(SubmitLimit, match=f"no more jobs for now, and refused {second.name}: {reason}"):
+    with pytest.raises(SubmitLimit, match="no more jobs for now, and refused second: AssocMaxSubmitJobLimit"):
         await behind.submit(second)
     assert await behind.find(second.name) is None
     await eventually(lambda: first.pid)
@@ -434,9 +427,6 @@ async def test_values_are_data_wherever_they_stand(
         assert await cluster.find("plain") == job
         done = await cluster.run(["env", f"VALUE={hostile}", "sh", "-c", 'printf %s "$VALUE"'])
         assert done.stdout == hostile
-        for name in ("../up", "a/b", "", ".", "job.sh"):
-            with pytest.raises(UserError, match="must be a plain file name"):
-                await cluster.submit(spec.model_copy(update={"name": "other", "files": {name: ""}}))
         with pytest.raises(UserError, match="is not below work_dir"):
             await cluster.submit(spec.model_copy(update={"name": "other", "directory": "/tmp/x"}))  # noqa: S108
     folders = (tmp_path, Path.cwd(), Path.home())

@@ -22,72 +22,52 @@ LATE = group_by_name(read_squeue((DATA / "squeue-late.txt").read_text()))
 ACCOUNTED = group_by_name(read_sacct((DATA / "sacct.txt").read_text()))
 
 
-def in_short(status: JobStatus) -> tuple[str, str, int | None]:
-    return status.state, status.reason, status.exit_code
+MORE = "it asks for more"
+NEVER = "DependencyNeverSatisfied"
+FOLDER = "its node could not open its folder or its log: is work_dir there on every node?"
 
 
 @pytest.mark.parametrize(
-    ("name", "state", "reason"),
+    ("listed", "name", "state", "reason", "exit_code"),
     [
-        ("pend", "queued", "BeginTime"),
-        ("big", "queued", "PartitionNodeLimit: it asks for more nodes than its partition gives"),
-        ("toolong", "queued", "PartitionTimeLimit: it asks for more time than its partition gives"),
-        ("requeued", "queued", "BeginTime"),
-        ("special", "queued", "held after it was requeued: 'scontrol release' lets it go"),
-        ("nodefail", "running", ""),
-        ("nodefail4", "running", "its nodes are being cleared"),
-        ("suspended", "queued", "suspended"),
+        ("EARLY", "pend", "queued", "BeginTime", None),
+        ("EARLY", "big", "queued", f"PartitionNodeLimit: {MORE} nodes than its partition gives", None),
+        ("EARLY", "toolong", "queued", f"PartitionTimeLimit: {MORE} time than its partition gives", None),
+        ("EARLY", "requeued", "queued", "BeginTime", None),
+        ("EARLY", "special", "queued", "held after it was requeued: 'scontrol release' lets it go", None),
+        ("EARLY", "nodefail", "running", "", None),
+        ("EARLY", "nodefail4", "running", "its nodes are being cleared", None),
+        ("EARLY", "suspended", "queued", "suspended", None),
+        ("LATE", "run-ok", "succeeded", "", 0),
+        ("LATE", "exit3", "failed", "exit code 3", 3),
+        ("LATE", "kill9", "failed", "exit code 137 (SIGKILL)", 137),
+        ("LATE", "oomstep", "failed", "exit code 137", 137),
+        ("LATE", "gres99", "failed", "Slurm could not start it: BadConstraints", None),
+        ("LATE", "preempted", "failed", "preempted by another job", None),
+        ("LATE", "nodefail", "failed", "a node failed", None),
+        ("LATE", "suspended", "cancelled", "cancelled", None),
+        ("LATE", "never-killed", "cancelled", f"cancelled before it started: {NEVER}", None),
+        ("LATE", "never", "queued", f"{NEVER}: it can never start", None),
+        ("LATE", "held", "queued", "JobHeldUser: 'scontrol release' lets it go", None),
+        ("LATE", "rqh", "queued", "job requeued in held state", None),
+        ("LATE", "deadline", "timed_out", "its deadline was reached", None),
+        ("LATE", "limit", "timed_out", "the time limit was reached", None),
+        ("ACCOUNTED", "run-ok", "succeeded", "", 0),
+        ("ACCOUNTED", "exit3", "failed", "exit code 3", 3),
+        ("ACCOUNTED", "kill9", "failed", "exit code 137 (SIGKILL)", 137),
+        ("ACCOUNTED", "nodir", "failed", FOLDER, None),
+        ("ACCOUNTED", "gres99", "failed", "Slurm could not start it: it gives no reason", None),
+        ("ACCOUNTED", "preempted", "failed", "preempted by another job", None),
+        ("ACCOUNTED", "nodefail4", "failed", "a node failed", None),
+        ("ACCOUNTED", "multi", "cancelled", "cancelled", None),
+        ("ACCOUNTED", "limit", "timed_out", "the time limit was reached", None),
+        ("ACCOUNTED", "deadline", "timed_out", "its deadline was reached", None),
     ],
 )
-def test_live_jobs_in_squeue(name: str, state: str, reason: str) -> None:
-    assert in_short(record_status(EARLY[name][0])) == (state, reason, None)
-
-
-@pytest.mark.parametrize(
-    ("name", "state", "reason", "exit_code"),
-    [
-        ("run-ok", "succeeded", "", 0),
-        ("exit3", "failed", "exit code 3", 3),
-        ("kill9", "failed", "exit code 137 (SIGKILL)", 137),
-        ("oomstep", "failed", "exit code 137", 137),
-        ("gres99", "failed", "Slurm could not start it: BadConstraints", None),
-        ("preempted", "failed", "preempted by another job", None),
-        ("nodefail", "failed", "a node failed", None),
-        ("suspended", "cancelled", "cancelled", None),
-        ("never-killed", "cancelled", "cancelled before it started: DependencyNeverSatisfied", None),
-        ("never", "queued", "DependencyNeverSatisfied: it can never start", None),
-        ("held", "queued", "JobHeldUser: 'scontrol release' lets it go", None),
-        ("rqh", "queued", "job requeued in held state", None),
-        ("deadline", "timed_out", "its deadline was reached", None),
-        ("limit", "timed_out", "the time limit was reached", None),
-    ],
-)
-def test_ended_jobs_in_squeue(name: str, state: str, reason: str, exit_code: int | None) -> None:
-    assert in_short(record_status(LATE[name][0])) == (state, reason, exit_code)
-
-
-@pytest.mark.parametrize(
-    ("name", "state", "reason", "exit_code"),
-    [
-        ("run-ok", "succeeded", "", 0),
-        ("exit3", "failed", "exit code 3", 3),
-        ("kill9", "failed", "exit code 137 (SIGKILL)", 137),
-        (
-            "nodir",
-            "failed",
-            "its node could not open its folder or its log: is work_dir there on every node?",
-            None,
-        ),
-        ("gres99", "failed", "Slurm could not start it: it gives no reason", None),
-        ("preempted", "failed", "preempted by another job", None),
-        ("nodefail4", "failed", "a node failed", None),
-        ("multi", "cancelled", "cancelled", None),
-        ("limit", "timed_out", "the time limit was reached", None),
-        ("deadline", "timed_out", "its deadline was reached", None),
-    ],
-)
-def test_ended_jobs_in_sacct(name: str, state: str, reason: str, exit_code: int | None) -> None:
-    assert in_short(record_status(ACCOUNTED[name][0])) == (state, reason, exit_code)
+def test_a_recorded_job(listed: str, name: str, state: str, reason: str, exit_code: int | None) -> None:
+    """Of two outputs of squeue, while jobs lived and after their ends, and one of sacct."""
+    status = record_status({"EARLY": EARLY, "LATE": LATE, "ACCOUNTED": ACCOUNTED}[listed][name][0])
+    assert (status.state, status.reason, status.exit_code) == (state, reason, exit_code)
 
 
 def test_times_nodes_and_folder_are_read() -> None:

@@ -155,6 +155,9 @@ FORMS = (
     ({}, "mem=1;mem=2", "additional_slurm_params has 'mem' twice"),
     ({}, "Qos=1", "'Qos=1' is not of the form option=value"),
     ({}, "=1", "'=1' is not of the form option=value"),
+    # They would change a job's image, its mounts or its environment.
+    *(({}, f"container-{name}=x", UNKNOWN) for name in ("image", "mounts", "env", "name", "remap-root")),
+    ({}, "bind=/etc", UNKNOWN),
     ({}, "partition=a", ("--partition=a",)),
     ({}, "partition", "'partition' needs a value, as in partition="),
     ({}, "segment=12", ("--segment=12",)),

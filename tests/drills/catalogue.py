@@ -25,7 +25,9 @@ class Drill:
     name: str
     points: tuple[Point, ...]
     strike: Act
-    permitted: Mapping[str, tuple[int, ...]]
+    permitted: Mapping[str, tuple[int, ...]] = field(
+        default_factory=lambda: MappingProxyType({"valid": (1,)})
+    )
     """Outcomes (`valid`, `failed`, `cancelled`), and how many jobs each may take."""
     mend: Act = _nothing
     seen: Callable[["Scene"], bool] | None = None
@@ -40,72 +42,43 @@ class Drill:
     params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
-_ONE_RESULT = MappingProxyType({"valid": (1,)})
 _CANCELLED = MappingProxyType({"cancelled": (1,)})
 _WORKER = ("the task's process", "the whole worker")
 _SIGNALS = ("SIGKILL", "SIGTERM")
+_WAITING = (points.QUEUED, points.TRAINING)
+_TWICE = MappingProxyType({"valid": (2,)})
 _IN_WORKER = "llama31_in_worker"
 
 _AIRFLOW = (
-    Drill(
-        "worker killed before sbatch", (points.BEFORE_SBATCH,), faults.kill_worker, _ONE_RESULT, ways=_WORKER
-    ),
+    Drill("worker killed before sbatch", (points.BEFORE_SBATCH,), faults.kill_worker, ways=_WORKER),
     Drill(
         "worker killed between sbatch and persisting the id",
         (points.AFTER_SBATCH,),
         faults.kill_worker,
-        _ONE_RESULT,
         ways=_WORKER,
     ),
-    Drill(
-        "worker killed in mid-wait",
-        (points.QUEUED, points.TRAINING),
-        faults.kill_worker,
-        _ONE_RESULT,
-        ways=_WORKER,
-        dag_id=_IN_WORKER,
-    ),
+    Drill("worker killed in mid-wait", _WAITING, faults.kill_worker, ways=_WORKER, dag_id=_IN_WORKER),
     Drill(
         "worker killed again and again in mid-wait",
-        (points.QUEUED, points.TRAINING),
+        _WAITING,
         faults.kill_worker_again_and_again,
-        _ONE_RESULT,
         ways=_WORKER,
         dag_id=_IN_WORKER,
     ),
-    Drill(
-        "worker cut off in mid-wait",
-        (points.QUEUED, points.TRAINING),
-        faults.cut_off_worker,
-        _ONE_RESULT,
-        dag_id=_IN_WORKER,
-    ),
-    Drill(
-        "worker killed during collection", (points.COLLECTING,), faults.kill_worker, _ONE_RESULT, ways=_WORKER
-    ),
-    Drill(
-        "worker killed while publishing", (points.PUBLISHING,), faults.kill_worker, _ONE_RESULT, ways=_WORKER
-    ),
-    Drill(
-        "triggerer killed", (points.QUEUED, points.TRAINING), faults.end_triggerer, _ONE_RESULT, ways=_SIGNALS
-    ),
-    Drill(
-        "two triggerers",
-        (points.QUEUED, points.TRAINING),
-        faults.suspend_triggerer,
-        _ONE_RESULT,
-        mend=faults.end_other_triggerer,
-    ),
+    Drill("worker cut off in mid-wait", _WAITING, faults.cut_off_worker, dag_id=_IN_WORKER),
+    Drill("worker killed during collection", (points.COLLECTING,), faults.kill_worker, ways=_WORKER),
+    Drill("worker killed while publishing", (points.PUBLISHING,), faults.kill_worker, ways=_WORKER),
+    Drill("triggerer killed", _WAITING, faults.end_triggerer, ways=_SIGNALS),
+    Drill("two triggerers", _WAITING, faults.suspend_triggerer, mend=faults.end_other_triggerer),
     Drill(
         "scheduler restarted",
         (points.BEFORE_SBATCH, points.AFTER_SBATCH, points.TRAINING, points.COLLECTING),
         faults.end_scheduler,
-        _ONE_RESULT,
         ways=_SIGNALS,
     ),
 )
 _PEOPLE = (
-    Drill("marked failed while deferred", (points.QUEUED, points.TRAINING), faults.mark_failed, _CANCELLED),
+    Drill("marked failed while deferred", _WAITING, faults.mark_failed, _CANCELLED),
     Drill(
         "marked failed while running",
         (points.AFTER_RELEASE_IT_TRAINS, points.TRAINING),
@@ -113,27 +86,10 @@ _PEOPLE = (
         _CANCELLED,
         dag_id=_IN_WORKER,
     ),
-    Drill(
-        "submit cleared while deferred",
-        (points.QUEUED, points.TRAINING),
-        faults.clear_submit,
-        {"valid": (2,)},
-    ),
-    Drill(
-        "submit cleared while running",
-        (points.QUEUED, points.TRAINING),
-        faults.clear_submit,
-        {"valid": (2,)},
-        dag_id=_IN_WORKER,
-    ),
-    Drill("wait cleared while deferred", (points.QUEUED, points.TRAINING), faults.clear_wait, _ONE_RESULT),
-    Drill(
-        "wait cleared while running",
-        (points.QUEUED, points.TRAINING),
-        faults.clear_wait,
-        _ONE_RESULT,
-        dag_id=_IN_WORKER,
-    ),
+    Drill("submit cleared while deferred", _WAITING, faults.clear_submit, _TWICE),
+    Drill("submit cleared while running", _WAITING, faults.clear_submit, _TWICE, dag_id=_IN_WORKER),
+    Drill("wait cleared while deferred", _WAITING, faults.clear_wait),
+    Drill("wait cleared while running", _WAITING, faults.clear_wait, dag_id=_IN_WORKER),
     Drill(
         "one cell cleared among many",
         (points.TRAINING,),
@@ -142,44 +98,28 @@ _PEOPLE = (
         ways=("it trains", "it has failed", "it has finished"),
         params=MappingProxyType({"repeats": 2}),
     ),
-    Drill("deleted while deferred", (points.QUEUED, points.TRAINING), faults.delete, _CANCELLED),
+    Drill("deleted while deferred", _WAITING, faults.delete, _CANCELLED),
+    Drill("deleted while running", _WAITING, faults.delete, _CANCELLED, dag_id=_IN_WORKER),
     Drill(
-        "deleted while running",
-        (points.QUEUED, points.TRAINING),
-        faults.delete,
-        _CANCELLED,
-        dag_id=_IN_WORKER,
-    ),
-    Drill(
-        "held from outside",
-        (points.QUEUED,),
-        faults.hold,
-        _ONE_RESULT,
-        mend=faults.release,
-        seen=faults.is_told_of_hold,
+        "held from outside", (points.QUEUED,), faults.hold, mend=faults.release, seen=faults.is_told_of_hold
     ),
     Drill(
         "suspended from outside",
         (points.TRAINING,),
         faults.suspend_job,
-        _ONE_RESULT,
         mend=faults.resume_job,
         seen=faults.is_told_of_suspension,
     ),
-    Drill("cancelled from outside", (points.QUEUED, points.TRAINING), faults.cancel_outside, _CANCELLED),
-    Drill("two runs ask for the same cell", (points.AT_ONCE,), faults.start_another, {"valid": (2,)}),
+    Drill("cancelled from outside", _WAITING, faults.cancel_outside, _CANCELLED),
+    Drill("two runs ask for the same cell", (points.AT_ONCE,), faults.start_another, _TWICE),
     Drill(
-        "two sweeps ask for the same cell",
-        (points.AT_ONCE,),
-        faults.start_another,
-        {"valid": (2,)},
-        dag_id=SWEEP_DAG,
+        "two sweeps ask for the same cell", (points.AT_ONCE,), faults.start_another, _TWICE, dag_id=SWEEP_DAG
     ),
     Drill(
         "two installations",
-        (points.QUEUED, points.TRAINING),
+        _WAITING,
         faults.start_second_installation,
-        {"valid": (2,)},
+        _TWICE,
         seen=faults.second_installation_has_its_result,
     ),
 )
@@ -188,7 +128,6 @@ _SWEEPS = (
         "sweep file broken in flight",
         (points.TRAINING,),
         faults.change_sweep_file,
-        _ONE_RESULT,
         mend=faults.restore_sweep_file,
         ways=("broken", "edited"),
         lasts_s=(5, 10),
@@ -205,17 +144,11 @@ _SWEEPS = (
 )
 _PREEMPTIBLE = MappingProxyType({"partition": "preempt-cancel"})
 _SSH = (
-    Drill(
-        "sbatch's reply lost",
-        (points.AFTER_SBATCH, points.AFTER_SBATCH_FAILED),
-        faults.lose_reply,
-        _ONE_RESULT,
-    ),
+    Drill("sbatch's reply lost", (points.AFTER_SBATCH, points.AFTER_SBATCH_FAILED), faults.lose_reply),
     Drill(
         "sshd refusing",
         (points.BEFORE_SBATCH, points.TRAINING, points.COLLECTING),
         faults.refuse_logins,
-        _ONE_RESULT,
         mend=faults.take_logins,
         ways=("no sshd", "the login is refused"),
         lasts_s=(2, 40),
@@ -224,7 +157,6 @@ _SSH = (
         "login node away past the limit",
         (points.TRAINING,),
         faults.refuse_logins,
-        _ONE_RESULT,
         mend=faults.take_logins,
         seen=faults.has_trained_meanwhile,
         lasts_s=(50, 70),
@@ -233,7 +165,6 @@ _SSH = (
         "login node away past its patience, and the wait cleared",
         (points.TRAINING,),
         faults.refuse_logins,
-        _ONE_RESULT,
         mend=faults.take_logins_and_clear,
         seen=faults.has_been_given_up,
         params={"cluster": IMPATIENT},
@@ -242,23 +173,16 @@ _SSH = (
         "sshd hanging",
         (points.BEFORE_SBATCH, points.TRAINING, points.COLLECTING),
         faults.hang_logins,
-        _ONE_RESULT,
         mend=faults.answer_logins,
         lasts_s=(2, 40),
     ),
-    Drill(
-        "sshd dropping in mid-output",
-        (points.QUEUED, points.TRAINING),
-        faults.drop_in_mid_output,
-        _ONE_RESULT,
-    ),
+    Drill("sshd dropping in mid-output", _WAITING, faults.drop_in_mid_output),
 )
 _SLURM = (
     Drill(
         "slurmctld down",
         (points.BEFORE_SBATCH, points.QUEUED, points.TRAINING),
         faults.stop_controller,
-        _ONE_RESULT,
         mend=faults.start_controller,
         ways=_SIGNALS,
         lasts_s=(2, 60),
@@ -268,7 +192,6 @@ _SLURM = (
         "slurmdbd down",
         (points.TRAINING,),
         faults.stop_accounting,
-        _ONE_RESULT,
         mend=faults.start_accounting,
         ways=_SIGNALS,
         lasts_s=(5, 20),
@@ -278,7 +201,6 @@ _SLURM = (
         "slurmdbd lagging",
         (points.TRAINING,),
         faults.suspend_accounting,
-        _ONE_RESULT,
         mend=faults.resume_accounting,
         lasts_s=(5, 20),
         bears_more=True,
@@ -287,31 +209,20 @@ _SLURM = (
         "stale accounting",
         (points.TRAINING,),
         faults.lock_accounting,
-        _ONE_RESULT,
         mend=faults.unlock_accounting,
         seen=faults.has_concluded,
     ),
     Drill(
-        "node killed",
-        (points.TRAINING,),
-        faults.kill_node,
-        {"valid": (2,)},
-        mend=faults.start_node,
-        lasts_s=(1, 40),
+        "node killed", (points.TRAINING,), faults.kill_node, _TWICE, mend=faults.start_node, lasts_s=(1, 40)
     ),
     Drill(
-        "preempted",
-        (points.TRAINING,),
-        faults.preempt,
-        {"valid": (2,)},
-        mend=faults.give_back,
-        params=_PREEMPTIBLE,
+        "preempted", (points.TRAINING,), faults.preempt, _TWICE, mend=faults.give_back, params=_PREEMPTIBLE
     ),
     Drill(
         "worker killed while it resubmits",
         (points.TRAINING,),
         faults.kill_worker_of_resubmission,
-        {"valid": (2,)},
+        _TWICE,
         mend=faults.give_back,
         ways=_WORKER,
         params=_PREEMPTIBLE,
@@ -323,7 +234,6 @@ _FILES = (
         "unreadable log",
         (points.TRAINING,),
         faults.block_log,
-        _ONE_RESULT,
         mend=faults.unblock_log,
         seen=faults.has_been_waited_for,
         ways=("reads hang", "reads fail"),
@@ -333,32 +243,24 @@ _FILES = (
         "disk full while a result is stored",
         (points.TRAINING,),
         faults.fill_disk,
-        _ONE_RESULT,
         mend=faults.free_disk,
         seen=faults.store_is_waited_for,
         lasts_s=(0.5, 25),
     ),
 )
 _ADMINISTRATORS = (
-    Drill(
-        "DAG deleted while deferred",
-        (points.QUEUED, points.TRAINING),
-        faults.delete_dag,
-        _CANCELLED,
-        mend=faults.restore_dag,
-    ),
+    Drill("DAG deleted while deferred", _WAITING, faults.delete_dag, _CANCELLED, mend=faults.restore_dag),
     Drill(
         "connection edited in mid-wait",
-        (points.QUEUED, points.TRAINING),
+        _WAITING,
         faults.edit_connection,
-        _ONE_RESULT,
         mend=faults.restore_connection,
         seen=faults.is_told_of_silence,
         ways=("another port", "another user"),
     ),
     Drill(
         "slurmctld restarted without its state",
-        (points.QUEUED, points.TRAINING),
+        _WAITING,
         faults.lose_controllers_state,
         _CANCELLED,
         mend=faults.start_controller,
@@ -378,7 +280,6 @@ _KILLED = (
         "api-server killed",
         _ANYWHERE,
         faults.kill_api_server,
-        _ONE_RESULT,
         mend=faults.await_api_server,
         ways=("once", "again and again"),
         bears_more=True,
@@ -387,7 +288,6 @@ _KILLED = (
         "supervisor killed",
         _ANYWHERE,
         faults.kill_supervisor,
-        _ONE_RESULT,
         mend=faults.start_again,
         ways=_COMMANDS,
         lasts_s=(0.5, 20.0),
@@ -398,7 +298,6 @@ _KILLED = (
         "all of Airflow killed",
         _ANYWHERE,
         faults.kill_all_of_airflow,
-        _ONE_RESULT,
         mend=faults.start_again,
         ways=_COMMANDS,
     ),
@@ -406,15 +305,7 @@ _KILLED = (
 _SERVICE = [
     one
     for drill in _KILLED
-    for one in (
-        drill,
-        replace(
-            drill,
-            name=f"{drill.name} in mid-wait",
-            points=(points.QUEUED, points.TRAINING),
-            dag_id=_IN_WORKER,
-        ),
-    )
+    for one in (drill, replace(drill, name=f"{drill.name} in mid-wait", points=_WAITING, dag_id=_IN_WORKER))
 ]
 # The others have more outcomes than one, or end the run at once: nothing is left for a second fault to meet.
 _BEARING_MORE = [replace(drill, bears_more=True) for drill in _AIRFLOW]

@@ -19,6 +19,7 @@ from steptime.runs.log_following import LogFollower, StepFollower
 from .conftest import Clock
 from .scripted_cluster import ScriptedCluster
 
+MakeRun = Callable[..., Run]
 QUEUED = JobStatus(state=JobState.QUEUED, reason="waits for 2 of 2 slots")
 RUNNING = JobStatus(state=JobState.RUNNING, started_at=1_790_000_000.0, nodes=("n1",))
 FAILED = JobStatus(state=JobState.FAILED, exit_code=1)
@@ -66,7 +67,7 @@ class Watched:
 
 
 @pytest.fixture
-def watched(a_run: Callable[..., Run]) -> Watched:
+def watched(a_run: MakeRun) -> Watched:
     return Watched(a_run())
 
 
@@ -147,7 +148,7 @@ async def test_the_end_is_told_with_the_last_steps(watched: Watched) -> None:
 
 
 async def test_a_cluster_out_of_reach_is_told_and_no_failure_until_its_patience_is_over(
-    a_run: Callable[..., Run],
+    a_run: MakeRun,
 ) -> None:
     patient, impatient = Watched(a_run()), Watched(a_run(), WaitLimits(patience_s=-1))
 
@@ -164,7 +165,7 @@ async def test_a_cluster_out_of_reach_is_told_and_no_failure_until_its_patience_
         impatient.follower.missed(ConnectionError("no route to host"))
 
 
-async def test_whichever_limit_runs_out_is_told_with_its_value(a_run: Callable[..., Run]) -> None:
+async def test_whichever_limit_runs_out_is_told_with_its_value(a_run: MakeRun) -> None:
     limits = WaitLimits(patience_s=600, queue_s=3600, run_s=0)
     queued_for = time.time() - 7200
     with pytest.raises(
@@ -215,7 +216,7 @@ async def test_a_log_that_cannot_be_read_is_told_and_holds_nothing_up(
 
 
 async def test_time_in_which_a_job_is_suspended_does_not_count_as_running(
-    a_run: Callable[..., Run], clock: Clock
+    a_run: MakeRun, clock: Clock
 ) -> None:
     """As it does for Slurm, whose start time stays; a job that is requeued starts again."""
     suspended = QUEUED.model_copy(update={"nodes": ("n1",), "reason": "suspended"})
@@ -237,9 +238,7 @@ async def test_time_in_which_a_job_is_suspended_does_not_count_as_running(
         await watched.sees(requeued)
 
 
-async def test_a_job_that_comes_back_to_the_queue_waits_from_then_on(
-    a_run: Callable[..., Run], clock: Clock
-) -> None:
+async def test_a_job_that_comes_back_to_the_queue_waits_from_then_on(a_run: MakeRun, clock: Clock) -> None:
     watched = Watched(a_run(), WaitLimits(patience_s=600, queue_s=3600), submitted_at=clock.now)
     await watched.sees(RUNNING)
     clock.now += 7200
@@ -248,9 +247,7 @@ async def test_a_job_that_comes_back_to_the_queue_waits_from_then_on(
 
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("size", [1 << 18, 300_000, 1_000_000, (1 << 22) + 1])
-async def test_after_a_restart_the_end_of_a_long_log_is_told_again(
-    a_run: Callable[..., Run], size: int
-) -> None:
+async def test_after_a_restart_the_end_of_a_long_log_is_told_again(a_run: MakeRun, size: int) -> None:
     run, job = a_run().model_copy(update={"max_steps": 4000}), Job.model_validate({**_JOB, "submitted_at": 0})
     cluster = CountingCluster(RUNNING, log=b"")
     whole = b"".join(step_lines(step) for step in range(3000)) + b"setting up\n" * (size // 11)
@@ -273,9 +270,7 @@ async def test_after_a_restart_the_end_of_a_long_log_is_told_again(
 
 
 @pytest.mark.usefixtures("clock")
-async def test_a_log_that_is_cut_or_replaced_is_followed_from_its_beginning(
-    a_run: Callable[..., Run],
-) -> None:
+async def test_a_log_that_is_cut_or_replaced_is_followed_from_its_beginning(a_run: MakeRun) -> None:
     """One that is only shorter is looked at twice, as a login node may be behind another."""
     job, lines = Job.model_validate({**_JOB, "submitted_at": 0}), list[str]()
     cluster = ScriptedCluster(RUNNING, log=step_lines(0, 1))
@@ -308,9 +303,10 @@ async def test_a_piece_of_the_log_is_waited_for_a_time_only(
     assert "the job is waited for without it: /d/log could not be read within 0 s" in watched.lines[-1]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("clock")
 async def test_a_flood_of_lines_is_neither_parsed_on_the_event_loop_nor_read_whole(
-    a_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    a_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, lines = Job.model_validate({**_JOB, "submitted_at": 0}), list[str]()
     cluster = CountingCluster(RUNNING, log=step_lines(0))

@@ -19,6 +19,8 @@ from steptime.runs.patience import Outage, patiently
 from .conftest import Clock
 from .scripted_cluster import ScriptedCluster
 
+Through = Callable[..., str | Exception]
+Causes = Callable[[Any], FailureReport]
 JOB = Job(cluster="local", name="job", job_id="1", directory="/d", log_path="/d/log", submitted_at=0)
 
 
@@ -69,9 +71,7 @@ def through(
     return go
 
 
-def test_work_is_begun_anew_with_growing_pauses_until_the_cluster_answers(
-    through: Callable[..., str | Exception],
-) -> None:
+def test_work_is_begun_anew_with_growing_pauses_until_the_cluster_answers(through: Through) -> None:
     gate = Gate(closed_for=9)
     assert through(gate, 1) == "done on local"
     assert gate.pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -80,7 +80,7 @@ def test_work_is_begun_anew_with_growing_pauses_until_the_cluster_answers(
     assert (at_once.pauses, at_once.warnings) == ([], [])
 
 
-def test_patience_ends_as_the_clusters_file_says(through: Callable[..., str | Exception]) -> None:
+def test_patience_ends_as_the_clusters_file_says(through: Through) -> None:
     gate = Gate(closed_for=99)
     gone = through(gate, 63 / 3600)
     assert isinstance(gone, OutOfReach)
@@ -91,9 +91,7 @@ def test_patience_ends_as_the_clusters_file_says(through: Callable[..., str | Ex
     assert gate.pauses == [1, 2, 4, 8, 16, 32, 60]
 
 
-def test_a_login_that_is_refused_is_waited_for_unless_it_never_worked(
-    through: Callable[..., str | Exception],
-) -> None:
+def test_a_login_that_is_refused_is_waited_for_unless_it_never_worked(through: Through) -> None:
     async def work(_: Cluster) -> str:
         if len(gate.pauses) < 3:
             raise LoginRefused("refuses the login 'me'")
@@ -106,7 +104,7 @@ def test_a_login_that_is_refused_is_waited_for_unless_it_never_worked(
     assert (type(refused), str(refused), gate.pauses) == (UserError, "refuses the login 'me'", [])
 
 
-def test_what_the_work_itself_cannot_do_is_not_tried_again(through: Callable[..., str | Exception]) -> None:
+def test_what_the_work_itself_cannot_do_is_not_tried_again(through: Through) -> None:
     for error in (UserError("no such partition"), SystemFailure("the disk is full")):
 
         async def work(_: Cluster, error: Exception = error) -> str:
@@ -117,9 +115,7 @@ def test_what_the_work_itself_cannot_do_is_not_tried_again(through: Callable[...
         assert gate.pauses == []
 
 
-def test_a_job_is_submitted_again_while_a_submit_limit_is_reached(
-    through: Callable[..., str | Exception],
-) -> None:
+def test_a_job_is_submitted_again_while_a_submit_limit_is_reached(through: Through) -> None:
     reasons = ["limit of 2 jobs"] * 12 + ["limit of 1 job"] * 2
 
     async def work(_: Cluster) -> str:
@@ -137,9 +133,7 @@ def test_a_job_is_submitted_again_while_a_submit_limit_is_reached(
     ]
 
 
-def test_a_submit_limit_is_waited_for_as_long_as_a_job_may_queue(
-    through: Callable[..., str | Exception],
-) -> None:
+def test_a_submit_limit_is_waited_for_as_long_as_a_job_may_queue(through: Through) -> None:
     async def work(_: Cluster) -> str:
         raise SubmitLimit("no more than 2 jobs")
 
@@ -190,9 +184,7 @@ def causes(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Failu
     return find
 
 
-def test_the_causes_and_the_last_lines_of_a_log_are_told(
-    causes: Callable[[Any], FailureReport], tmp_path: Path
-) -> None:
+def test_the_causes_and_the_last_lines_of_a_log_are_told(causes: Causes, tmp_path: Path) -> None:
     log = tmp_path / "log.out"
     many = "".join(f"line {number:03} {'x' * 90}\n" for number in range(60))
     log.write_text(f"{many}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB.\n1\r2\rend")
@@ -224,7 +216,7 @@ NODE_FAILURE = (
     ],
 )
 def test_the_nodes_that_failed_by_the_log_are_the_clusters_fault(
-    causes: Callable[[Any], FailureReport], tmp_path: Path, line: str, failed: tuple[str, ...]
+    causes: Causes, tmp_path: Path, line: str, failed: tuple[str, ...]
 ) -> None:
     """Of those that the job had; srun's own word comes before that of the node that told it."""
     log = tmp_path / "log.out"
@@ -235,8 +227,6 @@ def test_the_nodes_that_failed_by_the_log_are_the_clusters_fault(
     assert found.reason == (f"by its log, {causes(log).failed_nodes} failed" if failed else "")
 
 
-def test_a_log_that_cannot_be_fetched_is_a_failure_without_causes(
-    causes: Callable[[Any], FailureReport],
-) -> None:
+def test_a_log_that_cannot_be_fetched_is_a_failure_without_causes(causes: Causes) -> None:
     for error in (UserError("there is no log"), OutOfReach("no route to host")):
         assert causes(error) == FailureReport(causes="", last_lines=str(error))

@@ -13,6 +13,8 @@ from steptime.runs.ledger import LedgerJob
 
 from .test_ledger import job_of
 
+Waits = Callable[..., LedgerJob]
+Limit = Callable[[int | None], ClusterConfig]
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -23,7 +25,7 @@ def limit() -> Callable[[int | None], ClusterConfig]:
 
 
 @pytest.fixture
-def waits(ledger_job: Callable[..., LedgerJob], store: str) -> Callable[..., LedgerJob]:
+def waits(ledger_job: Waits, store: str) -> Callable[..., LedgerJob]:
     """Adds a job that waits for GPUs since `at`."""
 
     def add(name: str, *, at: float, **fields: object) -> LedgerJob:
@@ -39,9 +41,7 @@ def end(job: LedgerJob) -> None:
     ledger.note_status(job.name, JobStatus(state=JobState.CANCELLED), 20.0)
 
 
-def test_jobs_get_gpus_in_the_order_in_which_they_came(
-    waits: Callable[..., LedgerJob], limit: Callable[[int | None], ClusterConfig]
-) -> None:
+def test_jobs_get_gpus_in_the_order_in_which_they_came(waits: Waits, limit: Limit) -> None:
     first, second, third = (waits(name, at=number, gpus=2) for number, name in enumerate("abc"))
     small = waits("d", at=5, gpus=1)
     four = limit(4)
@@ -60,9 +60,7 @@ def test_jobs_get_gpus_in_the_order_in_which_they_came(
     assert found.waits_for is None
 
 
-def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(
-    waits: Callable[..., LedgerJob], limit: Callable[[int | None], ClusterConfig]
-) -> None:
+def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(waits: Waits, limit: Limit) -> None:
     one = limit(1)
     lost, crashed, last = (waits(name, at=number, gpus=1) for number, name in enumerate("abc"))
     assert ledger.take_room(lost, one, 10) == ""
@@ -79,9 +77,7 @@ def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(
     assert [bool(ledger.take_room(again, one, longest + more)) for more in (-1, 0)] == [True, False]
 
 
-def test_a_sweep_holds_no_more_than_its_file_allows_and_is_in_nobodys_way(
-    waits: Callable[..., LedgerJob], limit: Callable[[int | None], ClusterConfig]
-) -> None:
+def test_a_sweep_holds_no_more_than_its_file_allows_and_is_in_nobodys_way(waits: Waits, limit: Limit) -> None:
     none = limit(None)
     first, second = (
         waits(name, at=1, gpus=2, dag_run_id="sweep", at_once=2, waits_for="sweep") for name in "ab"
@@ -101,9 +97,7 @@ def _ask(barrier: "multiprocessing.synchronize.Barrier", job: LedgerJob, config:
 
 
 @pytest.mark.service
-def test_jobs_that_ask_at_once_do_not_all_slip_through(
-    waits: Callable[..., LedgerJob], limit: Callable[[int | None], ClusterConfig]
-) -> None:
+def test_jobs_that_ask_at_once_do_not_all_slip_through(waits: Waits, limit: Limit) -> None:
     jobs = [waits(f"job-{number}", at=1, gpus=4) for number in range(6)]
     database.close_engines()
     barrier = _FORK.Barrier(6)

@@ -2,6 +2,7 @@
 
 import tracemalloc
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import line_forms
@@ -19,7 +20,7 @@ def test_steps_come_when_their_line_ends() -> None:
     assert (step.global_step, step.step_time_s) == (0, 2.693)
 
 
-@settings(deadline=None)  # other processes may keep the cores busy
+@settings(max_examples=25)
 @given(st.integers(1, 500))
 def test_every_step_comes_once_whatever_the_pieces(size: int) -> None:
     """Eight ranks print each step, and the pieces are those of a poll."""
@@ -41,6 +42,7 @@ def test_a_restart_is_told_and_its_steps_come_again() -> None:
     assert [step.global_step for step in news[1:] if isinstance(step, Step)] == [5, 6, 7]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_log_or_its_ranks() -> None:
     follower = StepFollower()
     tracemalloc.start()

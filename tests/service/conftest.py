@@ -1,14 +1,18 @@
 """A REST API to talk to: real sockets, answers given by the test."""
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+from steptime.cli import main
 
 Answer = tuple[int, Any]
 
@@ -57,3 +61,24 @@ def api() -> Iterator[FakeApi]:
         yield fake
         server.shutdown()
         thread.join()
+
+
+Steptime = Callable[[str], int | str | None]
+
+
+@pytest.fixture
+def steptime(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steptime:
+    """Runs the command line with the fake Airflow as the one that it is told of; gives its exit code."""
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store.db'}")
+    monkeypatch.setenv("STEPTIME_AIRFLOW_URL", api.url)
+    monkeypatch.setenv("STEPTIME_AIRFLOW_USER", "ada")
+    monkeypatch.setenv("STEPTIME_AIRFLOW_PASSWORD", "secret")
+
+    def run(arguments: str) -> int | str | None:
+        monkeypatch.setattr(sys, "argv", ["steptime", *arguments.split()])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code
+
+    return run

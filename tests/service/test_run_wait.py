@@ -2,19 +2,20 @@
 
 import csv
 import io
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import stored
 
-from steptime.cli import following, main
+from steptime.cli import following
 from steptime.recipes.models import Mode
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
+from .conftest import Steptime
+
+MakeResult = Callable[..., Result]
 DAG = "GET /api/v2/dags/llama31"
 TRIGGER = "POST /api/v2/dags/llama31/dagRuns"
 
@@ -56,27 +57,15 @@ class Airflow:
 
 
 @pytest.fixture
-def airflow(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Airflow:
-    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
-    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store.db'}")
-    monkeypatch.setenv("STEPTIME_AIRFLOW_URL", api.url)
-    monkeypatch.setenv("STEPTIME_AIRFLOW_USER", "ada")
-    monkeypatch.setenv("STEPTIME_AIRFLOW_PASSWORD", "secret")
+def airflow(api: Any, steptime: Steptime, monkeypatch: pytest.MonkeyPatch) -> Airflow:
     monkeypatch.setattr(following, "POLL_S", 0.01)
     return Airflow(api)
 
 
-def steptime(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
-    monkeypatch.setattr(sys, "argv", ["steptime", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code
-
-
 def test_without_wait_it_tells_where_the_run_is(
-    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    airflow: Airflow, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert steptime(monkeypatch, "run", "llama3.1", "--gpus", "2", "--env", "A=b") == 0
+    assert steptime("run llama3.1 --gpus 2 --env A=b") == 0
     out = capsys.readouterr().out
     assert f"run id:  {airflow.run_id}" in out
     assert f"address: {airflow.api.url}/dags/llama31/runs/" in out
@@ -91,13 +80,10 @@ def test_without_wait_it_tells_where_the_run_is(
 
 
 def test_valid_results_are_printed(
-    airflow: Airflow,
-    make_result: Callable[..., Result],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    airflow: Airflow, make_result: MakeResult, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
     airflow.before_end = lambda run_id: stored.write(Store(), make_result(dag_run_id=run_id))
-    assert steptime(monkeypatch, "run", "llama3.1", "--wait", "--format", "csv") == 0
+    assert steptime("run llama3.1 --wait --format csv") == 0
     captured = capsys.readouterr()
     (row,) = csv.DictReader(io.StringIO(captured.out))
     assert row["dag_run_id"] == airflow.run_id
@@ -106,23 +92,17 @@ def test_valid_results_are_printed(
 
 
 def test_a_rejected_result_is_printed_and_is_a_failure(
-    airflow: Airflow,
-    make_result: Callable[..., Result],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    airflow: Airflow, make_result: MakeResult, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = Verdict(checks=(Check(name="x", passed=False, message="3 of 20 steps"),))
     airflow.before_end = lambda run_id: stored.write(Store(), make_result(dag_run_id=run_id, verdict=bad))
-    assert steptime(monkeypatch, "run", "llama3.1", "--wait", "--format", "csv") == 2
+    assert steptime("run llama3.1 --wait --format csv") == 2
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert row["state"] == "rejected"
 
 
 def test_results_stand_as_people_read_them(
-    airflow: Airflow,
-    make_result: Callable[..., Result],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    airflow: Airflow, make_result: MakeResult, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def made(run_id: str) -> None:
         stored.write(Store(), make_result("saved", mode=Mode.CHECKPOINT_SAVE, dag_run_id=run_id))
@@ -130,24 +110,24 @@ def test_results_stand_as_people_read_them(
         stored.write(Store(), make_result("one", gpus=1, dag_run_id=run_id))
 
     airflow.before_end = made
-    assert steptime(monkeypatch, "run", "llama3.1", "--wait", "--format", "csv") == 0
+    assert steptime("run llama3.1 --wait --format csv") == 0
     listed = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert [row["job_name"] for row in listed] == ["one", "two", "saved"]
 
 
 def test_no_results_where_there_should_be_some_is_a_failure(
-    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    airflow: Airflow, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert steptime(monkeypatch, "run", "llama3.1", "--wait") == 2
+    assert steptime("run llama3.1 --wait") == 2
     assert "set STEPTIME_STORE_URL" in capsys.readouterr().err
 
 
 def test_a_failed_task_is_named_with_its_error_and_its_log(
-    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    airflow: Airflow, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
     airflow.state = "failed"
     airflow.task |= {"task_id": "wait", "state": "failed"}
-    assert steptime(monkeypatch, "run", "llama3.1", "--wait") == 2
+    assert steptime("run llama3.1 --wait") == 2
     said = capsys.readouterr().err
     assert "wait failed: job x ran into its time limit" in said
     assert f"its log: {airflow.api.url}/dags/llama31/runs/" in said
@@ -155,36 +135,33 @@ def test_a_failed_task_is_named_with_its_error_and_its_log(
 
 
 def test_a_failed_dag_run_is_a_failure_although_one_of_its_runs_is_valid(
-    airflow: Airflow,
-    make_result: Callable[..., Result],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    airflow: Airflow, make_result: MakeResult, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
     airflow.state = "failed"
     airflow.task |= {"task_id": "wait", "state": "failed", "map_index": 1}
     airflow.before_end = lambda run_id: stored.write(Store(), make_result("one", dag_run_id=run_id))
-    assert steptime(monkeypatch, "run", "llama3.1", "--gpus", "1,2", "--wait", "--format", "csv") == 2
+    assert steptime("run llama3.1 --gpus 1,2 --wait --format csv") == 2
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (row["job_name"], row["state"]) == ("one", "valid")
 
 
 def test_params_that_airflow_refuses_are_bad_input(
-    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    airflow: Airflow, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
     airflow.api.answers[TRIGGER] = (400, {"detail": "Invalid input for param size: 'tiny' is not one of …"})
-    assert steptime(monkeypatch, "run", "llama3.1", "--wait") == 1
+    assert steptime("run llama3.1 --wait") == 1
     assert "Invalid input for param size" in capsys.readouterr().err
 
 
 def test_ctrl_c_stops_the_following_and_not_the_run(
-    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    airflow: Airflow, steptime: Steptime, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(following.time, "sleep", interrupted)
     airflow.state = "running"
-    assert steptime(monkeypatch, "run", "llama3.1", "--wait") == 2
+    assert steptime("run llama3.1 --wait") == 2
     said = capsys.readouterr().err
     assert "no longer following; the runs continue" in said
     assert [what for what, _, _ in airflow.api.requests].count(TRIGGER) == 1

@@ -1,13 +1,12 @@
 """`steptime sweep run`, `cancel` and `again`, against a REST API that keeps DAG runs as Airflow does."""
 
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from steptime.cli import main, sweeps
+from steptime.cli import sweeps
+
+from .conftest import Steptime
 
 
 class SweepUnderWay:
@@ -34,25 +33,8 @@ class SweepUnderWay:
         return 200, {"dag_id": "scaling_sweep", "dag_run_id": "sweep", "state": self.state}
 
 
-@pytest.fixture
-def steptime(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int | str | None]:
-    """The command line, with the fake Airflow as the one that it is told of."""
-    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
-    monkeypatch.setenv("STEPTIME_AIRFLOW_URL", api.url)
-    monkeypatch.setenv("STEPTIME_AIRFLOW_USER", "ada")
-    monkeypatch.setenv("STEPTIME_AIRFLOW_PASSWORD", "secret")
-
-    def run(arguments: str) -> int | str | None:
-        monkeypatch.setattr(sys, "argv", ["steptime", *arguments.split()])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code
-
-    return run
-
-
 def test_cancelling_marks_the_sweep_as_failed_and_waits_for_its_end(
-    api: Any, steptime: Callable[[str], int | str | None], capsys: pytest.CaptureFixture[str]
+    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = SweepUnderWay(api, "running")
     assert steptime("sweep cancel sweep --dry-run") == 0
@@ -66,7 +48,7 @@ def test_cancelling_marks_the_sweep_as_failed_and_waits_for_its_end(
 
 
 def test_a_sweep_that_has_ended_is_left_alone(
-    api: Any, steptime: Callable[[str], int | str | None], capsys: pytest.CaptureFixture[str]
+    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = SweepUnderWay(api, "success")
     assert steptime("sweep cancel sweep") == 0
@@ -74,10 +56,7 @@ def test_a_sweep_that_has_ended_is_left_alone(
 
 
 def test_a_sweep_that_does_not_end_is_named(
-    api: Any,
-    steptime: Callable[[str], int | str | None],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SweepUnderWay(api, "running")
     monkeypatch.setattr(sweeps, "_ENDED_WITHIN_S", 0)
@@ -86,7 +65,7 @@ def test_a_sweep_that_does_not_end_is_named(
 
 
 def test_an_unknown_sweep_is_the_users_mistake(
-    api: Any, steptime: Callable[[str], int | str | None], capsys: pytest.CaptureFixture[str]
+    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
     SweepUnderWay(api, "running")
     assert steptime("sweep cancel sweeep") == 1
@@ -94,7 +73,7 @@ def test_an_unknown_sweep_is_the_users_mistake(
 
 
 def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(
-    api: Any, steptime: Callable[[str], int | str | None], capsys: pytest.CaptureFixture[str]
+    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
     SweepUnderWay(api, "failed")
     cells = ("a·tiny·fp32·1", "a·tiny·fp32·2")

@@ -50,10 +50,13 @@ class Staging(Reported):
         return Path(python)
 
 
+NewStaging = Callable[[], Staging]
+
+
 @pytest.fixture
 def new_staging(
     index: Path, cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path
-) -> Callable[[], Staging]:
+) -> NewStaging:
     """A function that prepares one call."""
     return lambda: Staging(cluster, config, lock, bootstrap)
 
@@ -71,9 +74,7 @@ def venvs(config: LocalConfig) -> set[str]:
     return {path.name for path in Path(config.root, "venvs").iterdir() if path.is_dir()}
 
 
-async def test_an_environment_is_built_with_progress_and_then_reused(
-    new_staging: Callable[[], Staging],
-) -> None:
+async def test_an_environment_is_built_with_progress_and_then_reused(new_staging: NewStaging) -> None:
     first, second = new_staging(), new_staging()
     python = await first()
     target = python.parent.parent
@@ -97,7 +98,7 @@ async def test_an_environment_is_built_with_progress_and_then_reused(
 
 @pytest.mark.parametrize("pip", ["is older than 22.3"])
 async def test_a_python_whose_pip_cannot_install_elsewhere_puts_one_into_the_environment(
-    new_staging: Callable[[], Staging], tmp_path: Path, pip: str
+    new_staging: NewStaging, tmp_path: Path, pip: str
 ) -> None:
     base = Path(sys.executable).resolve()
     subprocess.run([base, "-m", "venv", "--without-pip", tmp_path / "plain"], check=True)
@@ -113,7 +114,7 @@ async def test_a_python_whose_pip_cannot_install_elsewhere_puts_one_into_the_env
 
 
 async def test_two_at_once_build_once_and_the_second_says_that_it_waits(
-    new_staging: Callable[[], Staging], gate: Path
+    new_staging: NewStaging, gate: Path
 ) -> None:
     first, second = new_staging(), new_staging()
     building = asyncio.create_task(first())
@@ -127,7 +128,7 @@ async def test_two_at_once_build_once_and_the_second_says_that_it_waits(
 
 
 async def test_after_a_killed_build_the_next_one_waits_for_its_installer_and_starts_afresh(
-    new_staging: Callable[[], Staging], gate: Path, config: LocalConfig
+    new_staging: NewStaging, gate: Path, config: LocalConfig
 ) -> None:
     killed, again = new_staging(), new_staging()
     building = asyncio.create_task(killed())
@@ -147,7 +148,7 @@ async def test_after_a_killed_build_the_next_one_waits_for_its_installer_and_sta
 
 
 async def test_a_package_that_is_nowhere_is_named_and_nothing_half_built_stays(
-    new_staging: Callable[[], Staging], lock: Path, config: LocalConfig
+    new_staging: NewStaging, lock: Path, config: LocalConfig
 ) -> None:
     lock.write_text("torch==9.9.9\n")
     with pytest.raises(SystemFailure, match="a package was not found") as failed:
@@ -156,7 +157,7 @@ async def test_a_package_that_is_nowhere_is_named_and_nothing_half_built_stays(
     assert venvs(config) == set()
 
 
-async def test_a_cluster_without_the_python_is_named(new_staging: Callable[[], Staging]) -> None:
+async def test_a_cluster_without_the_python_is_named(new_staging: NewStaging) -> None:
     staging = new_staging().by(Path("python3.99"))
     with pytest.raises(
         UserError, match=r"cluster here has no python3\.99: .* locked for 3\.11 .*: install Python 3\.11"
@@ -164,9 +165,7 @@ async def test_a_cluster_without_the_python_is_named(new_staging: Callable[[], S
         await staging()
 
 
-async def test_another_python_has_an_environment_of_its_own(
-    new_staging: Callable[[], Staging], tmp_path: Path
-) -> None:
+async def test_another_python_has_an_environment_of_its_own(new_staging: NewStaging, tmp_path: Path) -> None:
     pythons = set()
     for version in ("3.11.7", "3.11.8", "3.11.7"):
         old = tmp_path / f"python-{version}"

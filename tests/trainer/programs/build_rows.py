@@ -2,13 +2,10 @@
 
 What is written for each run comes from NeMo's own objects (model config, strategy, data module), not from the
 plan. Each layout of a model is built once, every pipeline stage and virtual stage of it, to count parameters,
-and each model once whole, to count its matrix products. Beside them stand the recipes that NeMo ships.
+and each model once whole, to count its matrix products.
 """
 
 import copy
-import dataclasses
-import functools
-import importlib
 import inspect
 import json
 import logging
@@ -23,10 +20,8 @@ import torch
 from trainer.environment import filter_log, heavy_imports
 
 with heavy_imports():
-    import fiddle
-    from assembled import WITHOUT_KERNELS, Assembled, assembled
+    from assembled import Assembled, assembled
     from meta_models import META, matrix_product_flops, parameters
-    from nemo.collections.llm.recipes.precision import mixed_precision
     from nemo.lightning._strategy_lib import set_model_parallel_attributes
     from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 
@@ -45,18 +40,19 @@ NOT_IN_NEMO_2_2 = (
 
 
 def built(run: PlannedRun, gpus_per_node: int) -> dict[str, Any]:
-    """The sizes of the run, each read from the NeMo object that has the say over it, and all its settings."""
+    """The sizes of the run, each read from the NeMo object that has the say over it."""
     whole = assembled(run, gpus_per_node)
-    strategy, data = whole.trainer["strategy"], whole.data
+    config, strategy, data = whole.model.config, whole.trainer["strategy"], whole.data
     return {
-        "config": config_fields(whole.model.config),
-        **_sizes(whole.model.config, strategy),
+        "num_layers": config.num_layers,
+        "tensor": strategy.tensor_model_parallel_size,
+        "pipeline": strategy.pipeline_model_parallel_size,
+        "context": strategy.context_parallel_size,
+        "virtual_pipeline": strategy.virtual_pipeline_model_parallel_size,
         "seq_length": data.seq_length,
         "micro_batch_size": data.micro_batch_size,
         "global_batch_size": data.data_sampler.global_batch_size,
-        "config_seq_length": whole.model.config.seq_length,
-        "precision": config_fields(whole.plugin(MegatronMixedPrecision).dtype_config),
-        "settings": whole.settings(),
+        "config_seq_length": config.seq_length,
         "precision_of_nemo_2_2": precision_of_nemo_2_2(run),
         "graphs_of_connected_model": connected(whole).config.cuda_graph_impl,
     }
@@ -91,67 +87,6 @@ def precision_of_nemo_2_2(run: PlannedRun) -> dict[str, Any] | str:
     return dict(made)
 
 
-def shipped(name: str) -> dict[str, Any]:
-    """NeMo's own pre-training recipe: the sizes that `built` has, and every field of its model config."""
-    module = importlib.import_module(f"nemo.collections.llm.recipes.{name}")
-    recipe = module.pretrain_recipe(dir="/nowhere", name=name)
-    for field, value in WITHOUT_KERNELS.items():
-        setattr(recipe.model.config, field, value)
-    config = fiddle.build(recipe.model.config)
-    return {
-        "sizes": {
-            **_sizes(config, recipe.trainer.strategy),
-            "seq_length": recipe.data.seq_length,
-            "micro_batch_size": recipe.data.micro_batch_size,
-            "global_batch_size": recipe.data.global_batch_size,
-        },
-        "config": config_fields(config),
-    }
-
-
-def precisions() -> dict[str, dict[str, str]]:
-    """NeMo's own number formats, every field of each."""
-    made = {
-        "bf16": mixed_precision.bf16_mixed(),
-        "delayed": mixed_precision.bf16_with_fp8_mixed(),
-        "current": mixed_precision.bf16_with_fp8_current_scaling_mixed(),
-    }
-    return {name: config_fields(fiddle.build(config).dtype_config) for name, config in made.items()}
-
-
-def _sizes(config: Any, strategy: Any) -> dict[str, Any]:
-    of_config = (
-        "num_layers",
-        "hidden_size",
-        "ffn_hidden_size",
-        "num_attention_heads",
-        "num_query_groups",
-        "kv_channels",
-        "vocab_size",
-    )
-    of_strategy = {
-        "tensor": "tensor_model_parallel_size",
-        "pipeline": "pipeline_model_parallel_size",
-        "context": "context_parallel_size",
-        "virtual_pipeline": "virtual_pipeline_model_parallel_size",
-    }
-    return {
-        **{name: getattr(config, name) for name in of_config},
-        **{name: getattr(strategy, field, None) for name, field in of_strategy.items()},
-    }
-
-
-def config_fields(config: Any) -> dict[str, str]:
-    """Every field of a config as text, functions by name and the values that they are bound to."""
-
-    def text(value: Any) -> str:
-        if isinstance(value, functools.partial):
-            return f"{text(value.func)} {value.args} {value.keywords}"
-        return getattr(value, "__qualname__", str(value))
-
-    return {field.name: text(getattr(config, field.name)) for field in dataclasses.fields(config)}
-
-
 def main(asked_path: str, built_path: str) -> None:
     torch.set_num_threads(1)
     filter_log()
@@ -162,7 +97,7 @@ def main(asked_path: str, built_path: str) -> None:
     rows = []
     with cpu_as_cuda(), tempfile.TemporaryDirectory() as folder:
         torch.cuda.current_device = lambda: META  # what Megatron allocates is not allocated either
-        for content in asked["runs"]:
+        for content in asked:
             path = Path(folder, "run.json")
             path.write_text(json.dumps(content))
             run = read_run(path)
@@ -185,9 +120,7 @@ def main(asked_path: str, built_path: str) -> None:
                     "matrix_product_flops": flops[run.recipe.model],
                 }
             )
-        recipes = {name: shipped(name) for name in asked["recipes"]}
-    content = {"rows": rows, "recipes": recipes, "precisions": precisions()}
-    Path(built_path).write_text(json.dumps(content))
+    Path(built_path).write_text(json.dumps(rows))
 
 
 if __name__ == "__main__":
