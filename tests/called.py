@@ -1,6 +1,10 @@
-"""Call the program in this process, as a shell would."""
+"""Call the program in this process as a shell would, and other programs in processes of their own."""
 
+import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,3 +27,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert (code, printed.out, printed.err.count("\n")) == (1, "", 1)
     assert printed.err.startswith("steptime: ")
     return printed.err
+
+
+def captured(
+    command: Sequence[str | Path], *, check: bool = False, **options: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program to its end and keep what it prints; keywords are those of `subprocess.run`."""
+    return subprocess.run(command, capture_output=True, text=True, check=check, **options)

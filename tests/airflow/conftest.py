@@ -1,5 +1,6 @@
 """Real jobs on a local cluster of the test's own, and the parts of Airflow's context that operators use."""
 
+import asyncio
 import sys
 import time
 import warnings
@@ -33,7 +34,7 @@ from steptime.airflow.base import DELETED
 from steptime.airflow.dag_builder import training_dag
 from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
-from steptime.clusters.base import StagedFiles
+from steptime.clusters.base import JobState, StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, connect
 from steptime.files import write_whole
@@ -44,6 +45,7 @@ from steptime.results.models import Result, Submission
 from steptime.results.store import Store
 from steptime.runs import ledger
 from steptime.runs.launch import Attempt
+from steptime.runs.ledger import LedgerJob
 
 __all__ = ["a_run", "home", "planned"]  # fixtures
 
@@ -262,12 +264,27 @@ def add_to_ledger(submitted: dict[str, Any]) -> None:
     ledger.note_submitted(given.job)
 
 
+def noted(job_name: str) -> LedgerJob:
+    """What the ledger has of a job."""
+    found = ledger.find(job_name)
+    assert found is not None
+    return found
+
+
 def submitted_job(handle: dict[str, str]) -> dict[str, Any]:
     """What the ledger has of a job that `submit` has returned: a `Submission` as JSON."""
-    found = ledger.find(handle["job"])
-    assert found is not None
-    assert found.submitted is not None
-    return found.submitted.model_dump(mode="json")
+    submitted = noted(handle["job"]).submitted
+    assert submitted is not None
+    return submitted.model_dump(mode="json")
+
+
+def state_of(cluster: LocalCluster, job_name: str) -> JobState:
+    """What its cluster says of a job."""
+    return asyncio.run(cluster.poll([job_name]))[job_name].state
+
+
+class KilledError(BaseException):
+    """A worker is killed: what no code catches."""
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from .conftest import (
     Submit,
     TaskInstance,
     logged,
+    noted,
     submit_task,
     task_of,
 )
@@ -130,8 +131,7 @@ def test_a_plan_takes_what_jobs_that_have_ended_did_not(
     asked.away = False
     assert reserve("second")
     assert asked.polled == [[name]] * 2
-    found = ledger.find(name)
-    assert found is not None
+    found = noted(name)
     assert (found.state, found.ended_at) == (JobState.SUCCEEDED, 1e9 + 36)
 
 

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError, Er
 from airflow.sdk.execution_time.comms import ErrorResponse
 
 from steptime.airflow import installation
-from steptime.clusters.base import Installation, Job, JobState, StagedFiles
+from steptime.clusters.base import Installation, JobState, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.results.models import Submission
@@ -26,6 +26,7 @@ from .conftest import (
     MakeResult,
     MakeRun,
     Variables,
+    state_of,
     submit_task,
     submitted_job,
     task_of,
@@ -61,10 +62,6 @@ def other(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> Callabl
     return there
 
 
-def state(cluster: LocalCluster, job: Job) -> JobState:
-    return asyncio.run(cluster.poll([job.name]))[job.name].state
-
-
 def test_an_installation_has_the_address_of_its_airflow_and_the_id_that_was_there_first(
     variables: Variables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,8 +87,8 @@ def test_the_same_dag_run_of_two_installations_has_a_job_in_each(
 
     assert theirs.job.name != ours.job.name
     assert theirs.job.directory != ours.job.directory
-    assert state(cluster, ours.job).is_live
-    assert state(cluster, theirs.job).is_live
+    assert state_of(cluster, ours.job.name).is_live
+    assert state_of(cluster, theirs.job.name).is_live
     assert submit(make_context()).job == ours.job
 
 
@@ -120,8 +117,8 @@ def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_left_alone(
         theirs = submit(there)
         assert theirs.job.name != ours.job.name
         task_of("performance.end").execute(there)
-        assert state(cluster, theirs.job) is JobState.CANCELLED
-    assert state(cluster, ours.job).is_live
+        assert state_of(cluster, theirs.job.name) is JobState.CANCELLED
+    assert state_of(cluster, ours.job.name).is_live
 
 
 @pytest.mark.usefixtures("home")

@@ -1,6 +1,5 @@
 """Tries of `wait` that are lost with their workers: there are many, and the last one ends no job either."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -9,16 +8,10 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.results.store import Store
-from steptime.runs import ledger
 
-from .conftest import AirflowSays, MakeContext, Submit, logged, task_of, wait_task
+from .conftest import AirflowSays, MakeContext, Submit, logged, noted, state_of, task_of, wait_task
 
 LAST_TRY = {"try_number": 3, "max_tries": 2}
-
-
-def state(cluster: LocalCluster, submitted: dict[str, Any]) -> JobState:
-    name = submitted["job"]["name"]
-    return asyncio.run(cluster.poll([name]))[name].state
 
 
 def begin(submitted: dict[str, Any], context: dict[str, Any]) -> None:
@@ -46,7 +39,7 @@ def test_what_waits_behind_a_last_try_that_was_lost_leaves_the_job_alone(
     with pytest.raises(AirflowSkipException):
         task_of("performance.parse").execute(context)
 
-    assert state(cluster, submitted).is_live
+    assert state_of(cluster, submitted["job"]["name"]).is_live
     assert f"or end it by hand: end {submitted['job']['name']}" in capsys.readouterr().out
 
 
@@ -58,7 +51,7 @@ def test_what_a_person_fails_before_the_last_try_is_ended(
 
     task_of("performance.end").execute(context)
 
-    assert state(cluster, submitted) is JobState.CANCELLED
+    assert state_of(cluster, submitted["job"]["name"]) is JobState.CANCELLED
 
 
 def test_a_job_that_took_too_long_is_ended_after_the_last_try_too(
@@ -72,7 +65,7 @@ def test_a_job_that_took_too_long_is_ended_after_the_last_try_too(
 
     task_of("performance.end").execute(context)
 
-    assert state(cluster, submitted) is JobState.CANCELLED
+    assert state_of(cluster, submitted["job"]["name"]) is JobState.CANCELLED
 
 
 def test_the_log_of_a_training_is_read_after_the_last_try_too(
@@ -99,10 +92,9 @@ def test_a_worker_that_is_cut_off_in_its_last_try_leaves_the_job_alone(
     submitted = submission(STAND_IN="hang")
     airflow_says("failed")
     task = wait_task(submitted, deferrable=False)
-    held = ledger.find(submitted["job"]["name"])
-    assert held is not None
+    held = noted(submitted["job"]["name"])
     task.hold(held, make_context(try_number=try_number))
 
     task.on_kill()
 
-    assert state(cluster, submitted).is_live is lives
+    assert state_of(cluster, submitted["job"]["name"]).is_live is lives

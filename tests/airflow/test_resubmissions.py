@@ -21,14 +21,16 @@ from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.results.models import Submission
-from steptime.runs import ledger
 from steptime.runs.ledger import jobs_at, latest_submitted
 
 from .conftest import (
     AirflowSays,
+    KilledError,
     MakeContext,
     MakeRun,
     Submit,
+    noted,
+    state_of,
     submit_task,
     submitted_job,
     task_of,
@@ -81,14 +83,9 @@ def waits_for(task: TrainingSensor, context: dict[str, Any], event: dict[str, An
     with pytest.raises(TaskDeferred) as deferred:
         task.execute(context) if event is None else task.execute_complete(context, event)
     assert isinstance(deferred.value.trigger, TrainingTrigger)
-    noted = ledger.find(deferred.value.trigger.job)
-    assert noted is not None
-    assert noted.job is not None
-    return noted.job
-
-
-def state(cluster: LocalCluster, job: Job) -> JobState:
-    return asyncio.run(cluster.poll([job.name]))[job.name].state
+    in_ledger = noted(deferred.value.trigger.job)
+    assert in_ledger.job is not None
+    return in_ledger.job
 
 
 def live_jobs(cluster: LocalCluster) -> list[str]:
@@ -169,10 +166,6 @@ def test_the_trainings_own_failure_is_not_resubmitted(
             wait_task(submitted).execute_complete(context, event)
 
     assert live_jobs(cluster) == []
-
-
-class KilledError(BaseException):
-    """What no code catches."""
 
 
 @pytest.mark.parametrize("submitted_before", [False, True])
@@ -261,9 +254,8 @@ def test_after_a_clear_everything_begins_anew_and_nothing_else_lives(
     job = waits_for(wait_task(cleared), context)
     assert job.name not in (submitted["job"]["name"], second.name)
     assert live_jobs(cluster) == [job.name]
-    noted = ledger.find(job.name)
-    assert noted is not None
-    assert noted.resubmission == 0
+    in_ledger = noted(job.name)
+    assert in_ledger.resubmission == 0
 
 
 def test_a_resubmitted_job_that_nobody_waits_for_is_ended(
@@ -274,7 +266,7 @@ def test_a_resubmitted_job_that_nobody_waits_for_is_ended(
 
     task_of("performance.end").execute(context)
 
-    assert state(cluster, second) is JobState.CANCELLED
+    assert state_of(cluster, second.name) is JobState.CANCELLED
 
 
 def test_a_resubmitted_job_is_waited_for_in_the_worker_as_well(
@@ -288,4 +280,4 @@ def test_a_resubmitted_job_is_waited_for_in_the_worker_as_well(
     handed_on = latest_submitted(jobs_at(task_place(context)))
     assert handed_on is not None
     assert handed_on.job.name != submitted["job"]["name"]
-    assert state(cluster, handed_on.job) is JobState.SUCCEEDED
+    assert state_of(cluster, handed_on.job.name) is JobState.SUCCEEDED

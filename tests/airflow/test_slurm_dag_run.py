@@ -15,9 +15,8 @@ from steptime.cli import app
 from steptime.clusters.base import StagedFiles
 from steptime.clusters.slurm.node_check import REFUSED
 from steptime.results.store import Store
-from steptime.runs import ledger
 
-from .conftest import RunDag, StrikeFirst
+from .conftest import RunDag, StrikeFirst, noted
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using `httpx`")]
 
@@ -57,10 +56,9 @@ def test_a_run_whose_node_died_is_trained_on_another_node(
     assert (row["label"], row["state"]) == ("tiny·fp32·1", "valid")
     assert "this is attempt 2, after job " in row["warnings"]
     stem = row["job_name"].removesuffix("2")
-    noted = ledger.find(row["job_name"])
-    assert noted is not None
-    assert (noted.attempt, noted.resubmission, noted.excluded_nodes) == (2, 1, (node,))
-    assert f"#SBATCH --exclude={node}\n" in Path(noted.directory, "job.sh").read_text()
+    in_ledger = noted(row["job_name"])
+    assert (in_ledger.attempt, in_ledger.resubmission, in_ledger.excluded_nodes) == (2, 1, (node,))
+    assert f"#SBATCH --exclude={node}\n" in Path(in_ledger.directory, "job.sh").read_text()
     record = json.loads(Store().record(row["job_name"])["content"])
     [before] = record["earlier_attempts"]
     assert (before["job"]["name"], before["status"]["reason"]) == (f"{stem}1", "a node failed")

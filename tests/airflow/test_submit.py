@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from called import captured
 
 from steptime.airflow.installation import KEY_PREFIX
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
@@ -22,16 +23,18 @@ from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SubmitLimit, SystemFailure
 from steptime.results.budgets import budget_balances
 from steptime.results.models import Submission
-from steptime.runs import ledger
 from steptime.runs.launch import end_job
 
 from .conftest import (
     RUN_AFTER,
     AirflowSays,
+    KilledError,
     MakeContext,
     MakeRun,
     SetBudget,
     Variables,
+    noted,
+    state_of,
     submit_task,
     submitted_job,
     task_of,
@@ -51,10 +54,6 @@ def submit(a_run: MakeRun, staged: StagedFiles, make_context: MakeContext) -> Su
     return try_once
 
 
-def state(cluster: LocalCluster, submission: Submission) -> JobState:
-    return asyncio.run(cluster.poll([submission.job.name]))[submission.job.name].state
-
-
 @pytest.mark.parametrize("submitted_before", [False, True])
 def test_a_retry_submits_the_job_that_the_ledger_had_before_the_worker_died(
     submit: Submit,
@@ -65,17 +64,13 @@ def test_a_retry_submits_the_job_that_the_ledger_had_before_the_worker_died(
 ) -> None:
     """Meanwhile there is an installation that comes first."""
 
-    class KilledError(BaseException):
-        """What no code catches."""
-
     names: list[str] = []
     submit_job = LocalCluster.submit
 
     async def killed(self: LocalCluster, spec: JobSpec) -> Job:
         names.append(spec.name)
-        noted = ledger.find(spec.name)
-        assert noted is not None
-        assert noted.job is None
+        in_ledger = noted(spec.name)
+        assert in_ledger.job is None
         if submitted_before:
             await submit_job(self, spec)
         raise KilledError
@@ -104,11 +99,10 @@ def test_a_cleared_task_begins_a_new_attempt_and_ends_the_job_before(
 
     assert cleared.job.name != first.job.name
     assert cleared.job.directory != first.job.directory
-    assert state(cluster, first) is JobState.CANCELLED
-    assert state(cluster, cleared).is_live
-    noted = ledger.find(first.job.name)
-    assert noted is not None
-    assert noted.state is JobState.CANCELLED
+    assert state_of(cluster, first.job.name) is JobState.CANCELLED
+    assert state_of(cluster, cleared.job.name).is_live
+    in_ledger = noted(first.job.name)
+    assert in_ledger.state is JobState.CANCELLED
 
 
 def test_a_retry_after_its_job_was_cancelled_begins_a_new_attempt(
@@ -141,7 +135,7 @@ def test_a_job_of_a_ledger_that_was_lost_is_ended_and_its_name_not_used_again(
 
     assert second.attempt == 2
     assert [job.name for job in asyncio.run(cluster.live_jobs())] == [second.job.name]
-    assert not state(cluster, first).is_live
+    assert not state_of(cluster, first.job.name).is_live
 
 
 def test_a_job_that_nobody_waits_for_is_ended(
@@ -150,7 +144,7 @@ def test_a_job_that_nobody_waits_for_is_ended(
     left = submit()
     task_of("performance.end").execute(make_context())
 
-    assert state(cluster, left) is JobState.CANCELLED
+    assert state_of(cluster, left.job.name) is JobState.CANCELLED
 
 
 def test_a_job_that_was_noted_and_never_submitted_is_no_trouble_at_the_end(
@@ -168,10 +162,9 @@ def test_a_job_that_was_noted_and_never_submitted_is_no_trouble_at_the_end(
 
     task_of("performance.end").execute(make_context())
 
-    noted = ledger.find(names[0])
-    assert noted is not None
-    assert (noted.state, noted.reason) == (JobState.CANCELLED, "never submitted")
-    assert noted.ended_at is not None
+    in_ledger = noted(names[0])
+    assert (in_ledger.state, in_ledger.reason) == (JobState.CANCELLED, "never submitted")
+    assert in_ledger.ended_at is not None
 
 
 def test_a_job_whose_end_is_not_settled_is_not_waited_for(
@@ -214,7 +207,7 @@ def test_a_worker_killed_after_the_job_started_is_retried_to_the_same_job(
     first.send_signal(signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
 
-    second = subprocess.run([*worker, "return"], env=environment, capture_output=True, text=True, check=True)
+    second = captured([*worker, "return"], env=environment, check=True)
 
     handle = json.loads(second.stdout.splitlines()[-1])  # after Airflow's own lines
     job = Submission.model_validate(submitted_job(handle)).job
@@ -275,7 +268,7 @@ def test_a_job_beyond_a_submit_limit_is_submitted_again_and_committed_once(
         submitted = submit()
 
     assert names == [submitted.job.name] * 3
-    assert state(cluster, submitted).is_live
+    assert state_of(cluster, submitted.job.name).is_live
     [balance] = budget_balances(["local"])
     assert balance.committed_gpu_hours == pytest.approx(ONE_RUN_GPU_HOURS)
     assert ["QOSMaxSubmitJobPerUserLimit" in line["event"] for line in lines].count(True) == 1, lines

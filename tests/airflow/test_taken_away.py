@@ -14,17 +14,21 @@ from end_to_end.driving import wait_until
 from steptime.airflow.base import DELETED, is_taken_away
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
-from steptime.runs import ledger
 
-from .conftest import HANGS, AirflowSays, MakeContext, Submit, TaskInstance, trigger_of, wait_task
+from .conftest import (
+    HANGS,
+    AirflowSays,
+    MakeContext,
+    Submit,
+    TaskInstance,
+    noted,
+    state_of,
+    trigger_of,
+    wait_task,
+)
 
 TAKEN_AWAY = {DELETED, "failed", "success", "skipped", "removed", "upstream_failed"}
 NO_ANSWER = AirflowRuntimeError(ErrorResponse(detail={"message": "connection refused"}))
-
-
-def state(cluster: LocalCluster, submitted: dict[str, Any]) -> JobState:
-    name = submitted["job"]["name"]
-    return asyncio.run(cluster.poll([name]))[name].state
 
 
 def test_a_task_is_taken_away_where_airflow_says_so_twice(
@@ -80,15 +84,14 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
     submitted = submission(STAND_IN="hang")
     airflow_says(answer)
     task = wait_task(submitted, deferrable=False)
-    held = ledger.find(submitted["job"]["name"])
-    assert held is not None
+    held = noted(submitted["job"]["name"])
     task.hold(held, make_context())
 
     task.on_kill()
 
     if not lives:  # on_kill gives up waiting for the end after some seconds
-        wait_until("the job's end", lambda: not state(cluster, submitted).is_live)
-    assert state(cluster, submitted).is_live is lives
+        wait_until("the job's end", lambda: not state_of(cluster, submitted["job"]["name"]).is_live)
+    assert state_of(cluster, submitted["job"]["name"]).is_live is lives
 
 
 @pytest.mark.parametrize(

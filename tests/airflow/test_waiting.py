@@ -15,10 +15,9 @@ from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import Overdue
 from steptime.recipes.models import Run
-from steptime.runs import ledger
 from steptime.runs.following import WaitLimits
 
-from .conftest import AirflowSays, MakeContext, Submit, event_of, task_of, trigger_of, wait_task
+from .conftest import AirflowSays, MakeContext, Submit, event_of, noted, task_of, trigger_of, wait_task
 
 
 async def state(cluster: LocalCluster, submission: dict[str, Any]) -> JobState:
@@ -100,11 +99,10 @@ def test_the_trigger_fires_when_the_training_has_ended(submission: Submit, make_
     assert event["status"]["state"] == "succeeded"
     handle = {"cluster": "local", "job": submitted["job"]["name"]}
     assert wait_task(submitted).execute_complete(make_context(), event) == handle
-    noted = ledger.find(handle["job"])
-    assert noted is not None
-    assert noted.state is JobState.SUCCEEDED
-    assert noted.started_at is not None
-    assert noted.ended_at is not None
+    in_ledger = noted(handle["job"])
+    assert in_ledger.state is JobState.SUCCEEDED
+    assert in_ledger.started_at is not None
+    assert in_ledger.ended_at is not None
 
 
 def test_a_cleared_wait_of_a_job_that_succeeded_asks_no_cluster(
@@ -202,13 +200,11 @@ def test_a_cluster_out_of_reach_for_too_long_leaves_its_job(
 
     with pytest.raises(AirflowFailException, match="patience_h in its file allows 0 s: no route to host"):
         wait_task(submitted).execute_complete(context, event)
-    noted = ledger.find(submitted["job"]["name"])
-    assert noted is not None
-    assert noted.abandoned, "`end` and `parse` read it"
+    in_ledger = noted(submitted["job"]["name"])
+    assert in_ledger.abandoned, "`end` and `parse` read it"
     with pytest.raises(TaskDeferred):
         wait_task(submitted).execute(context)
-    taken_up = ledger.find(submitted["job"]["name"])
-    assert taken_up is not None
+    taken_up = noted(submitted["job"]["name"])
     assert not taken_up.abandoned
 
 
@@ -238,9 +234,8 @@ def test_the_sensor_can_wait_in_the_worker(submission: Submit, make_context: Mak
     waits = wait_task(submission(), deferrable=False)
 
     handle = waits.execute(make_context())
-    noted = ledger.find(handle["job"])
-    assert noted is not None
-    assert noted.state is JobState.SUCCEEDED
+    in_ledger = noted(handle["job"])
+    assert in_ledger.state is JobState.SUCCEEDED
 
 
 def test_a_task_that_is_taken_away_while_it_waits_in_the_worker_ends_its_job(

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from called import captured
 from staged import staged_files
 from stored import publish
 
-from steptime.clusters.base import Cluster, JobState, JobStatus
+from steptime.clusters.base import Cluster, JobState
 from steptime.clusters.jobscript import job_spec
 from steptime.judging.series import Series
 from steptime.logs.reader import read_log
@@ -20,7 +21,8 @@ from steptime.results.metrics import measure
 from steptime.results.quality import validate
 from steptime.results.store import Store
 from steptime.staging.checking import require_trainable
-from steptime.waiting import poll_until_async
+
+from .conftest import end_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,13 +56,7 @@ async def test_gloo_is_measured_checked_and_stored(
     run = planned(gpus="2")
     staged = staged_files(trainer_python, ROOT)
     job = await local.submit(job_spec(run, staged, make_config(), identity="d/r/c", started=1_700_000_000))
-
-    async def poll() -> JobStatus | None:
-        status = (await local.poll([job.name]))[job.name]
-        return None if status.state.is_live else status
-
-    status = await poll_until_async(poll, every_s=0.1, timeout_s=600)
-    assert status is not None
+    status = await end_of(local, job.name)
     assert status.state is JobState.SUCCEEDED, Path(job.log_path).read_text()
     log = read_log(job.log_path, max_steps=run.max_steps)
     measured = measure(run, log)
@@ -97,13 +93,10 @@ def run_nccl_tests(folder: Path, ranks: str, wrong: str = "    0") -> subprocess
     program.write_text(PROGRAM.format(ranks=ranks, wrong=wrong))
     program.chmod(0o755)
     few = ("--device=h100", "--cycles=2", "--max-bytes=4194304", "--nccl-tests")
-    return subprocess.run(
+    return captured(
         [sys.executable, "-m", "trainer.collectives", "all_reduce", *few],
         env={"PATH": f"{folder}:/usr/bin:/bin", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 
@@ -136,13 +129,10 @@ def test_numbers_that_do_not_count_are_refused(tmp_path: Path, ranks: str, wrong
 
 
 def test_an_image_without_nccl_tests_is_named() -> None:
-    ended = subprocess.run(
+    ended = captured(
         [sys.executable, "-m", "trainer.collectives", "alltoall", "--device=h100", "--nccl-tests"],
         env=os.environ | {"PATH": "/nonexistent"},
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert ended.returncode == 1
     assert "the image has no alltoall_perf_mpi: choose one with nccl-tests" in ended.stderr

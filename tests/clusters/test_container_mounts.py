@@ -1,12 +1,12 @@
 """What a job in a container may write to, in real containers of bwrap."""
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from called import captured
 from staged import staged_files
 
 from steptime.clusters.containers import mount_points, mounts
@@ -47,9 +47,7 @@ def written(run: Run, work: Path, site: tuple[str, ...], *folders: Path) -> set[
     config = LocalConfig.model_validate({**told, "container_mounts": site})
     spec = job_spec(run, staged, config, identity="x", started=1_790_000_000)
     Path(spec.directory).mkdir(parents=True)
-    done = subprocess.run(
-        ["/bin/bash", "-c", spec.script], env={"PATH": path}, capture_output=True, text=True, check=False
-    )
+    done = captured(["/bin/bash", "-c", spec.script], env={"PATH": path})
     assert done.returncode == 0, done.stderr
     assert (Path(spec.directory) / "written").exists()
     return set(done.stdout.split())

@@ -9,11 +9,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from called import captured
 from typer.testing import CliRunner
 
 from steptime import settings
@@ -93,5 +93,5 @@ def test_bash_and_shellcheck_find_nothing_in_them(command: tuple[str, ...]) -> N
     if program is None:
         pytest.fail(f"{command[0]} is missing: apt-get install --yes {command[0]}")
     for script in (GOLDEN / "scripts").iterdir():
-        found = subprocess.run([program, *command[1:], script], capture_output=True, text=True, check=False)
+        found = captured([program, *command[1:], script])
         assert (found.returncode, found.stdout, found.stderr) == (0, "", ""), script.name

@@ -5,12 +5,12 @@ commands. A file that no value may make is the canary.
 """
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from called import captured
 from staged import staged_files
 
 from steptime import settings
@@ -94,13 +94,10 @@ def run_job(spec: JobSpec, jobs: Path) -> Path:
         (folder / name).write_text(text)
     script = folder / "job.sh"
     script.write_text(spec.script)
-    ended = subprocess.run(
+    ended = captured(
         ["/bin/bash", str(script)],
         cwd=folder,
         env={"PATH": f"{jobs / 'commands'}:/usr/bin:/bin", "SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     return folder

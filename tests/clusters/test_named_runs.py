@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from called import captured
 from named_runs import IN_IMAGE, SAVED_AT, run_of
 
 from steptime.clusters import jobscript
@@ -35,13 +36,8 @@ def started(run: Run, folder: Path) -> subprocess.CompletedProcess[str]:
         "STAND_IN_RELEASE": run.recipe.workload.rpartition("-")[2],
     }
     assert Path(script).name in ("run_script.py", "bootstrap.py")
-    return subprocess.run(
-        [sys.executable, STAND_IN / "run_script.py", *arguments],
-        cwd=folder,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
+    return captured(
+        [sys.executable, STAND_IN / "run_script.py", *arguments], cwd=folder, env={**os.environ, **variables}
     )
 
 
@@ -100,7 +96,7 @@ class _Here:
     """A cluster as far as a checkpoint is looked for: commands run on this machine."""
 
     async def run(self, argv: list[str], *, timeout_s: float) -> Completed:
-        ended = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=timeout_s)
+        ended = captured(argv, timeout=timeout_s)
         return Completed(exit_code=ended.returncode, stdout=ended.stdout, stderr=ended.stderr)
 
 

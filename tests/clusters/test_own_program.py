@@ -11,7 +11,7 @@ from printed_tables import config_with
 from staged import staged_files
 from stored import publish
 
-from steptime.clusters.base import Cluster, JobState, JobStatus
+from steptime.clusters.base import Cluster, JobState
 from steptime.clusters.jobscript import job_spec
 from steptime.errors import UserError
 from steptime.logs.reader import read_log
@@ -22,9 +22,8 @@ from steptime.results.metrics import measure
 from steptime.results.quality import validate
 from steptime.results.store import Store
 from steptime.staging.checking import require_trainable
-from steptime.waiting import poll_until_async
 
-from .conftest import MakeLocalConfig
+from .conftest import MakeLocalConfig, end_of
 
 ROOT = Path(__file__).parents[2]
 STAND_IN = ROOT / "tests" / "stand_ins" / "torchtitan"
@@ -71,7 +70,7 @@ async def test_it_runs_and_is_measured_checked_and_stored(
     run = planned(gpus="2")
     here = staged_files(sys.executable, f"{ROOT}:{STAND_IN}")
     job = await cluster.submit(job_spec(run, here, config, identity="d/r/c", started=1_700_000_000))
-    status = await ended(cluster, job.name)
+    status = await end_of(cluster, job.name)
     assert status.state is JobState.SUCCEEDED, Path(job.log_path).read_text()
 
     log = read_log(job.log_path, max_steps=run.max_steps)
@@ -83,16 +82,6 @@ async def test_it_runs_and_is_measured_checked_and_stored(
     publish(store, make_result("titan", run=run, log=log, measurement=measured, verdict=verdict))
     [row] = store.results()
     assert (row["workload"], row["gpus"], row["tokens_per_s"]) == ("titan-llama3-25.12", 2, 2 * 4 * 128 / 0.5)
-
-
-async def ended(cluster: Cluster, name: str) -> JobStatus:
-    async def poll() -> JobStatus | None:
-        status = (await cluster.poll([name]))[name]
-        return None if status.state.is_live else status
-
-    found = await poll_until_async(poll, every_s=0.1, timeout_s=300)
-    assert found is not None
-    return found
 
 
 def test_the_file_without_its_launcher_is_refused_before_the_wrong_program_starts(config: Path) -> None:

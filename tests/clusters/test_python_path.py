@@ -1,12 +1,12 @@
 """Where a rank in an image finds its packages: the trainer's folder first, then what the image names."""
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from called import captured
 from staged import staged_files
 
 from steptime.clusters.config import ClusterConfig
@@ -77,7 +77,7 @@ def test_an_image_keeps_its_own_python_path(
     spec = job_spec(make_result(gpus=2).run, staged, config, identity="x", started=1_790_000_000)
     Path(spec.directory).mkdir(parents=True)
     outside = {"pyxis": "/login", "apptainer": "/login", "bwrap": "", "runai": of_the_image}[kind]
-    done = subprocess.run(
+    done = captured(
         ["/bin/bash", "-c", spec.script],
         env={
             "PATH": path,
@@ -86,9 +86,6 @@ def test_an_image_keeps_its_own_python_path(
             "OF_THE_IMAGE": of_the_image,
             **({"PYTHONPATH": outside} if outside else {}),
         },
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ":".join(filter(None, (staged.trainer_path, of_the_image)))

@@ -5,13 +5,13 @@ The stand-in for srun does what the sources of pyxis and enroot say.
 
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from called import captured
 from staged import staged_files
 
 from steptime.clusters.jobscript import job_spec
@@ -54,13 +54,7 @@ class Cluster:
         folder = Path(spec.directory)
         folder.mkdir(parents=True)
         of_slurm = {"SLURMD_NODENAME": "localhost", "SLURM_JOB_ID": "12005", "SLURM_NTASKS": str(spec.slots)}
-        done = subprocess.run(
-            ["/bin/bash", "-c", spec.script],
-            env={"PATH": self.path, **of_slurm, **submitter},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = captured(["/bin/bash", "-c", spec.script], env={"PATH": self.path, **of_slurm, **submitter})
         assert done.returncode == 0, done.stderr
         return [json.loads((folder / f"rank-{rank}").read_text()) for rank in range(spec.slots)]
 

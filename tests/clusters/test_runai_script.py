@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from called import captured
 from staged import staged_files
 from stand_ins.runai import RunaiStandIn
 
@@ -60,7 +61,7 @@ def test_the_script_is_as_reviewed(run: Run, make_runai_config: MakeRunaiConfig)
 def test_checkers_find_nothing(checker: list[str], script: Path) -> None:
     if shutil.which(checker[0]) is None:
         pytest.fail(f"{checker[0]} is missing: apt-get install --yes {checker[0]}")
-    found = subprocess.run([*checker, str(script)], capture_output=True, text=True, check=False)
+    found = captured([*checker, str(script)])
     assert found.returncode == 0, found.stdout + found.stderr
 
 
@@ -122,13 +123,7 @@ def start(folder: Path, script: str, **variables: str) -> "subprocess.CompletedP
         "NODE": "node-7",
     }
     environment = {f"STEPTIME_{name}": value for name, value in own.items()}
-    return subprocess.run(
-        ["/bin/bash", str(START)],
-        env={"PATH": os.environ["PATH"], **environment, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return captured(["/bin/bash", str(START)], env={"PATH": os.environ["PATH"], **environment, **variables})
 
 
 def test_a_pod_that_comes_again_does_not_run_the_job_again(tmp_path: Path) -> None:

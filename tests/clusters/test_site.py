@@ -3,12 +3,12 @@
 import json
 import os
 import re
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from called import captured
 from staged import staged_files
 
 from steptime.clusters.base import StagedFiles
@@ -86,14 +86,7 @@ def executed(script: str, tmp_path: Path, *, sudo: str = "exit 1") -> tuple[int,
         **{"SLURMD_NODENAME": "localhost", "SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "1"},
         **{"SLURM_LOCALID": "0", "SLURM_PROCID": "0"},
     }
-    done = subprocess.run(
-        ["/usr/bin/env", "bash", "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = captured(["/usr/bin/env", "bash", "-c", script], env=environment, timeout=120)
     return done.returncode, [*said.read_text().splitlines(), *done.stderr.splitlines()]
 
 
@@ -162,11 +155,9 @@ def bind(command: Sequence[str], tmp_path: Path, numactl: str | None, cores: boo
         (commands / name).symlink_to(f"/usr/bin/{name}")
     if numactl is not None:
         program(commands / "numactl", numactl)
-    done = subprocess.run(
+    done = captured(
         ["/usr/bin/bash", *bound(command, Binding(4, priority_cores=cores))[1:]],
         env={"PATH": str(commands), "SLURM_LOCALID": "5", "SLURM_PROCID": "13"},
-        capture_output=True,
-        text=True,
         check=True,
         timeout=60,
     )

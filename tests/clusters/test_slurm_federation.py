@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from called import captured
 from free_ports import free_port
 from slurm_service import MiniSlurm
 
@@ -61,7 +62,7 @@ class Sibling:
 
     def command(self, *command: str) -> str:
         """What one of Slurm's commands prints there; nothing as long as nobody answers."""
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        done = captured(command, env=self._environment)
         return done.stdout
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from called import captured
 from staged import staged_files
 
 from steptime.clusters.base import StagedFiles
@@ -266,7 +267,7 @@ def test_nsight_is_used_where_an_image_has_it(tmp_path: Path, *, installed: bool
     run = planned("llama3.1", size="8b", gpus="16", profile=True, gpu_metrics=gpu_metrics)
     command = profiled(run, ("echo", "trained", "--run", "$(x)"))
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_LOCALID": "0"}
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    told = captured(command, env=environment, check=True).stdout
     if not installed:
         assert told == "trained --run $(x)\n"
         return

@@ -56,6 +56,22 @@ async def open_node(sshd: login_node.LoginNode) -> AsyncIterator[Callable[..., L
         await node.close()
 
 
+@pytest.fixture
+async def own_sshd(slurm_of_session: MiniSlurm, tmp_path: Path) -> AsyncIterator[Callable[..., LoginNode]]:
+    """A function that starts an sshd of the test's own, with these options, and logs in."""
+    started: list[tuple[login_node.LoginNode, LoginNode]] = []
+
+    def login(**options: Any) -> LoginNode:
+        sshd = login_node.LoginNode(slurm_of_session, tmp_path / "sshd", **options)
+        started.append((sshd, LoginNode("mini_slurm", sshd.connections)))
+        return started[-1][1]
+
+    yield login
+    for sshd, node in started:
+        await node.close()
+        sshd.stop()
+
+
 async def test_a_dropped_connection_is_made_anew_by_the_next_call(
     sshd: login_node.LoginNode, open_node: Callable[..., LoginNode], tmp_path: Path
 ) -> None:
@@ -215,20 +231,13 @@ async def test_a_flood_of_output_is_stopped(
 
 
 async def test_what_a_login_shell_says_by_itself_is_not_the_commands(
-    slurm_of_session: MiniSlurm, tmp_path: Path
+    own_sshd: Callable[..., LoginNode], tmp_path: Path
 ) -> None:
     """As where a .bashrc greets: bash reads what BASH_ENV names before a command."""
     greeting = tmp_path / "greeting"
     greeting.write_text("echo Welcome to the cluster; echo quota: 93 % >&2\n")
-    greets = login_node.LoginNode(
-        slurm_of_session, tmp_path / "sshd", environment={"BASH_ENV": str(greeting)}
-    )
-    node = LoginNode("mini_slurm", greets.connections)
-    try:
-        done = await node.run(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=20)
-    finally:
-        await node.close()
-        greets.stop()
+    node = own_sshd(environment={"BASH_ENV": str(greeting)})
+    done = await node.run(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=20)
     assert (done.exit_code, done.stdout, done.stderr) == (3, "out\n", "err\n")
 
 
@@ -247,42 +256,28 @@ async def test_what_a_login_shell_says_by_itself_is_not_the_commands(
     ],
 )
 async def test_a_login_node_that_cannot_work_says_why(
-    slurm_of_session: MiniSlurm, tmp_path: Path, option: str, said: str
+    own_sshd: Callable[..., LoginNode], option: str, said: str
 ) -> None:
-    sshd = login_node.LoginNode(slurm_of_session, tmp_path / "sshd", options=[option])
-    node = LoginNode("mini_slurm", sshd.connections)
+    node = own_sshd(options=[option])
 
     async def use() -> None:
         if not option.startswith("ForceCommand"):
             await node.read("/etc/hostname", 0, 9)
         await node.run(["true"], timeout_s=60)
 
-    try:
-        with pytest.raises(LoginRefused, match=said):
-            await use()
-    finally:
-        await node.close()
-        sshd.stop()
+    with pytest.raises(LoginRefused, match=said):
+        await use()
 
 
 @pytest.mark.parametrize("shell", ["sh", "tcsh"])
 async def test_arguments_arrive_unchanged_through_any_login_shell(
-    slurm_of_session: MiniSlurm, tmp_path: Path, shell: str
+    own_sshd: Callable[..., LoginNode], shell: str
 ) -> None:
-    sshd = login_node.LoginNode(
-        slurm_of_session, tmp_path / "sshd", options=[f'ForceCommand {shell} -c "$SSH_ORIGINAL_COMMAND"']
-    )
-    node = LoginNode("mini_slurm", sshd.connections)
+    node = own_sshd(options=[f'ForceCommand {shell} -c "$SSH_ORIGINAL_COMMAND"'])
     arguments = ["two\nlines", "!!", "back\\slash \\\\ \\n", "'\"$HOME`", "", "é*?"]
-    try:
-        for some in (["plain"], *([one] for one in arguments), arguments):
-            done = await node.run(
-                ["sh", "-c", 'for one; do printf %s "$one|"; done', "sh", *some], timeout_s=60
-            )
-            assert done.stdout == "".join(f"{one}|" for one in some), done
-    finally:
-        await node.close()
-        sshd.stop()
+    for some in (["plain"], *([one] for one in arguments), arguments):
+        done = await node.run(["sh", "-c", 'for one; do printf %s "$one|"; done', "sh", *some], timeout_s=60)
+        assert done.stdout == "".join(f"{one}|" for one in some), done
 
 
 async def test_the_host_key_of_a_known_hosts_file_will_do(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from called import captured
 
 pytestmark = pytest.mark.service
 
@@ -146,9 +147,7 @@ def test_work_that_names_no_cluster_never_trains_in_the_containers_of_airflow(
     )
     for told, cluster in (({"STEPTIME_DEFAULT_CLUSTER": "mini-slurm"}, "mini-slurm"), ({}, "local")):
         environment = {"PATH": os.environ["PATH"], "AIRFLOW_HOME": str(tmp_path), **told}
-        done = subprocess.run(
-            [sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True
-        )
+        done = captured([sys.executable, "-c", asked], env=environment, check=True)
         assert done.stdout.split() == [cluster, cluster]
 
 
@@ -178,9 +177,7 @@ def test_what_the_image_copies_is_there_and_let_through() -> None:
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    return captured(command, cwd=ROOT, env=environment, timeout=60)
 
 
 def _mount(volume: Any) -> tuple[str, str, bool]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from called import captured
 
 ROOT = Path(__file__).parents[2]
 PYTHON = """#!/bin/bash
@@ -92,13 +93,10 @@ def setup(
             unfit="0" if fits else "1",
         )
     program(uv, UV, log=str(log), found=uv_finds, any_python=str(any_python))
-    done = subprocess.run(
+    done = captured(
         ["./make_environment.sh", ".venv", *([asked] if asked else [])],
         cwd=checkout,
         env={"PATH": str(programs), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     return Machine(done.returncode, done.stderr, log.read_text().splitlines() if log.exists() else [])
 

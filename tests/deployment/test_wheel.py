@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from called import captured
 
 pytestmark = pytest.mark.service
 
@@ -41,7 +41,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = str(place / "venv" / "bin" / "python")
 
     def run(*arguments: str) -> None:
-        done = subprocess.run([uv, *arguments], capture_output=True, text=True, check=False, cwd=place)
+        done = captured([uv, *arguments], cwd=place)
         assert done.returncode == 0, done.stderr
 
     run("build", "--quiet", "--wheel", "--out-dir", str(place), str(ROOT))
@@ -58,7 +58,7 @@ def outside(environment: Path, here: Path, *command: str) -> str:
     clean = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
     clean |= {"PATH": f"{environment}{os.pathsep}/usr/bin:/bin", "AIRFLOW_HOME": str(here / "airflow")}
     argv = [str(environment / command[0]), *command[1:]]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=here, env=clean)
+    done = captured(argv, cwd=here, env=clean)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 import yaml
+from called import captured
 from clusters.login_node import LoginNode
 from end_to_end.driving import Airflow, kill, running_airflow, start_airflow, wait_until
 from free_ports import free_port
@@ -303,12 +304,7 @@ def _small_disk(folder: Path) -> Iterator[None]:
     sudo = [] if os.geteuid() == 0 else ["sudo", "--non-interactive"]
     folder.mkdir(parents=True)
     size = f"size={_DISK_BYTES},uid={os.getuid()},mode=700"
-    mounted = subprocess.run(
-        [*sudo, "mount", "-t", "tmpfs", "-o", size, "drill-disk", folder],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    mounted = captured([*sudo, "mount", "-t", "tmpfs", "-o", size, "drill-disk", folder])
     assert mounted.returncode == 0, f"drills need a small disk, which only root can mount: {mounted.stderr}"
     try:
         yield

@@ -1,7 +1,6 @@
 """A REST API to talk to: real sockets, answers given by the test."""
 
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import called
 import pytest
-
-from steptime.cli import main
 
 Answer = tuple[int, Any]
 
@@ -74,11 +72,4 @@ def steptime(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
     monkeypatch.setenv("STEPTIME_AIRFLOW_URL", api.url)
     monkeypatch.setenv("STEPTIME_AIRFLOW_USER", "ada")
     monkeypatch.setenv("STEPTIME_AIRFLOW_PASSWORD", "secret")
-
-    def run(arguments: str) -> int | str | None:
-        monkeypatch.setattr(sys, "argv", ["steptime", *arguments.split()])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code
-
-    return run
+    return lambda arguments: called.steptime(*arguments.split())

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from called import captured
 from slurm_service import MiniSlurm
 
 from steptime.clusters.base import Cluster
@@ -96,13 +97,7 @@ async def test_a_container_has_the_images_files_and_the_jobs_folders_and_nothing
         ),
     )
     assert started.srun_options == ()
-    seen = subprocess.run(
-        started.command,
-        env={"PATH": "/usr/bin:/bin", "VARIABLE": "the job's; $(touch canary)"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    seen = captured(started.command, env={"PATH": "/usr/bin:/bin", "VARIABLE": "the job's; $(touch canary)"})
     assert seen.returncode == 0, seen.stderr
     assert json.loads(seen.stdout) == {
         "prefix": "/opt/trainer",

@@ -10,13 +10,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from called import captured
 
 from steptime.clusters.containers import Mount
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
@@ -101,7 +101,7 @@ async def test_an_image_is_imported_under_the_documents_name_and_recorded(
     assert image.path == f"{config.root}/images/nvidia+nemo+25.04.00.sqsh"
     assert images(config) == {"nvidia+nemo+25.04.00.sqsh", "nvidia+nemo+25.04.00.sqsh.json"}
     unsquashfs = ["unsquashfs", "-cat", image.path, "etc/rc"]
-    content = subprocess.run(unsquashfs, capture_output=True, text=True, check=True)
+    content = captured(unsquashfs, check=True)
     pinned = f"docker://nvcr.io#nvidia/nemo@{image.digest}"
     assert content.stdout == f"# enroot-provenance: {pinned}\n"
     record = json.loads(Path(f"{image.path}.json").read_text())

@@ -1,11 +1,11 @@
 """Staging the trainer's code: by content, whole, once."""
 
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from called import captured
 
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure
@@ -52,11 +52,9 @@ async def test_the_shipped_trainer_can_be_imported_from_there(
     cluster: LocalCluster, config: LocalConfig
 ) -> None:
     folder, _, _ = await stage(cluster, config, shipped("trainer"))
-    found = subprocess.run(
+    found = captured(
         [sys.executable, "-P", "-c", "import trainer; print(trainer.__file__)"],
         env={"PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert found.stdout.strip() == str(folder / "trainer" / "__init__.py")

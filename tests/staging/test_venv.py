@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from called import captured
 
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
@@ -79,7 +80,7 @@ async def test_an_environment_is_built_with_progress_and_then_reused(new_staging
     python = await first()
     target = python.parent.parent
     imports = "import torch, numbers_of_nemo; print(torch.__version__, numbers_of_nemo.__version__)"
-    found = subprocess.run([python, "-c", imports], capture_output=True, text=True, check=True)
+    found = captured([python, "-c", imports], check=True)
     assert found.stdout == "2.13.0+cpu 1.0\n"
     steps = [line for line in first.lines if line.startswith("[")]
     assert steps == [
@@ -109,7 +110,7 @@ async def test_a_python_whose_pip_cannot_install_elsewhere_puts_one_into_the_env
         (old / "__main__.py").write_text("raise SystemExit('no such option: --python')\n")
     staged = await new_staging().by(python)()
     imports = "import torch, numbers_of_nemo, pip; print(torch.__version__)"
-    found = subprocess.run([staged, "-c", imports], capture_output=True, text=True, check=True)
+    found = captured([staged, "-c", imports], check=True)
     assert found.stdout == "2.13.0+cpu\n"
 
 

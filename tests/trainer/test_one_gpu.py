@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from called import captured
 
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Run
@@ -26,15 +27,7 @@ def one_gpu(
 ) -> "subprocess.CompletedProcess[str]":
     """The program, called in a folder that has nothing of it."""
     command = [str(python), str(ROOT / "benchmarks" / "one_gpu"), *map(str, arguments)]
-    return subprocess.run(
-        command,
-        env={"PATH": os.environ["PATH"], **environment},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1200,
-    )
+    return captured(command, env={"PATH": os.environ["PATH"], **environment}, cwd="/", timeout=1200)
 
 
 def planned(folder: Path, gpu_type: str) -> dict[str, list[PlannedRun]]:

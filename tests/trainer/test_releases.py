@@ -6,7 +6,6 @@ plan are looked up where a row of the image's workloads meets it. Of NeMo 1 it i
 
 import contextlib
 import hashlib
-import subprocess
 import sys
 import tempfile
 import tomllib
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from called import captured
 
 from steptime.recipes.models import Mode, NamedRecipe
 from steptime.recipes.planning import PlanRequest, plan
@@ -75,11 +75,8 @@ def source_of(release: dict[str, Any]) -> Source:
             (Path(fresh) / "wanted").write_text(wanted)
             platform = ("--platform=manylinux_2_28_x86_64", "--python-version=3.11", "--only-binary=:all:")
             options = ("--no-deps", "--require-hashes", f"--requirement={fresh}/wanted", "--retries=2")
-            done = subprocess.run(
-                [sys.executable, "-m", "pip", "download", *options, *platform, f"--dest={fresh}/wheels"],
-                capture_output=True,
-                text=True,
-                check=False,
+            done = captured(
+                [sys.executable, "-m", "pip", "download", *options, *platform, f"--dest={fresh}/wheels"]
             )
             if done.returncode:
                 pytest.fail(f"{release['name']} is read here, and could not be had from PyPI: {done.stderr}")

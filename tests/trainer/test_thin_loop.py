@@ -1,13 +1,13 @@
 """The loop without NeMo of benchmarks/one_gpu: the same plan and weights take the same steps as with NeMo."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from called import captured
 
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Mode, Performance, Run, TrainerSettings, Window
@@ -120,14 +120,7 @@ def test_the_gpus_state_is_recorded(tmp_path: Path, *, there: bool) -> None:
         smi.write_text(NVIDIA_SMI)
         smi.chmod(0o755)
         environment["TOLD"] = str(tmp_path / "told")
-    ended = subprocess.run(
-        [sys.executable, "-c", WAITS_FOR_IT],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    ended = captured([sys.executable, "-c", WAITS_FOR_IT], env=environment, check=True, timeout=60)
     state = json.loads(ended.stdout.removeprefix("steptime.gpu "))
     if not there:
         assert state == {"error": "nvidia-smi could not be started: No such file or directory"}
