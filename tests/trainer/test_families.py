@@ -90,6 +90,7 @@ def test_the_pipeline_reads_the_log_whole(trainings: Trainings, family: str) -> 
     log = read_log(trained.folder / "log.out", max_steps=END)
     assert log.problems == ()
     assert [step.global_step for step in log.steps] == list(range(END))
+    assert (log.started, log.ended) == (trained.record("start"), trained.record("result"))
     assert "Traceback" not in trained.log
     assert len(trained.log.splitlines()) < 40
 

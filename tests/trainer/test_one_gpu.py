@@ -41,14 +41,6 @@ def planned(folder: Path, gpu_type: str) -> dict[str, list[PlannedRun]]:
     }
 
 
-def change(plan: Path, **values: Any) -> None:
-    """Another value in a planned run, or in its recipe's model."""
-    run = json.loads(plan.read_bytes())
-    for name, value in values.items():
-        (run if name in run else run["recipe"]["model"])[name] = value
-    plan.write_text(json.dumps(run))
-
-
 def measurement(place: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((place / "measurement.json").read_bytes())
     return found
@@ -166,25 +158,6 @@ def test_three_commands_measure_the_table(
         profile = results / name / f"{depths[0]}-layers-profile"
         assert measurement(profile)["state"] == "completed"
         assert (profile / "torch_profile" / "rank0.json.gz").is_file()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.trainer
-def test_a_run_that_fails_does_not_lose_the_others(bare_python: Path, tmp_path: Path) -> None:
-    """The first has heads of one dimension, of which no half can turn."""
-    planned(tmp_path / "plan", "cpu")
-    model, results = tmp_path / "plan" / MODELS[0], tmp_path / "results"
-    change(model / "1-layers" / "run.json", num_attention_heads=256)
-    done = one_gpu("measure", model, "--output", results, python=bare_python)
-    assert done.returncode == 2
-    failed, completed = (measurement(results / model.name / f"{layers}-layers") for layers in (1, 2))
-    assert (failed["state"], failed["exit_code"]) == ("failed", 2)
-    assert failed["error"] in done.stdout
-    assert (completed["state"], completed["error"]) == ("completed", None)
-    assert completed["step_time_mean_s"] > 0
-    rows = table(one_gpu("report", results))
-    assert "failed" in rows[model.name, "1"][-1]
-    assert (model.name, "each") not in rows
 
 
 def test_what_no_run_can_do_ends_all(tmp_path: Path) -> None:
