@@ -1,12 +1,6 @@
 """Submitting: retries find the same job, cleared tasks get a new one, and no two ever live for one run."""
 
 import asyncio
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +9,6 @@ from typing import Any
 import pytest
 import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from called import captured
 
 from steptime.airflow.installation import KEY_PREFIX
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
@@ -185,35 +178,6 @@ def test_a_job_whose_end_is_not_settled_is_not_waited_for(
     task_of("performance.end").execute(make_context())
     ended = asyncio.run(end_job(cluster, left.job.name, print))
     assert (ended.state, ended.reason) == (JobState.UNKNOWN, "it has left the queue")
-
-
-@pytest.mark.service
-def test_a_worker_killed_after_the_job_started_is_retried_to_the_same_job(
-    submit: Submit, home: Path, staged: StagedFiles, a_run: MakeRun, tmp_path: Path
-) -> None:
-    """The worker is a process of its own, killed between the start of the job and the end of its task."""
-    run = tmp_path / "run.json"
-    run.write_text(a_run(STAND_IN="hang").model_dump_json())
-    worker = [sys.executable, str(Path(__file__).with_name("submitting_worker.py")), run]
-    environment = os.environ | {"STAGED": staged.model_dump_json()}
-
-    first = subprocess.Popen([*worker, "hang"], env=environment)
-    started = home / "experiments"
-    deadline = time.monotonic() + 240
-    while not list(started.glob("*/*/*/started")):
-        assert first.poll() is None, "the worker ended before its job had started"
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    first.send_signal(signal.SIGKILL)
-    assert first.wait() == -signal.SIGKILL
-
-    second = captured([*worker, "return"], env=environment, check=True)
-
-    handle = json.loads(second.stdout.splitlines()[-1])  # after Airflow's own lines
-    job = Submission.model_validate(submitted_job(handle)).job
-    processes = [line for path in started.glob("*/*/*/started") for line in path.read_text().splitlines()]
-    assert len(processes) == 1
-    assert Path(job.directory, "started").is_file()
 
 
 def test_a_task_taken_away_while_it_submits_leaves_no_job(

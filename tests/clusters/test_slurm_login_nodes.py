@@ -1,4 +1,4 @@
-"""A Slurm behind jump hosts, and one whose login nodes go away: no job is lost, ended or doubled."""
+"""A Slurm whose login nodes go away: no job is lost, ended or doubled."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from steptime.errors import OutOfReach, SystemFailure
 
 from .conftest import MakeGated, MakeSlurmConfig, MakeSpec, end_of, eventually
 from .login_node import LoginNode
-from .ssh_site import Site, connection, known
+from .ssh_site import known
 
 pytestmark = pytest.mark.slurm
 
@@ -54,39 +54,6 @@ def jobs_of(slurm: MiniSlurm, name: str) -> list[str]:
 def states_of(slurm: MiniSlurm, name: str) -> list[str]:
     """The states of these jobs."""
     return slurm.command("squeue", "-h", "--states=all", "--sort=i", f"--name={name}", "-o", "%T").split()
-
-
-async def test_a_job_behind_two_jump_hosts(
-    slurm_of_session: MiniSlurm, make_slurm_config: MakeSlurmConfig, make_gated: MakeGated, tmp_path: Path
-) -> None:
-    """Submitted, polled, its log read while it grows, a second one cancelled."""
-    site = Site(tmp_path / "site")
-    keys = site.keys("user")
-    outer, inner = (site.host(name, authorized=keys.public) for name in ("outer", "inner"))
-    login = slurm_of_session.login
-    connections = {
-        "outer": connection(outer, keys),
-        "inner": connection(inner, keys),
-        "mini_slurm": replace(login, extra={**login.extra, "jump_connections": ["outer", "inner"]}),
-    }
-    try:
-        async with connect(make_slurm_config(), known(connections)) as cluster:
-            gated = make_gated("far", "echo step 1")
-            job = await cluster.submit(gated.spec)
-            await eventually(lambda: gated.pid)
-            assert (await cluster.poll(["far"]))["far"].state is JobState.RUNNING
-            assert await cluster.read(job.log_path) == b"step 1\n"
-            gated.let_go()
-            assert (await end_of(cluster, "far")).state is JobState.SUCCEEDED
-
-            ended = make_gated("far-ended")
-            await cluster.submit(ended.spec)
-            await eventually(lambda: ended.pid)
-            await cluster.cancel("far-ended")
-            assert (await end_of(cluster, "far-ended")).state is JobState.CANCELLED
-            assert outer.logins == inner.logins == 1, "all of it over one connection"
-    finally:
-        site.stop()
 
 
 async def test_a_job_is_followed_over_the_login_nodes_that_are_there(
