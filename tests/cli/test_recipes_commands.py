@@ -10,7 +10,6 @@ import pytest
 from printed_tables import configuration_rows, imported, times, workloads_on
 from typer.testing import CliRunner, Result
 
-from steptime import settings
 from steptime.cli import app, recipes
 from steptime.recipes.request import sections
 from steptime.recipes.workloads import list_workloads, load_workload
@@ -18,13 +17,6 @@ from steptime.recipes.workloads import list_workloads, load_workload
 
 def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-
-
-def test_published_csv_is_the_documents_tables() -> None:
-    printed = (settings.config_dir() / "references" / "configurations.csv").read_text().splitlines()
-    ours = call("recipes", "--published", "--format", "csv").stdout.splitlines()
-    assert ours[0] == printed[0]
-    assert sorted(ours) == sorted(printed)
 
 
 def test_every_row_that_runs() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from steptime.errors import UserError
 from steptime.recipes.gpus import broken_gpu_types, gpu_types, peak_tflops
-from steptime.recipes.workloads import list_workloads, load_workload
 
 
 def test_the_peak_of_a_cpu_is_measured_in_the_run() -> None:
@@ -34,17 +33,6 @@ def test_what_is_not_there_is_named_with_what_is(gpu_type: str, dtype: str, sent
     with pytest.raises(UserError) as error:
         peak_tflops(gpu_type, dtype)
     assert sentence in str(error.value)
-
-
-def test_every_gpu_type_and_dtype_of_the_workloads_has_a_peak() -> None:
-    cells = {
-        (recipe.gpu_type, recipe.dtype)
-        for name in list_workloads()
-        for recipe, _ in load_workload(name).recipes()
-    }
-    assert {gpu_type for gpu_type, _ in cells} <= set(gpu_types())
-    for gpu_type, dtype in cells:
-        assert peak_tflops(gpu_type, dtype).source
 
 
 BROKEN: dict[str, list[str] | None] = {

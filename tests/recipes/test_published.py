@@ -30,16 +30,6 @@ def test_a_document_has_numbers_for_each_of_its_rows_or_for_none() -> None:
     assert {name for name, rows in configured.items() if published[name] not in (0, 1, rows)} == set()
 
 
-def test_every_performance_number_belongs_to_a_configuration_row() -> None:
-    configured = {
-        (row.recipe, row.size, row.dtype, row.gpu_type, row.gpus, row.seq_len, row.gbs)
-        for row in configuration_rows()
-    }
-    for row in performance_rows():
-        cell = (row.document, row.size, row.dtype, row.gpu_type, row.gpus)
-        assert (*cell, row.seq_length, row.global_batch_size) in configured
-
-
 def test_every_document_has_a_workload_and_every_number_a_recipe() -> None:
     printed = {
         name for name in list_workloads() if any(rule.printed for _, rule in load_workload(name).recipes())

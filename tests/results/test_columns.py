@@ -9,15 +9,12 @@ import stored
 from steptime.clusters.config import load_cluster
 from steptime.recipes.flops import model_flops
 from steptime.recipes.models import Mode
-from steptime.recipes.planning import plan
-from steptime.recipes.request import PlanRequest
 from steptime.results import columns
 from steptime.results.columns import (
     BY_NAME,
     COLUMNS,
     planned_values,
 )
-from steptime.results.metrics import throughput
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.report import format_column
 from steptime.results.store import Store
@@ -135,17 +132,6 @@ def test_tokens_have_a_price_if_the_clusters_file_has_that_of_gpus(
     elsewhere = result.submitted.run.model_copy(update={"cluster": "gone"})
     gone = result.submitted.model_copy(update={"run": elsewhere})
     assert take(result.model_copy(update={"submitted": gone})) is None
-
-
-def test_a_published_step_time_stands_beside_the_measured_one() -> None:
-    request = PlanRequest(workload="llama3.1", size="8b", gpu_type="h100", dtype="bf16", gpus="8")
-    (recipe,) = [run.recipe for run in plan(request).runs]
-
-    measured = throughput(recipe, 24.54)
-
-    assert (measured.published_step_time_s, measured.step_time_over_published) == (12.27, 2.0)
-    other_batch = recipe.model_copy(update={"global_batch_size": 256})
-    assert throughput(other_batch, 24.54).published_step_time_s is None
 
 
 @pytest.mark.parametrize(

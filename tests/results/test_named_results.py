@@ -121,19 +121,8 @@ def test_a_log_beside_its_plan_is_parsed(tmp_path: Path, tflops: float | None) -
 
 
 def test_metrics_say_that_nobody_knows_the_flops() -> None:
-    asked = (
-        "--workload",
-        "gpt-oss-26.02",
-        "--size",
-        "120b",
-        "--dtype",
-        "bf16",
-        "--gpu-type",
-        "h100",
-        "--gpus",
-        "64",
-    )
-    shown = told("metrics", *asked, "--step-time", "14", "--wide")
+    cell = "--workload gpt-oss-26.02 --size 120b --dtype bf16 --gpu-type h100 --gpus 64"
+    shown = told("metrics", *cell.split(), "--step-time", "14", "--wide")
     assert "the TFLOPS that a run logs" in shown
     assert "5,993" in shown
     assert "2.4 % slower than published" in shown

@@ -435,30 +435,6 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
     ]
 
 
-def test_judgements_are_replaced_by_run_figure_and_kind(tmp_path: Path, make_result: MakeResult) -> None:
-    store = Store(f"sqlite:///{tmp_path / 's.db'}")
-    for number in range(2):
-        stored.write(store, make_result(f"run-{number}", submitted_at=1e9 + number))
-    unknown = dict.fromkeys(judgement_queries.columns()) | {"judged_on": "means", "judged_s": 0.5}
-    unknown |= {"kind": "history", "rests_on": [1], "changes": {}}
-    places = {("step_time_s", "same"), ("checkpoint_save_s", "slower")}
-    wanted = {
-        run_id: [unknown | {"figure": figure, "verdict": verdict} for figure, verdict in places]
-        for run_id in (1, 2)
-    }
-    kept = select(schema.judgements.c.run_id, schema.judgements.c.figure, schema.judgements.c.verdict)
-
-    def there() -> set[tuple[Any, ...]]:
-        return {tuple(row) for row in connection.execute(kept)}
-
-    with write_transaction(store.url) as connection:
-        judgement_queries.write(connection, {}, wanted)
-        assert there() == {(run_id, *place) for run_id in (1, 2) for place in places}
-        judgement_queries.write(connection, {}, {1: wanted[1][:1]})
-        [first] = wanted[1][:1]
-        assert there() == {(1, first["figure"], first["verdict"])}, "what is not wanted any more is removed"
-
-
 def test_runs_without_the_number_are_not_judged(tmp_path: Path, make_result: MakeResult) -> None:
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     measured = make_result().measurement
