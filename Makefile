@@ -25,7 +25,7 @@ define LINT
 	$(BIN)/mypy
 endef
 
-.PHONY: help setup demo check test test-all drills test-compose test-versions screenshots site lock clean
+.PHONY: help setup demo check test test-all drills test-compose test-versions screenshots site dist audit lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,9 +70,22 @@ site: setup ## build the documentation as a site, build/site/index.html; broken 
 	@test -x build/mkdocs/bin/python || $(BIN)/uv venv --quiet --python $(BIN)/python build/mkdocs
 	@$(BIN)/uv pip sync --quiet --python build/mkdocs/bin/python docs/requirements.lock
 	@rm -rf build/docs && mkdir -p build && cp -R docs build/docs
-	@for page in README CHANGELOG CONTRIBUTING; do sed -E 's#(\]\(|")docs/#\1#g' $$page.md >build/docs/$$page.md; done
+	@for page in README CHANGELOG CONTRIBUTING SECURITY; do sed -E 's#(\]\(|")docs/#\1#g' $$page.md >build/docs/$$page.md; done
 	@$(BIN)/python docs/make_reference.py build/docs/reference
 	build/mkdocs/bin/mkdocs build --strict
+
+dist: setup ## build the wheel and the sdist of the last commit into dist/, with the same bytes each time, and check them
+	@rm -rf dist build/dist && mkdir -p build/dist
+	@git archive HEAD | tar -x -C build/dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build --quiet --out-dir dist build/dist
+	$(BIN)/uv tool run --from twine twine check --strict dist/*.whl dist/*.tar.gz
+	$(BIN)/uv tool run --from 'validate-pyproject[all]' validate-pyproject pyproject.toml
+	sha256sum dist/*.whl dist/*.tar.gz
+
+audit: setup ## look for known vulnerabilities in the locked packages; explained ones are in ignored-advisories.txt
+	for lock in requirements.lock docker/requirements.lock docs/requirements.lock trainer/requirements-cpu.lock.txt; do \
+	  $(BIN)/uv tool run pip-audit==2.10.1 --strict --disable-pip --no-deps -r $$lock \
+	    $$(sed -nE 's/^([A-Z]+-[^ ]+).*/--ignore-vuln \1/p' ignored-advisories.txt) || exit 1; done
 
 lock: setup ## resolve the packages of the Airflow environment, of docker/Dockerfile and of the site
 	$(BIN)/uv pip compile --quiet pyproject.toml requirements-bootstrap.txt --universal --python-version 3.11 --extra celery --group dev --generate-hashes -o requirements.lock

@@ -1,0 +1,128 @@
+"""The files that are released: the same bytes from every build, and nothing of others without its licence."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+UV = str(Path(sys.executable).with_name("uv"))
+OUR_DATA = (
+    *(
+        "config/clusters/*",
+        "config/expectations/*",
+        "config/notifications.yaml",
+        "config/workloads/nccl-26.11.yaml",
+    ),
+    *("config/sweeps/nodes.yaml", "config/sweeps/weekly.yaml", "requirements-bootstrap.txt"),
+    *("trainer/requirements-cpu.in", "trainer/requirements-cpu.lock.txt", "plugins/steptime/py.typed"),
+    *("plugins/steptime/logs/*.yaml", "plugins/steptime/*.j2", "plugins/steptime/clusters/runai/start.sh"),
+    *("plugins/steptime/web/static/*.js", "plugins/steptime/web/static/icon.svg"),
+    *("plugins/steptime/web/static/index.html", "plugins/steptime/web/static/results.css"),
+)
+"""Shipped files that are no Python and not by others."""
+PAGES = ("CHANGELOG.md", "SECURITY.md")
+SIGNED = re.compile(r"copyright|SPDX-|licensed under|released under", re.IGNORECASE)
+
+
+def shipped() -> Iterator[str]:
+    """Yield the tracked files that the wheel has, as paths in the repository."""
+    listed = ["git", "ls-files", "--", "config", "dags", "plugins", "trainer", "requirements-bootstrap.txt"]
+    yield from subprocess.run(
+        listed, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+
+
+def noticed(field: str) -> list[str]:
+    """Return all words of the lines of NOTICE that begin with `field`."""
+    lines = (ROOT / "NOTICE").read_text(encoding="utf-8").splitlines()
+    return [word for line in lines if line.startswith(f"{field}: ") for word in line.split()[1:]]
+
+
+def matches(path: str, patterns: tuple[str, ...] | list[str]) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def test_files_of_others_are_in_the_notice() -> None:
+    files, ours, theirs = list(shipped()), OUR_DATA, noticed("Files")
+    vendored = [path for path in files if "vendor" in Path(path).parts]
+    data = [path for path in files if not path.endswith(".py") and path not in vendored]
+    assert vendored, "the pages ship Chart.js"
+    assert [path for path in vendored if not matches(path, theirs)] == []
+    assert [path for path in data if not matches(path, ours) and not matches(path, theirs)] == []
+    signed = [path for path in files if SIGNED.search((ROOT / path).read_text(encoding="utf-8"))]
+    assert [path for path in signed if not matches(path, theirs)] == []
+    assert [
+        pattern for pattern in (*ours, *theirs) if not any(matches(path, [pattern]) for path in files)
+    ] == []
+
+
+def test_each_licence_that_the_notice_names_is_kept() -> None:
+    assert set(noticed("License")) == {"LICENSE", *licences()}
+
+
+def build(source: Path, out: Path, umask: int) -> dict[str, bytes]:
+    """Build both files from a copy of the shipped sources, as `make dist` does: the wheel from the sdist."""
+    for path in [*shipped(), "pyproject.toml", "README.md", "LICENSE", "NOTICE", *licences(), *PAGES]:
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, source / path, follow_symlinks=False)
+    command = [UV, "build", "--quiet", "--out-dir", str(out), str(source)]
+    moment = os.environ | {"SOURCE_DATE_EPOCH": "1790000000"}
+    subprocess.run(command, env=moment, umask=umask, check=True)
+    return {path.name: path.read_bytes() for path in out.glob("steptime-*")}
+
+
+@pytest.mark.service
+def test_builds_in_other_folders_give_the_same_bytes(tmp_path: Path) -> None:
+    first = build(tmp_path / "a", tmp_path / "out-a", umask=0o022)
+    second = build(tmp_path / "b" / "deeper", tmp_path / "out-b", umask=0o077)
+    assert len(first) == 2
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
+
+
+@pytest.mark.service
+def test_the_wheel_has_what_is_shipped_and_nothing_else(tmp_path: Path) -> None:
+    build(tmp_path / "source", tmp_path, umask=0o022)
+    [wheel], [sdist] = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    direct = [
+        UV,
+        "build",
+        "--quiet",
+        "--wheel",
+        "--out-dir",
+        str(tmp_path / "direct"),
+        str(tmp_path / "source"),
+    ]
+    subprocess.run(direct, env=os.environ | {"SOURCE_DATE_EPOCH": "1790000000"}, check=True)
+    assert (tmp_path / "direct" / wheel.name).read_bytes() == wheel.read_bytes(), (
+        "the sdist gives the same wheel"
+    )
+    inside = {re.sub(r"^steptime-[^/]+.data/data/share/steptime/", "", name) for name in names(wheel)}
+    about = {name for name in inside if ".dist-info/" in name}
+    assert inside - about == {path.removeprefix("plugins/") for path in shipped()}
+    told = {name.partition("/licenses/")[2] for name in about if "/licenses/" in name}
+    assert told == {"LICENSE", "NOTICE", *licences()}
+    sources = {name.partition("/")[2] for name in names(sdist)}
+    assert sources - set(shipped()) - set(licences()) == {
+        *("PKG-INFO", "pyproject.toml", ".gitignore", "README.md", "LICENSE", "NOTICE", *PAGES)
+    }
+
+
+def names(packed: Path) -> list[str]:
+    if packed.suffix == ".whl":
+        return zipfile.ZipFile(packed).namelist()
+    with tarfile.open(packed) as archive:
+        return archive.getnames()
+
+
+def licences() -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for path in (ROOT / "licenses").iterdir()]
