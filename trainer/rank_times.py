@@ -40,7 +40,7 @@ class RankTimes(Callback):
         self._mark()
 
     def on_megatron_microbatch_end(self, **_: Any) -> None:
-        """Mark the end of a micro batch's forward pass."""
+        """Record the end of a micro batch's forward pass."""
         self._mark()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

@@ -173,7 +173,7 @@ def test_a_document_may_take_what_is_logged(formulas: Path) -> None:
 
 
 BROKEN = {
-    "": ": give one of counted, stated and logged: true.",
+    "": ": set exactly one of these fields: counted, stated, or logged: true.",
     ", counted: {mlp_matrices: 4}": ".counted.mlp_matrices: has to be 2 or 3, not 4.",
     ", counted: {mlp_matrices: 3, expert: true}": ".counted.expert: unknown field.",
 }

@@ -143,8 +143,8 @@ def test_what_jobs_wrote_is_text(
         (["--sweep", "weekly", "--since", "7d", "-o", "x.html"], "--sweep excludes --since and --suite"),
         (["--sweep", "wekly", "-o", "x.html"], "unknown sweep 'wekly': did you mean 'weekly'?"),
         (["--since", "yesterday", "-o", "x.html"], "--since 'yesterday' is not a time"),
-        (["-o", "gone/x.html"], "'gone/x.html' is not a file in an existing folder"),
-        (["-o", "."], "'.' is not a file in an existing folder"),
+        (["-o", "gone/x.html"], "cannot write to 'gone/x.html': name a file"),
+        (["-o", "."], "cannot write to '.': name a file"),
         ([], "Missing option '--output' / '-o'"),
     ],
 )

@@ -9,7 +9,7 @@ RUN_ROUTE = "step-times-of-run"
 def dag_run_path(dag_id: str, dag_run_id: str) -> str:
     """Return the path of a DAG run's page: `/dags/llama31/runs/manual__2026-11-21T10:00:00+00:00`.
 
-    Colons and plus signs stay, as Airflow itself writes them: with an escaped one the tabs of the page do not
-    know which of them is open.
+    Colons and plus signs are not escaped, as in Airflow's own links: otherwise the page does not highlight
+    the tab that is open.
     """
     return f"/dags/{quote(dag_id, safe='')}/runs/{quote(dag_run_id, safe=':+')}"

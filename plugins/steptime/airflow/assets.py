@@ -38,8 +38,9 @@ def finished_sweep(sweep: str) -> Asset:
 def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str, Any]:
     """Return the extra of the asset event for a published run: its numbers, and its cell's verdict.
 
-    `verdict`, `suspicion`, `change_percent` and `minimum_detectable_change_percent` are those of *This week*,
-    and None for a run that is not judged. `against_publication` is None if no step time is published.
+    `verdict`, `suspicion`, `change_percent` and `minimum_detectable_change_percent` are those that the weekly
+    page *This week* shows; None for a run that is not judged. `against_publication` is None if the recipe's
+    document has no step time for the cell.
     """
     from steptime.results.columns import COLUMNS
 

@@ -76,7 +76,9 @@ def report(
     if sweep is not None and (since is not None or suite is not None):
         raise UserError("--sweep excludes --since and --suite: name one of them.")
     if not to.parent.is_dir() or to.is_dir():
-        raise UserError(f"'{shown(to)}' is not a file in an existing folder: name one, such as week.html.")
+        raise UserError(
+            f"cannot write to '{shown(to)}': name a file, such as week.html, in a folder that exists."
+        )
     if to_archive is not None:
         if suite is None:
             raise UserError("--archive needs a suite: name one with --suite.")

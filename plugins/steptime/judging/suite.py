@@ -102,7 +102,7 @@ class SuiteCell:
 
     @property
     def remark(self) -> str:
-        """What to do or to know about the cell; empty if it passes and nothing failed since."""
+        """What to do or to know about the cell; empty if it passed and no later run failed."""
         if not self.runs:
             return self.missing.sentence if self.missing else ""
         match self.verdict:

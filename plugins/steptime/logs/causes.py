@@ -141,7 +141,11 @@ class Failures:
         return self._awaited_lines > 0
 
     def read(self, line: bytes) -> list[Problem]:
-        """Return the known causes in a line, else the exception with which an earlier traceback ended."""
+        """Take in the next line of a log, and return the failures that are known now.
+
+        These are the known causes in the line; if it has none and comes after a traceback, the exception of
+        that traceback.
+        """
         found = [(word, cause) for word, cause in _WORDS if word in line]
         read = [problem for word, cause in found if (problem := cause.find(line, line.find(word)))]
         problems = list({problem.kind: problem for problem in reversed(read)}.values())[::-1]  # each once

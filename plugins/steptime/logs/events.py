@@ -96,7 +96,7 @@ _Reader = LogFormat | Callable[..., Iterable[Event]]
 
 
 class MarkedLine(NamedTuple):
-    """A line that contains marker words."""
+    """A line of a log with words that hint at a step, a record or a failure, such as `iteration`."""
 
     text: bytes
     """Without its end (`\\n`, or the `\\r` that progress bars write instead)."""

@@ -73,7 +73,7 @@ class LogFormat:
             yield text, self.values(text) | groups
 
     def values(self, text: bytes) -> Values:
-        """Return the values of the fields in `text` by quantity; the first of a repeated name counts."""
+        """Return the values of the fields in `text`, by quantity; if a field is repeated, its first value."""
         values = {}
         for pair in reversed(text.split(self.separator)):
             name, _, value = pair.partition(self.assignment)

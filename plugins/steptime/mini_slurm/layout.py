@@ -155,7 +155,7 @@ def check_ssh_host(host: str) -> None:
     """Raise UserError unless `host` is a name or IPv4 address of this machine."""
     try:
         if not _HOST.fullmatch(host):
-            raise OSError("write a name or an IPv4 address")
+            raise OSError("it is no host name and no IPv4 address: write one, such as localhost or 127.0.0.1")
         with socket.socket() as probe:
             probe.bind((host, 0))
     except OSError as error:

@@ -46,7 +46,7 @@ def everything(layout: SlurmLayout) -> list[psutil.Process]:
 
 
 def logins(layout: SlurmLayout) -> list[psutil.Process]:
-    """Return the processes of ssh logins, which outlive sshd and have no other mark."""
+    """Return the processes of ssh logins: they outlive sshd, and only their port shows that they are ours."""
     found = []
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error):

@@ -142,7 +142,7 @@ class Formula(Frozen):
     @model_validator(mode="after")
     def _in_one_way(self) -> Self:
         if sum((self.counted is not None, self.stated is not None, self.logged)) != 1:
-            raise ValueError("give one of counted, stated and logged: true")
+            raise ValueError("set exactly one of these fields: counted, stated, or logged: true")
         return self
 
 

@@ -217,7 +217,7 @@ class CheckpointLimits(Frozen):
 
 
 class Size(Frozen):
-    """One size of the model, with all its rules."""
+    """One size of the model, such as 8b: its shape, and the GPU counts and settings it can run with."""
 
     model: Model
     default_gpus: GpuCounts | None = None

@@ -19,9 +19,9 @@ from steptime.results.store import Store
 def describe_plan(store: Store, options: Mapping[str, str]) -> dict[str, Any]:
     """Return the runs that a request would start, with their cost; nothing is submitted.
 
-    `options` are texts by option name, as in an address. The result is `{"sentence", "cost", "refused",
-    "runs": [{…}, …]}`; `refused` says why the request would start nothing, None if it would start. Raises
-    UserError for options that cannot be planned.
+    `options` maps names of options to texts, as in the query string of a URL. The result is `{"sentence",
+    "cost", "refused", "runs": [{…}, …]}`; `refused` says why the request would start
+    nothing, None if it would start. Raises UserError for options that cannot be planned.
     """
     planned = plan(parse_request({name: _value(name, text) for name, text in options.items()}))
     cost = expected_cost(planned.all_runs, store)

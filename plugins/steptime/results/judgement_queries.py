@@ -28,7 +28,7 @@ def columns() -> tuple[str, ...]:
 
 
 def read_runs(connection: "Connection", key: Key, numbers: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the valid runs of a series with a value in one of the columns `numbers`, oldest first."""
+    """Return the valid runs of a series, oldest first, that have a value in some column of `numbers`."""
     from sqlalchemy import or_, select
 
     from steptime.results.schema import is_valid, runs

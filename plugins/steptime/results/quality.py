@@ -281,7 +281,8 @@ def wall_time_agrees(finished: FinishedRun) -> Iterator[Check]:
 def checkpoint_saved(finished: FinishedRun) -> Iterator[Check]:
     """Check that a checkpoint was saved after the last step.
 
-    NeMo 2.7 counts iterations from 0 (the last global step); the documents' lines have `max_steps`.
+    NeMo 2.7 numbers steps from 0, so it logs the last checkpoint as step `max_steps - 1`; earlier releases
+    log `max_steps`. Both are accepted.
     """
     run, log = finished.run, finished.log
     if run.mode is not Mode.CHECKPOINT_SAVE:

@@ -98,7 +98,9 @@ def end_session(service: Service, announce: Announce) -> None:
         left = session(service)
     if left:
         pids = ", ".join(str(member.pid) for member in left)
-        raise SystemFailure(f"these processes of Airflow cannot be ended: {pids}")
+        raise SystemFailure(
+            f"these processes of Airflow run on after SIGKILL: {pids}. End them, then run the command again."
+        )
     service_file().unlink(missing_ok=True)
     supervisor.state_file().unlink(missing_ok=True)
 

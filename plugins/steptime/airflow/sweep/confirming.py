@@ -206,7 +206,7 @@ def _slow_nodes(store: Store, cluster: str) -> tuple[str, ...]:
 
 
 class NodeExclusion(NamedTuple):
-    """The nodes that fresh runs of a cell avoid."""
+    """The nodes that the runs which confirm or dismiss a suspicion avoid."""
 
     cluster_options: dict[str, bool | int | str] | None
     """The options of their requests for the kind of cluster; None for those of the cell."""
