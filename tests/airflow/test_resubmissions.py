@@ -1,8 +1,4 @@
-"""A run whose job the cluster failed is resubmitted: bounded, elsewhere, once whoever dies, and no other is.
-
-Jobs are real ones of the local cluster. It fails none by itself: a test ends a job and puts the verdict of
-another cluster in its place.
-"""
+"""A run whose job the cluster failed is resubmitted on other nodes, a limited number of times."""
 
 import asyncio
 from collections.abc import Callable

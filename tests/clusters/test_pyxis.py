@@ -1,7 +1,4 @@
-"""What a rank in an image finds under pyxis.
-
-The stand-in for srun does what the sources of pyxis and enroot say.
-"""
+"""What a rank in an image finds under pyxis, by a stand-in for srun that does what pyxis' sources say."""
 
 import json
 import os

@@ -1,8 +1,4 @@
-"""Slurm when all is not well: lost replies, dead daemons and nodes, names that meet, values that lie in wait.
-
-Everything here is real: Slurm's daemons are killed and started again, and what stands before its commands in
-the PATH of a login runs the real ones.
-"""
+"""A real Slurm when all is not well: lost replies, dead daemons, names that meet, values that lie in wait."""
 
 import asyncio
 import time

@@ -1,6 +1,5 @@
 """One drill under way: its DAG runs, their jobs, and what was done to them."""
 
-import shlex
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -136,7 +135,3 @@ class Scene:
         for number, run in enumerate(self.runs):
             self.runs[number] = self.site.airflow.ended(run, deadline_s)
         self.note(f"ended: {', '.join(run.state for run in self.runs)}")
-
-
-def shell_path(path: Path) -> str:
-    return shlex.quote(str(path))

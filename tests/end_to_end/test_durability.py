@@ -1,8 +1,4 @@
-"""What happens to a training job when Airflow's processes die, and when people take its task away.
-
-Everything here is real but for the training itself, for which a stand-in prints the lines: processes are
-killed with SIGKILL, and jobs are counted in the cluster's records.
-"""
+"""What happens to a job when processes of Airflow are killed, and when people take its task away."""
 
 import re
 from collections.abc import Iterator

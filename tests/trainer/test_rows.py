@@ -1,7 +1,4 @@
-"""Every configuration row of the documents, built by the trainer, against the tables and by counting.
-
-test_held_to_upstream.py has each setting beside upstream's.
-"""
+"""Every row of the documents, built by the trainer; test_held_to_upstream.py compares each setting."""
 
 import json
 import shutil
@@ -20,7 +17,6 @@ from steptime.recipes.planning import PlanRequest, plan
 from .jobs import ROOT, WarmTrainer
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
-
 
 Rows = list[tuple[Run, dict[str, Any]]]
 """Each planned run with what the trainer's side made of it."""
