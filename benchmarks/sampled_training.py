@@ -1,0 +1,101 @@
+"""Train as the CPU's launcher does, and print what sampling costs rank 0, as a line of JSON.
+
+`benchmarks/sampling.py` starts it in the trainer's environment.
+"""
+
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from trainer import cpu_ranks
+from trainer.ending import Ending
+from trainer.launch import Launch
+
+_LAUNCHER: Any = cpu_ranks
+_prepare = _LAUNCHER.prepare_training
+_Times = dict[int, list[float]]
+
+
+class Costs:
+    """Processor time of this rank's thread, seconds by global step."""
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.began_at: dict[int, float] = {}
+        self.events: _Times = defaultdict(list)
+        """NeMo's events at the start and the end of each micro batch."""
+        self.hooks: _Times = defaultdict(list)
+        """Hooks at the begin and the end of a step."""
+        self.end: _Times = defaultdict(list)
+        """Gathering and printing the times of all ranks."""
+
+    def install(self) -> None:
+        """Time the events of NeMo, and the hooks of the callbacks that sample."""
+        from nemo.lightning.megatron_parallel import CallbackConnector
+
+        from trainer.callbacks import GpuSamples, Records
+        from trainer.rank_times import RankTimes
+
+        connector: Any = CallbackConnector
+        event = connector.event
+        timed = self._timed(event, self.events)
+
+        def timed_if_micro_batch(own: Any, name: str, *arguments: Any, **named: Any) -> None:
+            (timed if name.startswith("on_megatron_microbatch_") else event)(own, name, *arguments, **named)
+
+        connector.event = timed_if_micro_batch
+        first: Any = Records
+        last: Any = RankTimes
+        for callback in (RankTimes, GpuSamples):
+            for name in {"on_train_batch_start", "on_train_batch_end"} & vars(callback).keys():
+                setattr(callback, name, self._timed(getattr(callback, name), self.hooks))
+        finish = self._timed(last.on_train_end, self.end)
+
+        def begin(_: Any, trainer: Any, *_arguments: Any) -> None:
+            self.step = trainer.global_step
+            self.began_at[trainer.global_step] = time.thread_time()
+
+        def end(callback: Any, trainer: Any, module: Any) -> None:
+            finish(callback, trainer, module)
+            if trainer.is_global_zero:
+                self._print(callback.steps)
+
+        first.on_train_batch_start = begin  # before the hooks of those that sample
+        last.on_train_end = end
+
+    def _timed(self, function: Callable[..., Any], times: _Times) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            begin = time.thread_time()
+            result = function(*arguments, **named)
+            times[self.step or 0].append(time.thread_time() - begin)
+            return result
+
+        return call
+
+    def _print(self, timed: range) -> None:
+        whole = [step for step in timed if step + 1 in self.began_at]
+        costs = {
+            "steps_s": [self.began_at[step + 1] - self.began_at[step] for step in whole],
+            "events_s": [self.events[step] for step in whole],
+            "hooks_s": [sum(self.hooks[step]) for step in whole],
+            "end_s": sum(sum(times) for times in self.end.values()),
+        }
+        print("costs", json.dumps(costs), flush=True)
+
+
+def _with_costs(*arguments: Any) -> cpu_ranks.Train:
+    train: cpu_ranks.Train = _prepare(*arguments)
+
+    def train_rank(launch: Launch, ending: Ending) -> None:
+        Costs().install()
+        train(launch, ending)
+
+    return train_rank
+
+
+if __name__ == "__main__":
+    _LAUNCHER.prepare_training = _with_costs
+    sys.exit(cpu_ranks.main())
