@@ -10,16 +10,19 @@ change was found, with the right cause and date, and what was reported that was 
 import argparse
 import json
 import random
+import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 
 from steptime.judging.comparison import compare_judgements
 from steptime.judging.detection import FEWEST_RUNS, FRESH_RUNS, Standing, judge
 from steptime.judging.findings import Comparison
+from steptime.judging.incident_updates import close_returned, group_findings, reconcile
+from steptime.judging.incidents import ACTIVE, Incident
 from steptime.judging.judgements import Records, judge_runs
 from steptime.judging.models import Judgement
 from steptime.judging.series import Series, SeriesRun
@@ -123,6 +126,7 @@ PLANTED = (
 )
 FAR_ENOUGH = 0.04
 """A step that is found in most cells."""
+NODE = "bad node, +6 %, last week"
 NODE_STEP = 0.06
 """By which the bad node slows runs in the last week."""
 
@@ -139,6 +143,11 @@ class HalfYear:
     records: dict[str, str] = field(default_factory=dict)
     hashes: dict[str, str | None] = field(default_factory=dict)
     standings: dict[Key, Standing] = field(default_factory=dict)
+    incidents: list[Incident] = field(default_factory=list)
+    """All that were opened."""
+    opened: dict[int, int] = field(default_factory=dict)
+    """By incident, the week in which it was opened."""
+    confirmed: dict[int, int] = field(default_factory=dict)
 
     def run_week(self, week: int) -> None:
         """Run each cell once, and twice more if it is suspected then."""
@@ -160,6 +169,23 @@ class HalfYear:
         """Compare all cells as they stand."""
         stand = {series: self.judged(key)[: -LATEST_RUNS - 1 : -1] for key, series in cells().items()}
         return compare_judgements(stand, self.records.__getitem__)
+
+    def update_incidents(self, found: Comparison, week: int) -> None:
+        """Open, change and close incidents, as the report of each week does."""
+        now = STARTED_AT + week * WEEK_S + WEEK_S / 2
+        keys = {series: key for key, series in cells().items()}
+        active = [one for one in self.incidents if one.state in ACTIVE]
+        updated, merged = reconcile(
+            active, found, group_findings(found), lambda series: self.judged(keys[series])[::-1], now
+        )
+        gone = {one.id for one in (*active, *merged)}
+        self.incidents = [one for one in self.incidents if one.id not in gone]
+        for one in updated:
+            number = len(self.opened) if one.id is None else one.id
+            self.opened.setdefault(number, week)
+            if one.state == "confirmed":
+                self.confirmed.setdefault(number, week)
+            self.incidents.append(replace(close_returned(one, now, lambda _: False), id=number))
 
     def _run(self, key: Key, week: int, place: int, number: int, without: tuple[str, ...]) -> tuple[str, ...]:
         rng = random.Random(f"{self.seed} {key} {week} {number}")  # noqa: S311 - step times, not secrets
@@ -226,6 +252,16 @@ def half_year(seed: int, *, planted: bool) -> HalfYear:
     return made
 
 
+def ran_on_bad_node(made: HalfYear) -> set[Key]:
+    """Return the cells that had the bad node in the last week."""
+    return {
+        key
+        for key, runs in made.runs.items()
+        for run in runs
+        if made.weeks[run.job_name] == LAST and BAD_NODE in run.row["nodes"]
+    }
+
+
 def score(made: HalfYear) -> tuple[Counter[tuple[str, str]], list[str]]:
     """Return counts by name of a planted change, and in words what is reported that was not planted."""
     found, counts, wrong = made.compare(), Counter[tuple[str, str]](), []
@@ -246,17 +282,13 @@ def score(made: HalfYear) -> tuple[Counter[tuple[str, str]], list[str]]:
             counts[one.name, "exact"] += off == 0
             counts[one.name, "near"] += off <= 1
             counts[one.name, "runs off"] += off
-    on_node = {
-        key for key, runs in made.runs.items() for run in runs
-        if made.weeks[run.job_name] == LAST and BAD_NODE in run.row["nodes"]
-    }  # fmt: skip
-    node = "bad node, +6 %, last week"
-    counts[node, "cells"] += 1
-    counts[node, "found"] += any(cause.name == f"node {BAD_NODE}" for cause in found.causes)
+    on_node = ran_on_bad_node(made)
+    counts[NODE, "cells"] += 1
+    counts[NODE, "found"] += any(cause.name == f"node {BAD_NODE}" for cause in found.causes)
     for key, series in cells().items():
         finding, row = by_series[series]
         if row["cause"] == f"node {BAD_NODE}":
-            counts[node, "explains"] += 1
+            counts[NODE, "explains"] += 1
             if key not in on_node or (key in affected and finding.standing.state == "confirmed"):
                 wrong.append(f"{row['cell']}: cause {row['cause']}")
         elif row["cause"] and not any(
@@ -270,6 +302,44 @@ def score(made: HalfYear) -> tuple[Counter[tuple[str, str]], list[str]]:
         if finding.drift and key not in affected:
             wrong.append(f"{row['cell']}: drifts")
     return counts, wrong
+
+
+def followed(seed: int, *, planted: bool) -> HalfYear:
+    """Return a half year whose incidents were brought up to date each week."""
+    made = HalfYear(seed, planted)
+    for week in range(WEEKS):
+        made.run_week(week)
+        made.update_incidents(made.compare(), week)
+    return made
+
+
+def score_incidents(made: HalfYear) -> tuple[dict[str, dict[str, int]], list[Incident]]:
+    """Return what became of each planted change, and the confirmed incidents that are about none.
+
+    `cells`: those of the change in its largest confirmed incident, of `of` cells. `incidents`: confirmed ones
+    with a cell of it. `confirmed`: weeks from the change until that incident was.
+    """
+    confirmed = [one for one in made.incidents if one.id in made.confirmed and one.direction == "slower"]
+    planted = [(one.name, one.week, {*one.cells}) for one in PLANTED] + [(NODE, LAST, ran_on_bad_node(made))]
+    found, left = {}, list(confirmed)
+    for name, week, keys in planted:
+        series = {cells()[key] for key in keys}
+        # Cells of other changes may have run on the bad node, too.
+        among = left if name == NODE else confirmed
+        about = [
+            one
+            for one in among
+            if made.confirmed[one.id or 0] >= week and series & {cell.series for cell in one.cells}
+        ]
+        left = [one for one in left if one not in about]
+        found[name] = {"of": len(series), "cells": 0, "incidents": len(about)}
+        if about:
+            largest = max(about, key=lambda one: len(series & {cell.series for cell in one.cells}))
+            found[name] |= {
+                "cells": len(series & {cell.series for cell in largest.cells}),
+                "confirmed": made.confirmed[largest.id or 0] - week,
+            }
+    return found, left
 
 
 def false_reports(seed: int) -> Counter[str]:
@@ -335,13 +405,48 @@ def rates(half_years: int) -> Iterator[str]:
         yield f"{what}: {number} ({number / weeks:.5f} per cell-week)"
 
 
+def incident_table(planted: int, unchanged: int) -> Iterator[str]:
+    """Yield the lines of a table of planted changes against confirmed incidents."""
+    scores, wrong = defaultdict[str, list[dict[str, int]]](list), list[str]()
+    for seed in range(planted):
+        found, others = score_incidents(followed(seed, planted=True))
+        for name, of_name in found.items():
+            scores[name].append(of_name)
+        wrong += [f"seed {seed}: {one.sentence}" for one in others]
+    yield "\n| planted | confirmed | incidents | cells in the largest | weeks until confirmed |"
+    yield "|---|---|---|---|---|"
+    for name, some in scores.items():
+        seen = [one for one in some if one["incidents"]]
+        means = [
+            f"{statistics.fmean(one[what] for one in seen):.1f}" if seen else "–"
+            for what in ("incidents", "cells", "confirmed")
+        ]
+        means[1] += f" of {statistics.fmean(one['of'] for one in some):.0f}"
+        yield f"| {name} | {len(seen)} of {len(some)} | {' | '.join(means)} |"
+    yield f"\nconfirmed incidents in {planted} half years that are about nothing planted: {len(wrong)}"
+    yield from wrong
+    states = Counter[str]()
+    for seed in range(unchanged):
+        made = followed(1000 + seed, planted=False)
+        states.update(
+            f"{one.direction}, {'confirmed' if one.id in made.confirmed else 'suspected only'}"
+            for one in made.incidents
+        )
+    yield f"\nincidents in {unchanged} half years in which nothing changes: {dict(states) or 'none'}"
+
+
 def main() -> int:
     """Print the table and the rates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--planted", type=int, default=20, help="half years with changes")
     parser.add_argument("--unchanged", type=int, default=10, help="half years without changes")
     asked = parser.parse_args()
-    for line in chain(table(asked.planted), rates(asked.unchanged)):
+    lines = (
+        table(asked.planted),
+        rates(asked.unchanged),
+        incident_table(asked.planted, asked.unchanged),
+    )
+    for line in chain(*lines):
         print(line, flush=True)
     return 0
 

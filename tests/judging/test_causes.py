@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,19 @@ def test_a_suspicion_that_other_nodes_dismissed_is_still_that_nodes() -> None:
         moved.append([judged(1.0, ["n2"], job=f"third-{number}", before=second.standing), second, first])
 
     assert names(causes(cells(*usual, *moved), without)) == [("node bad", 3)], "for a week, of three cells"
+
+
+def test_a_cell_that_large_runs_confirmed_though_one_without_the_node_was_fast_is_that_nodes() -> None:
+    """As if the cell takes most of the cluster: one of its two fresh runs missed the node."""
+    usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(20)]
+    slow = [judged(1.08, ["bad", f"n{number}"], job=f"slow-{number}") for number in range(3)]
+    first = judged(1.1, ["bad", "n2"], job="first", at=1e9 - 20)
+    second = judged(1.1, ["bad", "n1"], job="second", at=1e9 - 10, before=first.standing)
+    third = judged(1.0, ["n1", "n2"], job="third", before=second.standing)
+    assert third.standing.state == "confirmed"
+    third = replace(third, placement=Placement("bad,n2", ("bad,n1", "n[1-2]")))
+
+    assert names(causes(cells(*usual, *slow, [third, second, first]), without)) == [("node bad", 4)]
 
 
 def test_the_sentence_of_a_node_has_what_its_ranks_and_gpus_did() -> None:

@@ -200,7 +200,7 @@ class _Table:
     def of(cls, node: str, cells: Mapping[Series, Sequence[Evidence]]) -> "_Table":
         """Build the table of a node, without cells confirmed on other nodes: those have another cause."""
         counted = {
-            series: some for series, some in cells.items() if some and not _confirmed_without(node, some[0])
+            series: some for series, some in cells.items() if some and not _confirmed_without(node, some)
         }
         parted = {
             series: [[run for run in some if (node in run.nodes) == on] for on in (True, False)]
@@ -220,10 +220,15 @@ class _Table:
         return {run.job for some in self.on.values() for run in some}
 
 
-def _confirmed_without(node: str, latest: Evidence) -> bool:
-    """Return whether a cell's change was confirmed by old runs, or by a run known to have had other nodes."""
-    return latest.decided_on is not None and (
-        not latest.decided_on or any(nodes and node not in nodes for nodes in latest.decided_on)
+def _confirmed_without(node: str, some: Sequence[Evidence]) -> bool:
+    """Return whether a cell's change was confirmed by old runs, or by a slow run on other nodes.
+
+    `some` are the cell's runs, newest first.
+    """
+    decided_on = some[0].decided_on
+    not_slow = {run.nodes for run in some if run.leaning != "slower"}
+    return decided_on is not None and (
+        not decided_on or any(nodes and node not in nodes and nodes not in not_slow for nodes in decided_on)
     )
 
 

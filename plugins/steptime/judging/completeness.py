@@ -17,11 +17,10 @@ from typing import Any
 
 from steptime.errors import UserError
 from steptime.judging.detection import LEAST_CHANGE, Standing
-from steptime.judging.series import Series, series_runs
+from steptime.judging.series import Series, recent_seconds
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
-from steptime.results import judgement_queries
 from steptime.results.store import Store
 
 WEEK_S = 7 * 86_400.0
@@ -298,12 +297,7 @@ def _squares(seconds: Sequence[float]) -> float:
 
 def _alternating(store: Store, series: Collection[Series]) -> list[Series]:
     """Return the cells that vary more than others because they alternate between two levels."""
-    rows = judgement_queries.latest_numbers(store, _LEVEL_RUNS)
-    times = {
-        one: [run.seconds for run in series_runs(some)]
-        for one, some in _by_series(rows).items()
-        if one in series
-    }
+    times = {one: some for one, some in recent_seconds(store, _LEVEL_RUNS).items() if one in series}
     deviations = {
         one: statistics.stdev(some) / statistics.fmean(some)
         for one, some in times.items()

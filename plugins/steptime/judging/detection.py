@@ -37,6 +37,7 @@ _SIGNS: dict[Direction, int] = {"slower": 1, "faster": -1}
 class RunSeconds(float):
     """The time of a run in seconds, with the name of its job: a baseline can then list its runs."""
 
+    __slots__ = ("job_name",)  # pages read thousands
     job_name: str
 
     @classmethod

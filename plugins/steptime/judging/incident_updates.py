@@ -26,7 +26,7 @@ _NAMED: tuple[Kind, ...] = ("change", "node")
 
 
 @dataclass(frozen=True)
-class _Group:
+class Group:
     """Cells of one comparison that moved together."""
 
     kind: Kind
@@ -69,22 +69,22 @@ def update_incidents(store: Store, *, now: float | None = None) -> list[Incident
                 level["accepted_at"] >= incident.opened_at for some in levels for level in some.values()
             )
 
-        groups = [_with_node_sweep(group, store) for group in _groups(found)]
-        updated, merged = _reconcile(
+        groups = [_with_node_sweep(group, store) for group in group_findings(found)]
+        updated, merged = reconcile(
             active, found, groups, lambda series: newest_judgement(store, series), now
         )
         for incident in updated:
-            closed = _closed(incident, now, is_accepted)
+            closed = close_returned(incident, now, is_accepted)
             if closed not in active:
                 incident_queries.write(connection, closed.id, closed.as_row)
         incident_queries.delete(connection, [one.id for one in merged if one.id is not None])
         return [*map(Incident.stored, incident_queries.read_unnotified(connection, ACTIVE))]
 
 
-def _reconcile(
+def reconcile(
     active: Sequence[Incident],
     found: Comparison,
-    groups: Sequence[_Group],
+    groups: Sequence[Group],
     read_judgements: Callable[[Series], Sequence[Judgement]],
     now: float,
 ) -> tuple[list[Incident], list[Incident]]:
@@ -122,11 +122,11 @@ def _reconcile(
     return updated + [_with_standings(one, (), read_judgements) for one in left], merged
 
 
-def _groups(found: Comparison) -> list[_Group]:
+def group_findings(found: Comparison) -> list[Group]:
     """Group the reported findings of a comparison by cause, each cell in one group, largest groups first."""
     by_series = {one.series: one for one in found.findings}
     groups = [
-        _Group(
+        Group(
             cause.kind,
             cause.cluster,
             "" if cause.kind == "cluster" else cause.name,
@@ -151,15 +151,15 @@ def _groups(found: Comparison) -> list[_Group]:
             evidence = (
                 f"changed in each then: {'; '.join(shared)}" if shared else "no recorded change in common"
             )
-            groups.append(_Group("family", cluster, subject, direction, evidence, change, tuple(alike)))
+            groups.append(Group("family", cluster, subject, direction, evidence, change, tuple(alike)))
         else:
             subject = "; ".join(filter(is_notable, first.changes))
             evidence = f"{names[first.series]}: {'; '.join(first.remarks)}"
-            groups.append(_Group("cell", cluster, subject, direction, evidence, change, (first,)))
+            groups.append(Group("cell", cluster, subject, direction, evidence, change, (first,)))
     return sorted(groups, key=lambda group: (group.kind not in _NAMED, -len(group.findings)))
 
 
-def _with_node_sweep(group: _Group, store: Store) -> _Group:
+def _with_node_sweep(group: Group, store: Store) -> Group:
     """Add to the evidence about nodes what a node sweep has measured of them since the level began."""
     if not group.nodes:
         return group
@@ -190,7 +190,7 @@ def _began(finding: Finding) -> float:
     return float(finding.since or finding.run.row["submitted_at"])
 
 
-def _opened(group: _Group, judged_cells: int, now: float) -> Incident:
+def _opened(group: Group, judged_cells: int, now: float) -> Incident:
     earliest, latest = _range(group.findings)
     return Incident(
         id=None,
@@ -211,7 +211,7 @@ def _opened(group: _Group, judged_cells: int, now: float) -> Incident:
     )
 
 
-def _merged(opened: Incident, earlier: Sequence[Incident], group: _Group) -> Incident:
+def _merged(opened: Incident, earlier: Sequence[Incident], group: Group) -> Incident:
     """Return the first of earlier incidents with the cells of all, and the newest view of their cause."""
     first = earlier[0]
     if first.kind in _NAMED and group.kind not in _NAMED:
@@ -267,7 +267,7 @@ def _with_standings(
     return replace(found, change=statistics.median(one.change for one in found.affected))
 
 
-def _closed(incident: Incident, now: float, is_accepted: Callable[[Incident], bool]) -> Incident:
+def close_returned(incident: Incident, now: float, is_accepted: Callable[[Incident], bool]) -> Incident:
     """Return an incident with its times, closed if all its cells have returned to their usual level."""
     if incident.state == "confirmed" and incident.confirmed_at is None:
         incident = replace(incident, confirmed_at=now)

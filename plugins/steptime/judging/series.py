@@ -125,12 +125,13 @@ def all_series(store: Store) -> list[tuple[Series, str]]:
     return [(series, job_name) for series, job_name in known if series.is_judged]
 
 
-def recent_seconds(store: Store) -> dict[Series, list[float]]:
-    """Return the times that each series' recent runs are judged by, in seconds, oldest first."""
+def recent_seconds(store: Store, runs: int = RECENT_RUNS) -> dict[Series, list[float]]:
+    """Return the times that the newest `runs` of each series are judged by, in seconds, oldest first."""
     found: dict[Series, list[float]] = {}
-    for row in latest_numbers(store, RECENT_RUNS):
-        if (series := Series.from_row(row)).is_judged and (run := _judged(row)) is not None:
-            found.setdefault(series, []).append(run.seconds)
+    for values, rows in latest_numbers(store, runs).items():
+        if (series := Series(values)).is_judged:
+            times = (next(filter(None, map(row.get, series.numbers)), None) for row in rows)
+            found[series] = [seconds for seconds in times if seconds is not None]
     return found
 
 

@@ -149,19 +149,26 @@ def latest_rows_with_judgements(store: "Store", since: float, limit: int) -> lis
         return list(dicts(connection.execute(query)))
 
 
-def latest_numbers(store: "Store", limit: int) -> list[dict[str, Any]]:
-    """Return the times that the newest `limit` valid runs of each series are judged by, oldest first."""
+def latest_numbers(store: "Store", limit: int) -> dict[tuple[Any, ...], list[dict[str, float | None]]]:
+    """Return the columns with times of the newest `limit` valid runs of each series, oldest run first.
+
+    The keys have the values of `series_columns()`.
+    """
     from sqlalchemy import select
 
     from steptime.results.schema import runs
 
-    numbers = ("steady_step_time_s", "steady_steps", "step_time_mean_s")
+    series = series_columns()
     checkpoints = ("checkpoint_blocked_s", "checkpoint_save_s", "checkpoint_load_s")
-    names = (*series_columns(), *numbers, *checkpoints)
-    query = select(*(runs.c[name] for name in names))
+    numbers = ("steady_step_time_s", "step_time_mean_s", *checkpoints)
+    query = select(*(runs.c[name] for name in (*series, *numbers)))
     query = query.where(runs.c.id.in_(_latest_of_each_series(store, limit)))
+    found: dict[tuple[Any, ...], list[dict[str, float | None]]] = {}
     with read_connection(store.url) as connection:
-        return list(dicts(connection.execute(query.order_by(runs.c.submitted_at, runs.c.id))))
+        for row in connection.execute(query.order_by(runs.c.submitted_at, runs.c.id)):
+            values, times = row[: len(series)], row[len(series) :]
+            found.setdefault(values, []).append(dict(zip(numbers, times, strict=True)))
+    return found
 
 
 def verdicts(store: "Store", *, newest: bool = False, since: float = 0.0) -> dict[str, dict[str, Any]]:
