@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 from stored import write_node_sweep
 from web.framed import NAVIGATION, opened
@@ -35,6 +36,10 @@ def test_the_heat_map_leads_to_a_slow_node_and_to_the_command_that_drains_it(
     expect(heat.locator("td.slow")).to_have_text(["+40.0", "+40.0"])
     expect(heat.get_by_title("node3 - node7, 7.14 GB/s")).to_have_class("number heat slow")
     expect(heat.locator("th.slow")).to_have_text(["node2", "node2"])
+    # What stands in the cells can be read.
+    assert not [one["id"] for one in Axe().run(page.frames[-1]).response["violations"]]
     heat.locator("th.slow a").first.click()
     expect(frame.get_by_text("Node sweep nodes: Node node2 is slow")).to_be_visible()
     expect(frame.get_by_text("scontrol update nodename=node2 state=drain")).to_be_visible()
+    frame.locator("#node-runs a").first.click()
+    expect(frame.locator("#detail-title")).to_contain_text("pairs-")

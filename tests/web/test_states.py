@@ -95,6 +95,14 @@ def states(page: Page, monkeypatch: pytest.MonkeyPatch, report: Path) -> Iterato
     shown(page, "?view=plan&workload=llama3.1&size=tiny&gpus=1,2&cluster=local", "#plan-runs")
     expect(page.locator("#plan-runs tbody tr")).to_have_count(2)
     yield "a plan"
+    page.goto("/steptime/?view=plan")
+    page.get_by_label("Workload").fill("llama3.1")
+    page.get_by_role("button", name="Plan").click()
+    expect(page.locator("#plan-runs")).to_be_visible()
+    page.go_back()
+    expect(page.locator("#plan-runs")).to_have_count(0)
+    yield "no plan yet"
+    page.get_by_label("Workload").fill("llama3.1")
     page.get_by_label("GPUs").fill("3")
     page.get_by_role("button", name="Plan").click()
     expect(page.locator("#message .failure")).to_contain_text("did you mean")

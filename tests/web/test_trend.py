@@ -105,6 +105,24 @@ def test_the_worst_cell_is_first_and_the_next_is_a_click_away(page: Page) -> Non
     frame.locator("#beside-series").select_option(value=SLOWER)
     expect(frame.get_by_role("img", name=f"Changes of {BELOW} and {STEP} over dates")).to_be_visible()
     expect(page).to_have_url(ending(f"beside={SLOWER}"))
+    frame.locator("#find-series").fill("")
+    frame.locator("#series").select_option(value=SLOWER)  # not beside itself
+    expect(frame.get_by_role("img", name=f"Times of {STEP} ")).to_be_visible()
+
+
+def test_a_series_without_a_valid_run_has_no_chart_of_another(
+    page: Page, publish: Callable[..., Result], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    publish("valid")
+    check = Check(name="job_succeeded", passed=False, message="CUDA out of memory on rank 1.")
+    publish("failed", gpus=4, verdict=Verdict(checks=(check,)))
+    frame = opened(page, f"{NAVIGATION}?view=trend&series=valid&run=failed")
+    expect(frame.locator("#trend")).to_be_attached()
+    frame.get_by_role("link", name="Trend of its series").click()
+    expect(frame.locator("#summary")).to_have_text("tiny·fp32·4")
+    expect(frame.locator("#message")).to_contain_text("CUDA out of memory on rank 1")
+    expect(frame.locator("#trend")).to_have_count(0)
 
 
 def test_failed_attempts_are_marked_and_nothing_is_drawn_where_nothing_ran(

@@ -388,7 +388,8 @@ async def test_a_profile_has_no_trend_and_no_level_to_accept(pages: FastAPI, pub
         "runs in mode profile are not judged: they have no trend",
     )
     assert (await get(pages, "/api/series")).json()["series"] == []
-    assert (await get(pages, "/api/runs/profile")).json()["may_accept"] is False
+    answer = (await get(pages, "/api/runs/profile")).json()
+    assert (answer["has_trend"], answer["may_accept"]) == (False, False)
     response = await post(pages, "/api/accept", json={"job_name": "profile", "note": "why"})
     assert (response.status_code, response.json()["detail"]) == (
         422,

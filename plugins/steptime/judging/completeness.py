@@ -8,7 +8,7 @@ overdue. Outside of sweeps, the planned cells are those that ran.
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -99,15 +99,23 @@ class Completeness:
     @property
     def line(self) -> str:
         """One line that counts cells: planned, judged, failed (and why), not run, too noisy, alternating."""
+        return self._line(self._counted)
+
+    @property
+    def counts(self) -> str:
+        """The line without the cells in `missing`."""
+        return self._line(lambda cells, what: f"{len(cells)} {what}")
+
+    def _line(self, counted: Callable[[Sequence[MissingCell], str], str]) -> str:
         parts = [f"{self.judged} judged"]
         if self.insufficient_history:
             parts.append(f"{self.insufficient_history} with insufficient history")
         if self.without_a_number:
             parts.append(f"{self.without_a_number} without a time to judge")
-        parts += [self._counted(self.failed, "failed"), self._counted(self.not_run, "not run")]
+        parts += [counted(self.failed, "failed"), counted(self.not_run, "not run")]
         line = f"{self.planned} cell{'' if self.planned == 1 else 's'} planned: {', '.join(parts)}"
         if self.failed_since:
-            line += f"; {self._counted(self.failed_since, 'judged by an earlier run, as the newest failed')}"
+            line += f"; {counted(self.failed_since, 'judged by an earlier run, as the newest failed')}"
         percent = f"{100 * LARGEST_UNSEEN_CHANGE:g} %"
         for cells, what in (
             (self.too_noisy, f"too noisy to detect {percent}"),
@@ -140,6 +148,7 @@ class Completeness:
         """The counts and cells as JSON, for programs and for the page."""
         return {
             "line": self.line,
+            "counts": self.counts,
             "planned": self.planned,
             "judged": self.judged,
             "insufficient_history": self.insufficient_history,

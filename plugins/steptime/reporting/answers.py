@@ -209,11 +209,12 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
     - `cause`: why it was rejected, in one line; `repeat`: see `results.repeating.describe_repeat`.
     - `forward_pass`: a sentence on the spread of its ranks; None if they were not timed.
     - `gpu_samples`: a sentence on power, clock and temperature of its GPUs; None if they were not sampled.
+    - `has_trend`: whether runs of its series are judged.
     - `may_accept`: whether it has a level to accept, and the user may do so.
     - `may_run_again`: whether it is a cell of a DAG run that the user may edit.
     """
     job_name = row["job_name"]
-    is_judged = row["state"] == "valid" and Series.from_row(row).is_judged
+    has_trend = Series.from_row(row).is_judged
     verdict = read_verdict(store, row)
     is_mapped = row["task_id"] is not None and (row["map_index"] or 0) >= 0
     record, parsed = store.record(job_name), store.parsed_log(job_name)
@@ -224,7 +225,8 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
         "peak_source": peak_source(row),
         "verdict": verdict and verdict.sentence,
         "changed": verdict and verdict.changed,
-        "may_accept": is_judged and may_edit(row["dag_id"]),
+        "has_trend": has_trend,
+        "may_accept": has_trend and row["state"] == "valid" and may_edit(row["dag_id"]),
         "may_run_again": is_mapped and may_edit(row["dag_id"]),
         "steps": store.steps(job_name),
         "checkpoints": store.checkpoints(job_name),

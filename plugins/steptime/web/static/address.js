@@ -31,7 +31,7 @@ export function current() {
 function remember(way, values) {
   const whole = new URLSearchParams([...scope, ...values]);
   if (frozen) history[way](null, "", START + whole);
-  for (const place of frozen ? [] : [window, window.parent]) {
+  for (const place of frozen ? [] : new Set([window, window.parent])) {
     const { pathname } = place.location;
     if (!pathname.endsWith(location.pathname)) continue;
     place.history[place === window ? way : "replaceState"](place.history.state, "", whole.size ? `${pathname}?${whole}` : pathname);

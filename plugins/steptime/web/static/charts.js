@@ -88,12 +88,15 @@ function stepAxis(seconds) {
   return { min: Math.max(0, low - room), max: high + room, title: { display: true, text: "step time, s" }, ticks: { callback: (value) => significant(value, 4), includeBounds: false } };
 }
 
+/** The steps after the first ones, which take longer. */
+export const steady = (steps) => steps.slice(Math.min(STEADY_AFTER, steps.length - 1));
+
 /** Draw one run's step times over global steps, the averaged window in full colour, and the loss beside it. */
 export function drawSteps(run, steps) {
   const [first, last] = run.window.split(":").map(Number);
   const inWindow = ({ global_step: step }) => step >= first && step <= last;
-  const steady = steps.slice(Math.min(STEADY_AFTER, steps.length - 1)).map(({ step_time_s: seconds }) => seconds).filter((seconds) => seconds != null);
-  const axis = stepAxis(steady.length ? steady : [0, 1]);
+  const later = steady(steps).map(({ step_time_s: seconds }) => seconds).filter((seconds) => seconds != null);
+  const axis = stepAxis(later.length ? later : [0, 1]);
   const isShown = (seconds) => seconds != null && seconds >= axis.min && seconds <= axis.max;
   const left = steps.map(({ step_time_s: seconds }) => seconds).filter((seconds) => seconds != null && !isShown(seconds));
   const leftOut = left.length ? `; ${left.length} not drawn, up to ${significant(Math.max(...left))} s` : "";

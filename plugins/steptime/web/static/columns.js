@@ -17,6 +17,9 @@ export const ofSeries = (...parts) => declared.columns.filter(({ series }) => pa
 /** The columns that people select runs by. */
 export const choices = () => declared.columns.filter(({ choice }) => choice);
 
+/** The heading of a column, of the results or a comparison. */
+export const headingOf = (name) => [...declared.columns, ...declared.comparison].find((column) => column.name === name).heading;
+
 /** What a column of the results means. */
 export const meaningOf = (name) => declared.columns.find((column) => column.name === name).description.replaceAll("`", "");
 

@@ -15,5 +15,5 @@ export function drawCompleteness(box, completeness) {
     const named = job ? [viewLink(attempts ? { run: job } : { view: "trend", series: job }, ...name)] : name;
     return element("li", {}, ...named, ` ${sentence}`);
   });
-  box.replaceChildren(element("p", {}, `${completeness.line}.`), ...(items.length ? [element("ul", {}, ...items)] : []));
+  box.replaceChildren(element("p", {}, `${completeness.counts}.`), ...(items.length ? [element("ul", {}, ...items)] : []));
 }

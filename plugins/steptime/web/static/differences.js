@@ -1,6 +1,6 @@
 // One run beside another: numbers, step times, and how each was made.
 import { keep } from "./address.js";
-import { colour, draw, figureFor } from "./charts.js";
+import { colour, draw, figureFor, steady } from "./charts.js";
 import { capitalised, choices, comparedNumbers } from "./columns.js";
 import { element } from "./dom.js";
 import { decimals, fixed } from "./format.js";
@@ -9,7 +9,6 @@ import { attempt } from "./messages.js";
 import { signed } from "./verdicts.js";
 
 const OFFERED = 50;
-const STEADY_AFTER = 5; // steps
 // What a run does not depend on itself: comparing it would say nothing.
 const NOT_COMPARED = ["queue_wait_s", "published_step_time_s", "peak_tflops_per_gpu", "step_time_over_published"];
 
@@ -39,8 +38,8 @@ function stepDifferences({ step_times: [own, others] }) {
 /** Draw these differences, if they are shown; the first steps, which take longer, do not flatten the others. */
 export function drawOverlay(canvas, answer) {
   const points = stepDifferences(answer);
-  const steady = points.slice(Math.min(STEADY_AFTER, points.length - 1)).map(({ y }) => y);
-  const [low, high] = [Math.min(0, ...steady), Math.max(0, ...steady)];
+  const shown = steady(points).map(({ y }) => y);
+  const [low, high] = [Math.min(0, ...shown), Math.max(0, ...shown)];
   const room = 0.1 * (high - low || 1);
   const line = colour("--series-1");
   draw(canvas, {

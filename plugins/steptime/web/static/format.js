@@ -3,6 +3,13 @@ import { timeZone } from "./airflow.js";
 
 const MINUS = "−";
 
+export const DAY_S = 86_400;
+/** Periods that people choose from, by their days. */
+export const PERIODS = { 1: "last day", 7: "last 7 days", 30: "last 30 days", 365: "last year" };
+
+/** The Unix time when the last `days` days began. */
+export const startOfLast = (days) => Math.floor(Date.now() / 1000 - days * DAY_S);
+
 /** Decimals that leave the smallest of the values `significant` digits, at most `most`. */
 export function decimals(values, significant, most) {
   let smallest = Infinity;
@@ -45,9 +52,9 @@ export function shortTimestamps(values) {
 export function duration(seconds) {
   if (seconds == null) return "";
   if (seconds < 60) return `${significant(seconds, 3)} s`;
-  const whole = Math.round(seconds);
+  const [whole, minutes] = [Math.round(seconds), Math.round(seconds / 60)];
   if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
-  return `${Math.floor(whole / 3600)} h ${Math.round((whole % 3600) / 60)} min`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 /** `checkpoint_save` as people write it. */

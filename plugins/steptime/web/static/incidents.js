@@ -54,6 +54,6 @@ export function drawIncidents(box, incidents, then) {
   box.hidden = !incidents.length;
   const [first, rest] = [incidents.slice(0, MOST_CARDS), incidents.slice(MOST_CARDS)];
   const others = rest.length ? [element("details", { className: "others" }, element("summary", {}, `${rest.length} more incident${rest.length === 1 ? "" : "s"}`),
-    element("ul", {}, ...rest.map(({ state, title }) => element("li", {}, `${state}: ${title}`))))] : [];
+    element("div", { className: "incidents" }, ...rest.map((incident) => card(incident, then))))] : [];
   box.replaceChildren(...first.map((incident) => card(incident, then)), ...others);
 }

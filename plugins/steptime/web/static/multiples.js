@@ -61,14 +61,14 @@ function datasets(lines, quantity) {
     const today = rows[0].then ? name.replace(rows[0].then, "").replace(/ · $/, "") : name;
     const tone = now.includes(today) ? now.indexOf(today) : index;
     const line = colour(`--series-${(tone % COLOURS) + 1}`);
-    const base = { line: index, label: name || quantity.name, borderColor: line, backgroundColor: line };
+    const base = { line: tone, label: name || quantity.name, borderColor: line, backgroundColor: line };
     const isEarlier = Boolean(rows[0].then);
     const points = pointsOf(rows, quantity);
     const repeats = points.flatMap(({ x, rows: some }) => (some.length > 1 ? some.map((row) => ({ x, y: quantity.of(row) })) : []));
     const [ideal, published] = [quantity.ideal(points), quantity.published(rows)];
     const marks = points.map(({ below }) => (below ? colour("--bad") : line));
     return [
-      { ...base, data: points, borderWidth: isEarlier ? 1.5 : 2, borderDash: isEarlier ? [2, 3] : [], pointRadius: points.map(({ below }) => (below ? 6 : 4)), pointBorderWidth: points.map(({ below }) => (below ? 2.5 : 1)), pointStyle: points.map(({ below }) => (below ? "crossRot" : "circle")), pointBorderColor: marks },
+      { ...base, data: points, hasTwin: isEarlier && now.includes(today), borderWidth: isEarlier ? 1.5 : 2, borderDash: isEarlier ? [2, 3] : [], pointRadius: points.map(({ below }) => (below ? 6 : 4)), pointBorderWidth: points.map(({ below }) => (below ? 2.5 : 1)), pointStyle: points.map(({ below }) => (below ? "crossRot" : "circle")), pointBorderColor: marks },
       ...(ideal.length && !isEarlier ? [{ ...base, label: "ideal", kind: "ideal", data: ideal, borderWidth: 1.25, borderDash: [6, 5], pointRadius: 0, pointHitRadius: 0, ...(quantity.sharesIdeal ? { borderColor: colour("--quiet") } : {}) }] : []),
       ...(repeats.length ? [{ ...base, label: "each run", data: repeats, kind: "repeat", showLine: false, pointRadius: 2, pointHitRadius: 0 }] : []),
       ...(published.length ? [{ ...base, label: `${base.label}, published`, data: published, kind: "published", showLine: false, pointStyle: "triangle", pointRadius: 6, backgroundColor: "transparent", borderWidth: 1.5 }] : []),
@@ -82,7 +82,7 @@ function described(model, unit, sets, quantity) {
   return `${quantity.name} of ${model} over ${unit}s: ${lines.join("; ")}`;
 }
 
-/** A line in the legend stands for all that is drawn of it. */
+/** A line in the legend stands for all that is drawn of it, earlier runs included. */
 function showOrHide(_, { datasetIndex: clicked }, { chart }) {
   const [shown, { line }] = [!chart.isDatasetVisible(clicked), chart.data.datasets[clicked]];
   chart.data.datasets.forEach((set, index) => set.line === line && chart.setDatasetVisibility(index, shown));
@@ -117,7 +117,7 @@ function drawModel(canvas, model, rows, quantity, sets, shared) {
       },
       scales: { x: rankAxis(scales, unit), y: quantity.axis(values) },
       plugins: {
-        legend: { position: "bottom", onClick: showOrHide, labels: { boxWidth: 12, boxHeight: 12, filter: ({ datasetIndex }) => !sets[datasetIndex].kind } },
+        legend: { position: "bottom", onClick: showOrHide, labels: { boxWidth: 12, boxHeight: 12, filter: ({ datasetIndex }) => !sets[datasetIndex].kind && !sets[datasetIndex].hasTwin } },
         tooltip: {
           filter: ({ dataset }) => !UNNAMED.includes(dataset.kind),
           callbacks: { title: ([item]) => (item ? `${item.parsed.x} ${unit}${item.parsed.x === 1 ? "" : "s"}` : ""), label: ({ dataset, parsed, raw }) => `${dataset.label}: ${quantity.write(parsed.y)}${noteOf(raw, quantity)}` },

@@ -38,14 +38,22 @@ function ofSweep({ sweep, pairs }) {
   return [element("p", {}, "Node sweep ", viewLink({ view: "pairs", sweep }, sweep), `: ${found}`)];
 }
 
-function table(runs) {
+function table({ cluster, node, runs }) {
   const when = timestamps();
   const percent = (value) => (value === null ? "" : `${signed(value)} %`);
-  const lines = runs.map((run) => element("tr", {}, element("td", {}, viewLink({ view: "trend", series: run.job_name, run: run.job_name }, ...cellName(run.label))),
-    element("td", {}, when(run.submitted_at)), element("td", { className: "number" }, percent(run.change_percent)),
-    element("td", { className: "number" }, percent(run.elsewhere_percent)), element("td", { className: "number" }, percent(run.ranks_percent)),
-    element("td", {}, run.gpus ?? ""), element("td", {}, run.verdict ? verdictBadge(run) : run.state)));
-  const heads = ["Run", "Submitted", "Change", "Elsewhere", "Its ranks", "Its GPUs", "Verdict"].map((head, place) => element("th", { scope: "col", className: [2, 3, 4].includes(place) ? "number" : "" }, head));
+  const every = {
+    "Run": (run) => viewLink({ view: "node", cluster, node, run: run.job_name }, ...cellName(run.label)),
+    "Submitted": (run) => when(run.submitted_at),
+    "Change": (run) => percent(run.change_percent),
+    "Elsewhere": (run) => percent(run.elsewhere_percent),
+    "Its ranks": (run) => percent(run.ranks_percent),
+    "Its GPUs": (run) => run.gpus ?? "",
+    "Verdict": (run) => (run.verdict ? verdictBadge(run) : run.state),
+  };
+  const columns = Object.entries(every).filter(([, cell]) => runs.some((run) => cell(run) !== ""));
+  const className = (head) => (["Change", "Elsewhere", "Its ranks"].includes(head) ? "number" : "");
+  const lines = runs.map((run) => element("tr", {}, ...columns.map(([head, cell]) => element("td", { className: className(head) }, cell(run)))));
+  const heads = columns.map(([head]) => element("th", { scope: "col", className: className(head) }, head));
   return element("div", { id: "node-runs", className: "scroller", tabIndex: 0, role: "region", ariaLabel: "Runs that had the node" }, element("table", {},
     element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...lines)));
 }
@@ -60,7 +68,7 @@ export function redraw() {
   }
   announce();
   summarise(...inWords(answer));
-  box.replaceChildren(...ofSweep(answer), exclusion(answer), table(answer.runs), element("p", { className: "footnote" },
+  box.replaceChildren(...ofSweep(answer), exclusion(answer), table(answer), element("p", { className: "footnote" },
     "Change: from what is usual for the cell, above 0 is slower. Elsewhere: the median change of the cell's runs without the node. Its ranks: the forward pass of its ranks against the other ranks of the run. Its GPUs: mean power and clock, highest temperature. Runs of the last four weeks."));
 }
 

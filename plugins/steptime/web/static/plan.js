@@ -1,5 +1,6 @@
 // A plan: what a set of options would run and cost, before anybody triggers it.
 import { current, go } from "./address.js";
+import { capitalised } from "./columns.js";
 import { element } from "./dom.js";
 import { duration, significant } from "./format.js";
 import { announce, summarise } from "./messages.js";
@@ -26,7 +27,7 @@ export function open(box) {
   [answer, parts] = [null, { inputs, result }];
 }
 
-const HEADS = ["Run", "GPUs", "TP", "PP", "CP", "Global batch", "Steps", "Time limit", "GPU-hours at most", "Expected", "Expected from"];
+const HEADS = ["Run", "GPUs", "TP", "PP", "CP", "Global batch", "Steps", "Time limit", "GPU-hours at most", "GPU-hours expected", "Expected from"];
 
 function cells(run) {
   const number = (value) => (value == null ? "" : significant(value, 3));
@@ -49,7 +50,7 @@ export function redraw() {
   summarise(element("strong", {}, answer.sentence));
   parts.result.replaceChildren(
     ...(answer.refused ? [element("p", { className: "verdict rejected", role: "alert" }, answer.refused)] : []),
-    element("p", {}, `${answer.cost.charAt(0).toUpperCase()}${answer.cost.slice(1)}.`),
+    element("p", {}, `${capitalised(answer.cost)}.`),
     table(answer.runs),
   );
 }
@@ -58,12 +59,13 @@ export function redraw() {
 export async function show() {
   const asked = options();
   for (const input of parts.inputs) input.value = asked.get(input.name) ?? "";
+  answer = null;
+  parts.result.replaceChildren();
   if (!asked.get("workload")) {
     announce();
     summarise("Name a workload to see what it would run and cost. Nothing is submitted.");
     return;
   }
-  parts.result.replaceChildren();
   answer = await readNew(null, `api/plan?${asked}`);
   redraw();
 }

@@ -200,11 +200,11 @@ function fill(whole) {
   const chart = element("div", { className: "chart" }, element("canvas", { id: "steps" }));
   chart.firstChild.setAttribute("role", "img");
   byId("detail-body").replaceChildren(
-    element("p", { className: "links" }, viewLink({ view: "trend", series: run.job_name }, "Trend of its series"), ...links(run)),
+    element("p", { className: "links" }, ...(whole.has_trend ? [viewLink({ view: "trend", series: run.job_name }, "Trend of its series")] : []), ...links(run)),
     ...(whole.verdict ? [verdictLine(whole)] : []),
     ...(whole.cause ? [element("p", { className: "verdict rejected" }, element("strong", {}, capitalised(whole.cause)))] : []),
     ...(whole.log.excerpt ? [logExcerpt(whole)] : []),
-    ...(note && note !== whole.cause ? [element("p", { className: run.reason ? "remark" : "verdict warned" }, note)] : []),
+    ...(note && note.replace(/\.$/, "") !== whole.cause ? [element("p", { className: run.reason ? "remark" : "verdict warned" }, note)] : []),
     numbers(run, whole.peak_source),
     ...(frozen ? [] : [otherRun(run, current().get("with"), tryToCompare)]),
     accepting,

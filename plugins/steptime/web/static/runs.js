@@ -5,7 +5,7 @@ import { capitalised, choices, columnsOf, meaningOf } from "./columns.js";
 import { completenessBox, drawCompleteness } from "./completeness.js";
 import { byId, element } from "./dom.js";
 import { frozen } from "./frozen.js";
-import { duration, significant, timestamps, words } from "./format.js";
+import { PERIODS, duration, significant, startOfLast, timestamps, words } from "./format.js";
 import { readNew, rowsOf } from "./server.js";
 import { announce, attempt, summarise } from "./messages.js";
 import { drawStepTimes } from "./step_times.js";
@@ -14,8 +14,6 @@ import { cellName, publicationBadge, signed, verdictBadge } from "./verdicts.js"
 
 export const title = scope.size ? "This DAG run" : "Runs";
 
-const PERIODS = { 1: "last day", 7: "last 7 days", 30: "last 30 days", 365: "last year" };
-const DAY_S = 86400;
 const TYPING_MS = 250;
 const SHOWN = 1000;
 
@@ -83,7 +81,7 @@ function parallelism(row) {
 function selection() {
   const address = current();
   const query = new URLSearchParams([...scope, ...[...address].filter(([key]) => key === "search" || choices().some(({ name }) => name === key))]);
-  if (address.has("period")) query.set("since", Math.floor(Date.now() / 1000 - Number(address.get("period")) * DAY_S));
+  if (Object.hasOwn(PERIODS, address.get("period"))) query.set("since", startOfLast(Number(address.get("period"))));
   return query;
 }
 

@@ -3,7 +3,7 @@ import { current, go, scope } from "./address.js";
 import { percentAxis } from "./charts.js";
 import { columnsOf, meaningOf } from "./columns.js";
 import { element } from "./dom.js";
-import { fixed, timestamps } from "./format.js";
+import { DAY_S, fixed, timestamps } from "./format.js";
 import { announce, summarise } from "./messages.js";
 import { drawMultiples, groupsOf, modelsOf } from "./multiples.js";
 import { readNew, rowsOf } from "./server.js";
@@ -29,7 +29,6 @@ const SHOWN = {
   against_publication: { cell: publicationBadge },
 };
 
-const DAY_S = 86400;
 const [MONTH_S, LEAST_S] = [28 * DAY_S, 7 * DAY_S];
 
 let [answer, earlier, parts] = [null, null, null];
@@ -48,7 +47,7 @@ export function open(box) {
   const drawRows = makeTable(listing, { mark: (row, made) => { made.dataset.job = row.job_name; } });
   box.append(form, multiples, element("p", { className: "footnote" },
     "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale measured together, or, if only one was, to the smallest of the nearest earlier runs. "
-    + "Fine dashes: an earlier run, by its date. Whiskers, and scale mean from and to: 95 % interval of the mean of a scale's jobs, from three on. Dashed: 100 %. Triangles: the publication, relative to its own number at the same smallest scale. "
+    + "Fine dashes: the run chosen as Beside. Whiskers, and scale mean from and to: 95 % interval of the mean of a scale's jobs, from three on. Dashed: 100 %. Triangles: the publication, relative to its own number at the same smallest scale. "
     + `Crosses: below the publication. Publication: ${meaningOf("against_publication")}`), listing);
   parts = { form, choice, beside, multiples, listing, drawRows };
   answer = earlier = null;
@@ -127,7 +126,7 @@ export async function show() {
   const own = scope.size ? `${scope.get("dag_id")}/${scope.get("dag_run_id")}` : current().get("together");
   const found = await readNew(answer, `api/scaling${own ? `?${new URLSearchParams({ together: own })}` : ""}`);
   const asked = current().get("beside");
-  const beside = asked === "none" || scope.size ? null : asked ?? aMonthBefore(found);
+  const beside = asked === "none" || scope.size ? null : asked && asked !== found.together ? asked : aMonthBefore(found);
   const laid = beside ? await readNew(earlier, `api/scaling?${new URLSearchParams({ together: beside })}`) : null;
   if (found === answer && laid === earlier) return;
   [answer, earlier] = [found, laid];

@@ -5,7 +5,7 @@ import { timeZone } from "./airflow.js";
 import { colour, draw, figureFor } from "./charts.js";
 import { capitalised, columnsOf } from "./columns.js";
 import { element } from "./dom.js";
-import { significant, timestamps } from "./format.js";
+import { DAY_S, significant, timestamps } from "./format.js";
 import { read, readNew, rowsOf } from "./server.js";
 import { makeTable } from "./table.js";
 import { announce, attempt, summarise } from "./messages.js";
@@ -13,7 +13,6 @@ import { publicationBadge, signed, verdictBadge } from "./verdicts.js";
 
 export const title = "Trend";
 
-const DAY_S = 86400;
 const TICK_DAYS = [1, 7, 14, 28, 56, 182, 364, 1820]; // between dates on the axis, which go back from the newest run
 const MOST_TICKS = 9;
 // Of a point by its own verdict, and how it is called in the legend.
@@ -143,14 +142,15 @@ const eventText = ({ changes, accepted }) => [...(changes ? changes.split("; ").
 
 function pointText({ raw: { row, text } }) {
   if (text) return text;
-  const known = row.change_percent == null ? "" : `, ${signed(row.change_percent)} %`;
+  const change = row.change_percent == null ? "" : `, ${signed(row.change_percent)} %`;
   const suspicion = row.suspicion ? `, ${row.suspicion}` : "";
-  return [`${significant(row.judged_s)} s${known}: ${row.verdict}${suspicion}`, ...(row.against_publication === "below" ? ["below the publication"] : []), ...eventText(row)];
+  return [`${significant(row.judged_s)} s${change}: ${row.verdict}${suspicion}`, ...(row.against_publication === "below" ? ["below the publication"] : []), ...eventText(row)];
 }
 
 /** What is drawn, and nothing that is not. */
 function legend(rows, published, { range: [min, max, near], passes_until_s: passesUntil }) {
   const marks = {
+    "line: usual": rows.some(({ baseline_s: usual }) => usual != null),
     "band: usual for one run": rows.some(({ high_s: high }) => high != null),
     "◆ confirmed": rows.some(({ suspicion }) => suspicion === "confirmed"),
     "dotted: something changed": rows.some(({ changes }) => changes),
@@ -252,8 +252,12 @@ export function redraw() {
   if (!answer) return;
   const rows = rowsOf(answer).map((row) => ({ ...answer.series, ...row }));
   drawChoice();
-  parts.listing.hidden = !rows.length;
+  for (const old of parts.charts.querySelectorAll("canvas")) Chart.getChart(old)?.destroy();
+  parts.listing.hidden = parts.accepting.hidden = !rows.length;
   if (!rows.length) {
+    parts.charts.replaceChildren();
+    [parts.remark.textContent, parts.since.textContent] = ["", ""];
+    summarise(element("strong", {}, answer.label));
     announce(element("p", {}, capitalised(answer.stands)));
     return;
   }
@@ -263,7 +267,6 @@ export function redraw() {
   parts.since.textContent = ` ${answer.since}`;
   drawAccept(parts.accepting, newest, answer.may_accept && standsOut(newest), () => attempt(show));
   const name = nameOf({ ...answer.series, label: answer.label });
-  for (const old of parts.charts.querySelectorAll("canvas")) Chart.getChart(old)?.destroy();
   if (other) drawOverlay(rows, name);
   else drawChart(rows, name);
   parts.drawRows([...rows].reverse(), columnsOf("trend", ADDED).filter(({ name }) => !LEFT_OUT.includes(name) && !(name in answer.series)));
@@ -276,7 +279,7 @@ export async function show() {
   if (wanted) {
     const beside = current().get("beside");
     const trendOf = (before, job) => readNew(before, `api/trend/${encodeURIComponent(job)}`);
-    const [found, laid] = await Promise.all([trendOf(answer, wanted), beside ? trendOf(other, beside) : null]);
+    const [found, laid] = await Promise.all([trendOf(answer, wanted), beside && beside !== wanted ? trendOf(other, beside) : null]);
     if (found === answer && laid === other) return;
     [answer, other] = [found, laid];
     redraw();

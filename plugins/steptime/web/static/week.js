@@ -2,10 +2,10 @@
 import { current, go, keep, viewLink } from "./address.js";
 import { completenessBox, drawCompleteness } from "./completeness.js";
 import { drawIncidents, incidentsBox } from "./incidents.js";
-import { capitalised, columnsOf, meaningOf } from "./columns.js";
+import { capitalised, columnsOf, headingOf, meaningOf } from "./columns.js";
 import { byId, element } from "./dom.js";
 import { frozen } from "./frozen.js";
-import { fixed, timestamps } from "./format.js";
+import { PERIODS, fixed, startOfLast, timestamps } from "./format.js";
 import { readNew, rowsOf } from "./server.js";
 import { sendBox } from "./send.js";
 import { sparkline } from "./sparkline.js";
@@ -14,9 +14,6 @@ import { announce, attempt, summarise } from "./messages.js";
 import { cellName, publicationBadge, signed, verdictBadge } from "./verdicts.js";
 
 export const title = "This week";
-
-const DAY_S = 86400;
-const PERIODS = { 1: "last day", 7: "last 7 days", 30: "last 30 days", 365: "last year" };
 
 // What the page adds to the declared columns; columns that are not named here are not in this table.
 const ADDED = {
@@ -60,7 +57,7 @@ function periodChoice() {
   return element("label", {}, "Cells that ran in the", select);
 }
 
-const since = () => Math.floor(Date.now() / 1000 - Number(days()) * DAY_S);
+const since = () => startOfLast(Number(days()));
 
 /** A link that saves the page as a file, for the period chosen when it is clicked. */
 function reportLink() {
@@ -79,9 +76,9 @@ export function open(box) {
   const search = element("input", { id: "find", type: "search", placeholder: "70b fp8", value: current().get("find") ?? "", oninput: ({ target }) => { keep({ find: target.value }); drawRows(); } });
   listing.setAttribute("aria-label", "Cells");
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.cell = row.cell; made.dataset.verdict = row.verdict; } });
-  const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, frozen ? null : periodChoice(), element("label", {}, "Search", search), filters, totals, frozen ? null : reportLink());
+  const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, frozen ? null : periodChoice(), element("label", {}, "Search", search), filters, frozen ? null : reportLink());
   const choices = frozen ? form : element("div", { className: "filters" }, form, sendBox(days));
-  box.append(incidents, completeness, choices, listing, folded, footnote);
+  box.append(incidents, completeness, totals, choices, listing, folded, footnote);
   if (!frozen) byId("period").value = days();
   parts = { incidents, completeness, totals, remarks, folded, listing, footnote, filters, draw };
   answer = found = null;
@@ -101,7 +98,7 @@ function drawFilters(rows) {
     const select = element("select", { id: `only-${name}`, onchange: ({ target }) => { keep({ [name]: target.value }); drawRows(); } },
       ...["", ...values].map((value) => element("option", { value }, value || "all")));
     select.value = values.includes(current().get(name)) ? current().get(name) : "";
-    return element("label", {}, name === "gpus" ? "GPUs" : capitalised(name), select);
+    return element("label", {}, capitalised(headingOf(name)), select);
   }));
 }
 
