@@ -70,7 +70,7 @@ class Ending:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether some process of this start of the job has recorded the end."""
+        """Whether a process has recorded how this launch of the job ended; a requeued job has several."""
         return self._result_file.exists()
 
     def completed(self) -> None:

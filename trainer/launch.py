@@ -90,10 +90,10 @@ def check_world_size(run: PlannedRun, launch: Launch) -> None:
 def ranks_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
     """Translate srun's variables into those that torchrun would set; empty outside of srun.
 
-    Slurm sets SLURM_PROCID in a batch script, too: only a step has SLURM_STEP_ID. Only torchrun sets
-    LOCAL_WORLD_SIZE: in an image of PyTorch, pyxis sets RANK and LOCAL_RANK (`pytorch_setup` of 0.24.0), and
-    a hook of enroot WORLD_SIZE (`50-slurm-pytorch.sh` of 4.1.2). `MASTER_ADDR` and `MASTER_PORT` of the job
-    script stand; without them the ranks meet on the node that srun was called on.
+    srun is recognized by SLURM_STEP_ID, because batch scripts have SLURM_PROCID, too. torchrun is recognized
+    by LOCAL_WORLD_SIZE, because in images of PyTorch pyxis sets RANK and LOCAL_RANK (`pytorch_setup` of
+    0.24.0), and a hook of enroot sets WORLD_SIZE (`50-slurm-pytorch.sh` of 4.1.2). `MASTER_ADDR` and
+    `MASTER_PORT` are kept if the job script set them; otherwise the ranks meet on the node that called srun.
 
     Raises:
         TrainerError: srun gave its nodes different numbers of tasks.

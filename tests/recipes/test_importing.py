@@ -188,7 +188,7 @@ def test_what_a_launch_script_refuses_is_named(upstream: tuple[Path, Path], tmp_
     release, _ = upstream
     launch = release / "tiny/launch.sh"
     launch.write_text("echo 'no such scale' >&2; exit 1")
-    assert "left out: tiny its launch.sh refuses every run: no such scale" in imported(
+    assert "left out: tiny launch.sh of this recipe refuses every run: no such scale" in imported(
         release, tmp_path / "out"
     )
 

@@ -85,7 +85,7 @@ def mixture_layers(config: Any, vp_stage: int | None = None) -> TransformerBlock
 
 
 class LocalMambaStack(MambaStack):
-    """Megatron's stack of Mamba, attention and MLP layers, without Transformer Engine's last norm."""
+    """Megatron's stack of Mamba, attention and MLP layers, with PyTorch's final norm."""
 
     def __init__(self, config: Any, submodules: MambaStackSubmodules, **options: Any):
         super().__init__(config, submodules, post_layer_norm=False, **options)

@@ -42,7 +42,7 @@ class RunSeconds(float):
 
     @classmethod
     def of(cls, job_name: str, seconds: float) -> Self:
-        """Return the time of a job."""
+        """Return `seconds` as a float that also has the name of its job."""
         number = cls(seconds)
         number.job_name = job_name
         return number

@@ -18,7 +18,7 @@ _LATEST_RUNS = 12
 
 
 class Source(StrEnum):
-    """What an estimate is based on."""
+    """What the expected cost of a run is computed from: its series' history, or the published step time."""
 
     HISTORY = "history"
     PUBLICATION = "publication"

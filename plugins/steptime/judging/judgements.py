@@ -54,7 +54,7 @@ class Records:
         return self._changes(before, after)
 
     def changed(self, jobs: Sequence[str]) -> set[int]:
-        """Return the indexes of jobs made differently from the previous job; nodes do not count."""
+        """Return the indexes of jobs with other software or settings than the job before, nodes aside."""
         made = [self._made_sha256s().get(job) for job in jobs]
         known = (place for place in range(1, len(made)) if None not in made[place - 1 : place + 1])
         return {place for place in known if made[place - 1] != made[place]}

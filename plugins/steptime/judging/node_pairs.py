@@ -28,7 +28,7 @@ _Key = TypeVar("_Key")
 
 
 class PairTime(Frozen):
-    """The newest run on a pair of nodes."""
+    """How long the newest run on a pair of nodes took, and its bus bandwidth."""
 
     nodes: tuple[str, str]
     job_name: str

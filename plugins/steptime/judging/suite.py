@@ -151,7 +151,7 @@ VERDICTS = ("passes", "below", "undecided", "no baseline", "failed", "missing")
 
 @dataclass(frozen=True)
 class Suite:
-    """The state of a suite: its sweep, its cells and their runs."""
+    """How far a suite is, a sweep with a baseline for each cell: its cells and their runs."""
 
     sweep: Sweep
     since: float | None

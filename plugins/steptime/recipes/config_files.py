@@ -302,7 +302,9 @@ def read_document(path: Path) -> Document:
     except UserError:
         raise
     except (TypeError, ValueError) as error:
-        raise UserError(f"{path}: has a value that no setting can have: {error}.") from None
+        raise UserError(
+            f"{path}: a value is no text, number, truth value, list or mapping: {error}."
+        ) from None
     return Document(path, root, content, repeated)
 
 

@@ -198,7 +198,7 @@ def hub_files(recipe: Recipe) -> dict[str, list[str]]:
 
 
 def set_already(arguments: Collection[str], images: Iterable[str | None]) -> list[str]:
-    """Return those of `arguments` that the releases in the images already set for every row or run."""
+    """Return those of `arguments` that steptime itself passes to the scripts of the images' releases."""
     of_release = set()
     for image in images:
         with suppress(UserError):  # an image of no known release: its own problem

@@ -63,7 +63,7 @@ def comparison(store: Store, compared: Comparison) -> dict[str, Any]:
 
 
 def sentences(compared: Comparison) -> dict[str, Any]:
-    """Return the sentences and remarks of a comparison, for the page."""
+    """Return the texts of a comparison for the page *This week*: conclusions, counts, costs and remarks."""
     return {
         "sentence": compared.sentence,
         "completeness": compared.completeness and compared.completeness.as_json,

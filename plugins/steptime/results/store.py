@@ -372,7 +372,9 @@ class Store:
         return {name: kept[name] for name in ("content", "sha256")}
 
     def parsed_log(self, job_name: str) -> dict[str, Any]:
-        """Return what was read from a run's log besides its steps: `measurement`, and the rest as `log`.
+        """Return what was read from a run's log, except for its steps.
+
+        `{"measurement": …, "log": …}`: the `Measurement`, and the `TrainingLog` without steps, as JSON.
 
         Raises UserError for an unknown job name.
         """

@@ -178,7 +178,7 @@ async def _container(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run
 async def _images(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> str:
     names = sorted({run.recipe.image for run in runs if run.recipe.image is not None})
     if config.image_form is None or not names:
-        raise NotApplicableError("no run here uses an image")
+        raise NotApplicableError("none of these runs uses an image")
     if config.image_form is ImageForm.NAME:
         raise NotApplicableError("nodes fetch images themselves; the first run shows whether they can")
     permitted = []

@@ -262,7 +262,7 @@ def json_response(content: dict[str, Any]) -> Response:
 
 
 class Acceptance(Frozen):
-    """A run whose level is accepted, and why."""
+    """A run from which on a changed step time is accepted as usual, and why."""
 
     job_name: str
     note: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]

@@ -76,7 +76,7 @@ class Site(ClusterConfig):
 
     @property
     def default_account(self) -> str | None:
-        """The account that sbatch gets by default; an option in `extra_options` overrides the field."""
+        """The account of runs that name none: `--account` in `extra_options`, else the field `account`."""
         return self._extra("account") or self.account
 
     @property

@@ -274,7 +274,10 @@ def _trusted(connection: Connection, read: asyncssh.SSHClientConnectionOptions) 
     try:
         return asyncssh.read_known_hosts(there)
     except (OSError, ValueError) as error:
-        raise UserError(f"{_named(connection)}: known_hosts {', '.join(there)}: {words(error)}.") from None
+        raise UserError(
+            f"{_named(connection)}: {', '.join(there)} cannot be read: {words(error)}. Write its lines as "
+            "ssh-keyscan prints them."
+        ) from None
 
 
 def _known_hosts(connection: Connection, read: asyncssh.SSHClientConnectionOptions) -> list[Path]:

@@ -107,7 +107,9 @@ def recorded_rows(source: Source, jobs: Mapping[Cell, Mapping[str, Any]]) -> lis
             dtype = _OUR_DTYPES.get(told["--compute_dtype"], told["--compute_dtype"])
             rows.append(Row(cell.size, cell.gpu_type, dtype, cell.gpus, cell, job))
     if not rows:
-        raise NotImportable(f"its {source.script} refuses every run: {next(iter(jobs.values()))['refused']}")
+        raise NotImportable(
+            f"{source.script} of this recipe refuses every run: {next(iter(jobs.values()))['refused']}"
+        )
     return rows
 
 

@@ -132,7 +132,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Create a stand-in module."""
+        """Return an empty module in place of one that is not installed, so that its import succeeds."""
         return _Absent(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
