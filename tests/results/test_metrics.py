@@ -73,6 +73,14 @@ def test_where_a_document_takes_what_is_logged_a_result_has_the_mfu_of_that() ->
     assert measure(run, log).mfu_percent is None, "nobody knows"
 
 
+@pytest.mark.parametrize("mode", Mode)
+def test_only_performance_runs_are_compared_with_the_published_step_time(mode: Mode) -> None:
+    run = _run(window=Window(first=1, last=2))
+    run = run.model_copy(update={"recipe": _recipe("llama3.1-25.04", "8b", "bf16", 8), "mode": mode})
+    is_compared = measure(run, _log([9.0, 2.0, 2.0])).step_time_over_published is not None
+    assert is_compared == (mode is Mode.PERFORMANCE)
+
+
 def test_a_run_is_measured_over_its_window_only() -> None:
     log = _log(
         [100.0, 3.0, 1.0, 2.0, 9.0], started={"peak_tflops_per_rank": 0.05, "peak_source": "GEMM fp32"}

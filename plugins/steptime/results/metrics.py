@@ -13,7 +13,7 @@ from steptime.errors import UserError
 from steptime.logs.models import TrainingLog
 from steptime.recipes.flops import Flops, model_flops, recipe_flops
 from steptime.recipes.gpus import Peak, peak_tflops
-from steptime.recipes.models import ModelShape, Recipe, Run, Window
+from steptime.recipes.models import Mode, ModelShape, Recipe, Run, Window
 from steptime.recipes.published import AsPublished, list_references, load_reference, published_performance
 from steptime.results.gpu_samples import energy
 from steptime.results.models import Measurement
@@ -137,7 +137,7 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
         peak=_peak_of_run(run.recipe, log),
         logged_tflops=times.tflops_per_gpu_logged,
     )
-    if run.tuning:  # the document has no such run
+    if run.tuning or run.mode is not Mode.PERFORMANCE:  # the document has no such run
         rates = rates.model_copy(update={"published_step_time_s": None, "step_time_over_published": None})
     steady = steady_numbers(log, run.window)
     return times.model_copy(update=rates.model_dump(exclude_none=True) | steady)
