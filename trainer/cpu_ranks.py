@@ -109,7 +109,7 @@ def launch_ranks(ranks: int, run_id: str, output: Path, train: Train) -> int:
 
 
 def _hold_signals_during_forks() -> None:
-    """Handle a signal that comes while this process forks after the fork instead.
+    """Delay signals that arrive while this process forks until after the fork.
 
     The handlers of torch's agent raise. Python discards what a handler raises within the hooks that it runs
     around a fork, and the hook that was interrupted leaves its lock held: that of `logging`, for which the

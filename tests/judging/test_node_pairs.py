@@ -5,8 +5,10 @@ import json
 import random
 import re
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,21 @@ def test_what_a_node_sweep_has_measured_is_evidence_of_an_incident(
     assert re.fullmatch(rf"node {BAD_NODE}: slower in .*\. Node sweep of [\d-]+: {told}", found.evidence)
 
 
+@pytest.mark.slow
+def test_pairs_too_short_to_be_timed_are_no_evidence(
+    quarter_with_bad_node: str, make_result: Callable[..., Any], tmp_path: Path
+) -> None:
+    """And no failure of the task that updates incidents."""
+    shutil.copy(quarter_with_bad_node.removeprefix("sqlite:///"), tmp_path / "s.db")
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    write_node_sweep(store, make_result, {(BAD_NODE, "n01"): 0.1}, submitted_at=time.time())
+    with closing(sqlite3.connect(tmp_path / "s.db")) as database, database:
+        database.execute("UPDATE runs SET steady_step_time_s = NULL WHERE bus_bandwidth_gb_s IS NOT NULL")
+    update_incidents(store)
+    [found, *_] = incidents(store)
+    assert "Node sweep" not in found.evidence
+
+
 def test_the_command_to_drain_a_slow_node_is_shown(
     make_result: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +165,7 @@ def test_the_command_to_drain_a_slow_node_is_shown(
         "scontrol update nodename=node2 state=drain 'reason=steptime: Node node2 is slow: its 7 pairs take"
     )
     lines = CliRunner().invoke(app, ["results", "nodes", "nodes"]).stdout.splitlines()
-    assert lines[-1].startswith(f"An administrator drains it so: {command}")
+    assert lines[-1].startswith(f"To drain it, as an administrator: {command}")
     assert answers.node(store, "mini-slurm", "node2")["drain"] == lines[-1].split(": ", 1)[1]
     assert answers.node(store, "local", "node2")["drain"] is None
 

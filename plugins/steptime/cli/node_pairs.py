@@ -51,7 +51,7 @@ def show_node_pairs(
             typer.echo(sentence)
         for node, sentence in found.slow_nodes.items():
             if command := drain_command(found.cluster, node, sentence):
-                typer.echo(f"An administrator drains it so: {command}")
+                typer.echo(f"To drain it, as an administrator: {command}")
 
 
 def _cell(percent: float | None) -> Text:

@@ -59,7 +59,7 @@ class NodePairs(Frozen):
         return (*(text for name, text in self.slow_nodes.items() if name == node), *links)
 
     def evidence(self, nodes: Iterable[str]) -> str:
-        """Say what the sweep tells of these nodes; empty if it had none of them."""
+        """Say what the sweep found about these nodes; empty if it had none of them."""
         if not (measured := [node for node in nodes if node in self.nodes]):
             return ""
         about = dict.fromkeys(sentence for node in measured for sentence in self.about(node))
@@ -80,7 +80,7 @@ def describe_node_pairs(store: Store, sweep: str) -> NodePairs:
 
 
 def newest_node_sweep(store: Store, rows: Iterable[Row], node: str | None = None) -> NodePairs | None:
-    """Return what the node sweep tells that the first run on a pair among `rows` belongs to.
+    """Return the findings of a node sweep: the one with the first run on two nodes in `rows`.
 
     Args:
         store: has the other runs of the sweep.
@@ -99,7 +99,7 @@ def newest_node_sweep(store: Store, rows: Iterable[Row], node: str | None = None
 
 def compare_pairs(sweep: str, every: Sequence[Row]) -> NodePairs:
     """Return what the runs of a node sweep tell. Raises UserError if no valid one had two nodes."""
-    rows = [row for row in every if row["state"] == "valid" and row["steady_step_time_s"]]
+    rows = [row for row in every if _is_measured(row)]
     by_nodes = {_nodes(row): row for row in sorted(rows, key=lambda row: row["submitted_at"])}
     pairs = {(nodes[0], nodes[1]): row for nodes, row in by_nodes.items() if len(nodes) == 2}
     if not pairs:
@@ -202,10 +202,15 @@ def _percent(change: float) -> str:
     return f"{100 * math.expm1(change):.0f} %"
 
 
+def _is_measured(row: Row) -> bool:
+    """Whether a run counts: a valid one with a time."""
+    return row["state"] == "valid" and bool(row["steady_step_time_s"])
+
+
 def _is_pair(row: Row) -> bool:
-    """Whether a run is one of a node sweep, on two nodes."""
-    is_measured = row["state"] == "valid" and row["bus_bandwidth_gb_s"] is not None
-    return is_measured and row["sweep"] is not None and len(_nodes(row)) == 2
+    """Whether a run is one of a node sweep, on two nodes, and counts."""
+    is_of_sweep = row["sweep"] is not None and row["bus_bandwidth_gb_s"] is not None
+    return is_of_sweep and _is_measured(row) and len(_nodes(row)) == 2
 
 
 def _nodes(row: Row) -> tuple[str, ...]:

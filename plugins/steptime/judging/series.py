@@ -130,17 +130,22 @@ def recent_seconds(store: Store, runs: int = RECENT_RUNS) -> dict[Series, list[f
     found: dict[Series, list[float]] = {}
     for values, rows in latest_numbers(store, runs).items():
         if (series := Series(values)).is_judged:
-            times = (next(filter(None, map(row.get, series.numbers)), None) for row in rows)
-            found[series] = [seconds for seconds in times if seconds is not None]
+            times = (row[name] for row in rows if (name := _judged_column(series.numbers, row)))
+            found[series] = [seconds for seconds in times if seconds]
     return found
 
 
 def _judged(row: Mapping[str, Any]) -> SeriesRun | None:
     figure, numbers = _FIGURES[Mode(row["mode"])]
-    name = next((name for name in numbers if row[name]), None)
+    name = _judged_column(numbers, row)
     if name is None:
         return None
     if name == "steady_step_time_s":
         first, last = row["steady_steps"].split(":")
         return SeriesRun(row, row[name], f"median of steps {first} to {last}", figure)
     return SeriesRun(row, row[name], name, figure)
+
+
+def _judged_column(numbers: Iterable[str], row: Mapping[str, Any]) -> str | None:
+    """Return the first of these columns with a value."""
+    return next((name for name in numbers if row[name]), None)

@@ -78,14 +78,15 @@ def _write(
     from mlflow.entities import Metric, Param, RunTag
 
     name, ended_ms = row["job_name"], _milliseconds(row["ended_at"] or row["submitted_at"])
-    tags = [RunTag(f"steptime.{column.name}", text) for column, text in _texts(row) if not column.of_run]
+    texts = _texts(row)
+    tags = [RunTag(f"steptime.{column.name}", text) for column, text in texts if not column.of_run]
     if written is not None and written.info.status == "FINISHED":
         client.log_batch(written.info.run_id, tags=tags)
         return False
     run = written or client.create_run(
         experiment_id, _milliseconds(row["started_at"] or row["submitted_at"]), {JOB: name}, name
     )
-    parameters = [Param(column.name, text) for column, text in _texts(row) if column.of_run]
+    parameters = [Param(column.name, text) for column, text in texts if column.of_run]
     metrics = [
         Metric(column.name, float(value), ended_ms, 0)
         for column in _COLUMNS

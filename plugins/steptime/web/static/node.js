@@ -29,7 +29,7 @@ function exclusion({ node, cluster, excluded, newest_job: job, drain }) {
   return element("section", {}, element("p", {}, `The newest job of the cluster, ${job}, ${state}.`),
     element("p", {}, "One run without it: ", element("code", {}, `steptime run WORKLOAD --cluster ${cluster} --exclude ${node}`)),
     element("p", {}, "All runs without it, on a Slurm cluster: ", element("code", {}, `extra_options: ["--exclude=${node}"]`), ` in config/clusters/${cluster}.yaml`),
-    drain ? element("p", {}, "No jobs of anybody, by an administrator: ", element("code", {}, drain)) : null);
+    drain ? element("p", {}, "No jobs of anyone on it, as an administrator: ", element("code", {}, drain)) : null);
 }
 
 function ofSweep({ sweep, pairs }) {
