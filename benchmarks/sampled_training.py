@@ -4,10 +4,12 @@
 """
 
 import json
+import statistics
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from trainer import cpu_ranks
@@ -25,28 +27,18 @@ class Costs:
     def __init__(self) -> None:
         self.step: int | None = None
         self.began_at: dict[int, float] = {}
-        self.events: _Times = defaultdict(list)
-        """NeMo's events at the start and the end of each micro batch."""
+        self.calls: _Times = defaultdict(list)
+        """Calling the model once per micro batch, without its forward pass: torch runs the hooks there."""
         self.hooks: _Times = defaultdict(list)
         """Hooks at the begin and the end of a step."""
         self.end: _Times = defaultdict(list)
         """Gathering and printing the times of all ranks."""
 
     def install(self) -> None:
-        """Time the events of NeMo, and the hooks of the callbacks that sample."""
-        from nemo.lightning.megatron_parallel import CallbackConnector
-
+        """Time the hooks of the callbacks that sample, and the calls of the model."""
         from trainer.callbacks import GpuSamples, Records
         from trainer.rank_times import RankTimes
 
-        connector: Any = CallbackConnector
-        event = connector.event
-        timed = self._timed(event, self.events)
-
-        def timed_if_micro_batch(own: Any, name: str, *arguments: Any, **named: Any) -> None:
-            (timed if name.startswith("on_megatron_microbatch_") else event)(own, name, *arguments, **named)
-
-        connector.event = timed_if_micro_batch
         first: Any = Records
         last: Any = RankTimes
         for callback in (RankTimes, GpuSamples):
@@ -63,8 +55,31 @@ class Costs:
             if trainer.is_global_zero:
                 self._print(callback.steps)
 
+        def time_calls(_: Any, trainer: Any, *_arguments: Any) -> None:
+            self._time_calls(type(trainer.strategy.megatron_parallel[0]))
+
         first.on_train_batch_start = begin  # before the hooks of those that sample
+        last.on_train_start = time_calls
         last.on_train_end = end
+
+    def _time_calls(self, model: Any) -> None:
+        call, forward = model.__call__, model.forward
+        forward_s = 0.0
+
+        def timed_forward(*arguments: Any, **named: Any) -> Any:
+            nonlocal forward_s
+            begin = time.thread_time()
+            result = forward(*arguments, **named)
+            forward_s = time.thread_time() - begin
+            return result
+
+        def timed_call(*arguments: Any, **named: Any) -> Any:
+            begin = time.thread_time()
+            result = call(*arguments, **named)
+            self.calls[self.step or 0].append(time.thread_time() - begin - forward_s)
+            return result
+
+        model.__call__, model.forward = timed_call, timed_forward
 
     def _timed(self, function: Callable[..., Any], times: _Times) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -79,7 +94,10 @@ class Costs:
         whole = [step for step in timed if step + 1 in self.began_at]
         costs = {
             "steps_s": [self.began_at[step + 1] - self.began_at[step] for step in whole],
-            "events_s": [self.events[step] for step in whole],
+            "calls_s": [self.calls[step] for step in whole],
+            "call_without_hooks_s": statistics.median(
+                chain.from_iterable(times for step, times in self.calls.items() if step not in timed)
+            ),
             "hooks_s": [sum(self.hooks[step]) for step in whole],
             "end_s": sum(sum(times) for times in self.end.values()),
         }

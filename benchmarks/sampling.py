@@ -4,8 +4,9 @@
 
 Trains the tiny Llama 3.1 on the CPU with gloo, in the trainer's environment, which is staged for the local
 cluster if it is not there. Measured is the processor time of rank 0's thread on the steps that are timed: of
-NeMo's events around each micro batch, of the hooks around each step, and of the step. Neither waiting nor
-other programs on the machine count. On GPUs two CUDA events take the place of two reads of a clock.
+calling the model for each micro batch, without its forward pass and less the same on the steps that are not
+timed; of the hooks around each step; and of the step. Neither waiting nor other programs on the machine
+count. On GPUs two CUDA events take the place of two reads of a clock.
 
 The process that samples GPUs is measured beside it, with eight GPUs, for some seconds: the processor time
 per sample of all GPUs, of which it takes one per second. Without nvidia-smi it gets the stand-in of the
@@ -80,11 +81,12 @@ def in_steps(ranks: int, folder: Path) -> Iterator[Figure]:
         workload="llama3.1", gpu_type="cpu", size="tiny", gpus=str(ranks), gpu_samples=True, cluster="local"
     )
     costs = train(plan(asked).runs[0], folder)
-    rows = list(zip(costs["events_s"], costs["hooks_s"], costs["steps_s"], strict=True))
+    rows = list(zip(costs["calls_s"], costs["hooks_s"], costs["steps_s"], strict=True))
     step_s = statistics.median(costs["steps_s"])
-    micro_batches = len(costs["events_s"][0]) // 2
-    micro_batch_s = statistics.median(sum(events_s) / micro_batches for events_s, _, _ in rows)
-    shares = [(sum(events_s) + hooks_s) / step_s for events_s, hooks_s, step_s in rows]
+    micro_batches = len(costs["calls_s"][0])
+    bare_s = costs["call_without_hooks_s"]
+    micro_batch_s = statistics.median(sum(calls_s) / micro_batches for calls_s, _, _ in rows) - bare_s
+    shares = [(sum(calls_s) - micro_batches * bare_s + hooks_s) / step_s for calls_s, hooks_s, step_s in rows]
     yield Figure(f"step of {micro_batches} micro batches, {ranks} ranks", 1000 * step_s, "ms")
     yield Figure("rank times, per micro batch", 1e6 * micro_batch_s, "µs")
     yield Figure("hooks of a step", 1e6 * statistics.median(costs["hooks_s"]), "µs")

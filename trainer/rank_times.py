@@ -9,10 +9,12 @@ context-parallel group wait for each other within the forward pass: they are slo
 import math
 import statistics
 import time
+from functools import partial
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback
+from torch.utils.hooks import RemovableHandle
 
 from trainer import ranks, records
 from trainer.spec import PlannedRun
@@ -21,30 +23,39 @@ SAMPLED_STEPS = 20
 
 
 class RankTimes(Callback):
-    """Times the forward pass on steps of the second half of a run; rank 0 writes the record of all ranks."""
+    """Times the forward pass on steps of the second half of a run; rank 0 writes the record of all ranks.
+
+    The model has torch's forward hooks on these steps only: all others run as if there were no such callback.
+    NeMo's events around a micro batch would cost each step ten times as much.
+    """
 
     def __init__(self, run: PlannedRun, device: str):
         self.steps = sampled_steps(run)
         self.device = device
-        self.marks: dict[int, list[Any]] = {}
-        """Of each step: begin and end of each micro batch."""
-        self.step: int | None = None
-        """The step that is timed."""
+        self.marks: dict[int, list[list[Any]]] = {}
+        """Of each step, and of each chunk of the model on this rank: begin and end of each micro batch."""
+        self.hooks: list[RemovableHandle] = []
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Remember whether this step is timed."""
-        self.step = trainer.global_step if trainer.global_step in self.steps else None
+        """Hook into the model's chunks if this step is timed."""
+        if trainer.global_step not in self.steps:
+            return
+        chunks = self.marks[trainer.global_step] = []
+        for chunk in trainer.strategy.megatron_parallel:
+            marks: list[Any] = []
+            chunks.append(marks)
+            mark = partial(self._mark, marks)
+            self.hooks += [chunk.register_forward_pre_hook(mark), chunk.register_forward_hook(mark)]
 
-    def on_megatron_microbatch_start(self, **_: Any) -> None:
-        """Mark the start of a micro batch's forward pass."""
-        self._mark()
-
-    def on_megatron_microbatch_end(self, **_: Any) -> None:
-        """Record the end of a micro batch's forward pass."""
-        self._mark()
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Remove the hooks."""
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks.clear()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Gather the times of all ranks, and print the record on rank 0."""
+        self.marks = {step: chunks for step, chunks in self.marks.items() if any(chunks)}
         times = ranks.gathered((self._seconds(), ranks.with_same_work(), records.own_node_name()))
         seconds, groups, names = zip(*times, strict=True)
         if trainer.is_global_zero and len(times) > 1 and None not in seconds:
@@ -59,29 +70,25 @@ class RankTimes(Callback):
             }
             records.emit("rank_times", fields)
 
-    def _mark(self) -> None:
-        if self.step is None:
-            return
+    def _mark(self, marks: list[Any], *_: Any) -> None:
         if self.device == "cpu":
-            mark: Any = time.thread_time()
-        elif torch.cuda.is_current_stream_capturing():
-            return
-        else:
+            marks.append(time.thread_time())
+        elif not torch.cuda.is_current_stream_capturing():
             mark = torch.cuda.Event(enable_timing=True)
             mark.record()
-        self.marks.setdefault(self.step, []).append(mark)
+            marks.append(mark)
 
     def _seconds(self) -> float | None:
         """Return the median over the steps; None if nothing was timed."""
         if self.device != "cpu":
             torch.cuda.synchronize()
         try:
-            steps = [self._sum_step(marks) for marks in self.marks.values()]
+            steps = [sum(map(self._sum_chunk, chunks)) for chunks in self.marks.values()]
         except RuntimeError:  # an event that the GPU has not recorded: no reason to fail a training
             return None
         return float(f"{statistics.median(steps):.6g}") if steps else None
 
-    def _sum_step(self, marks: list[Any]) -> float:
+    def _sum_chunk(self, marks: list[Any]) -> float:
         """Add up the micro batches, without the first if there are more: it may wait for parameters."""
         pairs = list(zip(marks[::2], marks[1::2], strict=False))
         if self.device == "cpu":
