@@ -42,7 +42,7 @@ HasChanged = Callable[[str, str], bool]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one run of a cell contributes to the search for causes."""
+    """One run of a series, as evidence in the search for a common cause: its nodes, slowdown and changes."""
 
     cell: Series
     job: str
@@ -70,7 +70,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class CommonCause:
-    """What several cells that moved have in common."""
+    """A cause that explains why several series of runs (cells) got slower or faster."""
 
     kind: Literal["node", "change", "cluster"]
     cluster: str
@@ -89,12 +89,11 @@ class CommonCause:
 
 
 def causes(judged: Mapping[Series, Sequence[Judgement]], has_changed: HasChanged) -> tuple[CommonCause, ...]:
-    """Return what cells that got slower or faster have in common: a node, a change, or the whole cluster.
+    """Find the causes that series which got slower or faster share: a node, a change, or the whole cluster.
 
     Args:
-        judged: the judgements of each cell, newest run first.
-        has_changed: returns whether a job ran with the new value of a change; asked about cells without a
-            suspected or confirmed change.
+        judged: the judgements of each series, newest run first.
+        has_changed: returns whether a job (its name) ran with the new value of a change (its text).
     """
     runs = [run for some in judged.values() for run in some]
     newest = max((run.run.row["submitted_at"] for run in runs), default=0.0)

@@ -43,10 +43,10 @@ _ALL: Mapping[str, Any] = MappingProxyType({})
 
 
 def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) -> Comparison:
-    """Compare the cells with runs submitted at or after `since` (Unix time).
+    """Return whether each series with a run submitted at or after `since` (Unix time) got slower or faster.
 
-    Returns the cells whose columns have the values of `only`. The false discovery rate is controlled over all
-    cells, so a cell's verdict does not depend on `only`.
+    `only` (values by column) selects the series to return. The false discovery rate is controlled over all
+    series, so verdicts do not depend on it.
     """
     rows = store.results(include_rejected=True, since=since - LOOK_BACK_S)
     ran = [row for row in rows if row["submitted_at"] >= since]
@@ -62,10 +62,10 @@ def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) ->
 
 
 def compare_sweep(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
-    """Compare the cells of a sweep's newest DAG run, or of its current plan if it never ran.
+    """Return whether each series of a sweep's newest DAG run got slower or faster.
 
-    Returns the cells whose columns have the values of `only`. Raises UserError if the store has no such run
-    and `config/` no such sweep.
+    If the sweep never ran, the series that it plans today are compared. `only` (values by column) selects the
+    series to return. Raises UserError if the store has no run of the sweep and `config/` no such sweep.
     """
     rows = store.newest_sweep_run(name)
     return compare_sweep_run(store, rows, only) if rows else compare_planned(store, name, only)
@@ -74,13 +74,16 @@ def compare_sweep(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Co
 def compare_sweep_run(
     store: Store, rows: Sequence[Mapping[str, Any]], only: Mapping[str, Any] = _ALL
 ) -> Comparison:
-    """Compare the cells of one DAG run of a sweep, each by its newest run; `rows` are the DAG run's runs."""
+    """Return whether each series of one DAG run of a sweep got slower or faster, by the series' newest run.
+
+    `rows` are the DAG run's runs; `only` (values by column) selects the series to return.
+    """
     lost = store.lost_jobs(dag_id=rows[0]["dag_id"], dag_run_id=rows[0]["dag_run_id"])
     return _with_totals(store, compare_cells(store, rows), rows, _before(store, rows), lost=lost, only=only)
 
 
 def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterable[Series] = ()) -> Comparison:
-    """Compare the cells of a DAG run, each as judged after its own runs.
+    """Return whether each series of a DAG run got slower or faster, by its newest run in that DAG run.
 
     `planned` are the series that should have run; those that did not are reported as missing.
     """
@@ -91,7 +94,10 @@ def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterabl
 
 
 def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
-    """Compare the cells that a sweep plans today. Raises UserError if `config/` has no such sweep."""
+    """Return whether each series that a sweep plans today got slower or faster, by its newest run.
+
+    `only` (values by column) selects the series to return. Raises UserError if `config/` has no such sweep.
+    """
     runs = (Series.from_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in expand_cell(cell))
     planned = [one for one in runs if one.is_judged]
     found = _compare(store, {one: newest_judgement(store, one) for one in planned}).only(only)
@@ -99,16 +105,17 @@ def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> 
 
 
 def compare_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison:
-    """Compare the cells that these rows of the store belong to, each by its newest run."""
+    """Return whether each series with a run in `rows` got slower or faster, by its newest run."""
     cells = dict.fromkeys(Series.from_row(row) for row in rows)
     stand = judgements_since(store, min((row["submitted_at"] for row in rows), default=math.inf))
     return _compare(store, {one: stand.get(one, []) for one in cells if one.is_judged})
 
 
 def finding_of_run(store: Store, row: Mapping[str, Any]) -> Finding | None:
-    """Return the finding of a run among all cells of the week before it; None if the run is not judged.
+    """Return whether the series of a run (a row) had got slower or faster by then; None if it is not judged.
 
-    While the run is the newest of its cell, this agrees with the page *This week*.
+    The false discovery rate is controlled over all series that ran since a week before it. While the run is
+    the newest of its series, this agrees with the page *This week*.
     """
     judged, series = read_judgement(store, row), Series.from_row(row)
     if judged is None:
@@ -118,10 +125,10 @@ def finding_of_run(store: Store, row: Mapping[str, Any]) -> Finding | None:
 
 
 def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
-    """Compare a later run with an earlier one of the same series; runs are named by job or its beginning.
+    """Compare two runs of one series, each given by its job name or a unique beginning of it.
 
-    How far two runs usually differ is estimated from the runs before both. Raises UserError if there is no
-    such run, if one is rejected, or if the runs are of different series.
+    How far two runs usually differ is estimated from the runs before both. Raises UserError if a run is
+    unknown, rejected or without a time, or if the two are not different runs of one judged series.
     """
     rows = [store.run_named(name) for name in (earlier, later)]
     for row in rows:
@@ -151,7 +158,7 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
     by_name = {run.job_name: run for run in runs}
     for name in names:
         if name not in by_name:
-            raise UserError(f"run {name} has no time to compare: name a run with step times.")
+            raise UserError(f"run {name} has no measured time to compare: name a run that has one.")
     one, two = (by_name[name] for name in names)
     before = list(takewhile(lambda run: run.job_name not in names, runs))
     standing, read = _two_runs(before, one, two), record_reader(store)
@@ -164,7 +171,7 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
 def fresh_runs_command(
     newest: SeriesRun, standing: Standing, read_record: Callable[[str], str]
 ) -> str | None:
-    """Return the command that starts the fresh runs needed to decide a suspicion.
+    """Return the command that repeats a suspected run, to confirm or dismiss that it is slower or faster.
 
     None if nothing is suspected, or if today's recipes no longer have this run. `read_record` returns the
     record of a job as JSON text.
@@ -176,14 +183,14 @@ def fresh_runs_command(
 
 
 def record_reader(store: Store) -> Callable[[str], str]:
-    """Return a function that reads the record of a job, as JSON text, from the store."""
+    """Return a function that takes a job name and reads that job's record, as JSON text, from the store."""
     return lambda job_name: str(store.record(job_name)["content"])
 
 
 def compare_judgements(
     cells: Mapping[Series, Sequence[Judgement]], read_record: Callable[[str], str]
 ) -> Comparison:
-    """Compare cells, each by its newest judgement, which comes first in its sequence.
+    """Return whether each series got slower or faster, by its newest judgement, the first of its sequence.
 
     `read_record` returns the record of a job as JSON text.
     """

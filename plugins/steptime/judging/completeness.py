@@ -46,7 +46,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MissingCell:
-    """A planned cell that has no valid result, or whose newest attempts failed."""
+    """A planned series of runs (cell) without a valid result, or whose newest attempts failed."""
 
     series: Series
     cause: str
@@ -60,7 +60,7 @@ class MissingCell:
 
     @property
     def sentence(self) -> str:
-        """Whether the cell failed or did not run, why, and when it last ran."""
+        """The state in words: failed and why, or did not run, why, and when it last ran."""
         if not self.attempts:
             last = "it has never run" if self.last_ran is None else f"it ran last on {_day(self.last_ran)}"
             return f"did not run: {self.cause}; {last}"
@@ -71,7 +71,7 @@ class MissingCell:
 
 @dataclass(frozen=True)
 class Completeness:
-    """How many cells of a comparison were planned, and how many were judged, failed or did not run."""
+    """How many of the planned series of runs (cells) were judged, failed or did not run, and which."""
 
     judged: int
     """Number of judged cells, without those of insufficient history."""
@@ -98,12 +98,12 @@ class Completeness:
 
     @property
     def line(self) -> str:
-        """One line that counts cells: planned, judged, failed (and why), not run, too noisy, alternating."""
+        """Counts of cells in one line: planned, judged, failed (and why), not run, too noisy, alternating."""
         return self._line(self._counted)
 
     @property
     def counts(self) -> str:
-        """The line without the cells in `missing`."""
+        """The same counts as in `line`, without names and causes of cells that failed or did not run."""
         return self._line(lambda cells, what: f"{len(cells)} {what}")
 
     def _line(self, counted: Callable[[Sequence[MissingCell], str], str]) -> str:
@@ -145,7 +145,7 @@ class Completeness:
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """The counts and cells as JSON, for programs and for the page."""
+        """The counts, and the cells that are missing, too noisy or alternating, as JSON."""
         return {
             "line": self.line,
             "counts": self.counts,
@@ -187,16 +187,16 @@ def completeness(
     only: Mapping[str, Any] = MappingProxyType({}),
     now: float | None = None,
 ) -> Completeness:
-    """Return how many cells of a comparison were planned, which of them are missing, and why.
+    """Return how many series of runs (cells) a comparison should have, which of them are missing, and why.
 
     Args:
         store: where causes of failures are read.
-        judged: how each cell with a run to judge stands.
+        judged: the state of each series that has a run to judge.
         ran: all runs of the comparison, rejected ones included.
-        before: earlier runs, which show the cells of sweeps.
+        before: earlier runs, which show what series a sweep has and whether it is overdue.
         planned: planned series besides those that ran and those of sweeps that ran.
         lost: jobs of the comparison without a log, from `Store.lost_jobs`; cancelled ones do not count.
-        only: values by column; other cells are left out.
+        only: values by column; other series are left out.
         now: Unix time.
     """
     attempts, earlier = _by_series(ran), _by_series(before)

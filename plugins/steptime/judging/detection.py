@@ -35,7 +35,7 @@ _SIGNS: dict[Direction, int] = {"slower": 1, "faster": -1}
 
 
 class RunSeconds(float):
-    """The time of a run in seconds, with the name of its job: a baseline can then list its runs."""
+    """A run's time in seconds that also has the name of its job, so that a baseline can list its runs."""
 
     __slots__ = ("job_name",)  # pages read thousands
     job_name: str
@@ -50,7 +50,7 @@ class RunSeconds(float):
 
 @dataclass(frozen=True)
 class Baseline:
-    """The latest runs that count as usual, in seconds, oldest first."""
+    """Times (seconds, oldest first) of the latest usual runs of a series; new runs are compared with them."""
 
     runs: tuple[float, ...] = ()
     level: tuple[float, ...] = ()
@@ -58,11 +58,11 @@ class Baseline:
     """
 
     def with_runs(self, *runs: float) -> "Baseline":
-        """Return a baseline with these runs appended, cut to the latest `BASELINE_RUNS`."""
+        """Return a baseline with these times appended, cut to the latest `BASELINE_RUNS`."""
         return Baseline((*self.runs, *runs)[-BASELINE_RUNS:])
 
     def limited(self, run: float) -> float:
-        """Return the time of a run, clipped to the usual range so that an outlier hardly widens it."""
+        """Return a run's time clipped to the usual range, so that an outlier hardly widens the baseline."""
         direction = self.direction([run])
         if direction is None:
             return run
@@ -71,12 +71,12 @@ class Baseline:
 
     @property
     def suffices(self) -> bool:
-        """Whether there are enough runs to judge others by."""
+        """Whether the baseline has enough runs (`FEWEST_RUNS`) to judge another run by."""
         return len(self.runs) >= FEWEST_RUNS
 
     @cached_property
     def mean(self) -> float:
-        """Mean in seconds that changes are relative to."""
+        """The mean time that changes are relative to: of `level` if that is set, else of `runs`."""
         return _mean(self.level or self.runs)
 
     @cached_property
@@ -87,11 +87,15 @@ class Baseline:
         return max(LEAST_DEVIATION, math.sqrt(squares / (len(self.runs) - 1)) / usual)
 
     def change(self, runs: Sequence[float]) -> float:
-        """Return the relative difference of the mean of `runs` from the baseline: 0.03 is 3 % slower."""
+        """Return the relative change from the mean of the baseline to that of `runs`: 0.03 is 3 % slower."""
         return _mean(runs) / self.mean - 1
 
     def bound(self, runs: int = 1, *, alpha: float = ALPHA, least: float = LEAST_CHANGE) -> float:
-        """Return the relative change up to which the mean of this many runs is usual, in either direction."""
+        """Return the largest usual change of the mean of this many runs, slower or faster: 0.03 is 3 %.
+
+        `alpha` is the probability that an unchanged series exceeds it on one side; the result is at least
+        `least`.
+        """
         return max(least, _quantile(1 - alpha, len(self.runs) - 1) * self._error(runs))
 
     def direction(
@@ -104,16 +108,17 @@ class Baseline:
         return "slower" if change > 0 else "faster"
 
     def p_value(self, runs: Sequence[float], direction: Direction) -> float:
-        """Return the probability that as many unchanged runs differ at least this much in this direction."""
+        """Return the one-sided p-value of `runs`: how likely unchanged runs are this far in `direction`."""
         from scipy import special  # scipy.stats takes thirty times as long for each, and to import
 
         t = _SIGNS[direction] * self.change(runs) / self._error(len(runs))
         return float(special.stdtr(len(self.runs) - 1, -t))
 
     def interval(self, confidence: float, *, runs: int | None = None) -> tuple[float, float]:
-        """Return the confidence interval of the mean of at least two `runs`, by Student's t.
+        """Return the confidence interval (low, high) of the mean of the baseline's runs, by Student's t.
 
-        `runs` is another number of runs to assume, with the same standard deviation.
+        The baseline needs two runs. With `runs`, the interval is the one to expect from that many runs with
+        the same mean and standard deviation.
         """
         number = runs or len(self.runs)
         mean = _mean(self.runs)
@@ -122,7 +127,7 @@ class Baseline:
 
     @property
     def minimum_detectable_change(self) -> float:
-        """The relative slowdown that a single run reveals with probability `DETECTED`."""
+        """The slowdown that a single run reveals with probability `DETECTED`: 0.03 is 3 %."""
         return self.bound() + _quantile(DETECTED, len(self.runs) - 1) * self._error(1)
 
     def _error(self, runs: int) -> float:
@@ -144,7 +149,7 @@ def _quantile(probability: float, degrees_of_freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Standing:
-    """The state of a series after a run, and the baseline for the next run."""
+    """The state of a series after one of its runs (unchanged, suspected, …), and the next run's baseline."""
 
     state: State = "insufficient history"
     direction: Direction | None = None
@@ -168,7 +173,7 @@ class Standing:
         return self.against.change(self.judged) if known else None
 
     def p_value(self, direction: Direction) -> float:
-        """Return the p-value of the judged runs in a direction. The baseline must have enough runs."""
+        """Return the one-sided p-value of the judged runs. The baseline must have enough runs."""
         return self.against.p_value(self.judged, direction)
 
 
@@ -188,9 +193,9 @@ def standings(runs: Iterable[float], begin_anew: Collection[int] = ()) -> list[S
 def judge(before: Standing, run: float) -> Standing:
     """Return the state of a series after one more run (seconds).
 
-    Each run is judged in its own direction: a run beyond the opposite limit ends an open suspicion and raises
-    its own. A confirmed change is reported against the baseline from before it until the mean of the last two
-    runs is usual again. After `FEWEST_RUNS` faster runs, these become the new baseline.
+    A run that deviates in the other direction ends an open suspicion and raises its own. A confirmed change
+    is reported against the baseline from before it until the mean of the last two runs is usual again. After
+    `FEWEST_RUNS` faster runs, these become the new baseline.
     """
     against, since = before.baseline, (*before.since, run)
     if before.is_open and against.direction([run]) in (None, before.direction):
@@ -229,7 +234,7 @@ def _confirmed(
 def adjust_p_values(p_values: Sequence[float]) -> list[float]:
     """Adjust p-values for multiple tests by Benjamini and Hochberg; the order is kept.
 
-    Findings whose adjusted value is at most a rate are the discoveries at that false discovery rate.
+    Findings with an adjusted value of at most 0.05 are the discoveries at a false discovery rate of 5 %.
     """
     order = sorted(range(len(p_values)), key=lambda index: p_values[index], reverse=True)
     found, least = [1.0] * len(p_values), 1.0

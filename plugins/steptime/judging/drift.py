@@ -37,7 +37,7 @@ STEP_ODDS = 20.0
 
 @dataclass(frozen=True)
 class Level:
-    """Consecutive runs with similar times."""
+    """A stretch of consecutive runs of a series with similar times."""
 
     first: str
     """Job name of the first run."""
@@ -49,7 +49,10 @@ class Level:
 
 @dataclass(frozen=True)
 class Drift:
-    """The levels of a series, oldest first, of which the last is slower than an earlier one."""
+    """A slowdown that no single run revealed, as the levels (stretches of similar times) of a series.
+
+    The levels are oldest first; the last one is slower than an earlier one.
+    """
 
     levels: tuple[Level, ...]
     step: tuple[int, int, int] | None = None
@@ -60,7 +63,7 @@ class Drift:
 
     @property
     def fastest(self) -> Level:
-        """The level that the last one is compared with."""
+        """The level with the shortest median time, with which the last level is compared."""
         return min(self.levels, key=lambda level: level.seconds)
 
     @property
@@ -75,7 +78,7 @@ class Drift:
 
 
 def find_drift(runs: Sequence[tuple[str, float]], changed: Collection[str] = ()) -> Drift | None:
-    """Find how a series got slower; None if it did not.
+    """Find a slow drift or a small step by which a series got slower; None if there is none.
 
     Args:
         runs: job name and seconds of each run, oldest first.

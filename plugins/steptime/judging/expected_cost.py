@@ -45,13 +45,13 @@ class Cost:
 
     @property
     def gpu_hours(self) -> float | None:
-        """Sum over the runs with an estimate; None if no run has one."""
+        """Expected GPU-hours of all runs that have an estimate; None if no run has one."""
         known = [one.gpu_hours for one in self.each if one.gpu_hours is not None]
         return sum(known) if known else None
 
     @property
     def sentence(self) -> str:
-        """Expected GPU-hours, the duration of the longest job, and how many runs each source covers."""
+        """A sentence with the GPU-hours, the longest job's duration, and how many runs each source covers."""
         hours, unread = self.gpu_hours, f" ({self.problem})" if self.problem else ""
         if hours is None:
             return f"no history and no publication: upper bound only{unread}"

@@ -29,7 +29,7 @@ from steptime.results.report import Totals
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found for one cell."""
+    """Whether one series of runs (cell) got slower or faster, with the evidence."""
 
     series: Series
     run: SeriesRun
@@ -52,8 +52,8 @@ class Finding:
     def verdict(self) -> str:
         """`slower`, `faster`, `unchanged` or `insufficient history`.
 
-        A suspicion that is likely to be chance among this many cells counts as unchanged until fresh runs
-        confirm it.
+        A suspected change counts as unchanged if chance may explain it among so many series, until further
+        runs confirm it.
         """
         state, direction = self.standing.state, self.standing.direction
         if state == "insufficient history":
@@ -63,10 +63,10 @@ class Finding:
 
     @property
     def fresh_runs_wanted(self) -> int:
-        """How many fresh runs an open suspicion still needs; 0 if there is none.
+        """How many more runs are needed to confirm or dismiss a suspected change; 0 if nothing is suspected.
 
-        Suspicions that are not reported count too: otherwise changes hidden by the number of cells would be
-        decided a week late.
+        Suspicions that `verdict` does not report count too: otherwise these changes would be decided a week
+        late.
         """
         standing = self.standing
         if standing.state != "suspected":
@@ -75,7 +75,7 @@ class Finding:
 
     @property
     def q_value(self) -> float:
-        """The adjusted p-value in the direction of the suspicion; 1 if there is none."""
+        """The p-value of the change, adjusted for the number of series compared; 1 without a change."""
         direction = self.standing.direction
         return 1.0 if direction is None or self.q_values is None else self.q_values[direction]
 
@@ -86,14 +86,14 @@ class Finding:
 
     @property
     def since(self) -> float | None:
-        """Unix time at which the suspected or confirmed level or the drift began; None if there is none."""
+        """Unix time at which the slower or faster level, or the drift, began; None if there is neither."""
         if self.onset is not None:
             return self.onset.at
         return None if self.drift is None else self.drift.began_at
 
     @property
     def verdict_columns(self) -> dict[str, Any]:
-        """Verdict, suspicion, change and least detectable change, by columns of a comparison."""
+        """The verdict, suspicion, change, its start and the detectable change, by column of `COLUMNS`."""
         against = self.standing.against
         least = against.minimum_detectable_change if against.suffices else None
         return {
@@ -106,18 +106,18 @@ class Finding:
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on how the cell moved, since when, and what changed or what to do; empty if unmoved."""
+        """Sentences on a slowdown or speed-up: how much, since when, what changed, what to run."""
         return [*_remarks(self), *_drift_remarks(self)]
 
     @property
     def change_percent(self) -> float | None:
-        """Change of the judged runs against the baseline: above 0 is slower."""
+        """Change of the judged runs against the baseline in percent, above 0 is slower; None if unknown."""
         return None if self.standing.change is None else 100 * self.standing.change
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The findings of several cells, worst first, with their common causes and totals."""
+    """The findings about several series of runs (cells), worst first, with common causes and totals."""
 
     findings: tuple[Finding, ...]
     causes: tuple[CommonCause, ...] = ()
@@ -132,7 +132,7 @@ class Comparison:
     """Which planned cells are missing and why; None for a comparison of two named runs."""
 
     def only(self, values: Mapping[str, Any]) -> Self:
-        """Return the findings of the cells with these column values, and the causes that concern them."""
+        """Return the findings of the series with these column values, and the causes that concern them."""
         findings = tuple(one for one in self.findings if one.series.has(values))
         series = {one.series for one in findings}
         causes = tuple(cause for cause in self.causes if not series.isdisjoint(cause.cells))
@@ -140,24 +140,24 @@ class Comparison:
 
     @property
     def took(self) -> str:
-        """Number of cells, and number and cost of their runs; empty if unknown."""
+        """A sentence with the number of cells and the number and cost of their runs; empty if unknown."""
         if self.totals is None:
             return ""
         return f"{self.cells} cell{'' if self.cells == 1 else 's'} · {self.totals.sentence}"
 
     @property
     def cells(self) -> int:
-        """Number of cells with a run to judge."""
+        """Number of series (cells) with a run to judge."""
         return len(self.findings)
 
     @property
     def standings(self) -> dict[Series, Standing]:
-        """The state of each cell."""
+        """The state of each series: unchanged, suspected, confirmed, …"""
         return {one.series: one.standing for one in self.findings}
 
     @property
     def confirmed_slower(self) -> bool:
-        """Whether any cell is confirmed as slower."""
+        """Whether any series is confirmed as slower."""
         return any(one.verdict == "slower" and one.standing.state == "confirmed" for one in self.findings)
 
     @property
@@ -171,7 +171,7 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """Counts of slower, faster, unchanged and unknown cells, and the worst cell."""
+        """Counts of slower, faster, unchanged and unknown (too little history) cells, and the worst cell."""
         counts = Counter(one.verdict for one in self.findings)
         parts = [f"{counts[verdict]} {verdict}" for verdict in ("slower", "faster", "unchanged")]
         if unknown := counts["insufficient history"]:
@@ -188,7 +188,7 @@ class Comparison:
 
     @property
     def remarks(self) -> list[str]:
-        """A sentence for each cause, then for each cell that moved: what changed, or what to do."""
+        """A sentence for each common cause, then sentences on each cell that got slower or faster."""
         return [cause.sentence for cause in self.causes] + [
             f"{name}: {remark}"
             for name, one in zip(self.names, self.findings, strict=True)

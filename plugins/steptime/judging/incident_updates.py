@@ -27,7 +27,7 @@ _NAMED: tuple[Kind, ...] = ("change", "node")
 
 @dataclass(frozen=True)
 class Group:
-    """Cells of one comparison that moved together."""
+    """Series of runs (cells) that got slower or faster together, with what they have in common."""
 
     kind: Kind
     cluster: str
@@ -40,7 +40,7 @@ class Group:
     nodes: tuple[str, ...] = ()
 
     def explains(self, incident: Incident) -> bool:
-        """Return whether an incident has the same cause."""
+        """Return whether an incident has the same known cause (a change or a node) as this group."""
         return self.kind in _NAMED and (self.kind, _cause_key(self.kind, self.subject)) == (
             incident.kind,
             _cause_key(incident.kind, incident.subject),
@@ -48,7 +48,7 @@ class Group:
 
 
 def update_incidents(store: Store, *, now: float | None = None) -> list[Incident]:
-    """Update the incidents with the cells of the last week; return those that people must be notified of.
+    """Update the stored incidents from the last week's runs; return those that people must be notified of.
 
     Call it after runs were judged. It is idempotent: an incident is returned on every call until
     `mark_notified`.
@@ -88,7 +88,7 @@ def reconcile(
     read_judgements: Callable[[Series], Sequence[Judgement]],
     now: float,
 ) -> tuple[list[Incident], list[Incident]]:
-    """Return the active incidents with their current cells, new ones included, and those merged into others.
+    """Match groups with the active incidents; return the updated and new ones, and those merged into others.
 
     `groups` are those of `found`. `read_judgements` returns the judgements of a series, newest first.
     """
@@ -123,7 +123,10 @@ def reconcile(
 
 
 def group_findings(found: Comparison) -> list[Group]:
-    """Group the reported findings of a comparison by cause, each cell in one group, largest groups first."""
+    """Group the series that got slower or faster by what they have in common, each in one group.
+
+    Groups with a known cause (a change or a node) come first, then the largest.
+    """
     by_series = {one.series: one for one in found.findings}
     groups = [
         Group(
@@ -268,7 +271,11 @@ def _with_standings(
 
 
 def close_returned(incident: Incident, now: float, is_accepted: Callable[[Incident], bool]) -> Incident:
-    """Return an incident with its times, closed if all its cells have returned to their usual level."""
+    """Close an incident if all of its series are back at their usual times; return it with its times set.
+
+    `now` is a Unix time. `is_accepted` returns whether a person accepted the new times: then it closes as
+    `accepted`, else as `fixed` (if it was confirmed) or `dismissed`.
+    """
     if incident.state == "confirmed" and incident.confirmed_at is None:
         incident = replace(incident, confirmed_at=now)
     if any(one.state != "returned" for one in incident.cells):

@@ -32,7 +32,7 @@ ACTIVE: tuple[State, ...] = ("open", "confirmed")
 
 @dataclass(frozen=True)
 class IncidentCell:
-    """The state of one cell of an incident."""
+    """One series of runs (cell) of an incident: how much it changed, and its current state."""
 
     series: Series
     job_name: str
@@ -50,9 +50,10 @@ class IncidentCell:
 
     @classmethod
     def of(cls, series: Series, found: Finding | Judgement, direction: Direction) -> Self:
-        """Describe a cell from its finding or judgement.
+        """Describe a series as part of an incident, from its finding or judgement.
 
-        It is `leaning` unless it is suspected or confirmed in `direction`. The cell must have a baseline.
+        Its state is `leaning` unless it is suspected or confirmed in `direction`. The series must have a
+        baseline.
         """
         standing, run = found.standing, found.run
         return cls(
@@ -68,19 +69,19 @@ class IncidentCell:
 
     @classmethod
     def stored(cls, values: Mapping[str, Any]) -> Self:
-        """Read a cell from an item of the column `cells`."""
+        """Read a cell from an item of the column `cells` of the table `incidents`."""
         return cls(Series.from_row(values["series"]), **{k: v for k, v in values.items() if k != "series"})
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """The cell as JSON, as the column `cells` has it."""
+        """The cell as JSON, an item of the column `cells` of the table `incidents`."""
         plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "series"}
         return {"series": self.series.key, **plain}
 
 
 @dataclass(frozen=True)
 class Incident:
-    """Cells that got slower or faster together. Times are Unix times."""
+    """Series of runs (cells) that got slower or faster together, with the cause. Times are Unix times."""
 
     id: int | None
     """None before it is stored."""
@@ -114,25 +115,25 @@ class Incident:
 
     @classmethod
     def stored(cls, row: Mapping[str, Any]) -> Self:
-        """Read an incident from a row of its table."""
+        """Read an incident from a row of the table `incidents`."""
         cells = tuple(map(IncidentCell.stored, row["cells"]))
         return cls(**(dict(row) | {"nodes": tuple(row["nodes"]), "cells": cells}))
 
     @property
     def as_row(self) -> dict[str, Any]:
-        """The row of its table, without the id."""
+        """The incident as a row of the table `incidents`, without the id."""
         plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "id"}
         return plain | {"cells": [one.as_json for one in self.cells]}
 
     @property
     def affected(self) -> tuple[IncidentCell, ...]:
-        """Cells that are not back at their usual level (all, if every one is), most changed first."""
+        """The cells that are still slower or faster, most changed first; all cells if none is."""
         some = [one for one in self.cells if one.state != "returned"] or self.cells
         return tuple(sorted(some, key=lambda one: -abs(one.change)))
 
     @property
     def title(self) -> str:
-        """Where, by how much, since when and why, in one line."""
+        """One line that says which cells changed on which cluster, by how much, since when and why."""
         affected = self.affected
         if len(self.cells) == 1:
             who = f"{affected[0].series.label} on {self.cluster}"
@@ -149,7 +150,7 @@ class Incident:
 
     @property
     def sentence(self) -> str:
-        """State, title and evidence, with the number of judged cells of the cluster."""
+        """A text with state, title and evidence, and the number of judged cells of the cluster."""
         what = {"open": "Suspected", "confirmed": "Confirmed", "fixed": "Fixed", "accepted": "Accepted"}
         of = f" ({len(self.affected)} of {self.judged_cells} judged cells)" if len(self.cells) > 1 else ""
         return f"{what.get(self.state, 'Not confirmed by fresh runs')}: {self.title}{of}. {self.evidence}"
@@ -168,7 +169,7 @@ def mark_notified(store: Store, incident: Incident) -> None:
 
 
 def incidents(store: Store, *, closed_since: float | None = None) -> list[Incident]:
-    """Return the active incidents, then those closed at or after `closed_since` (Unix time), largest first.
+    """Return the active incidents, confirmed ones first, then those closed since `closed_since` (Unix time).
 
     A store restricted to some DAGs gives only cells of these DAGs, and no incident without such a cell.
     """
@@ -184,7 +185,7 @@ def incidents(store: Store, *, closed_since: float | None = None) -> list[Incide
 
 
 def incident(store: Store, incident_id: int) -> Incident:
-    """Return one incident. Raises UserError if it does not exist or the reader may not see it."""
+    """Return an incident by its id. Raises UserError if it does not exist or the reader may not see it."""
     with read_connection(store.url) as connection:
         rows = incident_queries.read(connection, incident_id=incident_id)
     found = next(filter(None, (_as_seen(store, Incident.stored(row)) for row in rows)), None)
@@ -203,7 +204,7 @@ def comment(store: Store, incident_id: int, *, note: str, author: str, now: floa
 
 
 def accept(store: Store, incident_id: int, *, note: str, author: str, now: float | None = None) -> Incident:
-    """Accept the current level of all cells of an incident as their new baseline, and close the incident.
+    """Accept the current times of an incident's affected series as new baselines, and close the incident.
 
     Raises UserError if there is no such incident, or if it is already closed.
     """
@@ -235,5 +236,5 @@ def _as_seen(store: Store, found: Incident) -> Incident | None:
 
 
 def stands_out(standing: Standing, direction: Direction) -> bool:
-    """Return whether a cell is suspected or confirmed in this direction."""
+    """Return whether a series is suspected or confirmed to have got slower or faster, as `direction` says."""
     return standing.state in ("suspected", "confirmed") and standing.direction == direction

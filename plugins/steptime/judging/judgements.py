@@ -40,7 +40,7 @@ _LATEST_RUNS = 6
 
 
 class Records:
-    """The records of the runs of a series, each read only if something got slower or faster."""
+    """Compares the records (settings, software, nodes) of a series' runs, reading each only when needed."""
 
     def __init__(
         self, read: Callable[[str], str], made_sha256s: Callable[[], Mapping[str, str | None]]
@@ -50,17 +50,17 @@ class Records:
         self._changes = cache(lambda before, after: tuple(changes(self._read(before), self._read(after))))
 
     def changes(self, before: str, after: str) -> tuple[str, ...]:
-        """Return what changed between two jobs, given by name."""
+        """Return what changed from one job to a later one, given by name: texts such as `image a → b`."""
         return self._changes(before, after)
 
     def changed(self, jobs: Sequence[str]) -> set[int]:
-        """Return the indexes of jobs with other software or settings than the job before, nodes aside."""
+        """Return the indexes of jobs whose software or settings (nodes aside) differ from the job before."""
         made = [self._made_sha256s().get(job) for job in jobs]
         known = (place for place in range(1, len(made)) if None not in made[place - 1 : place + 1])
         return {place for place in known if made[place - 1] != made[place]}
 
     def notable(self, jobs: Sequence[str]) -> set[int]:
-        """Return those of `changed` at which something besides the version of steptime changed."""
+        """Return the indexes of jobs at which something besides nodes and the version of steptime changed."""
         return {
             place
             for place in self.changed(jobs)
@@ -86,7 +86,7 @@ def publish(store: Store, job_name: str) -> bool:
 def keep_imported(store: Store, imported: Iterable[tuple[Result, Verdict, Mapping[str, Any] | None]]) -> None:
     """Store imported runs with their verdicts, then judge each series that got new runs. Nobody is notified.
 
-    The third item of each is who accepted the run's level, when and why; None if nobody did.
+    The third item of each says who accepted the run's level as a baseline, when and why; None if nobody did.
     """
     found: dict[Series, None] = {}
     for result, verdict, accepted in imported:
@@ -129,10 +129,10 @@ def judge_series(connection: "Connection", series: Series) -> None:
 
 
 def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: float | None = None) -> str:
-    """Accept the level of a run: the baseline of its series starts again there. Returns a job name.
+    """Make a run the start of a new baseline of its series. Returns the job name of the baseline's first run.
 
-    If the run belongs to a suspicion or a confirmed change, the new level starts with the first run of that,
-    whose job name is returned; otherwise with the run itself.
+    If the run belongs to a suspicion or a confirmed change, that is the first run of the change; otherwise
+    the run itself.
 
     Args:
         beginning: name of the run's job, or a unique beginning of it.
@@ -168,7 +168,10 @@ def newest_judgement(store: Store, series: Series) -> list[Judgement]:
 
 
 def read_judgement(store: Store, row: Mapping[str, Any]) -> Judgement | None:
-    """Return the judgement of a stored run; None if the run is rejected, or its mode is not judged."""
+    """Return the judgement of a stored run.
+
+    None if it is rejected, has no time, or its mode is not judged.
+    """
     series = Series.from_row(row)
     if not series.is_judged:
         return None
@@ -177,15 +180,15 @@ def read_judgement(store: Store, row: Mapping[str, Any]) -> Judgement | None:
 
 
 def judgements_since(store: Store, since: float) -> dict[Series, list[Judgement]]:
-    """Return by series the newest judgements of runs submitted at or after `since` (Unix time).
+    """Return, by series, the judgements of its runs submitted at or after `since` (Unix time), newest first.
 
-    Those of the newest run come first.
+    At most the six newest runs of a series are included.
     """
     return _latest_of_each(store, judgement_queries.latest_rows_with_judgements(store, since, _LATEST_RUNS))
 
 
 def select_judgements(store: Store, selected: Mapping[str, Any]) -> dict[Series, list[Judgement]]:
-    """Return by series the judgements of the runs with these column values, newest run first."""
+    """Return, by series, the judgements of its six newest runs with these column values, newest first."""
     return _latest_of_each(store, judgement_queries.rows_with_judgements(store, selected))
 
 
@@ -237,10 +240,7 @@ def _as_kept(run: SeriesRun) -> Judgement:
 
 
 def judge_now(store: Store, series: Series) -> list[Judgement]:
-    """Return the judgements of a series' runs that the reader may read, made from these runs alone.
-
-    They are oldest first.
-    """
+    """Judge a series by only the runs that the reader may read; return the judgements, oldest first."""
     rows = store.results(**series.key)[::-1]
     with read_connection(store.url) as connection:
         return _judge_rows(connection, series, rows)
@@ -263,7 +263,7 @@ def judge_runs(
 ) -> list[Judgement]:
     """Judge runs of one series, oldest first, each by those before it.
 
-    The history starts again at the runs whose job names are in `begin_anew`.
+    `begin_anew` has the job names of runs at which the history starts again.
     """
     seconds = [RunSeconds.of(run.job_name, run.seconds) for run in runs]
     places = {place for place, run in enumerate(runs) if run.job_name in begin_anew}

@@ -16,7 +16,7 @@ from steptime.results.metrics import PUBLISHED_THROUGHPUT
 
 @dataclass(frozen=True)
 class Judgement:
-    """The state of a series after a run, and what changed before a slowdown or speed-up."""
+    """The state of a series after one of its runs, and what had changed if it got slower or faster."""
 
     run: SeriesRun
     standing: Standing
@@ -31,17 +31,20 @@ class Judgement:
 
     @property
     def is_step(self) -> bool:
-        """Whether the change is confirmed as a step, by all runs of its level together."""
+        """Whether a small slowdown is confirmed by all runs since then, instead of by two fresh runs."""
         return self.drift is not None and self.drift.step is not None and self.standing.state == "confirmed"
 
     @property
     def began_with(self) -> str:
-        """Job name of the run with which the suspected or confirmed level began; else its own."""
+        """Job name of the run with which the suspected or confirmed change began; else of the judged run."""
         return self.onset.job_name if self.onset else self.run.job_name
 
 
 def rows_to_store(one: Judgement) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table `judgements` for a judgement, one for each kind."""
+    """Yield the rows of the table `judgements` for a judgement: kinds `history`, `publication` and `drift`.
+
+    The last two only if there is a published step time, or a drift.
+    """
     yield _against_history(one)
     if one.run.row["against_publication"]:
         yield _against_publication(one.run.row)
@@ -122,7 +125,7 @@ def _drifted(run: SeriesRun, drift: Drift) -> dict[str, Any]:
 
 
 def read_drift(rests_on: Mapping[str, Any] | None) -> Drift | None:
-    """Return the drift of a stored judgement of that kind, from its column `rests_on`; None for None."""
+    """Read a drift from the column `rests_on` of a stored judgement of the kind `drift`; None for None."""
     if rests_on is None:
         return None
     levels, step = rests_on["levels"], rests_on["step"]
@@ -135,12 +138,12 @@ def _row(figure: str, kind: str, **values: Any) -> dict[str, Any]:
 
 
 def with_job_names(runs: Sequence[float]) -> list[tuple[str, float]]:
-    """Return the job name and the seconds of each run."""
+    """Return the job name and the seconds of each run that has its job's name (a `RunSeconds`)."""
     return [(run.job_name, float(run)) for run in runs if isinstance(run, RunSeconds)]
 
 
 def read_standing(row: Mapping[str, Any]) -> Standing:
-    """Return the state of a series from a stored judgement, without the baseline for the next run."""
+    """Read the state of a series from a row of the table `judgements`, without the next run's baseline."""
     judged, baseline, since = (
         tuple(RunSeconds.of(*run) for run in row["rests_on"][name])
         for name in ("judged", "baseline", "since")

@@ -17,15 +17,16 @@ LOOK_BACK_S = 28 * 86_400.0
 def describe_node(store: Store, cluster: str, node: str, now: float | None = None) -> dict[str, Any]:
     """Return what the runs of the last four weeks tell about a node, as JSON.
 
-    - `runs`: the runs on the node, newest first, each with its change against the cell's baseline
-      (`change_percent`), the median change of the cell's runs on other nodes (`elsewhere_percent`; None if
+    - `runs`: the runs on the node, newest first, each with its change against the baseline of its series
+      (`change_percent`), the median change of the series' runs on other nodes (`elsewhere_percent`; None if
       there are none), how the node's ranks compare with the run's others (`ranks_percent`; None if not
       timed), and the power, clock and temperature of its GPUs (`gpus`; None if not sampled).
-    - `difference_percent`: median over the cells of the difference between the two changes, above 0 is
-      slower; during an active incident only runs since its start count. `cells`: the number of these cells.
+    - `difference_percent`: how much slower the node is than others: median over the series of the difference
+      between the two changes; during an active incident only runs since its start count. `cells`: the number
+      of these series.
     - `incident`: title of an active incident that names the node; `since`: its start in Unix time.
-    - `sweep`: the newest node sweep that had the node in a pair, None if there is none; `pairs`: what it says
-      about the node.
+    - `sweep`: the newest node sweep that had the node in a pair, None if there is none; `pairs`: its
+      sentences about the node.
     - `excluded`: whether the newest job of the cluster, `newest_job`, excludes the node.
     """
     since = (time.time() if now is None else now) - LOOK_BACK_S

@@ -28,7 +28,7 @@ _Key = TypeVar("_Key")
 
 
 class PairTime(Frozen):
-    """How long the newest run on a pair of nodes took, and its bus bandwidth."""
+    """How the newest run on a pair of nodes compares with the other pairs, and its bus bandwidth."""
 
     nodes: tuple[str, str]
     job_name: str
@@ -38,7 +38,7 @@ class PairTime(Frozen):
 
 
 class NodePairs(Frozen):
-    """What the newest run of a node sweep tells about its nodes and the links between them."""
+    """The slow nodes and links that a node sweep found: it runs on each node alone and on pairs of nodes."""
 
     sweep: str
     cluster: str
@@ -54,7 +54,7 @@ class NodePairs(Frozen):
     """Nodes without a valid run alone or in a pair."""
 
     def about(self, node: str) -> tuple[str, ...]:
-        """Return the sentences that name a node."""
+        """Return the sentences that call this node or a link of it slow; empty if neither is."""
         links = (text for name, text in self.slow_links.items() if node in name.split(" - "))
         return (*(text for name, text in self.slow_nodes.items() if name == node), *links)
 
@@ -68,27 +68,30 @@ class NodePairs(Frozen):
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """All sentences; one that says so if nothing is slow."""
+        """A sentence for each slow node or link, and on nodes without a valid run; one if all is well."""
         lacking = (f"No valid run had {', '.join(self.missing)}.",) if self.missing else ()
         found = (*self.slow_nodes.values(), *self.slow_links.values(), *lacking)
         return found or (f"No node and no link of the {len(self.nodes)} nodes is slow.",)
 
 
 def describe_node_pairs(store: Store, sweep: str) -> NodePairs:
-    """Return what the newest DAG run of a node sweep tells. Raises UserError if no run of it had a pair."""
+    """Find the slow nodes and links in the newest DAG run of a node sweep.
+
+    Raises UserError if no valid run of it had two nodes.
+    """
     return compare_pairs(sweep, store.newest_sweep_run(sweep))
 
 
 def newest_node_sweep(store: Store, rows: Iterable[Row], node: str | None = None) -> NodePairs | None:
-    """Return the findings of a node sweep: the one with the first run on two nodes in `rows`.
+    """Find the slow nodes and links in the newest node sweep that `rows` has a run of.
 
     Args:
         store: has the other runs of the sweep.
         rows: runs of one cluster, newest first.
-        node: only a run that had this node counts.
+        node: only sweeps with a run on a pair that includes this node count.
 
     Returns:
-        None if there is no such run.
+        None if there is no such run on two nodes.
     """
     paired = (row for row in rows if _is_pair(row) and (node is None or node in _nodes(row)))
     if (first := next(paired, None)) is None:
@@ -98,7 +101,10 @@ def newest_node_sweep(store: Store, rows: Iterable[Row], node: str | None = None
 
 
 def compare_pairs(sweep: str, every: Sequence[Row]) -> NodePairs:
-    """Return what the runs of a node sweep tell. Raises UserError if no valid one had two nodes."""
+    """Find the slow nodes and links in a node sweep's runs.
+
+    Raises UserError if no valid run had two nodes.
+    """
     rows = [row for row in every if _is_measured(row)]
     by_nodes = {_nodes(row): row for row in sorted(rows, key=lambda row: row["submitted_at"])}
     pairs = {(nodes[0], nodes[1]): row for nodes, row in by_nodes.items() if len(nodes) == 2}
@@ -131,11 +137,11 @@ def compare_pairs(sweep: str, every: Sequence[Row]) -> NodePairs:
 
 
 def find_slow_nodes(times: Mapping[_Pair, float], alone: Mapping[str, float]) -> dict[str, str]:
-    """Return a sentence for each node whose pairs are slow.
+    """Return, by node, a sentence about each node whose pairs are slower than most.
 
     Args:
         times: seconds by pair of nodes.
-        alone: seconds by node.
+        alone: seconds by node, from runs on that node only.
     """
     changes = _changes(times)
     of_nodes = defaultdict[str, list[float]](list)
@@ -163,7 +169,10 @@ def find_slow_nodes(times: Mapping[_Pair, float], alone: Mapping[str, float]) ->
 
 
 def find_slow_links(times: Mapping[_Pair, float], slow_nodes: Collection[str]) -> dict[str, str]:
-    """Return a sentence for each slow pair of nodes that are not slow themselves."""
+    """Return, by pair (`node3 - node7`), a sentence about each slow pair whose nodes are not slow themselves.
+
+    `times` are seconds by pair of nodes.
+    """
     changes = {
         pair: change for pair, change in _changes(times).items() if not {*pair}.intersection(slow_nodes)
     }

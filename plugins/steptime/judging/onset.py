@@ -18,7 +18,7 @@ version of steptime do not count: they change all the time."""
 
 @dataclass(frozen=True)
 class Onset:
-    """The run with which a level began. Times are Unix times of submission."""
+    """When a series got slower or faster: the likeliest first run, and a range. Unix times of submission."""
 
     job_name: str
     at: float
@@ -47,26 +47,29 @@ class Onset:
 
     @property
     def words(self) -> str:
-        """`since 2026-10-22`, with the range if that is longer than a day."""
+        """The onset as text: `since 2026-10-22`, with the range if that is longer than a day."""
         at, earliest, latest = map(date, (self.at, self.earliest, self.latest))
         return f"since {at}" + ("" if earliest == latest else f" (between {earliest} and {latest})")
 
 
 def changed_words(changes: Sequence[str], onset: Onset | None) -> str:
-    """Describe what changed at the run with which a level began, and near it; empty if nothing did."""
+    """Join what changed at the run where a slowdown or speed-up began and at nearby runs.
+
+    Empty if nothing.
+    """
     within = f"at another run of that range: {'; '.join(onset.nearby)}" if onset and onset.nearby else ""
     return "; or, ".join(filter(None, ("; ".join(changes), within)))
 
 
 def date(at: float) -> str:
-    """Return the local date of a Unix time."""
+    """Return the local date of a Unix time, as in `2026-10-22`."""
     return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d}"
 
 
 def likely_places(
     seconds: Sequence[float], candidates: range, direction: Direction, changed: Collection[int] = ()
 ) -> tuple[int, int, int]:
-    """Return the index of the run with which the last level began: the likeliest, the earliest, the latest.
+    """Return the likeliest, the earliest and the latest index of the run with which the last level began.
 
     Earliest and latest are the ends of the credible range. The model is one level followed by another, with
     normal noise; means and deviation are integrated out.

@@ -14,7 +14,7 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class Placement:
-    """The nodes of a suspected run and its fresh runs, as in `node[1-4]`; empty text where unknown."""
+    """The nodes of a suspected run and of the fresh runs that decide it: `node[1-4]`, empty if unknown."""
 
     suspected: str
     """Nodes of the run that raised the suspicion."""
@@ -47,12 +47,12 @@ class Placement:
 
     @property
     def fresh_nodes(self) -> str:
-        """Nodes of all fresh runs together."""
+        """The nodes of all fresh runs, which decide the suspicion, as in `node[1-4]`."""
         return fold_nodes(_names(self.fresh))
 
     @property
     def words(self) -> str:
-        """Where the fresh runs ran, as ` on other nodes (node[2-3])`; empty unless all nodes are known."""
+        """Whether the fresh runs used other nodes: ` on other nodes (node[2-3])`; empty if unknown."""
         before, after = _names([self.suspected]), _names(self.fresh)
         if not (before and all(self.fresh) and after):
             return ""

@@ -31,7 +31,7 @@ COLUMNS = series_columns()
 
 @dataclass(frozen=True)
 class Series:
-    """The identity of a series: the value of each of `COLUMNS`."""
+    """What identifies a series of comparable runs: the values of `COLUMNS`, such as cluster and size."""
 
     values: tuple[Any, ...]
 
@@ -40,21 +40,21 @@ class Series:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Return the series of a run, from its row of the store."""
+        """Return the series that a run belongs to, from its row of the store."""
         return cls(tuple(row[name] for name in COLUMNS))
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Return the series of a planned run."""
+        """Return the series that a planned run belongs to."""
         return cls.from_row(planned_values(run))
 
     @property
     def key(self) -> dict[str, Any]:
-        """The columns of the series with their values."""
+        """The values of the series by column, for selecting its runs in the store."""
         return dict(zip(COLUMNS, self.values, strict=True))
 
     def has(self, values: Mapping[str, Any]) -> bool:
-        """Return whether the series has these values, given by column."""
+        """Return whether the series has all of these values, given by column."""
         return all(self[name] == value for name, value in values.items())
 
     @property
@@ -64,19 +64,19 @@ class Series:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The columns that its runs may be judged by; a run without a value in any is not judged."""
+        """The columns with a time to judge runs by, of which the first with a value counts."""
         return _FIGURES[self["mode"]][1]
 
     @property
     def label(self) -> str:
-        """The short name, as in `70b·fp8·64`."""
+        """The short name of size, data type and GPU count, as in `70b·fp8·64`."""
         mode = [] if self["mode"] == Mode.PERFORMANCE else [self["mode"].replace("_", " ")]
         tuned = [f"tuned {self['tuning']}"] if self["tuning"] else []
         return "·".join([self["size"], self["dtype"], str(self["gpus"]), *mode, *tuned])
 
     @property
     def full_name(self) -> str:
-        """The label with everything in which two series of one label may differ."""
+        """The label with values that tell apart series of the same label, such as workload and cluster."""
         # tp for tensor_parallel; a dense model has no experts to spread.
         ways = {f"{way[0]}p": self[way] for way in series_columns("spread")}
         if ways["ep"] == 1:
@@ -109,12 +109,12 @@ class SeriesRun:
 
     @property
     def job_name(self) -> str:
-        """Its key in the store."""
+        """Name of the run's job, its key in the store."""
         return str(self.row["job_name"])
 
 
 def series_runs(rows: Iterable[Mapping[str, Any]]) -> list[SeriesRun]:
-    """Return the runs of these rows of the store that have a time to judge."""
+    """Return the runs in these rows of the store, without those that have no time to judge."""
     return [run for run in map(_judged, rows) if run is not None]
 
 
@@ -126,7 +126,7 @@ def all_series(store: Store) -> list[tuple[Series, str]]:
 
 
 def recent_seconds(store: Store, runs: int = RECENT_RUNS) -> dict[Series, list[float]]:
-    """Return the times that the newest `runs` of each series are judged by, in seconds, oldest first."""
+    """Return, by series, the times that its newest `runs` are judged by, in seconds, oldest first."""
     found: dict[Series, list[float]] = {}
     for values, rows in latest_numbers(store, runs).items():
         if (series := Series(values)).is_judged:

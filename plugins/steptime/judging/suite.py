@@ -38,7 +38,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SuiteCell:
-    """One cell of a suite, and its runs."""
+    """One planned run of a sweep with its results, judged against the published step time."""
 
     run: Run
     """The run as planned today."""
@@ -53,7 +53,7 @@ class SuiteCell:
 
     @cached_property
     def series(self) -> Series:
-        """The series that its runs belong to."""
+        """The series that the cell's runs belong to."""
         return Series.from_run(self.run)
 
     @property
@@ -63,7 +63,7 @@ class SuiteCell:
 
     @cached_property
     def verdict(self) -> str:
-        """One of `VERDICTS`."""
+        """Whether the cell reaches 95 % of its published throughput: one of `VERDICTS`."""
         if not self.runs:
             return "failed" if self.missing is not None and self.missing.attempts else "missing"
         if self.baseline_s is None:
@@ -72,7 +72,7 @@ class SuiteCell:
 
     @property
     def seconds(self) -> float | None:
-        """Mean step time; None without a valid run."""
+        """Mean step time of the valid runs in seconds; None if there are none."""
         return fmean(row["step_time_mean_s"] for row in self.runs) if self.runs else None
 
     @property
@@ -90,7 +90,7 @@ class SuiteCell:
 
     @property
     def repeats_wanted(self) -> int | None:
-        """How many more runs would decide the verdict if they vary as much; None if more than 30 in all."""
+        """How many more runs would likely decide the verdict; 0 if it is decided, None if over 30 in all."""
         if self.verdict != "undecided":
             return 0
         if len(self.runs) < FEWEST_RUNS:
@@ -151,7 +151,7 @@ VERDICTS = ("passes", "below", "undecided", "no baseline", "failed", "missing")
 
 @dataclass(frozen=True)
 class Suite:
-    """How far a suite is, a sweep with a baseline for each cell: its cells and their runs."""
+    """A sweep whose cells (planned runs) are judged against published step times, with the runs so far."""
 
     sweep: Sweep
     since: float | None
@@ -162,7 +162,7 @@ class Suite:
 
     @property
     def runs(self) -> list[Row]:
-        """All runs of its cells, rejected ones included, oldest first."""
+        """All runs of the suite's cells, rejected ones included, oldest first."""
         every = (*(row for cell in self.cells for row in cell.runs), *self.rejected)
         return sorted(every, key=lambda row: row["submitted_at"])
 
@@ -210,10 +210,11 @@ class Suite:
 
 
 def judge_suite(store: Store, name: str, since: float | None = None) -> Suite:
-    """Judge the cells of a sweep by their valid performance runs, whichever DAG or command started these.
+    """Judge each cell of a sweep by its valid performance runs, against its published step time.
 
-    Runs count from `since` (Unix time) on; by default from the first job of the sweep's newest DAG run, or
-    all runs if there is none. Raises UserError if the sweep does not exist or has a mistake.
+    Runs count whichever DAG or command started them, from `since` (Unix time) on; by default from the first
+    job of the sweep's newest DAG run, or all runs if there is none. Raises UserError if the sweep does not
+    exist or has a mistake.
     """
     sweep = load_sweep(name)
     # Whether it can run today does not matter here.
@@ -256,7 +257,7 @@ def _baseline(run: Run) -> tuple[float | None, str]:
 
 
 def made_with(store: Store, suite: Suite) -> list[dict[str, Any]]:
-    """Return what the suite's runs were made with (image, commits, versions, nodes), with counts of runs.
+    """Return the images, commits, versions and nodes of the suite's runs, each with the number of runs.
 
     The rows have the columns `MADE_WITH`.
     """

@@ -73,7 +73,10 @@ def read_verdict(store: Store, row: Mapping[str, Any]) -> RunVerdict | None:
 
 
 def with_verdicts(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Add the columns `OWN_VERDICT` to rows of the store; they are None for runs that are not judged."""
+    """Return rows of the store with how each run compares with its series, in the columns `OWN_VERDICT`.
+
+    They are None for runs that are not judged.
+    """
     first = min((row["submitted_at"] for row in rows), default=0.0)
     kept = judgement_queries.verdicts(store, since=first)
     found = []
@@ -94,7 +97,7 @@ def with_verdicts(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[
 
 
 def trend(store: Store, series: Series) -> list[dict[str, Any]]:
-    """Return a row for each judged run of a series, oldest first, with columns of a comparison.
+    """Return a row for each judged run of a series, oldest first, with the columns `COLUMNS`.
 
     `low_s` and `high_s` are the limits of a usual run at that time; None if too few runs precede it.
     """
@@ -115,7 +118,7 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
 
 
 def sentence(series: Series, rows: Sequence[Mapping[str, Any]], missing: MissingCell | None = None) -> str:
-    """Sum up a series: its name, its newest verdict, what failed or did not run since, and when it began."""
+    """Sum up a series: name, newest verdict, what failed or did not run since, and when its level began."""
     return f"{series.full_name}: {verdict_sentence(rows, missing)} {since_sentence(rows)}".rstrip()
 
 
@@ -149,7 +152,7 @@ def run_sentence(judged: Judgement) -> str:
 
 
 def since_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Say when the newest level of a trend began and what changed then, or that it drifts; else empty."""
+    """Say when the series got slower or faster and what changed then, or that it drifts; empty if neither."""
     last = rows[-1] if rows else {"since": None}
     if last["since"] is not None:
         began = next((row for row in rows if row["submitted_at"] == last["since"]), last)
@@ -179,7 +182,7 @@ def shown_range(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, bool]:
 
 
 def passes_until_s(row: Mapping[str, Any]) -> float | None:
-    """Return the longest step time (s) that passes against the published one; None if none is published."""
+    """Return the longest step time (s) within 95 % of the published throughput; None if none is published."""
     published: float | None = row["published_step_time_s"]
     return None if published is None else published / PUBLISHED_THROUGHPUT
 
