@@ -12,7 +12,7 @@ _UNLABELLED_RANKS_APART = 2
 
 
 class Rank:
-    """What one writer of the log has printed in this attempt."""
+    """The steps that one writer of the log, such as a rank, has printed since the training last started."""
 
     def __init__(self) -> None:
         self.steps: set[int] = set()
@@ -20,7 +20,7 @@ class Rank:
 
 
 class Attempts:
-    """Collects the steps of a run, each once.
+    """Collects the steps of a run, each once; an attempt is one start of the training.
 
     Within an attempt the first line of a step counts; a later attempt replaces the steps it trains again.
     """

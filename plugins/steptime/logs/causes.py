@@ -29,7 +29,7 @@ _HINTS = {
 
 
 class Cause(Frozen):
-    """A cause of failure: the words that mark its lines, and the patterns of these lines."""
+    """A known cause of failure: words that occur in its log lines, and patterns that those lines match."""
 
     kind: str
     words: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Cause(Frozen):
     """Kinds of problems that are consequences of this one and are not reported beside it."""
 
     def find(self, line: bytes, at: int) -> Problem | None:
-        """Return the problem in a line with a marker word at `at`; None if the line fits no pattern."""
+        """Return the problem in a log line with one of `words` at byte `at`; None if it fits no pattern."""
         text = line[max(0, at - _REACH_BEFORE) : at + _REACH_BEHIND]
         for place, (form, sentence) in enumerate(self.forms.items()):
             if match := re.search(form.encode(), text):
@@ -58,7 +58,7 @@ class Cause(Frozen):
         return None
 
     def problem(self, message: str, place: int, nodes: str = "") -> Problem:
-        """Return a problem of this kind; `place` is the index of the matching pattern."""
+        """Return a problem of this kind; `place` is the index of the pattern that matched."""
         rank = 100 * _PLACES[self.kind] + place
         return Problem(kind=self.kind, message=message, fatal=self.spoils, nodes=nodes, rank=rank)
 
@@ -94,7 +94,7 @@ _FOLLOWS = re.compile(
 
 
 def hidden_by(kinds: Iterable[str]) -> set[str]:
-    """Return the kinds of problems that are only consequences of these kinds."""
+    """Return the kinds of problems that need no report beside these kinds, as they are only consequences."""
     present = set(kinds)
     return {kind for cause in _CAUSES if cause.kind in present for kind in cause.hides}
 
@@ -189,7 +189,7 @@ class Failures:
             self.excerpts[problem.kind] = problem.rank, self.around
 
     def follow_up(self, line: bytes) -> list[Problem]:
-        """Return the problem in a line that follows `Last error:`, if it is one."""
+        """Return the NCCL error in a line that follows `Last error:`; empty if the line does not have it."""
         label = writer_label(line)
         text = line.strip() if label is None else line.partition(b": ")[2].strip()
         self._awaited_lines -= 1
@@ -201,12 +201,13 @@ class Failures:
         return [problem]
 
     def flush(self) -> list[Problem]:
-        """Return the exception that is held back for each writer of the log."""
+        """Return the exceptions that were held back in case chained ones follow, one for each writer."""
         return [problem for label in [*self._traces] for problem in self._flush(label)]
 
     def finish(self) -> list[Problem]:
-        """Return the remaining problems, including tracebacks whose exception never came or was not
-        recognized.
+        """Return the remaining problems at the end of the log.
+
+        Among them are tracebacks whose exception never came or was not recognized.
         """
         problems = []
         for label in [*self._traces]:
@@ -236,6 +237,6 @@ def _exit_code(code: int) -> str:
 
 
 def quote(text: bytes) -> str:
-    """Return text of a log as valid, printable text of limited length."""
+    """Return text of a log, cut to 300 bytes, as valid and printable text."""
     decoded = text[:_LONGEST_QUOTE].decode(errors="replace").strip()
     return "".join(character if character.isprintable() else " " for character in decoded)

@@ -43,7 +43,7 @@ _DATE_REACH = 500
 
 
 class CheckpointLine(NamedTuple):
-    """What one line says about one checkpoint."""
+    """What one log line says about saving or loading one checkpoint."""
 
     form: _Form
     text: bytes
@@ -52,14 +52,14 @@ class CheckpointLine(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint, and whether it was left unfinished."""
+    """The timing of a checkpoint, and whether its save was left unfinished."""
 
     timing: CheckpointTiming
     unfinished: bool
 
 
 def read_checkpoints(line: bytes) -> list[CheckpointLine]:
-    """Parse what a line says about checkpoints."""
+    """Parse what a log line says about saving or loading checkpoints; empty if it says nothing."""
     found = []
     for pattern, form in _PATTERNS:
         for match in pattern.finditer(line):

@@ -52,7 +52,7 @@ class End(NamedTuple):
     """Iterations done and in all, according to the last line, if these are not global steps."""
 
     def is_complete(self, numbers: Sequence[int]) -> bool:
-        """Return whether a training with these global steps reached its planned end."""
+        """Return whether a training whose log has these global steps, in order, reached its planned end."""
         if numbers and self.last_step is not None and numbers[-1] >= self.last_step:
             return True
         if not numbers or self.closing is None:
@@ -66,7 +66,7 @@ class End(NamedTuple):
         return self.last_step - numbers[-1] < numbers[-1] - before
 
     def is_known(self) -> bool:
-        """Return whether the log shows how the training ended."""
+        """Return whether the planned last step or a closing message of the training is known."""
         return self.last_step is not None or self.closing is not None
 
 
@@ -113,7 +113,7 @@ def report_early_end(numbers: Sequence[int], end: End) -> Iterator[Problem]:
 
 
 def report_no_steps(bytes_read: int, closing: Closing | None) -> Problem:
-    """Return the problem of a log without any step."""
+    """Return the problem of a log without any step: empty, nothing left to train, or no step found."""
     if closing is not None:
         message = (
             "training ended without a step: nothing was left to train, as of a checkpoint of its last step"
@@ -151,7 +151,11 @@ def report_gaps(
 
 
 def report_restart(after: int, at: int, retrained: Sequence[int], *, from_scratch: bool) -> Problem:
-    """Return the problem that training went back to step `at`; steps trained twice count once."""
+    """Return the problem that training was restarted and went on at step `at` after step `after`.
+
+    `retrained` are the steps trained twice, whose later times count. With `from_scratch`, no step of the
+    earlier attempt is left.
+    """
     message = f"training was restarted: after step {after} it went on at step {at}"
     if from_scratch or not retrained:
         message += ", and only the new attempt counts" if from_scratch else ""
@@ -190,7 +194,10 @@ def report_repeated(repeats: Mapping[int, int]) -> Iterator[Problem]:
 
 
 def report_unfinished_saves(attempts: Sequence[Sequence[Checkpoint]]) -> Iterator[Problem]:
-    """Yield asynchronous saves that did not finish; they are fatal only in the last attempt."""
+    """Yield a problem for each attempt with asynchronous checkpoint saves that did not finish.
+
+    It is fatal only in the last attempt.
+    """
     for attempt in attempts:
         begun = sum(checkpoint.timing.asynchronous for checkpoint in attempt)
         if missing := sum(checkpoint.unfinished for checkpoint in attempt):

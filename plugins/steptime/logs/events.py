@@ -128,7 +128,7 @@ class WholeLines:
         return block
 
     def finish(self) -> bytes:
-        """Return the last line if it has no line end."""
+        """Return the last line if the log ended without a line end; else nothing."""
         block = b"".join(self._rest)
         self._rest.clear()
         self.waiting_bytes = 0
@@ -196,7 +196,7 @@ def _select_readers(indexes: tuple[int, ...]) -> list[_Reader]:
 
 
 class LogEvents:
-    """Parses one log from its start, given in pieces of any size."""
+    """Parses one log, given from its start in pieces of any size, into events: steps, failures, …"""
 
     def __init__(self) -> None:
         self.lines = WholeLines()

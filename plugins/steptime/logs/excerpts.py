@@ -28,7 +28,10 @@ class Excerpt:
 
     @classmethod
     def around(cls, end: int, block: bytes, block_before: bytes) -> Self:
-        """Return the lines around the line that ends at position `end` of a block."""
+        """Return the lines around the line that ends at position `end` of a block of the log.
+
+        `block_before` is the text before the block.
+        """
         before = block[max(0, end - BYTES_BEFORE) : end]
         missing = BYTES_BEFORE - len(before)
         if missing:

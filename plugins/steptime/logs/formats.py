@@ -60,7 +60,7 @@ class LogFormat:
     """Whether a step is printed repeatedly by design, as by a progress bar."""
 
     def find(self, line: bytes) -> Iterator[tuple[bytes, Values]]:
-        """Yield the steps in a line, each with its own text.
+        """Yield each step in a log line: its own text and its printed values.
 
         There are several if line breaks were lost, and none if the line only resembles a step. The line must
         have no terminal codes and no truncated number at its end.
@@ -87,16 +87,17 @@ class LogFormat:
         return values
 
     def number(self, values: Values) -> int | None:
-        """Return the global step of parsed values; None if they belong to the step that follows."""
+        """Return the global step of parsed values; None if they lack it and belong to the next step."""
         for name in self.counters:
             if (count := whole(values.get(name))) is not None:
                 return count - self.first
         return None
 
     def last_step(self, number: int, values: Values) -> int | None:
-        """Return the training's last global step, from the iterations that the line says are left.
+        """Return the training's last global step by the iterations that are left.
 
-        Lines count iterations from the start of the epoch or job, which may differ from global step 0.
+        None if the line lacks them. Lines count iterations from the start of the epoch or job, which may
+        differ from global step 0.
         """
         if "iterations" not in values:
             return None
@@ -107,7 +108,10 @@ class LogFormat:
         return int(values["iteration"]) - self.first + 1 if "iterations" in values else None
 
     def step(self, number: int, values: Values) -> tuple[Step, NotFinite]:
-        """Build a step from parsed values, and return it with those of its values that are not finite."""
+        """Build a step from parsed values.
+
+        Returns it with its loss and gradient norm, by these names, if they are NaN or infinite.
+        """
         if whole(values.get("nan_iterations")):
             values = values | {"loss": b"nan"}  # Megatron leaves a loss that is no number out of its line
         numbers = {field: read(values[name]) for name, (field, read) in READERS.items() if name in values}
@@ -314,7 +318,7 @@ class Setup(NamedTuple):
 
 
 def read_setup(line: bytes) -> list[Setup]:
-    """Return what torchtitan's line about steps and tokens, or about its device mesh, says."""
+    """Parse torchtitan's line about total steps and tokens, or about its device mesh."""
     if mesh := _MESH.search(line):
         sizes = _WAY.findall(mesh["ways"]) if mesh["ways"] else re.findall(rb"\d{1,9}", mesh["sizes"])
         return [Setup(gpus=math.prod(map(int, sizes)) or None)]

@@ -33,7 +33,7 @@ _SOCKETS = re.compile(r"Socket$|.*\((?:tcp|udp|sockets|net)\b")
 
 
 class NetworkLine(NamedTuple):
-    """What one NCCL line says about a node's network."""
+    """What one line that NCCL logs says about a node's network."""
 
     node: str
     said: dict[str, str]
@@ -53,7 +53,7 @@ def read_network(line: bytes) -> list[NetworkLine]:
 
 
 class NetworkFacts:
-    """Collects what a log's NCCL lines say."""
+    """Collects what the NCCL lines of a log say about the network of the nodes."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -63,7 +63,7 @@ class NetworkFacts:
         """The largest of each number."""
 
     def take(self, line: NetworkLine) -> None:
-        """Add a line."""
+        """Add what one NCCL line says."""
         for name, value in line.said.items():
             if name == "network":
                 self._names[line.node] = value

@@ -77,7 +77,10 @@ class Assembly:
         """What is wrong with the log itself, by kind."""
 
     def read(self, path: str, pieces: Iterable[bytes]) -> None:
-        """Read the run's first or next log from pieces; those of a damaged archive end with an EOFError."""
+        """Read the run's first or next log from pieces of bytes.
+
+        The pieces of a damaged archive end with an EOFError, which becomes a problem of the log.
+        """
         if self._path:
             self._attempt_ended()
             self._network = NetworkFacts()
@@ -337,7 +340,7 @@ def has_steps(file: Path) -> bool:
 
 
 class Glance(NamedTuple):
-    """Which ranks wrote a log, and when."""
+    """The ranks that wrote a log, and the dates in it."""
 
     ranks: set[bytes]
     """Labels of ranks at the start of its lines."""
@@ -386,4 +389,4 @@ def unpack_log(file: Path) -> Iterator[bytes]:
             size = size // 2 if len(piece) > _PIECE_BYTES else size * 2
             size = max(_LEAST_PACKED_BYTES, min(size, _MOST_PACKED_BYTES))
         if not unpacker.eof:
-            raise EOFError("it ends before its end mark")
+            raise EOFError("the compressed data ends too early")
