@@ -197,8 +197,8 @@ def test_a_plan_that_a_budget_does_not_allow_changes_nothing_and_says_what_to_do
         reserve(of("c"), [make_run(4)], now=NOW)
 
     assert str(refusal.value) == (
-        "cluster 'eos' has 10.00 GPU-hours in 2026-11: 2.00 are used and 5.00 committed to what runs or "
-        "waits, so 3.00 are left, and at most 4.00 are asked for: ask for fewer GPUs or a shorter time "
+        "cluster 'eos' has 10.00 GPU-hours in 2026-11: 2.00 are used and 5.00 committed to other jobs, "
+        "so 3.00 are left, and this plan may take 4.00: request fewer GPUs or a shorter time "
         f"limit, raise gpu_hours_per_month in {path}, or wait until 2026-12-01 00:00 UTC, when the "
         "month ends."
     )

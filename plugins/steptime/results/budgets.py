@@ -34,11 +34,11 @@ _ROUNDING = 1e-6
 
 
 class BudgetExceeded(UserError):
-    """A plan may take more GPU-hours than a budget has left this month."""
+    """A plan may take more GPU-hours than its cluster's or account's budget has left this month."""
 
 
 class Owner(NamedTuple):
-    """The DAG run that reserves GPU-hours and submits jobs."""
+    """The DAG run of an Airflow installation that reserves GPU-hours and submits jobs."""
 
     installation_id: str
     dag_id: str
@@ -46,7 +46,7 @@ class Owner(NamedTuple):
 
 
 class BudgetBalance(Frozen):
-    """A budget in one month: its size, what is used and committed, and what a plan requests."""
+    """A monthly budget of GPU-hours: its size, what is used and committed, and what a plan requests."""
 
     cluster: str
     account: str | None
@@ -72,7 +72,7 @@ class BudgetBalance(Frozen):
         )
 
     def require(self) -> None:
-        """Raise BudgetExceeded if the request exceeds what is left."""
+        """Raise BudgetExceeded if the plan requests more GPU-hours than the budget has left."""
         if self.asked_gpu_hours <= self.left_gpu_hours + _ROUNDING:
             return
         owner, field = f"cluster '{self.cluster}'", "gpu_hours_per_month"
@@ -81,8 +81,8 @@ class BudgetBalance(Frozen):
         raise BudgetExceeded(
             f"{owner} has {format_hours(self.gpu_hours_per_month)} GPU-hours in {self.month}: "
             f"{format_hours(self.used_gpu_hours)} are used and {format_hours(self.committed_gpu_hours)} "
-            f"committed to what runs or waits, so {format_hours(self.left_gpu_hours)} are left, and at most "
-            f"{format_hours(self.asked_gpu_hours)} are asked for: ask for fewer GPUs or a shorter time "
+            f"committed to other jobs, so {format_hours(self.left_gpu_hours)} are left, and this plan may "
+            f"take {format_hours(self.asked_gpu_hours)}: request fewer GPUs or a shorter time "
             f"limit, raise {field} in {cluster_file(self.cluster)}, or wait until "
             f"{_month(self.month)[1]:%Y-%m-%d %H:%M} UTC, when the month ends."
         )
@@ -107,9 +107,10 @@ def _month(month: str) -> tuple[datetime, datetime]:
 def budget_balances(
     clusters: Iterable[str], runs: Sequence[Run] = (), *, now: float | None = None
 ) -> list[BudgetBalance]:
-    """Return the budgets of clusters this month, with what `runs` would take; empty without budgets.
+    """Return this month's budgets of clusters and their accounts, with what `runs` may take from them.
 
-    Nothing is written. Raises UserError if a cluster's file has a mistake, SystemFailure if the store fails.
+    Empty if no cluster has a budget. Nothing is written. Raises UserError if a cluster's file has a mistake,
+    SystemFailure if the store fails.
     """
     now = time.time() if now is None else now
     configs = _with_budget(clusters)
@@ -125,7 +126,7 @@ def budget_balances(
 
 
 def reserve(owner: Owner, runs: Sequence[Run], *, now: float | None = None) -> list[BudgetBalance]:
-    """Reserve the GPU-hours of a DAG run's plan, and return the budgets as they stand before it.
+    """Reserve the GPU-hours of a DAG run's plan; return the budgets as they were without it.
 
     An earlier reservation of the DAG run is replaced. Without a budget the store is not used. Raises
     BudgetExceeded, in which case nothing changes, or SystemFailure if the store fails.
@@ -150,9 +151,10 @@ def reserve(owner: Owner, runs: Sequence[Run], *, now: float | None = None) -> l
 
 
 def admit(connection: "Connection", owner: Owner, run: Run, *, now: float) -> None:
-    """Check the budgets for a job within the transaction that inserts it, and delete its run's reservation.
+    """Check that the budgets have room for a job, and delete the reservation that its DAG run has for it.
 
-    Raises BudgetExceeded if a budget does not have enough left.
+    Call it in the transaction that inserts the job. Raises BudgetExceeded if a budget does not have enough
+    left.
     """
     from steptime.results.schema import jobs
 
@@ -166,7 +168,7 @@ def admit(connection: "Connection", owner: Owner, run: Run, *, now: float) -> No
 
 
 def release(owner: Owner) -> None:
-    """Delete the reservations of a DAG run for jobs it has not submitted."""
+    """Delete the reservations of a DAG run for jobs that it has not submitted."""
     from steptime.results.schema import jobs
 
     with write_transaction(store_url()) as connection:

@@ -76,12 +76,12 @@ class Column:
 
     @property
     def title(self) -> str:
-        """The heading with the unit."""
+        """The heading with the unit, as in `step time, s`."""
         return f"{self.heading}, {self.unit}" if self.unit else self.heading
 
     @property
     def published(self) -> dict[str, Any]:
-        """The declaration as JSON, for programs and for the page."""
+        """The declaration of the column as JSON, without the functions that compute its value."""
         of_python = ("take", "of_run")
         return {
             field.name: getattr(self, field.name) for field in fields(self) if field.name not in of_python
@@ -545,7 +545,7 @@ CHOICES = tuple(column.name for column in COLUMNS if column.choice)
 
 
 def series_columns(*parts: Part) -> tuple[str, ...]:
-    """Return the names of the columns that are these parts of a series' identity; by default all parts."""
+    """Return the names of the columns that identify a series of runs; `parts` selects some groups of them."""
     return tuple(
         column.name for column in COLUMNS if column.series and column.series in (parts or get_args(Part))
     )

@@ -123,7 +123,7 @@ def dicts(result: "Result[Any]") -> Iterator[dict[str, Any]]:
 
 
 def insert(dialect: str, table: "Table") -> Any:
-    """Return an INSERT statement of the dialect that supports ON CONFLICT."""
+    """Return an INSERT statement for `sqlite` or `postgresql` to which ON CONFLICT can be added."""
     from sqlalchemy.dialects import postgresql, sqlite
 
     kind = sqlite if dialect == "sqlite" else postgresql
@@ -139,7 +139,7 @@ def lock_series(connection: "Connection", key: Mapping[str, Any]) -> None:
 
 
 def lock(connection: "Connection", name: str) -> None:
-    """Hold a named lock until the transaction ends. SQLite allows a single writer anyway."""
+    """Take a named lock until the transaction ends; not needed in SQLite, which has one writer at a time."""
     if connection.dialect.name == "postgresql":
         number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
@@ -158,7 +158,7 @@ def shown_address(url: str) -> str:
 
 
 def close_engines() -> None:
-    """Close this process's connections; the next use opens new ones."""
+    """Close this process's database connections; the next use opens new ones."""
     for key in [key for key in _engines if key[0] == os.getpid()]:
         _engines.pop(key).dispose()
         _prepared.discard(key)

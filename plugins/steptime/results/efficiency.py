@@ -37,18 +37,21 @@ _RESAMPLES = 2000
 
 
 def lock(connection: "Connection", run: Row) -> None:
-    """Lock the runs that may be compared with `run`, a row of the store, until the transaction ends."""
+    """Lock the runs whose scaling efficiency may depend on `run` (a row) until the transaction ends."""
     lock_series(connection, _family(run))
 
 
 def compute(connection: "Connection", run: Row) -> None:
-    """Compute and store the efficiencies of all runs that may be compared with `run`, a row of the store."""
+    """Compute and store the scaling efficiency of all runs that may be compared with `run` (a row).
+
+    Does nothing if the mode of `run` is not `performance`.
+    """
     if run["mode"] == Mode.PERFORMANCE:
         compute_family(connection, _family(run))
 
 
 def compute_all(url: str) -> None:
-    """Compute and store the efficiency of every run in the store at `url`."""
+    """Compute and store the scaling efficiency of every performance run in the store at `url`."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs
@@ -63,7 +66,7 @@ def compute_all(url: str) -> None:
 
 
 def compute_family(connection: "Connection", family: Row) -> None:
-    """Compute and store the efficiency of every run with these column values."""
+    """Compute and store the scaling efficiency of every run with these column values."""
     from sqlalchemy import bindparam, select
 
     from steptime.results.schema import is_valid, runs
@@ -90,8 +93,8 @@ def compute_family(connection: "Connection", family: Row) -> None:
 def efficiencies(rows: Sequence[Row]) -> dict[int, Row]:
     """Return the scaling efficiencies of runs (the columns `COMPUTED`) by run id.
 
-    Runs without a base, a smaller number of GPUs to compare with, are left out. `rows` are the valid runs
-    that may be compared with each other, oldest first.
+    Each is relative to a base, the comparable runs on the fewest GPUs; runs without one are left out. `rows`
+    are the valid runs that may be compared with each other, oldest first.
     """
     groups: dict[Any, list[Row]] = defaultdict(list)
     repeated: dict[Any, list[Row]] = defaultdict(list)
@@ -125,9 +128,9 @@ def efficiencies(rows: Sequence[Row]) -> dict[int, Row]:
 
 
 def interval(rates: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the confidence interval of a scale's efficiency in percent, by bootstrap over the jobs.
+    """Return the confidence interval of scaling efficiency at a GPU count in percent, by bootstrap over jobs.
 
-    `rates` and `base` have the throughput per GPU of each job at this scale and at the smallest one. Both
+    `rates` and `base` have the throughput per GPU of each job at this GPU count and at the smallest one. Both
     ends are None if either has fewer than `FEWEST_REPEATS` jobs. The random generator has a fixed seed, so
     the same numbers give the same interval. With few jobs plain percentiles would be too narrow: they are
     widened by Student's t (Hesterberg, 2015, "expanded percentile interval").

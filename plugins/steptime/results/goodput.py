@@ -55,7 +55,7 @@ def job_times(result: "Result") -> JobTimes | None:
 
 @dataclass(frozen=True)
 class Goodput:
-    """How the GPU-hours of several jobs were spent."""
+    """How the GPU-hours of jobs were spent: on training steps (the goodput), checkpoints, failures, …"""
 
     hours: Mapping[str, float]
     """GPU-hours by part: `training steps`, and the lost parts."""
@@ -72,7 +72,7 @@ class Goodput:
 
     @property
     def sentence(self) -> str:
-        """As in `goodput 71 %; 12 % start and end, 9 % failures`, largest part first."""
+        """A text such as `goodput 71 %; 12 % start and end, 9 % failures`, the largest loss first."""
         percent = self.percent
         goodput = f"goodput {percent.pop(TRAINING):.0f} %"
         largest = sorted(percent, key=lambda part: -percent[part])
@@ -83,9 +83,10 @@ class Goodput:
 
 
 def compute_goodput(rows: Iterable[Mapping[str, Any]], lost: Iterable[Mapping[str, Any]]) -> Goodput | None:
-    """Return the goodput of runs of the store and of jobs without a run there (from `Store.lost_jobs`).
+    """Return how the GPU-hours of runs, and of jobs without a run in the store, were spent.
 
-    Valid runs without a step time are ignored. None if no job took GPU-hours.
+    `rows` are of the store, `lost` from `Store.lost_jobs`. Valid runs without a step time are ignored. None
+    if no job took GPU-hours.
     """
     hours = dict.fromkeys(PARTS, 0.0)
     for row in rows:

@@ -37,7 +37,10 @@ Numbers = tuple[_Number | None, ...]
 
 
 class NodeSamples(Frozen):
-    """The samples of one node in summary; lists are by GPU, with None for what a GPU does not report."""
+    """Power, clocks, temperatures and errors of one node's GPUs during a run, summed up from samples.
+
+    Lists are by GPU, with None for what a GPU does not report.
+    """
 
     node: str
     gpus: tuple[int, ...] = Field(min_length=1)
@@ -65,11 +68,14 @@ class NodeSamples(Frozen):
         lists = (self.power_w, self.sm_clock_mhz, self.least_sm_clock_mhz, self.memory_clock_mhz)
         others = (self.temperature_c, self.corrected_ecc_errors, self.uncorrected_ecc_errors)
         if any(len(one) != len(self.gpus) for one in (*lists, *others, *self.slowed_percent.values())):
-            raise ValueError("its lists do not fit together")
+            raise ValueError("its lists need one value for each GPU")
         return self
 
     def errors(self, others: float) -> Iterator[str]:
-        """Yield phrases about the node's errors; `others` is the median of link errors on other nodes."""
+        """Yield phrases about the node's errors, such as `2 new uncorrected ECC errors`.
+
+        `others` is the median number of link errors on the other nodes.
+        """
         for reason, word in _WORDS_OF_REASONS.items():
             if (share := max(self.slowed_percent.get(reason, (0,)))) >= LEAST_SLOWED_PERCENT:
                 yield f"slowed down by {word} in {share:.0f} % of the samples"
@@ -84,7 +90,7 @@ class NodeSamples(Frozen):
 
 
 class GpuSamples(Frozen):
-    """The trainer's record `steptime.gpu_samples`, which has the samples of all nodes."""
+    """The trainer's record `steptime.gpu_samples`: power, clocks, heat and errors of GPUs on all nodes."""
 
     first_step: int
     """First global step of the samples: that of the window, or an earlier one if the window is short."""
@@ -112,7 +118,7 @@ class GpuSamples(Frozen):
 
     @property
     def clauses(self) -> dict[str, tuple[str, ...]]:
-        """Return by node how it differs from the others, in phrases such as `31 °C hotter`."""
+        """Phrases, by node, on how it differs from the other nodes, such as `31 °C hotter`."""
         found = defaultdict[str, list[str]](list)
         for gpu, ratio in self._apart(lambda node: node.temperature_c, LEAST_HOTTER):
             found[gpu.node.node].append(f"{gpu.name}{gpu.value * (1 - 1 / ratio):.0f} °C hotter")
@@ -179,7 +185,7 @@ def _summary(nodes: Sequence[NodeSamples]) -> str:
 
 
 def gpu_samples(record: Mapping[str, Any] | None) -> GpuSamples | None:
-    """Read the record of GPU samples from a log; None if there is none, or if it is malformed."""
+    """Parse the trainer's record of GPU samples; None if there is none, or if it is malformed."""
     try:
         return None if record is None else GpuSamples.model_validate(record)
     except ValidationError:
@@ -187,7 +193,9 @@ def gpu_samples(record: Mapping[str, Any] | None) -> GpuSamples | None:
 
 
 def energy(record: Mapping[str, Any] | None, gpus: int, tokens: int, step_time_s: float) -> dict[str, float]:
-    """Return power and energy of a run by the names of `Measurement`; empty without samples.
+    """Return the mean GPU power and the energy per step and token, by names of `Measurement`'s fields.
+
+    Empty without samples.
 
     Args:
         record: the trainer's record of GPU samples.

@@ -50,7 +50,7 @@ _STATES = {"complete": JobState.SUCCEEDED, "failed": JobState.FAILED}
 
 
 class AcceptedLevel(Frozen):
-    """Who accepted the level of a run as the new baseline, when and why."""
+    """Who accepted a run as the start of its series' new baseline, when and why."""
 
     note: str
     accepted_by: str
@@ -58,7 +58,7 @@ class AcceptedLevel(Frozen):
 
 
 class ArchivedRun(Frozen):
-    """A run in an archive."""
+    """A run in an archive of `steptime archive`."""
 
     result: Result
     accepted: AcceptedLevel | None = None
@@ -79,7 +79,7 @@ class ImportOptions:
 
 
 class Import(NamedTuple):
-    """A run to import."""
+    """A run that can be imported, with the files to copy."""
 
     result: Result
     earlier_attempts: tuple[EarlierAttempt, ...]
@@ -89,16 +89,16 @@ class Import(NamedTuple):
 
 
 class RefusedImport(NamedTuple):
-    """A log or a run that cannot be imported."""
+    """A log or a run that cannot be imported, and why."""
 
     name: str
     reason: str
 
 
 def find_imports(path: Path, asked: ImportOptions) -> Iterator[Import | RefusedImport]:
-    """Yield every run found in an archive, at a log, or below a folder, or why it cannot be imported.
+    """Yield every run in an archive, log or folder, or a `RefusedImport` for one that cannot be imported.
 
-    Raises UserError if there is nothing to read.
+    Raises UserError if there is nothing to read, or if the name of the cluster is not plain.
     """
     if asked.cluster is not None:
         _require_plain("cluster", asked.cluster)
@@ -125,13 +125,13 @@ def _archived(file: Path, asked: ImportOptions) -> Import:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise UserError(
-            f"this version of steptime cannot read it ({shown(place)}: {first['msg']}): import it with the "
-            "version that wrote it"
+            f"this version of steptime cannot read the file ({shown(place)}: {first['msg']}): import it with "
+            "the version that wrote it"
         ) from None
     record = parse_record(kept.result.record)
     if record is None:
         raise UserError(
-            "this version of steptime cannot read its record: import it with the version that wrote it"
+            "this version of steptime cannot read the run's record: import it with the version that wrote it"
         )
     beside = file.parent.with_name(LOGS) / file.stem
     files = tuple(sorted(one for one in beside.iterdir() if one.is_file())) if beside.is_dir() else ()
@@ -259,7 +259,8 @@ def _here(submitted: Submission, log_name: str, asked: ImportOptions) -> Submiss
 def _require_plain(name: str, value: str | int) -> None:
     if not _PLAIN.fullmatch(str(value)):
         raise UserError(
-            f"its {name} '{shown(value)}' is not a plain name: use only letters, digits, '.', '_' and '-'"
+            f"the {name} '{shown(value)}' is not a plain name: use only letters, digits, '.', '_' and '-', "
+            "beginning with a letter or digit"
         )
 
 

@@ -39,9 +39,9 @@ def read(
 
 
 def read_unnotified(connection: "Connection", active: Collection[str]) -> list[dict[str, Any]]:
-    """Return the incidents in a state that people have not been notified of, the latest opened first.
+    """Return the incidents of whose current state people must still be notified, the latest opened first.
 
-    People are not notified of cells that got faster, of levels that somebody accepted, or of the end of an
+    People are not notified of series that got faster, of levels that somebody accepted, or of the end of an
     incident whose start they were not notified of. `active` are the states of incidents that are not closed.
     """
     from sqlalchemy import and_, or_, select

@@ -28,7 +28,7 @@ def columns() -> tuple[str, ...]:
 
 
 def read_runs(connection: "Connection", key: Key, numbers: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the valid runs of a series, oldest first, that have a value in some column of `numbers`."""
+    """Return a series' valid runs, oldest first, that have a value other than 0 in a column of `numbers`."""
     from sqlalchemy import or_, select
 
     from steptime.results.schema import is_valid, runs
@@ -40,7 +40,7 @@ def read_runs(connection: "Connection", key: Key, numbers: Sequence[str]) -> lis
 
 
 def run_id(connection: "Connection", job_name: str) -> int:
-    """Return the id of the row of a run, by job name."""
+    """Return the id of a run in the table `runs`, by its job name."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs
@@ -49,14 +49,14 @@ def run_id(connection: "Connection", job_name: str) -> int:
 
 
 def accepted_level(store: "Store", job_name: str) -> dict[str, Any] | None:
-    """Return who accepted the level that begins with a run, when and why; None if nobody did."""
+    """Return who accepted a run as the start of a new baseline, when and why; None if nobody did."""
     with read_connection(store.url) as connection:
         level = accepted(connection, {"job_name": job_name}).get(job_name)
     return level and {name: value for name, value in level.items() if name != "job_name"}
 
 
 def accept(connection: "Connection", run_id: int, **accepted: Any) -> None:
-    """Store that somebody accepted the level that begins with a run; a later acceptance replaces it."""
+    """Store that somebody accepted a run as the start of a new baseline; a later acceptance replaces it."""
     from steptime.results.schema import accepted_levels
 
     added = insert(connection.dialect.name, accepted_levels).values(run_id=run_id, **accepted)
@@ -64,7 +64,7 @@ def accept(connection: "Connection", run_id: int, **accepted: Any) -> None:
 
 
 def accepted(connection: "Connection", key: Key) -> dict[str, dict[str, Any]]:
-    """Return the accepted levels of a series: note, person and time by the job that each begins with."""
+    """Return the accepted baselines of a series by the job name of their first run: note, person and time."""
     from sqlalchemy import select
 
     from steptime.results.schema import accepted_levels, own_columns, runs
@@ -85,7 +85,7 @@ def record(connection: "Connection", job_name: str) -> str:
 
 
 def made_sha256s(connection: "Connection", key: Key) -> dict[str, str | None]:
-    """Return by job name a hash of how each run of a series was made, which does not depend on its nodes."""
+    """Return, by job name, a hash of each run's software and settings; nodes do not affect it."""
     from sqlalchemy import select
 
     from steptime.results.schema import records, runs
@@ -96,7 +96,7 @@ def made_sha256s(connection: "Connection", key: Key) -> dict[str, str | None]:
 
 
 def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[str, Any]]]) -> None:
-    """Replace the judgements of a series with `rows`, by the id of their run; unchanged rows are kept."""
+    """Replace the stored judgements of a series with `rows`, given by run id; unchanged rows are kept."""
     from sqlalchemy import select
 
     from steptime.results.schema import judgements, runs
@@ -125,8 +125,8 @@ def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[s
 def rows_with_judgements(store: "Store", key: Key, *, limit: int | None = None) -> list[dict[str, Any]]:
     """Return valid runs with their judgements against the series' history, newest first.
 
-    `key` has values by column of a series, a DAG run or a job. The columns of the judgement are None for a
-    run without one. `drift` has the levels of a drift that ends with the run.
+    `key` selects runs by column values. The columns of the judgement are None for a run without one. `drift`
+    has the levels of a drift that ends with the run.
     """
     from steptime.results.schema import runs
 
@@ -136,9 +136,9 @@ def rows_with_judgements(store: "Store", key: Key, *, limit: int | None = None) 
 
 
 def latest_rows_with_judgements(store: "Store", since: float, limit: int) -> list[dict[str, Any]]:
-    """Return the newest `limit` runs of each series since `since` (Unix time), newest first.
+    """Return the newest `limit` valid runs of each series, if submitted since `since` (Unix time).
 
-    The rows are as those of `rows_with_judgements`.
+    They are newest first, in rows as those of `rows_with_judgements`.
     """
 
     from steptime.results.schema import runs
@@ -150,9 +150,9 @@ def latest_rows_with_judgements(store: "Store", since: float, limit: int) -> lis
 
 
 def latest_numbers(store: "Store", limit: int) -> dict[tuple[Any, ...], list[dict[str, float | None]]]:
-    """Return the columns with times of the newest `limit` valid runs of each series, oldest run first.
+    """Return the step and checkpoint times of the newest `limit` valid runs of each series, oldest run first.
 
-    The keys have the values of `series_columns()`.
+    The keys are the values of `series_columns()`; each run has seconds or None by column.
     """
     from sqlalchemy import select
 
@@ -172,7 +172,7 @@ def latest_numbers(store: "Store", limit: int) -> dict[tuple[Any, ...], list[dic
 
 
 def verdicts(store: "Store", *, newest: bool = False, since: float = 0.0) -> dict[str, dict[str, Any]]:
-    """Return by job name the stored judgements of runs submitted at or after `since` (Unix time).
+    """Return, by job name, the stored judgements of runs submitted at or after `since` (Unix time).
 
     `newest` restricts this to the newest run of each series. Each judgement has `verdict`, `direction`,
     `ratio` and `baseline_mean_s`. A series with runs that the reader may not read is left out, as its

@@ -19,7 +19,10 @@ from steptime.results.run_files import find_log, log_sha256
 
 
 class LlmbFiles(NamedTuple):
-    """The files of a run in an archive of llmb-run; names are relative to its top folder."""
+    """The log and configuration of a run, as in an archive of NVIDIA's llmb-run.
+
+    Names are relative to the archive's top folder.
+    """
 
     config_name: str
     config: str
@@ -28,7 +31,10 @@ class LlmbFiles(NamedTuple):
 
 
 def llmb_files(row: Mapping[str, Any], record: Mapping[str, Any]) -> LlmbFiles | None:
-    """Return the files of a run for an archive of llmb-run; None if this machine does not have its log."""
+    """Return the files that a run has in an archive of NVIDIA's llmb-run.
+
+    None if its log is not on this machine.
+    """
     log = find_log(row)
     if log is None:
         return None

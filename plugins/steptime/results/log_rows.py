@@ -36,7 +36,7 @@ _SINCE_25_05 = re.compile(r"pretrain_\w+_gpus\d+_\w+_gbs\d+")
 
 
 class Upstream(NamedTuple):
-    """What a run of NVIDIA's scripts was, as far as its folder shows."""
+    """What the folder of a log shows about a run that NVIDIA's scripts started."""
 
     source: str
     """What shows it: `llmb-config` or `experiment name`."""
@@ -53,7 +53,7 @@ class Upstream(NamedTuple):
 
 
 def find_upstream(log: Path, global_batch_size: int | None) -> Upstream | None:
-    """Return what the folder of a log shows about its run; None if nothing.
+    """Return what the folder of a log shows about a run by NVIDIA's scripts; None if it shows nothing.
 
     `global_batch_size` is the one in the log, if known. Raises UserError for broken workload files.
     """
@@ -120,7 +120,7 @@ class _WithoutAliases(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has aliases")
+            raise yaml.YAMLError("YAML aliases are not allowed here")
         return super().compose_node(parent, index)
 
 
@@ -296,7 +296,7 @@ def log_row(
 
     Unknown values are None. Logs of `other_nodes` are only searched for failures. The plan is taken from
     `run.json` beside the log; for logs of NVIDIA's scripts from their folder. The default window is that of
-    the plan or the release, or else the last step, as the recipe documents up to 25.04 use it; `window_from`
+    the plan or the release, or else the last step, which NVIDIA's releases up to 25.04 use; `window_from`
     says which. `state` is `complete`, `incomplete`, `failed` or `unknown`, see docs/reference/logs.md. Raises
     UserError if a log cannot be read.
     """
@@ -362,7 +362,10 @@ def _remark_other_nodes(logs: Sequence[Path]) -> str | None:
 
 
 def planned_run(path: Path) -> tuple[Run | None, str | None]:
-    """Return the planned run of a file, and a remark if the file exists but cannot be read as one."""
+    """Read the planned run from a `run.json`.
+
+    If the file exists but cannot be read, return a remark instead.
+    """
     if not path.is_file():
         return None, None
     try:
@@ -396,7 +399,7 @@ def _unknown_gpu_type(recipes: Sequence[Run]) -> str | None:
 
 
 def alternatives(runs: Sequence[Run]) -> str:
-    """Return in words which of several runs with one name it may be: `on b200 or gb200`."""
+    """Name in words the runs that one experiment's name may mean, as in `on b200 or gb200`."""
     if len({run.recipe.workload for run in runs}) == 1:
         return f"on {' or '.join(run.recipe.gpu_type for run in runs)}"
     return " or ".join(f"{run.recipe.workload} on {run.recipe.gpu_type}" for run in runs)
@@ -494,7 +497,7 @@ def _cut_off(window: Window, found: int | None) -> list[str]:
 def decide_state(fatal: Sequence[Problem], *, lacks_numbers: bool) -> str:
     """Return the state of a log with these fatal problems: `complete`, `incomplete`, `failed` or `unknown`.
 
-    `lacks_numbers` says whether its window is incomplete.
+    `lacks_numbers` says whether steps or numbers of its window are missing.
     """
     kinds = {problem.kind for problem in fatal}
     if kinds - _NO_FAILURE:

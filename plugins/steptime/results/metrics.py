@@ -55,7 +55,10 @@ def mfu_percent(model_tflops: float, peak: float) -> float:
 
 
 def against_publication(over_published: float) -> str:
-    """Return `passes` or `below` for a step time, given relative to the published one."""
+    """Return `passes` if a run has 95 % of the published throughput, else `below`.
+
+    `over_published` is its step time divided by the published one.
+    """
     return "passes" if 1 / over_published >= PUBLISHED_THROUGHPUT else "below"
 
 
@@ -74,7 +77,7 @@ def throughput(
     as_published: bool = False,
     logged_tflops: float | None = None,
 ) -> Measurement:
-    """Return all rates of a recipe at a given step time, with the published step time for comparison.
+    """Return the throughput and MFU of a recipe at a given step time, and the published step time.
 
     The MFU is None if the model's flops are unknown, or if the peak must be measured in a run. Raises
     UserError for a step time that is not positive and finite, or from which no rate can be computed.
@@ -83,9 +86,9 @@ def throughput(
         recipe: the recipe.
         step_time_s: the step time.
         peak: replaces the peak of `config/gpus.yaml`.
-        as_published: use the constants that reproduce the document's printed MFU, where they differ from
-            those it prints (`config/references/`).
-        logged_tflops: what the run logged, for documents whose MFU is based on that.
+        as_published: use the constants that reproduce the MFU printed in NVIDIA's publication, where they
+            differ from those that it states (`config/references/`).
+        logged_tflops: TFLOPS per GPU as logged, for publications whose MFU is based on them.
     """
     # First, as it refuses step times that cannot be.
     of_tokens = _token_rates(recipe.model.seq_length, recipe.global_batch_size, recipe.gpus, step_time_s)
@@ -118,13 +121,14 @@ def throughput(
     )
     if not all(math.isfinite(number) for number in rates.model_dump().values() if isinstance(number, float)):
         raise UserError(
-            f"a step time of {step_time_s:g} s at a peak of {divisor.tflops} TFLOPS is out of range."
+            f"a step time of {step_time_s:g} s at a peak of {divisor.tflops} TFLOPS gives rates that are not "
+            "finite: check both numbers."
         )
     return rates
 
 
 def measure(run: Run, log: TrainingLog) -> Measurement:
-    """Measure a run over its window, by the mean of the step times logged in it.
+    """Measure a run over its window: throughput and MFU by the mean of the step times logged in it.
 
     The peak of CPU runs is the one measured by the trainer at the start. An incomplete window is measured
     over the steps it has; `results.quality` decides whether that counts. Raises UserError naming the steps if
@@ -146,7 +150,8 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
 def steady_numbers(log: TrainingLog, window: Window) -> dict[str, Any]:
     """Return the median and interquartile range of a run's steady steps, and which steps these are.
 
-    Runs are judged by them, as the documented number may be from a single step.
+    The keys are fields of `Measurement`. Runs are judged by this median, as the published step time may be
+    from a single step.
     """
     every = {step.global_step: step.step_time_s for step in log.steps if step.step_time_s is not None}
     times = {step: time for step, time in every.items() if math.isfinite(time) and time > 0}
@@ -216,7 +221,10 @@ def peak_memory_gib(log: TrainingLog) -> float | None:
 
 
 def bus_bandwidth_gb_s(log: TrainingLog) -> float | None:
-    """Return the bus bandwidth of the largest message, in 10⁹ bytes per second; None of a training."""
+    """Return a collective benchmark's bus bandwidth for its largest message (10⁹ bytes/s).
+
+    None for a training.
+    """
     messages = (log.collective or {}).get("messages")
     return float(messages[-1]["bus_bandwidth_gb_s"]) if messages else None
 
@@ -309,7 +317,7 @@ def _peak(recipe: Recipe, *, as_published: bool) -> Peak:
 
 
 def peak_source(row: Mapping[str, Any]) -> str | None:
-    """Return the source of the peak in a run's MFU; None if config/gpus.yaml has another peak now."""
+    """Return the source of the peak TFLOPS in a run's MFU; None if config/gpus.yaml now has another peak."""
     try:
         peak = peak_tflops(row["gpu_type"], row["dtype"])
     except UserError:

@@ -61,7 +61,7 @@ def validate(
 
 
 def steps(finished: FinishedRun) -> Iterator[Check]:
-    """Check the steps of the log; a log without steps fails."""
+    """Check that the logged steps are complete, as planned and plausible; a log without steps fails."""
     run, log = finished.run, finished.log
     if log.steps:
         yield from check_rows(run, log.steps)
@@ -83,7 +83,7 @@ def job_succeeded(finished: FinishedRun) -> Iterator[Check]:
 
 
 def log_without_failure(finished: FinishedRun) -> Iterator[Check]:
-    """Check that the log shows no failure, apart from those with a check of their own."""
+    """Check that the log shows no failure; steps that were trained twice have a check of their own."""
     fatal = [problem for problem in finished.log.problems if problem.fatal and not _has_own_check(problem)]
     found = "it names " + "; ".join(f"{problem.kind}: {problem.message.rstrip('.')}" for problem in fatal)
     yield make_check("log_without_failure", not fatal, "the log names no failure", found)
@@ -125,7 +125,7 @@ def _batch_size_stated(log: TrainingLog) -> Check:
 
 
 def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
-    """Check the set-up recorded by the trainer against the plan."""
+    """Check that the trainer recorded the planned GPUs, parallelism, batch, sequence length and layers."""
     if not _by_trainer(finished):
         return  # Megatron-Bridge is given both, and its steps state the batch, which has a check of its own
     expected = "parallelism and batch are as planned"
@@ -171,7 +171,7 @@ def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:
 
 
 def launched_as_published(finished: FinishedRun) -> Iterator[Check]:
-    """Check that the machines were prepared as in the publication (NUMA binding, vboost)."""
+    """Check that NUMA binding and vboost were set as in the publication; a failure is only a warning."""
     if not _by_trainer(finished):
         return
     launch = (finished.log.started or {}).get("launch") or {}
@@ -215,7 +215,7 @@ def measured_over_window(finished: FinishedRun) -> Iterator[Check]:
 
 
 def first_attempt(finished: FinishedRun) -> Iterator[Check]:
-    """Warn if earlier jobs of the run were given up: only the last one counts."""
+    """Warn if earlier jobs of the run were given up: only the run's last job is measured."""
     earlier = finished.earlier_attempts
     if not earlier:
         return
@@ -249,7 +249,7 @@ def fabric_used(finished: FinishedRun) -> Iterator[Check]:
 
 
 def mfu_possible(finished: FinishedRun) -> Iterator[Check]:
-    """Check that the MFU is at most 100 %."""
+    """Check that the MFU is at most 100 %; a failure is only a warning."""
     mfu_percent = None if finished.measurement is None else finished.measurement.mfu_percent
     if mfu_percent is None:
         return
@@ -263,7 +263,10 @@ def mfu_possible(finished: FinishedRun) -> Iterator[Check]:
 
 
 def wall_time_agrees(finished: FinishedRun) -> Iterator[Check]:
-    """Check step times against wall times: NeMo's timer stops before the GPU has finished the step."""
+    """Check logged step times against the wall time between steps; a failure is only a warning.
+
+    NeMo's timer stops before the GPU has finished the step.
+    """
     measurement = finished.measurement
     if measurement is None or not measurement.step_time_median_s or not measurement.wall_time_median_s:
         return
@@ -305,7 +308,7 @@ def checkpoint_saved(finished: FinishedRun) -> Iterator[Check]:
 
 
 def checkpoint_loaded(finished: FinishedRun) -> Iterator[Check]:
-    """Check that a loading run continues at the step after the last one of the saving run."""
+    """Check that a run that loads a checkpoint resumes right after the last step of the run that saved it."""
     run, log = finished.run, finished.log
     if run.mode is not Mode.CHECKPOINT_LOAD:
         return
@@ -348,11 +351,11 @@ class StepLimits(Frozen):
     def _has_default(self) -> Self:
         for name in type(self).model_fields:
             if "default" not in getattr(self, name):
-                raise ValueError(f"{name} needs the key 'default'")
+                raise ValueError(f"{name} needs the key 'default', the limit for all other GPU types")
         return self
 
     def of(self, name: str, gpu_type: str) -> float:
-        """Return the threshold of this name for a GPU type."""
+        """Return the threshold `name` for a GPU type, or the default if the type has none of its own."""
         by_type: dict[str, float] = getattr(self, name)
         return by_type.get(gpu_type, by_type["default"])
 

@@ -46,7 +46,7 @@ class EarlierAttempt(Frozen):
 
 
 class RunRecord(Frozen):
-    """The fields of a record, in their order."""
+    """The record of a run, as stored in JSON: what was planned, what ran, where, and how it ended."""
 
     schema_version: Literal[1] = 1
     job: Job
@@ -141,7 +141,7 @@ def measured_result(
         log_path = shown(log["path"], at_most=None)
         raise UserError(
             f"this version of steptime cannot read the record of the run with the log {log_path}: "
-            "run the cell again."
+            "repeat the run."
         )
     submitted = Submission(
         run=recorded.run,
@@ -156,7 +156,7 @@ def measured_result(
 
 
 def describe_code() -> dict[str, Any]:
-    """Return the fields of `Provenance` about the steptime that runs here.
+    """Return the version and git commit of the steptime that runs here, by fields of `Provenance`.
 
     The commit is None outside of a git checkout.
     """
@@ -196,7 +196,10 @@ def redact(document: Any) -> Any:
 
 
 def redact_text(text: str, *environments: Mapping[str, str]) -> str:
-    """Return a text such as a job script without its own secrets and those of these environments."""
+    """Return a text, such as a job script, with its secrets replaced by `(not stored)`.
+
+    The secrets in `environments` are replaced, too.
+    """
     return _without_in_text(text, _longest_first(_secrets(list(environments))))
 
 
@@ -268,7 +271,7 @@ def changes(before: str, after: str) -> list[str]:
 
 
 def setup_changes(before: str, after: str) -> list[str]:
-    """Return what `changes` does, without changes of nodes."""
+    """Return what changed between the records of two runs, nodes aside, as texts such as `image a → b`."""
     return [_event(*one) for one in record_differences(before, after) if one[0] != _NODES]
 
 
@@ -284,18 +287,18 @@ def node_changes(before: str | None, after: str | None) -> list[str]:
 
 
 def changed_to(event: str) -> tuple[str, str]:
-    """Return a key of a change that is equal for runs with the same new value: its name and that value."""
+    """Return the name and the new value of a change: `("image", "b")` for `image a → b`."""
     return event.partition(" ")[0], event.rpartition(" → ")[2]
 
 
 def has_changed_to(made: Mapping[str, Any], event: str) -> bool:
-    """Return whether a run, given by its `read_setup`, has the new value of a change."""
+    """Return whether a run (its `read_setup`) has the new value of a change such as `image a → b`."""
     values = [_value(value) for name, value in made.items() if event.startswith(f"{name} ")]
     return event.rpartition(" → ")[2] in (values or ["none"])
 
 
 def is_notable(event: str) -> bool:
-    """Return whether a change concerns anything besides the nodes and the version of steptime."""
+    """Return whether a change such as `image a → b` is of more than the nodes and the version of steptime."""
     return event.partition(" ")[0].rstrip(":") not in (_NODES, "steptime", "commit")
 
 
@@ -304,7 +307,7 @@ def _event(name: str, before: str, after: str) -> str:
 
 
 def made_sha256(record: str) -> str | None:
-    """Return a hash that is equal for all runs made alike, on any nodes; None for an unreadable record."""
+    """Return a hash of a run's software and settings, whatever its nodes; None for an unreadable record."""
     if parse_record(record) is None:
         return None
     made = read_setup(record)
@@ -315,7 +318,7 @@ def made_sha256(record: str) -> str | None:
 def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
     """Return where two records differ in image, versions, driver, commit, options and nodes.
 
-    Each difference is a name with both values.
+    Each difference is a name with the earlier and the later value.
     """
     one, other = read_setup(before), read_setup(after)
     return [
@@ -326,7 +329,7 @@ def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
 
 
 def read_setup(record: str) -> dict[str, Any]:
-    """Return everything in a record that may affect the speed of a run, by the names that people use."""
+    """Return by name all values in a record that may affect the run's speed, such as image and options."""
     content = json.loads(record)
     made_by, planned = content["provenance"], content["run"]
     staged = made_by["staged"]

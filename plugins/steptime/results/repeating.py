@@ -17,9 +17,9 @@ from steptime.results.record import describe_code, read_setup
 
 
 def make_request(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
-    """Return the request for this run alone, given the request for its whole plan by `PlanRequest`'s names.
+    """Return the request that plans this run alone; `asked_for` has the fields of its whole plan's request.
 
-    Values left to defaults that may change are named: release of the workload, steps, time limit, ….
+    Values that were left to defaults are written out, as defaults may change: release, steps, time limit, …
     """
     loads = run.mode is Mode.CHECKPOINT_LOAD
     request = parse_request({**asked_for, "workload": run.recipe.workload})
@@ -43,7 +43,7 @@ def make_request(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
 
 
 def repeat_command(run: Run, request: PlanRequest) -> str | None:
-    """Return the `steptime run` command for a run's own request; None if today's recipes plan another run."""
+    """Return the `steptime run` command for one run's request; None if today's recipes plan another run."""
     try:
         planned = plan(request).all_runs
     except UserError:

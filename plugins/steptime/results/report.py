@@ -53,7 +53,7 @@ def format_column(column: Column, rows: Sequence[Row]) -> list[str]:
 
 
 def change_in_words(ratio: float) -> str:
-    """Say how a time compares with another, by their ratio: `3.3 % faster`.
+    """Say how a time compares with another, by their ratio, as in `3.3 % faster`.
 
     >>> change_in_words(0.967)
     '3.3 % faster'
@@ -142,7 +142,7 @@ class Totals:
 
     @property
     def sentence(self) -> str:
-        """As in `9 runs, 1 rejected · 0.5 GPU-hours · in the queue for 2 min on average, 9 min at most`."""
+        """A text: `9 runs, 1 rejected · 0.5 GPU-hours · in the queue for 2 min on average, 9 min at most`."""
         runs = f"{self.runs:,} run{'' if self.runs == 1 else 's'}"
         parts = [runs + (f", {self.rejected:,} rejected" if self.rejected else ""), _hours(self.gpu_hours)]
         if self.mean_queue_wait_s is not None and self.longest_queue_wait_s is not None:
@@ -152,7 +152,7 @@ class Totals:
 
 
 def sum_up(rows: Sequence[Mapping[str, Any]]) -> Totals:
-    """Return the totals of these rows of the store."""
+    """Count the runs in these rows of the store, and sum up their GPU-hours and queue waits."""
     waits = [row["queue_wait_s"] for row in rows if row["queue_wait_s"] is not None]
     rejected = sum(row["state"] == "rejected" for row in rows)
     hours = sum(row["gpu_hours"] or 0.0 for row in rows)
@@ -160,9 +160,9 @@ def sum_up(rows: Sequence[Mapping[str, Any]]) -> Totals:
 
 
 def describe_cost(rows: Iterable[Row], earlier: Iterable[Row]) -> str:
-    """Return the GPU-hours of runs by cluster, beside those of `earlier` runs, and those of failed runs.
+    """Describe the GPU-hours of runs by cluster, compared with `earlier` runs, and those of rejected runs.
 
-    As in `west 5,120 GPU-hours (4,980 before); 134 GPU-hours on failed runs`; empty without runs.
+    For example `west 5,120 GPU-hours (4,980 before); 134 GPU-hours on failed runs`; empty without runs.
     """
     spent, before = _hours_by_cluster(rows := list(rows)), _hours_by_cluster(earlier)
     failed = sum(row["gpu_hours"] or 0.0 for row in rows if row["state"] == "rejected")

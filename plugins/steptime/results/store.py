@@ -43,8 +43,8 @@ class Store:
     It holds no connection: engines are cached per process and address, so a Store is cheap to make and may be
     used by any thread. Every method raises SystemFailure if the database fails.
 
-    With `dags`, reading methods return only runs of these DAGs and runs without a DAG, so that nothing shown
-    can be based on others.
+    With `dags`, only runs of these DAGs and runs without a DAG are returned, except by `find` and `measured`,
+    so that nothing shown can be based on others.
     """
 
     def __init__(self, url: str | None = None, *, dags: Collection[str] | None = None) -> None:
@@ -61,7 +61,7 @@ class Store:
         return shown_address(self.url)
 
     def newest_sweep_run(self, sweep: str) -> list[dict[str, Any]]:
-        """Return the runs of a sweep's newest DAG run in reading order, rejected ones included."""
+        """Return the runs of a sweep's newest DAG run, rejected ones included, as `in_reading_order` does."""
         last = self.results(sweep=sweep, include_rejected=True, limit=1)
         of_dag_run = {name: row[name] for row in last for name in ("dag_id", "dag_run_id")}
         return self.in_reading_order(**of_dag_run, include_rejected=True) if last else []
@@ -132,7 +132,7 @@ class Store:
             return connection.scalar(query) or 0
 
     def measured_together(self, *, limit: int) -> list[dict[str, Any]]:
-        """Return the sweep runs and DAG runs that measured several numbers of GPUs, newest first.
+        """Return the DAG runs with valid performance runs on several GPU counts, newest first.
 
         Each has `together` (`dag_id/run_id`), `submitted_at` of its newest run, and the number of its `runs`.
         """
@@ -154,12 +154,12 @@ class Store:
             return list(dicts(connection.execute(self.readable(query))))
 
     def performance_runs(self, together: str) -> list[dict[str, Any]]:
-        """Return the valid performance runs of a sweep run or DAG run, given as `dag_id/run_id`."""
+        """Return the valid performance runs of a DAG run, given as `dag_id/run_id`."""
         dag_id, _, dag_run_id = together.partition("/")
         return self.in_reading_order(mode=Mode.PERFORMANCE, dag_id=dag_id, dag_run_id=dag_run_id)
 
     def run_times(self, key: Mapping[str, Any], limit: int) -> list[RunTimes]:
-        """Return the times of the newest `limit` valid runs with these column values, as far as known."""
+        """Return the times of the newest `limit` valid runs that have these column values and known times."""
         from sqlalchemy import func, select
 
         from steptime.results.schema import is_valid, runs, steps
@@ -177,7 +177,10 @@ class Store:
             return [RunTimes(*row) for row in connection.execute(self.readable(query))]
 
     def require(self, column: str, value: str, what: str) -> None:
-        """Raise UserError, with the nearest match, if no run has this value, which `what` names."""
+        """Raise UserError, suggesting a similar value, if no run has `value` in `column`.
+
+        `what` names the value in the message, as in `workload`.
+        """
         equal: dict[str, Any] = {column: value}
         if not self.count(include_rejected=True, **equal):
             raise self._unknown(column, value, f"there are no results of {what}")
@@ -392,7 +395,7 @@ class Store:
         return found
 
     def find(self, job_name: str) -> Result | None:
-        """Return a run as `measured` does, or None for an unknown run."""
+        """Return a measured run, whether it is published or not; None for an unknown job name."""
         with read_connection(self.url) as connection:
             reading, record, steps, checkpoints = (
                 list(dicts(connection.execute(_select_rows(table, job_name))))

@@ -26,7 +26,7 @@ AT_MOST = 16
 
 
 class Straggler(NamedTuple):
-    """A node or a rank that is slower than the others."""
+    """A node or a rank of a run whose forward pass is slower than that of the others."""
 
     node: str
     rank: int | None
@@ -38,7 +38,7 @@ class Straggler(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`node gb-017: ranks`, `rank 13 on gb-017`."""
+        """The subject of a sentence: `node gb-017: ranks` or `rank 13 on gb-017`."""
         return f"node {self.node}: ranks" if self.rank is None else f"rank {self.rank} on {self.node}"
 
     @property
@@ -51,7 +51,7 @@ class Straggler(NamedTuple):
 
 
 class RankTimes(Frozen):
-    """The trainer's record `steptime.rank_times`: forward pass times, in lists by rank."""
+    """The trainer's record `steptime.rank_times`: times of each rank's forward passes, in lists by rank."""
 
     clock: Literal["cuda_events", "cpu_time"]
     steps: tuple[int, ...]
@@ -67,12 +67,15 @@ class RankTimes(Frozen):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if not len(self.node) == len(self.group) == len(self.seconds) or max(self.node) >= len(self.nodes):
-            raise ValueError("its lists do not fit together")
+            raise ValueError("its lists need one value for each rank")
         return self
 
     @property
     def ratios(self) -> dict[int, float]:
-        """Return each rank's time relative to the median of its group; ranks without peers are left out."""
+        """Return each rank's time relative to the median of its group.
+
+        Ranks in a group with fewer than `FEWEST_OTHERS` others are left out.
+        """
         groups = defaultdict[int, list[float]](list)
         for group, seconds in zip(self.group, self.seconds, strict=True):
             groups[group].append(seconds)
@@ -96,7 +99,7 @@ class RankTimes(Frozen):
 
     @property
     def summary(self) -> str:
-        """How far the times of the ranks are apart, and which rank is slowest; empty if no rank has peers."""
+        """How far the ranks' times are apart and which rank is slowest; empty if none can be compared."""
         if not (ratios := self.ratios):
             return ""
         slowest = max(ratios, key=ratios.__getitem__)
@@ -129,7 +132,7 @@ class RankTimes(Frozen):
 
 
 def rank_times(record: Mapping[str, Any] | None) -> RankTimes | None:
-    """Read the record of rank times from a log; None if there is none, or if it is malformed."""
+    """Parse the trainer's record of rank times; None if there is none, or if it is malformed."""
     try:
         return None if record is None else RankTimes.model_validate(record)
     except ValidationError:
@@ -137,10 +140,11 @@ def rank_times(record: Mapping[str, Any] | None) -> RankTimes | None:
 
 
 def outside(units: Mapping[str, Sequence[float]], least: float = LEAST) -> dict[str, tuple[float, float]]:
-    """Return the units that exceed the spread of the others, with ratio and margin, slowest first.
+    """Return the units (nodes, ranks or GPUs) that are slower than the spread of the others, slowest first.
 
-    The value of a unit is the lower median of its ranks' ratios to the median of all, so one slow rank does
-    not make a slow node. `least` is the smallest relative difference to report. Several slow units hide each
+    Each is given with its ratio to the mean of the others, and half of that ratio's 95 % confidence interval.
+    `units` has ratios to the median of all, by unit; their lower median counts, so one slow rank does not
+    make a slow node. `least` is the smallest relative difference to report. Several slow units hide each
     other, so as many as possible are tested against the rest (Grubbs' test, repeated).
     """
     from scipy import stats

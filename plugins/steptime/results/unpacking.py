@@ -29,7 +29,7 @@ def unpack(file: Path, folder: Path) -> None:
             for member in archive:
                 if member.issparse():
                     raise tarfile.ReadError(
-                        f"'{shown(member.name)}' in it claims to be larger than the archive"
+                        f"its member '{shown(member.name)}' claims to be larger than the archive"
                     )
                 if member.isfile():
                     archive.extract(member, folder, filter="data")
@@ -42,7 +42,7 @@ def unpack(file: Path, folder: Path) -> None:
 
 
 def check_size(log: Path) -> None:
-    """Raise UserError if a packed log is too large when unpacked."""
+    """Raise UserError if a packed log unpacks to more bytes than `allowed_bytes`."""
     left, size = allowed_bytes(log), 0
     for piece in unpack_log(log):
         size += len(piece)
@@ -87,4 +87,4 @@ def _pieces(file: Path) -> Iterator[bytes]:
         while data := packed.read(_PACKED_BYTES):
             yield unpacker.decompress(data)
     if not unpacker.eof:
-        raise EOFError("it is truncated")
+        raise EOFError("the file is truncated")

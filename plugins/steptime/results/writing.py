@@ -35,8 +35,8 @@ _CONTENT = {"submitted", "status", "measurement", "log"}
 def keep_measured(url: str, result: Result, on_change: "OnChange") -> bool:
     """Store a measured run with its steps and record; return False if exactly this is already stored.
 
-    Other content replaces that of an earlier reading, except for the record; the run must then be checked and
-    published again.
+    What an earlier reading of the run stored is replaced, except for the record; the run must then be checked
+    and published again.
     """
     from sqlalchemy import select
 
@@ -107,7 +107,10 @@ def keep_verdict(url: str, job_name: str, verdict: Verdict, on_change: "OnChange
 
 
 def publish(url: str, job_name: str, on_change: "OnChange") -> bool:
-    """Publish a valid run; return False if it is already published. Raises UserError for any other run."""
+    """Publish a valid run; return False if it is already published.
+
+    Raises UserError if the run is unknown, is not valid or has no step times.
+    """
     from steptime.results.schema import runs
 
     with write_transaction(url) as connection:
