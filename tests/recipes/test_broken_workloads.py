@@ -156,7 +156,8 @@ MISTAKES = {
     "a batch that does not grow in whole": (
         BATCH + "{per_gpu: 2}",
         BATCH + "{per_gpu: 0.3}",
-        f"line 37, {FIRST}.global_batch_size.weak: 0.3 per GPU on 16 GPUs is not a whole global batch size.",
+        f"line 37, {FIRST}.global_batch_size.weak: 0.3 per GPU on 16 GPUs is not a whole global batch size: "
+        "correct per_gpu.",
     ),
     "a time that YAML reads as a number": (
         '{weak: "00:30:00"}',

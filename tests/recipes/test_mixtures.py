@@ -197,8 +197,8 @@ MISTAKES = {
         GROK,
         ("moe_router_topk: 2", "moe_router_topk: 9"),
         "moe_router_topk: 9",
-        "sizes.314b.model.moe.moe_router_topk: 9 of 8 experts cannot be chosen: give fewer, or more "
-        "num_moe_experts.",
+        "sizes.314b.model.moe.moe_router_topk: 9 of 8 experts cannot be chosen: lower "
+        "moe_router_topk, or raise num_moe_experts.",
     ),
     "no layer with experts": (
         DEEPSEEK,
@@ -230,8 +230,8 @@ MISTAKES = {
         DEEPSEEK,
         ("mtp_num_layers: 1", "mtp_num_layers: 1\n      nemo: {config: DeepSeekV3Config}"),
         "nemo: {config",
-        "sizes.671b.model.nemo.fields: lacks mtp_loss_scaling_factor, which NeMo has no default of: give the "
-        "weight of the further tokens' loss, such as 0.1.",
+        "sizes.671b.model.nemo.fields: lacks mtp_loss_scaling_factor, for which NeMo has no default: give "
+        "the weight of the loss of further tokens, such as 0.1.",
     ),
     "a dtype with another recipe than its own": (
         DEEPSEEK,

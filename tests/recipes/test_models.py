@@ -39,7 +39,11 @@ IMPOSSIBLE: Mapping[str, tuple[BaseModel, dict[str, Any], str]] = {
         {"hybrid": HYBRID.hybrid},
         "llama models have no hybrid sizes: leave hybrid out",
     ),
-    "hybrid layers that do not add up": (HYBRID, {"num_layers": 1}, "hybrid layers are not 1"),
+    "hybrid layers that do not add up": (
+        HYBRID,
+        {"num_layers": 1},
+        "hybrid layers do not add up to num_layers, 1",
+    ),
 }
 
 

@@ -302,7 +302,7 @@ MISTAKES = {
         ),
         (
             "    - {source: plugin, arguments",
-            "performance.rules.5.arguments.num_gpus: is set already, for each row or run: leave it out.",
+            "performance.rules.5.arguments.num_gpus: is already set by steptime for each run: leave it out.",
         ),
     ),
 }

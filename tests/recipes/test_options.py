@@ -186,25 +186,28 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"profile": True, "profile_start": 25},
         "profiling from step 25 to step 25 cannot be in a run of 25 steps",
     ),
-    ({"profile": True, "gpus": "2", "profile_ranks": "0-7"}, "a run on 2 GPUs has the ranks 0 to 1."),
+    ({"profile": True, "gpus": "2", "profile_ranks": "0-7"}, "a run on 2 GPUs has the ranks 0 to 1: name"),
     ({"profile": True, "profile_ranks": "0-3,2"}, "profile_ranks '0-3,2' name rank 2 twice: name each once."),
     (
         {"workload": "nemotron4", "nccl_trace": True},
-        "has no NCCL trace; workloads that have one: llama3.1-25.04, nemotron-h-25.05.",
+        "has no settings for an NCCL trace; workloads that have them: llama3.1-25.04, nemotron-h-25.05.",
     ),
     (
         {"size": "8b", "gpus": "8", "save_checkpoint": True},
         "is tested from 16 GPUs on, not on 8: ask for one of 16, 32, 64",
     ),
-    ({"load_checkpoint": "/x"}, "load_checkpoint loads at one scale: name one of 1, 2 as gpus."),
+    ({"load_checkpoint": "/x"}, "load_checkpoint needs a single number of GPUs: name one of 1, 2 as"),
     (
         {"gpus": "2", "load_checkpoint": "x"},
         "load_checkpoint 'x' is not a folder on a cluster: write its absolute",
     ),
-    ({"gpus": "2", "load_checkpoint": "/a-consumed_samples=0"}, "which are no whole steps of the global"),
+    ({"gpus": "2", "load_checkpoint": "/a-consumed_samples=0"}, "which is not a whole number of steps"),
     ({"gpus": "2", "load_checkpoint": SAVED_320, "max_steps": 21}, "was saved at step 20, and max_steps is"),
     ({"gpus": "2", "load_checkpoint": "/a\nb"}, r"load_checkpoint '/a\nb' is not a folder on a cluster"),
-    ({"gpus": "2", "load_checkpoint": "/x", "window": "1:2"}, "window '1:2': a loading run trains one step"),
+    (
+        {"gpus": "2", "load_checkpoint": "/x", "window": "1:2"},
+        "window '1:2' is not for runs that load a checkpoint",
+    ),
     ({"cuda_graphs": True}, "cuda_graphs is for GPUs, and llama3.1-25.04 tiny on cpu has none"),
     ({"size": "8b", "tp_comm_overlap": True}, "tp_comm_overlap needs tensor parallelism"),
     (

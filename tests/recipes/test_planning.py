@@ -212,7 +212,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"window": "10:20"}, "window 10:20 lies outside of a run of 20 steps"),
     (
         {"workload": "nemotron-h", "size": "56b", "max_steps": 44},
-        "window 11:44 (the document's) lies outside of a run",
+        "window 11:44 (the workload's default) lies outside of a run",
     ),
     (
         {"cluster": "locl"},
@@ -228,7 +228,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"workload": "nemotron4-340b", "gpu_type": "gb300", "checkpoint": True},
-        "on gb300 are not tested at any scale; GPU types that are: h100, gb200, b200.",
+        "on gb300 are not tested; GPU types on which they are: h100, gb200, b200.",
     ),
     (
         {"environment": {"HF_TOKEN": "x"}},

@@ -63,7 +63,7 @@ def test_a_recipe_by_name_gets_it_with_further_arguments() -> None:
             "arguments are for scripts of Megatron-Bridge, and llama3.1-25.04 70b",
         ),
         ({**NANO, "arguments": {"--x": "1"}}, "argument '--x': write its name without dashes"),
-        ({**NANO, "arguments": {"num_gpus": "9"}}, "argument 'num_gpus' is set already"),
+        ({**NANO, "arguments": {"num_gpus": "9"}}, "argument 'num_gpus' is already set"),
     ],
 )
 def test_what_cannot_run_is_refused_with_the_reason(asked: dict[str, Any], sentence: str) -> None:

@@ -20,7 +20,7 @@ from steptime.settings import config_dir
 
 
 class ClusterFile(BaseModel):
-    """The fields of a cluster's file that a plan depends on; `clusters.config` and each kind add theirs."""
+    """The fields of a cluster's file that planning reads; the cluster's kind has the others."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

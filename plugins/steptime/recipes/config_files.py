@@ -27,7 +27,7 @@ _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True)
 class Mistake:
-    """One mistake in a file."""
+    """One mistake in a configuration file: what is wrong, and where."""
 
     message: str
     """What is wrong, with which value, and what to do; without its full stop."""
@@ -38,12 +38,12 @@ class Mistake:
 
     @classmethod
     def of(cls, error: Exception, *location: int | str) -> Self:
-        """Return the mistake for an exception's message."""
+        """Make a mistake from an exception's message, at this location in the file."""
         return cls(str(error).removesuffix("."), location)
 
 
 class FieldErrors(ValueError):
-    """Problems found by a validator that compares fields, each with its location in the model."""
+    """Raised by a validator that compares fields: mistakes, each with its location in the model."""
 
     def __init__(self, problems: Iterable[Mistake]) -> None:
         self.problems = tuple(problems)
@@ -51,7 +51,7 @@ class FieldErrors(ValueError):
 
 
 class FieldError(FieldErrors):
-    """A single problem, with its location."""
+    """Raised by a validator for a single mistake, with its location in the model."""
 
     def __init__(self, message: str, *location: int | str) -> None:
         super().__init__([Mistake(message, location)])
@@ -72,7 +72,10 @@ def check_each(values: Iterable[str], check: Callable[[str], object]) -> None:
 def load_each(
     names: Iterable[str], load: Callable[[str], Loaded]
 ) -> tuple[tuple[Loaded, ...], BrokenFiles | None]:
-    """Load each of `names`; return the loaded ones in order, and what is wrong with the others."""
+    """Call `load` for each name; return the results in order, and one error for all names that failed.
+
+    The error is None if none failed.
+    """
     loaded: list[Loaded] = []
     sentences: list[str] = []
     for name in names:
@@ -91,7 +94,7 @@ def refuse(*broken: BrokenFiles | None) -> None:
 
 
 def misfits(error: ValidationError) -> list[Mistake]:
-    """Return the mistakes that pydantic found.
+    """Convert pydantic's validation error to mistakes, each with its location in the file.
 
     A misspelt field name counts as one mistake, not as an unknown field and a missing one.
     """
@@ -139,7 +142,7 @@ def _message(found: Any) -> str:
 
 
 class Document:
-    """A YAML file with the lines of its values."""
+    """A parsed YAML file that knows the line of each value."""
 
     def __init__(self, path: Path, root: yaml.Node, content: Any, problems: Sequence[Mistake] = ()) -> None:
         self.path = path
@@ -151,12 +154,12 @@ class Document:
         """What is wrong whatever the model: keys that are given twice."""
 
     def fit(self, model: type[_Model]) -> tuple[_Model | None, list[Mistake]]:
-        """Return the content as `model`, None if it does not fit, and all mistakes in it."""
+        """Validate the content; return it as `model` (None if it does not fit), and all mistakes in it."""
         fitting, problems = self.part(model)
         return fitting, [*self.problems, *problems]
 
     def part(self, model: type[_Model], *location: int | str) -> tuple[_Model | None, list[Mistake]]:
-        """Return the value at a location as `model`, without coercing types, and all mistakes.
+        """Validate the value at a location, without coercing types; return it as `model`, and all mistakes.
 
         The model is None if the value does not fit.
         """
@@ -194,7 +197,7 @@ class Document:
         return value
 
     def refusal(self, problems: Iterable[Mistake]) -> BrokenFiles:
-        """Return the error with all mistakes, in the file's order."""
+        """Return an error that lists these mistakes by file, line and field, in the file's order."""
         places: dict[tuple[int, str, str], list[str]] = {}
         for problem in problems:
             node, location = _locate(self._root, problem.location)
@@ -213,10 +216,10 @@ class Document:
 
 
 def read_entries(path: Path, none: str) -> Document:
-    """Return a file's entries by name; the file is read again only when it changes.
+    """Read a YAML file of named entries; it is read again only when it changes.
 
-    Every row of a listing asks for its own entry. Raises UserError with the text `none` if the file has no
-    mapping, and with its own text if the file cannot be read or has a key twice.
+    Raises UserError with the text `none` if the file has no mapping, and with its own text if the file cannot
+    be read or has a key twice.
     """
     return _read_entries(path, file_state(path), none)
 
@@ -255,7 +258,10 @@ def _read_entries(path: Path, _state: tuple[int, int], none: str) -> Document:
 
 
 def broken_entries(read: Callable[[], Document], model: type[BaseModel]) -> BrokenFiles | None:
-    """Return all mistakes in a file of named entries that each are a `model`; None if there are none."""
+    """Return all mistakes in a file whose named entries should each be a `model`; None if there are none.
+
+    `read` reads the file.
+    """
     try:
         document = read()
     except UserError as error:
@@ -303,7 +309,7 @@ def read_document(path: Path) -> Document:
         raise
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"{path}: a value is no text, number, truth value, list or mapping: {error}."
+            f"{path}: a value is not a text, number, truth value, list or mapping: {error}."
         ) from None
     return Document(path, root, content, repeated)
 

@@ -54,7 +54,7 @@ _SECRET = re.compile(f"{SENSITIVE_WORDS}$", re.IGNORECASE)
 
 
 def leads_to_code(name: str) -> bool:
-    """Return whether a variable can make processes load other code, or containers start differently."""
+    """Return whether an environment variable can make processes load code, or change how containers start."""
     return any(fnmatchcase(name, pattern) for pattern in _LEAD_TO_CODE)
 
 
@@ -66,7 +66,7 @@ def names_secret(line: str) -> bool:
 
 
 def checked_environment(environment: dict[str, str]) -> dict[str, str]:
-    """Return a file's variables for a pydantic model, checked by `check_environment`."""
+    """Check environment variables as a pydantic validator; return them, or raise ValueError."""
     try:
         check_environment(environment)
     except UserError as error:

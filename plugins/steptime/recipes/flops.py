@@ -27,7 +27,10 @@ AsTheModel = bool | Literal["own"]
 
 
 class Counted(Frozen):
-    """What a formula counts of a model. All numbers are integers, so the order of sums does not matter."""
+    """The parts of a model whose operations a FLOPs formula counts, and how.
+
+    All numbers are integers, so the order of sums does not matter.
+    """
 
     mlp_matrices: Literal[2, 3]
     """Three for a gated MLP."""
@@ -50,7 +53,10 @@ class Counted(Frozen):
     """Of the output layer; null for the model's own, 0 to leave it out."""
 
     def misfit(self, shape: ModelShape) -> str | None:
-        """Return which part of a model the formula does not count, or counts in vain; None if it fits."""
+        """Return why the formula does not fit a model, such as experts that it does not count.
+
+        None if it fits.
+        """
         kinds = (
             ("experts", shape.moe is not None, self.experts),
             ("latent attention", shape.mla is not None, self.latent_attention),
@@ -127,7 +133,7 @@ class Counted(Frozen):
 
 
 class Formula(Frozen):
-    """An entry of `config/flops.yaml`: how a document computes model FLOPs, in one of three ways."""
+    """An entry of `config/flops.yaml`: where a publication takes model FLOPs from, in one of three ways."""
 
     source: str
     architectures: tuple[str, ...] = Field(min_length=1)
@@ -153,7 +159,7 @@ def flops_file() -> Path:
 
 
 def formula_names() -> tuple[str, ...]:
-    """Return the names in `config/flops.yaml`, in order. Raises UserError."""
+    """Return the names of all formulas, in order. Raises UserError if `config/flops.yaml` cannot be read."""
     return tuple(_document().content)
 
 
@@ -174,7 +180,7 @@ def broken_formulas() -> BrokenFiles | None:
 
 
 def misfit(name: str, shape: Model) -> str | None:
-    """Return which part of a model its formula does not count, or counts in vain; None if it fits.
+    """Return why a formula does not fit a model or a collective operation; None if it fits.
 
     Raises UserError if the formula does not exist.
     """
@@ -193,7 +199,8 @@ def misfit(name: str, shape: Model) -> str | None:
 def model_flops(shape: Model, formula: str) -> float:
     """Return the floating-point operations of a training step on one sample, by the named formula.
 
-    Raises UserError for a formula that is not there, that counts nothing, or that does not fit the model.
+    Raises UserError for an unknown formula, for one that does not count but states or logs FLOPs, and for one
+    that does not fit the model.
     """
     described = load_formula(formula)
     if not isinstance(shape, ModelShape):
@@ -201,9 +208,14 @@ def model_flops(shape: Model, formula: str) -> float:
             f"the formula {formula} {misfit(formula, shape)}: choose one with logged: true for its recipe."
         )
     if described.counted is None:
-        raise UserError(f"the formula {formula} does not count flops, which its document states or logs.")
+        raise UserError(
+            f"the formula {formula} does not count FLOPs, as its publication states or logs them: use one "
+            "with the field counted."
+        )
     if (problem := described.counted.misfit(shape)) is not None:
-        raise UserError(f"the formula {formula} {problem}: give its recipe the formula of its own document.")
+        raise UserError(
+            f"the formula {formula} {problem}: give the recipe the formula of its own publication."
+        )
     return described.counted.flops(shape)
 
 
@@ -218,7 +230,10 @@ class Flops(NamedTuple):
 
 
 def recipe_flops(recipe: Recipe) -> Flops:
-    """Return the model flops of a recipe by its own formula. Raises UserError as `model_flops` does."""
+    """Return the model FLOPs of one sample by a recipe's own formula.
+
+    Raises UserError as `model_flops` does.
+    """
     name = recipe.flops_formula
     formula = load_formula(name)
     if isinstance(recipe.model, Collective):

@@ -15,7 +15,7 @@ from steptime.recipes.config_files import Document, broken_entries, read_entries
 
 
 class Peak(Frozen):
-    """A GPU's peak rate: the divisor of an MFU."""
+    """A GPU's peak rate, by which model FLOPs utilization (MFU) divides."""
 
     tflops: float | None
     """Dense TFLOPS of one GPU (one process for `cpu`); None if the run itself measures it."""
@@ -34,13 +34,16 @@ class GpuType(Frozen):
     peak_tflops: dict[str, PositiveFloat | Literal["measured"]]
 
     def find_peak(self, dtype: str) -> float | Literal["measured"] | None:
-        """Return the dense peak in TFLOPS for a dtype, None if unknown; that of fp8 for any FP8 recipe."""
+        """Return the dense peak in TFLOPS for a dtype; None if unknown, `measured` if each run measures it.
+
+        A variant of FP8 without a peak of its own has that of `fp8`.
+        """
         of_format = self.peak_tflops.get("fp8") if dtype.startswith("fp8_") else None
         return self.peak_tflops.get(dtype, of_format)
 
 
 def gpus_file() -> Path:
-    """Return the file of the GPU types."""
+    """Return the path of the file that describes the GPU types."""
     return settings.config_dir() / "gpus.yaml"
 
 
@@ -65,7 +68,7 @@ def load_gpu_type(name: str) -> GpuType:
 
 
 def broken_gpu_types() -> BrokenFiles | None:
-    """Return all mistakes in the file; None if there are none."""
+    """Return all mistakes in the file of the GPU types; None if there are none."""
     return broken_entries(_document, GpuType)
 
 

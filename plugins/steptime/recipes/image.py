@@ -39,17 +39,20 @@ class Image(Frozen):
 
     @property
     def is_own(self) -> bool:
-        """Whether the image is built from the trainer's environment instead of imported."""
+        """Whether the image is built from the trainer's environment, not imported from a registry."""
         return self.registry is None and self.repository == OWN_REPOSITORY
 
     @property
     def file_stem(self) -> str:
-        """The image's file name as in the documents, `nvidia+nemo+25.04.01`; other registries come first."""
+        """The image's file name without suffix, such as `nvidia+nemo+25.04.01`.
+
+        It begins with the registry unless that is nvcr.io or Docker Hub.
+        """
         registry = "" if self.registry in (None, _DOCUMENTED_REGISTRY) else f"{self.registry}/"
         return f"{registry}{self.repository}/{self.tag or self.digest}".translate(_IN_FILE_NAMES)
 
     def uri(self, separator: str) -> str:
-        """Return `docker://…` with the registry separator (`#` or `/`) of the importing program.
+        """Return `docker://…` with the separator after the registry that the importing program needs.
 
         That is `#` or `/`.
         """
@@ -61,7 +64,7 @@ class Image(Frozen):
 def parse_image(text: str) -> Image:
     """Parse an image name. Raises UserError if it is invalid, or has neither tag nor digest.
 
-    As everywhere, the first part is a registry if it has a dot or a port, or is `localhost`.
+    As in Docker, the first part is a registry if it has a dot or a port, or is `localhost`.
     """
     first, _, rest = text.partition("/")
     named_registry = bool(rest) and ("." in first or ":" in first or first == "localhost")

@@ -119,7 +119,10 @@ def _unknown_words(text: str, place: Location) -> Iterator[Mistake]:
 
 
 def bridge_release(image: str | None) -> BridgeRelease:
-    """Return the Megatron-Bridge release in an image. Raises UserError if it is unknown or broken."""
+    """Return the Megatron-Bridge release in an image.
+
+    Raises UserError if the image or the file of releases is unknown or broken.
+    """
     path = bridge_file()
     by_tag = _by_tag(path, file_state(path))
     release = by_tag.get("" if image is None else image.partition("@")[0].rpartition("/")[2])
@@ -144,9 +147,10 @@ def _by_tag(_path: Path, _state: tuple[int, int]) -> dict[str, BridgeRelease]:
 
 
 def misnamed(model: NamedRecipe, image: str | None) -> Mistake | None:
-    """Return a mistake if the image lacks the recipe, family or variant that a model names.
+    """Return a mistake if an image's Megatron-Bridge lacks a model's recipe, family or sample length.
 
-    Raises UserError if the image's release is unknown.
+    For a model with a `launch` of its own, the words in its arguments are checked instead. Raises UserError
+    if the image's release is unknown.
     """
     if model.launch is not None:
         texts = enumerate(model.launch.arguments)
@@ -175,7 +179,10 @@ def _unknown(field: str, error: UserError) -> Mistake:
 
 
 def known_recipe(model: NamedRecipe, image: str | None) -> KnownRecipe | None:
-    """Return the known facts about a recipe, or None. Raises UserError if the image's release is unknown."""
+    """Return what is known about a recipe; None if nothing.
+
+    Raises UserError if the image's release is unknown.
+    """
     if model.launch is not None:
         return None
     return bridge_release(image).recipes.get(model.family, {}).get(model.recipe)
@@ -198,7 +205,7 @@ def hub_files(recipe: Recipe) -> dict[str, list[str]]:
 
 
 def set_already(arguments: Collection[str], images: Iterable[str | None]) -> list[str]:
-    """Return those of `arguments` that steptime itself passes to the scripts of the images' releases."""
+    """Return the names in `arguments` that steptime itself passes to the scripts of the images' releases."""
     of_release = set()
     for image in images:
         with suppress(UserError):  # an image of no known release: its own problem
@@ -216,7 +223,7 @@ def misfit(
     dtype: str,
     spread: ModelParallelism | Parallelism,
 ) -> str | None:
-    """Return what a row needs that the release in its image does not support; None if it supports all."""
+    """Return why the Megatron-Bridge in an image cannot start a recipe as planned; None if it can."""
     if model.launch is not None:
         known = model.launch.commits
         return None if image in known else f"launch has no commit for {image}, only for {', '.join(known)}"
@@ -233,13 +240,16 @@ def misfit(
 
 
 def bridge_command(run: Run) -> tuple[str, ...]:
-    """Return the script and arguments that run a recipe by name. Raises UserError.
+    """Return the script and arguments that start a Megatron-Bridge recipe, known by name, on a rank.
 
-    The script is a path in the image, or in `checkout_folder` if the recipe has a `launch` of its own.
+    The script is a path in the image, or in `checkout_folder` if the recipe has a `launch` of its own. Raises
+    UserError if the image cannot start the recipe.
     """
     recipe, model = run.recipe, run.recipe.model
     if not isinstance(model, NamedRecipe):
-        raise UserError(f"{run.label} is no recipe of Megatron-Bridge by name: give its model as one.")
+        raise UserError(
+            f"{run.label} is not started by Megatron-Bridge: give its model as a recipe known by name."
+        )
     row = {"gpu_type": recipe.gpu_type, "dtype": recipe.dtype}
     wrong_name = misnamed(model, recipe.image)
     problem = (
@@ -312,13 +322,13 @@ def _words_of_run(run: Run) -> dict[str, str | int]:
 
 
 def bridge_file() -> Path:
-    """Return the file of the releases: the config folder's, or else the shipped one."""
+    """Return the path of the file of Megatron-Bridge releases: the config folder's, else the shipped one."""
     own = config_dir() / "megatron_bridge.yaml"
     return own if own.exists() else shipped("config") / "megatron_bridge.yaml"
 
 
 def broken_releases() -> BrokenFiles | None:
-    """Return all mistakes in the file of releases; None if there are none."""
+    """Return all mistakes in the file of Megatron-Bridge releases; None if there are none."""
     return broken_entries(_document, BridgeRelease)
 
 

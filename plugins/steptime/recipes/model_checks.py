@@ -38,7 +38,7 @@ class Placed(NamedTuple):
 
 
 def is_read(document: Document, part: str) -> bool:
-    """Return whether the entries of `gpu_types` or `sizes` could be read, to check names with them."""
+    """Return whether the entries of `gpu_types` or `sizes` (`part`) of a workload file could be read."""
     return isinstance(document.value(part), dict)
 
 
@@ -48,7 +48,7 @@ def list_keys(document: Document, part: str) -> tuple[str, ...]:
 
 
 def iterate_rules(document: Document) -> Iterator[Placed]:
-    """Yield the configurations and proxies of all sizes, in the file's order."""
+    """Yield the readable configurations and proxies of all sizes of a workload file, in the file's order."""
     for size in list_keys(document, "sizes"):
         for kind in KINDS:
             listed = document.value("sizes", size, kind)
@@ -78,7 +78,7 @@ def find_model(document: Document, size: str) -> ModelShape | None:
 
 
 def find_named_recipe(document: Document, size: str) -> NamedRecipe | None:
-    """Return the recipe by name of a size; None if it has a model, or cannot be read."""
+    """Return the Megatron-Bridge recipe of a size, if it is known only by name; else None."""
     return _model_as(NamedRecipe, NAMED, document, size)
 
 
@@ -90,14 +90,14 @@ def _model_as(model: type[_Model], kind: str, document: Document, size: str) -> 
 
 
 def find_steps(document: Document, size: str) -> Steps | None:
-    """Return the steps of a size: its own, or those of the workload."""
+    """Return the steps of a size, its own or those of the workload; None if they cannot be read."""
     location = ("sizes", size, "steps")
     own = document.value(*location) is not None
     return document.part(Steps, *(location if own else ("steps",)))[0]
 
 
 def model_of_rule(document: Document, placed: Placed) -> ModelShape | None:
-    """Return the model of a rule; None if it cannot be read."""
+    """Return the model that a configuration runs, with a proxy's changes; None if it cannot be read."""
     whole = find_model(document, placed.size)
     if whole is None or not placed.rule.is_proxy:
         return whole
@@ -303,7 +303,7 @@ def _launch(document: Document) -> Iterator[Mistake]:
         )
         for name in () if with_launch else set_already(rule.arguments, _all_images(document)):
             yield Mistake(
-                "is set already, for each row or run: leave it out",
+                "is already set by steptime for each run: leave it out",
                 ("performance", "rules", index, "arguments", name),
             )
 

@@ -51,14 +51,14 @@ class HybridShape(Frozen, spec.HybridShape):
 
 
 class MoeShape(Frozen, spec.MoeShape):
-    """A mixture of experts."""
+    """The sizes of a mixture of experts: how many, how wide, and how many of them a token passes."""
 
     @model_validator(mode="after")
     def _enough_experts(self) -> Self:
         if self.moe_router_topk > self.num_moe_experts:
             raise FieldError(
                 f"{self.moe_router_topk} of {self.num_moe_experts} experts cannot be chosen: "
-                "give fewer, or more num_moe_experts",
+                "lower moe_router_topk, or raise num_moe_experts",
                 "moe_router_topk",
             )
         return self
@@ -76,7 +76,7 @@ _OF_THE_RUN = re.compile(
 
 
 class NemoConfig(Frozen, spec.NemoConfig):
-    """The config class of NeMo from which the trainer builds a model; the sizes are those of the shape."""
+    """The config class of NeMo from which the trainer builds a model, with fields that are no sizes."""
 
     config: Annotated[str, matching("[A-Z][A-Za-z0-9_]*", "the name of a class, as in MixtralConfig")]
     fields: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)
@@ -143,7 +143,10 @@ class ModelShape(Frozen, spec.ModelShape):
                 self.hybrid.num_mamba_layers,
             )
             if sum(kinds) != self.num_layers:
-                raise ValueError(f"{' + '.join(map(str, kinds))} hybrid layers are not {self.num_layers}")
+                raise ValueError(
+                    f"{' + '.join(map(str, kinds))} hybrid layers do not add up to num_layers, "
+                    f"{self.num_layers}"
+                )
         return self
 
 
@@ -179,7 +182,9 @@ def check_hybrid(shape: ModelShape) -> None:
     """Raise ValueError unless the model has Mamba layers."""
     _refuse_special(shape, but=("hybrid",))
     if shape.hybrid is None:
-        raise ValueError(f"{shape.architecture} models need hybrid: give it")
+        raise ValueError(
+            f"{shape.architecture} models need the field hybrid: describe their Mamba layers in it"
+        )
 
 
 def check_gpt(shape: ModelShape) -> None:
@@ -187,7 +192,8 @@ def check_gpt(shape: ModelShape) -> None:
     _refuse_special(shape, but=_SPECIAL.keys() - {"hybrid"})
     if shape.gated_linear_unit is None:
         raise ValueError(
-            f"{shape.architecture} models must say whether their MLP is gated: give gated_linear_unit"
+            f"{shape.architecture} models must state whether their MLP is gated: set gated_linear_unit to "
+            "true or false"
         )
     if shape.mla is not None and shape.kv_channels is not None:
         raise FieldError("latent attention takes its widths from mla: leave kv_channels out", "kv_channels")
@@ -195,8 +201,8 @@ def check_gpt(shape: ModelShape) -> None:
         return
     if shape.mtp_num_layers is not None and "mtp_loss_scaling_factor" not in shape.nemo.fields:
         raise FieldError(
-            "lacks mtp_loss_scaling_factor, which NeMo has no default of: give the weight of the further "
-            "tokens' loss, such as 0.1",
+            "lacks mtp_loss_scaling_factor, for which NeMo has no default: give the weight of the loss of "
+            "further tokens, such as 0.1",
             "nemo",
             "fields",
         )
@@ -214,7 +220,10 @@ _Name = Annotated[str, matching("[a-z0-9][a-z0-9_.]*", "small letters, digits, _
 
 
 class Launch(Frozen):
-    """How a release's own launch script starts a recipe; `steptime recipes import` writes it."""
+    """How the launch script of an NVIDIA release starts a Megatron-Bridge recipe.
+
+    `steptime recipes import` writes it.
+    """
 
     commits: dict[str, Annotated[str, matching("[0-9a-f]{40}", "a commit of Megatron-Bridge")]] = Field(
         min_length=1
@@ -252,7 +261,7 @@ class NamedRecipe(Frozen):
 
     @property
     def num_layers(self) -> None:
-        """None: the layers are unknown here."""
+        """Always None: steptime does not know the recipe's layers."""
 
 
 class Collective(Frozen):
@@ -262,15 +271,15 @@ class Collective(Frozen):
 
     @property
     def num_layers(self) -> None:
-        """None: no model is trained."""
+        """Always None: no model is trained."""
 
     @property
     def seq_length(self) -> None:
-        """None, likewise."""
+        """Always None: no model is trained."""
 
 
 def kind_of_model(model: Any) -> str:
-    """Return the tag that selects the model class of a description."""
+    """Return the tag by which pydantic selects the class of a `Model`, from its `architecture`."""
     architecture = (
         model.get("architecture") if isinstance(model, dict) else getattr(model, "architecture", None)
     )
@@ -287,7 +296,7 @@ Model = Annotated[
 
 
 class Parallelism(Frozen, spec.Parallelism):
-    """How one model is spread over ranks."""
+    """How one model is spread over ranks: tensor, pipeline, context, data and expert parallelism."""
 
 
 LAUNCH_WORDS = (
@@ -322,12 +331,14 @@ class Launcher(Frozen):
                 raise FieldError(message, "command", index)
         for name in self.files:
             if name in (RUN_FILE, "job.sh"):
-                raise FieldError("is a file of steptime's in that folder: name it otherwise", "files", name)
+                raise FieldError(
+                    "is a file that steptime writes into that folder: choose another name", "files", name
+                )
         return self
 
 
 class Recipe(Frozen, spec.Recipe):
-    """A row of a document's configuration tables, or the same row at another scale or as a CPU size."""
+    """A training configuration: a row of a publication's tables, or a variant on other GPU counts or CPUs."""
 
     workload: str
     """Family and version of the document, `llama3.1-25.04`."""
@@ -360,7 +371,7 @@ class Recipe(Frozen, spec.Recipe):
         }
 
     def command(self, max_steps: int) -> tuple[str, ...]:
-        """Return the launcher's program and arguments; empty if the row has no launcher."""
+        """Return the program and arguments of the recipe's launcher; empty if it has none."""
         words = {
             "size": self.size,
             "gpu_type": self.gpu_type,
@@ -406,7 +417,7 @@ class Window(Frozen, spec.Window):
 
 
 class Nsight(Frozen):
-    """Options of Nsight Systems (`nsys profile`) in a document, besides those of every profile run."""
+    """Options of Nsight Systems (`nsys profile`) from a publication, besides those of every profile run."""
 
     trace: Annotated[tuple[str, ...], Field(min_length=1)] = ("nvtx", "cuda")
     options: tuple[Annotated[str, matching("--[a-z-]+=[A-Za-z0-9.-]+", "--option=value")], ...] = (
@@ -428,7 +439,7 @@ FP8_RECIPES: Mapping[str, Literal["current", "blockwise", "mxfp8", "nvfp4"]] = M
 
 
 class TrainerSettings(Frozen, spec.Settings):
-    """NeMo settings of the trainer beyond the row."""
+    """NeMo settings that a recipe does not determine, such as recomputation and communication overlap."""
 
     tp_comm_overlap_cfg: (
         Annotated[str, matching("userbuffers_[a-z0-9_]+", "a name that begins with userbuffers_")] | None

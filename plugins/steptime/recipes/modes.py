@@ -31,7 +31,7 @@ _SAMPLES = re.compile(r"consumed_samples=(\d{1,15})(?:\.0)?(?:-last)?$", re.ASCI
 
 
 class Schedule(Frozen):
-    """First and last step of a run, the steps to average, and the time limit."""
+    """Mode, first and last step of a run, the steps to average, and the time limit."""
 
     mode: Mode
     first_step: int = 0
@@ -43,7 +43,7 @@ class Schedule(Frozen):
 def requested_mode(request: PlanRequest) -> Mode:
     """Return the mode of the requested runs.
 
-    Raises UserError for two kinds at once, and for options of a kind that was not asked for.
+    Raises UserError if a request asks for several modes, or has an option of a mode that it does not ask for.
     """
     asked = [name for name in ("checkpoint", *_INSTEAD) if _is_given(request, name)]
     if len(asked) > 1:
@@ -67,7 +67,10 @@ def _is_given(request: PlanRequest, name: str) -> bool:
 def make_schedule(
     request: PlanRequest, mode: Mode, selection: Selection, recipes: Sequence[Recipe]
 ) -> Schedule:
-    """Return the schedule of the runs. Raises UserError if it is impossible."""
+    """Return the steps, the window and the time limit of the requested runs.
+
+    Raises UserError if they contradict each other.
+    """
     steps = selection.workload.find_steps(selection.size_name)
     max_steps, time_limit = (
         steps.max_steps,
@@ -94,7 +97,7 @@ def make_schedule(
             first=max_steps - 1, last=max_steps - 1
         )  # shorter than the document's, and not compared
     if window.last >= max_steps:
-        origin = "" if request.window is not None else " (the document's)"
+        origin = "" if request.window is not None else " (the workload's default)"
         raise UserError(
             f"window {window}{origin} lies outside of a run of {max_steps} steps: "
             f"choose a window within 0:{max_steps - 1}, or more steps."
@@ -117,8 +120,9 @@ def make_profile_window(
         ranks = tuple(rank for rank in documented if rank < recipe.gpus)
         if not ranks:
             raise UserError(
-                f"profile: the document of {selection.workload.workload} profiles the ranks "
-                f"{', '.join(map(str, documented))}, and a run on {recipe.gpus} GPUs has the ranks 0 to "
+                f"profile: {selection.workload.workload} profiles the ranks "
+                f"{', '.join(map(str, documented))} by default, and a run on {recipe.gpus} GPUs has the "
+                f"ranks 0 to "
                 f"{recipe.gpus - 1}: name some of these as profile_ranks."
             )
     else:
@@ -126,7 +130,7 @@ def make_profile_window(
         if ranks[-1] >= recipe.gpus:
             raise UserError(
                 f"profile_ranks '{shown(request.profile_ranks)}': a run on {recipe.gpus} GPUs has the ranks "
-                f"0 to {recipe.gpus - 1}."
+                f"0 to {recipe.gpus - 1}: name some of these."
             )
     if request.gpu_metrics and recipe.gpu_type == "cpu":
         raise UserError("gpu_metrics needs GPUs, and this run is on the CPU: leave it out.")
@@ -157,7 +161,7 @@ def _documented(selection: Selection) -> Profile:
     if profile is None:
         having = [workload.workload for workload in load_workloads()[0] if workload.profile is not None]
         raise UserError(
-            f"the document of {selection.workload.workload} has no profiling; workloads that have it: "
+            f"{selection.workload.workload} has no settings for profiling; workloads that have them: "
             f"{', '.join(having) or 'none'}."
         )
     return profile
@@ -169,7 +173,7 @@ def _trace(selection: Selection) -> tuple[int, str]:
     if trace is None:
         having = [workload.workload for workload in load_workloads()[0] if workload.nccl_trace is not None]
         raise UserError(
-            f"the document of {selection.workload.workload} has no NCCL trace; workloads that have one: "
+            f"{selection.workload.workload} has no settings for an NCCL trace; workloads that have them: "
             f"{', '.join(having) or 'none'}."
         )
     return trace.max_steps, trace.time_limit
@@ -179,18 +183,22 @@ def _saved_at(request: PlanRequest, max_steps: int, recipes: Sequence[Recipe]) -
     """Return the step at which the checkpoint to load was saved."""
     path = checked_checkpoint(request.load_checkpoint or "")
     if request.window is not None:
-        raise UserError(f"window '{shown(request.window)}': a loading run trains one step; leave it out.")
+        raise UserError(
+            f"window '{shown(request.window)}' is not for runs that load a checkpoint, which train one step: "
+            "leave it out."
+        )
     if len(recipes) > 1:
         counts = ", ".join(str(recipe.gpus) for recipe in recipes)
-        raise UserError(f"load_checkpoint loads at one scale: name one of {counts} as gpus.")
+        raise UserError(f"load_checkpoint needs a single number of GPUs: name one of {counts} as gpus.")
     named, batch = _SAMPLES.search(PurePosixPath(path).name), recipes[0].global_batch_size
     if named is None:
         return max_steps
     steps, rest = divmod(int(named[1]), batch)
     if rest or not steps:
         raise UserError(
-            f"load_checkpoint '{shown(path)}' was saved after {named[1]} samples, which are no whole steps "
-            f"of the global batch size {batch}: name the gpus and the scaling that it was saved at."
+            f"load_checkpoint '{shown(path)}' was saved after {named[1]} samples, which is not a whole "
+            f"number of steps of the global batch size {batch}: name the gpus and the scaling that it was "
+            "saved with."
         )
     if request.max_steps not in (None, steps):
         raise UserError(
@@ -216,9 +224,10 @@ def checked_checkpoint(path: str) -> str:
 
 
 def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
-    """Return the largest of `recipes` at which both saving and loading a checkpoint are tested.
+    """Return the recipe with the most GPUs, at least as many as checkpoints are tested on.
 
-    Raises UserError if there is none.
+    `recipes` are ascending by GPU count. Raises UserError if all have fewer GPUs than saving and loading were
+    tested on.
     """
     save, load = _tested(selection)
     large_enough = [recipe for recipe in recipes if recipe.gpus >= max(save, load)]
@@ -231,7 +240,7 @@ def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
 
 
 def require_tested(selection: Selection, mode: Mode, recipes: Sequence[Recipe]) -> None:
-    """Raise UserError if a run would save or load a checkpoint below the smallest tested number of GPUs."""
+    """Raise UserError if a run would save or load a checkpoint on fewer GPUs than that was tested on."""
     save, load = _tested(selection)
     least, doing = (save, "saving") if mode is Mode.CHECKPOINT_SAVE else (load, "loading")
     for recipe in recipes:
@@ -261,7 +270,5 @@ def _tested(selection: Selection) -> tuple[int, int]:
     )
     if save is None or load is None:
         tested = ", ".join(limits.minimum_gpus_to_load)
-        raise UserError(
-            f"checkpoints of {selection} are not tested at any scale; GPU types that are: {tested}."
-        )
+        raise UserError(f"checkpoints of {selection} are not tested; GPU types on which they are: {tested}.")
     return save, load

@@ -9,7 +9,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)", re.ASCII)
 
 
 def expand_nodes(text: str) -> tuple[str, ...]:
-    """Return the names in a node list.
+    """Return the names in a node list in Slurm's notation.
 
     >>> expand_nodes("gpu[08-10,12],login,rack[1-2]n[1-2]")
     ('gpu08', 'gpu09', 'gpu10', 'gpu12', 'login', 'rack1n1', 'rack1n2', 'rack2n1', 'rack2n2')

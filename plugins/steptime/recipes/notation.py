@@ -58,18 +58,19 @@ def format_at_most(jobs: int, gpu_hours: float) -> str:
 
 
 def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[int, ...]:
-    """Return the GPU counts that `text` requests, ascending; `of` names what `documented` belongs to.
+    """Return the GPU counts that `text` selects among `documented`, those that can be requested, ascending.
 
     `"8,16"` means those two, `"8-128"` all documented ones from 8 to 128; parts may be mixed: `"8-32,128"`.
-    Raises UserError if the text is of another form, or asks for a count that is not documented.
+    `of` names in errors what the counts belong to. Raises UserError if the text is of another form, or asks
+    for a count that is not documented.
     """
     chosen: set[int] = set()
-    valid = f"Documented{of and f' for {of}'} are: {', '.join(map(str, documented))}."
+    valid = f"Valid{of and f' for {of}'} are: {', '.join(map(str, documented))}."
     for part in text.split(","):
         first, last, is_range = _range("GPU counts", part, text, f"8,16 or 8-128. {valid}")
         within = [count for count in documented if first <= count <= last]
         if is_range and not within:
-            raise UserError(f"GPU counts '{part.strip()}' contain no documented GPU count. {valid}")
+            raise UserError(f"GPU counts '{part.strip()}' contain no valid GPU count. {valid}")
         if not within:
             raise unknown_value("GPU count", first, documented, of=of)
         chosen.update(within)

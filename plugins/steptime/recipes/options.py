@@ -64,7 +64,10 @@ def option(
 
 
 def declaration(field: FieldInfo) -> Declaration:
-    """Return the declaration of an option's field."""
+    """Return how an option was declared, from its field.
+
+    Raises TypeError if it was not declared by `option`.
+    """
     declared = field.json_schema_extra
     if not isinstance(declared, Declaration):
         raise TypeError(f"{field} is not declared with option()")

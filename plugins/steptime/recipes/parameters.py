@@ -42,7 +42,7 @@ def _brief(number: int) -> str:
 
 
 def recipe_parameters(recipe: Recipe) -> Parameters | None:
-    """Return the parameter counts of a row's model, counted or stated by upstream; None if unknown."""
+    """Return the parameter counts of a recipe's model, counted or stated by upstream; None if unknown."""
     if not isinstance(recipe.model, NamedRecipe):
         return count_parameters(recipe.model)
     try:
@@ -52,7 +52,7 @@ def recipe_parameters(recipe: Recipe) -> Parameters | None:
 
 
 def stated_parameters(known: KnownRecipe | None) -> Parameters | None:
-    """Return the parameters that upstream states for a recipe by name; None if it states none."""
+    """Return the parameter counts that Megatron-Bridge states for a recipe; None if it states none."""
     if known is None or known.parameters is None:
         return None
     return Parameters(
@@ -61,7 +61,7 @@ def stated_parameters(known: KnownRecipe | None) -> Parameters | None:
 
 
 def count_parameters(shape: Model) -> Parameters | None:
-    """Count the weights of all matrices; norms, biases and convolutions (under 0.1 %) are left out.
+    """Count the weights of a model's matrices; norms, biases and convolutions (under 0.1 %) are left out.
 
     None for a collective, a recipe by name, or a family of another package: their layers are not known here.
     """
@@ -96,7 +96,7 @@ def count_parameters(shape: Model) -> Parameters | None:
 
 
 def attention_weights(shape: ModelShape) -> int:
-    """Count the weights of one layer's attention."""
+    """Count the weights of one layer's attention in a model."""
     hidden, heads, latent = shape.hidden_size, shape.num_attention_heads, shape.mla
     if latent is None:
         return 2 * hidden * shape.head_width * (heads + shape.num_query_groups)

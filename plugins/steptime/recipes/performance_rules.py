@@ -23,7 +23,7 @@ CPU = "cpu"
 
 
 class Row(NamedTuple):
-    """The properties of a workload's row that rules depend on."""
+    """The properties of a recipe (a row of a workload's tables) by which launch rules apply to it."""
 
     name: str
     """The size as the tables name it, `405b-proxy`."""
@@ -99,7 +99,7 @@ class Rule(Frozen):
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def holds_for_row(self, row: Row) -> bool:
-        """Return whether the rule applies to a row, in some mode."""
+        """Return whether the rule applies to a recipe's row, in some mode and on some kind of cluster."""
         conditions: tuple[tuple[tuple[object, ...], object], ...] = (
             *((self.gpu_types, row.gpu_type), (self.sizes, row.size), (self.dtypes, row.dtype)),
             (self.gpus, row.parallelism.world_size),
@@ -117,7 +117,10 @@ class Rule(Frozen):
         )
 
     def settings(self) -> dict[str, str | int | bool | None]:
-        """Return the rule's settings: the trainer's, then `environment.NAME` and `arguments.NAME`."""
+        """Return the rule's settings by name.
+
+        Variables are `environment.NAME`, arguments `arguments.NAME`.
+        """
         trainer = {name: getattr(self.trainer, name) for name in self.trainer.model_fields_set}
         in_order = {name: trainer[name] for name in type(self.trainer).model_fields if name in trainer}
         variables = {f"environment.{name}": value for name, value in self.environment.items()}
@@ -151,7 +154,7 @@ class Rule(Frozen):
 
 
 class PerformanceRules(Frozen):
-    """The block `performance` of a workload's file."""
+    """The block `performance` of a workload's file: rules for launch settings, and their sources."""
 
     sources: dict[str, str] = Field(default_factory=dict)
     """Repository, tag or commit, and file, by the name that rules call it."""
@@ -162,8 +165,8 @@ class PerformanceRules(Frozen):
         """Return the launch settings of a run.
 
         Args:
-            recipe: the row, or the same row at another scale.
-            size: the row's size; for a proxy that of its model.
+            recipe: what the run trains.
+            size: the recipe's size; for a proxy that of its model.
             mode: the mode of the run.
             cluster_kind: one of `plug_points.CLUSTER_KINDS`.
         """
@@ -175,7 +178,7 @@ class PerformanceRules(Frozen):
         return _laid_over(row.dtype, held)
 
     def wrong_sources(self) -> Iterator[Mistake]:
-        """Yield sources that are used but not listed, and those listed but not used."""
+        """Yield a mistake for each unlisted source that a rule names, and for each that no rule names."""
         for index, rule in enumerate(self.rules):
             if rule.source not in self.sources:
                 yield Mistake.of(unknown_value("source", rule.source, self.sources), "rules", index, "source")
@@ -188,9 +191,9 @@ class PerformanceRules(Frozen):
         sizes: Collection[str] | None,
         dtypes: Collection[str] | None,
     ) -> Iterator[Mistake]:
-        """Yield names in rules that the workload does not have.
+        """Yield a mistake for each GPU type, size or dtype in a rule that the workload does not have.
 
-        Names of a kind whose argument is None cannot be read and are not checked.
+        Pass None for a kind of names that could not be read: it is not checked.
         """
         named = (("GPU type", "gpu_types", gpu_types), ("size", "sizes", sizes), ("dtype", "dtypes", dtypes))
         for index, rule in enumerate(self.rules):
@@ -200,9 +203,9 @@ class PerformanceRules(Frozen):
                         yield Mistake.of(unknown_value(kind, value, known), "rules", index, field)
 
     def for_no_row(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
-        """Yield rules that apply to none of the workload's rows.
+        """Yield a mistake for each rule that applies to none of the workload's rows.
 
-        Rules with unknown names (`unknown_names`) are left out.
+        Rules with unknown names (`misnamed`, from `unknown_names`) are left out.
         """
         rows, unclear = tuple(rows), {mistake.location[:2] for mistake in misnamed}
         for index, rule in enumerate(self.rules):
@@ -210,7 +213,7 @@ class PerformanceRules(Frozen):
                 yield Mistake("the rule holds for no row of this workload", ("rules", index))
 
     def misfits(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
-        """Yield contradictory settings of rows, once for all rows that share a contradiction.
+        """Yield a mistake for each contradiction between settings, once for all rows that share it.
 
         The location is within this block, at the last rule that sets one of them. Rows are skipped if a rule
         with unknown names (`misnamed`, from `unknown_names`) may be meant for them.

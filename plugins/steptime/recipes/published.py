@@ -18,9 +18,9 @@ from steptime.recipes.models import Recipe
 
 
 class PerformanceRow(Frozen):
-    """The published numbers of one scale, from a document's performance tables.
+    """The published performance of one configuration on one number of GPUs.
 
-    A number that the document does not print, or prints as n/a, is None.
+    A number that the publication does not print, or prints as n/a, is None.
     """
 
     document: str
@@ -46,7 +46,7 @@ class PerformanceRow(Frozen):
 
 
 class Decimals(Frozen):
-    """The number of decimals that a document prints; tokens per second never have any."""
+    """The number of decimals that a publication prints; tokens per second never have any."""
 
     tflops_per_gpu: NonNegativeInt = 2
     mfu_percent: NonNegativeInt = 2
@@ -54,7 +54,7 @@ class Decimals(Frozen):
 
 
 class AsPublished(Frozen):
-    """Constants that reproduce a document's printed MFU where its printed constants do not."""
+    """Constants that reproduce the MFU printed in a publication where the constants printed there do not."""
 
     peak_tflops: dict[str, dict[str, PositiveFloat]] = Field(default_factory=dict)
     """By GPU type and dtype."""
@@ -65,9 +65,9 @@ class AsPublished(Frozen):
 
 
 class PerformanceTable(Frozen):
-    """A published table: for each of its lines a list with one entry per scale.
+    """A published performance table: each line is a list with one entry per number of GPUs.
 
-    Numbers that a document only states in its text form a table with a single scale.
+    Numbers that a publication only states in its text form a table with a single entry per line.
     """
 
     size: str
@@ -103,7 +103,7 @@ _NUMBERS = (
 
 
 class Reference(Frozen):
-    """One document's printed numbers: `config/references/<document>.yaml`."""
+    """The numbers that one publication prints: `config/references/<document>.yaml`."""
 
     document: str
     title: str
@@ -119,7 +119,7 @@ class Reference(Frozen):
 
     @property
     def rows(self) -> tuple[PerformanceRow, ...]:
-        """All tables as rows, one per scale."""
+        """The numbers of all tables as rows, one for each configuration and number of GPUs."""
         return tuple(
             PerformanceRow(
                 document=self.document,
@@ -137,12 +137,15 @@ class Reference(Frozen):
 
 
 def list_references() -> tuple[str, ...]:
-    """List the documents whose numbers are in `config/references/`."""
+    """List the workloads whose published numbers are in `config/references/`."""
     return names_in(settings.config_dir() / "references")
 
 
 def load_reference(document: str) -> Reference:
-    """Load the printed numbers of one document. Raises UserError if they are missing or broken."""
+    """Load the published numbers of a workload such as `llama3.1-25.04`.
+
+    Raises UserError if they are missing or broken.
+    """
     if document not in list_references():
         raise unknown_value("reference document", document, list_references())
     path = settings.config_dir() / "references" / f"{document}.yaml"
@@ -156,7 +159,7 @@ def _load(path: Path, _state: tuple[int, int]) -> Reference:
 
 
 def published_performance(recipe: Recipe) -> PerformanceRow | None:
-    """Return the published numbers of a recipe; None if its document has none for this scale and batch."""
+    """Return the published performance of a recipe; None if none is published for its GPU count and batch."""
     if recipe.workload not in list_references():
         return None
     for row in load_reference(recipe.workload).rows:

@@ -15,7 +15,7 @@ from steptime.recipes.workloads import family_releases, load_workload
 
 @dataclass(frozen=True)
 class Selection:
-    """The rules of one size for one GPU type, dtype and kind of scaling; each rule has its own GPU counts."""
+    """The part of a workload that a request selects: one size, GPU type, dtype and kind of scaling."""
 
     workload: Workload
     size_name: str
@@ -34,11 +34,11 @@ class Selection:
 
     @property
     def documented(self) -> tuple[int, ...]:
-        """All GPU counts that have a rule, ascending."""
+        """The GPU counts that can be requested, ascending: those of all selected rules."""
         return tuple(sorted({gpus for rule in self.rules for gpus in rule.gpus}))
 
     def rule(self, gpus: int) -> Configuration:
-        """Return the rule for a GPU count, which must be one of `documented`."""
+        """Return the configuration for a GPU count, which must be one of `documented`."""
         return next(rule for rule in self.rules if gpus in rule.gpus)
 
     def __str__(self) -> str:
@@ -46,9 +46,10 @@ class Selection:
 
 
 def select(request: PlanRequest) -> Selection:
-    """Select the rules for a request; its cluster and document provide defaults. Raises UserError.
+    """Select the part of a workload that a request asks for; workload and cluster provide defaults.
 
-    If the request names a family without a release, the error names other releases that have what is missing.
+    Raises UserError for a value that they do not have. If the request names a family without a release, the
+    error names the family's other releases, too.
     """
     try:
         return _select(request)
@@ -173,7 +174,10 @@ def _scaling(
 
 
 def select_recipes(selection: Selection, request: PlanRequest) -> list[Recipe]:
-    """Return a row for each requested GPU count, ascending. Raises UserError."""
+    """Return a recipe for each requested GPU count, ascending.
+
+    Raises UserError for one that is not offered.
+    """
     return [
         selection.workload.recipe(
             selection.size_name,

@@ -27,7 +27,7 @@ _FRESH = "·fresh "
 
 
 class Cell(Frozen):
-    """The smallest unit of a sweep that is started, reported and repeated: a run and its checkpoint pair."""
+    """The smallest unit of a sweep that is started and repeated: a run, and its checkpoint pair if any."""
 
     label: str
     """What people call it, `llama3.1·tiny·fp32·2`; no other cell of the sweep has it."""
@@ -67,11 +67,11 @@ class SweepPlan(Frozen):
 
 
 def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -> SweepPlan:
-    """Plan the cells of a sweep, entry by entry. Raises UserError with all reasons at once.
+    """Plan the cells (runs) of a sweep, entry by entry.
 
-    Refused are cells for which `check` raises UserError, a run that two combinations contain, an exclusion
-    that excludes nothing, a sweep without runs or with more than `MOST_CELLS` cells, and a plan above the
-    budget.
+    Raises UserError with the reasons of all refused runs. Refused are cells for which `check` raises
+    UserError, a run that two combinations contain, an exclusion that excludes nothing, a sweep without runs
+    or with more than `MOST_CELLS` cells, and a plan above the budget.
     """
     exclusions = _Exclusions(sweep)
     cells = list(_all_cells(sweep, exclusions, check))
@@ -113,7 +113,7 @@ def fresh_cells(
     after: int,
     cluster_options: Mapping[str, bool | int | str] | None = None,
 ) -> list[Cell]:
-    """Return cells that repeat a cell, to confirm or dismiss the suspicion that its run raised.
+    """Return cells that repeat a cell, to confirm or dismiss the suspicion that its run was slower or faster.
 
     Args:
         cell: the cell to repeat.
@@ -134,7 +134,7 @@ def fresh_cells(
 
 
 def fresh_number(label: str, cell: Cell) -> int:
-    """Return the number in the label of a repeat made by `fresh_cells`; 0 if it is not one of `cell`."""
+    """Return which repeat of `cell`, as made by `fresh_cells`, has this label; 0 if none has."""
     number = label.removeprefix(f"{cell.label}{_FRESH}")
     return 0 if number == label else int(number)
 
@@ -156,7 +156,7 @@ def cell_plan(cell: Cell) -> Plan:
 
 
 def expand_cell(cell: Cell) -> tuple[Run, ...]:
-    """Return all runs of a cell's plan."""
+    """Return all runs of a cell: its performance run, then those that save and load a checkpoint."""
     return cell_plan(cell).all_runs
 
 

@@ -93,7 +93,7 @@ def _alternatives(name: str, values: list[JsonValue]) -> list[Any]:
     checked = [_value(name, value, name, index) for index, value in enumerate(values)]
     for index, value in enumerate(checked):
         if value in checked[:index]:
-            raise FieldError(f"'{shown(value)}' is in the list twice", name, index)
+            raise FieldError(f"'{shown(value)}' is in the list twice: name it once", name, index)
     return checked
 
 
@@ -145,7 +145,7 @@ def _several(names: str) -> str:
 
 
 class NodeSweep(Frozen):
-    """Each combination is run on every node alone, and on pairs of nodes."""
+    """The block `nodes` of a sweep: each run is made on every node alone, and on pairs of nodes."""
 
     names: Annotated[str, AfterValidator(_several)]
     """As in `gpu[001-018]`."""
@@ -155,7 +155,7 @@ class NodeSweep(Frozen):
     """How many pairs each node is in; null for one with every other node."""
 
     def groups(self) -> Iterator[tuple[str, ...]]:
-        """Yield each node, then the pairs by rounds of a round robin: those of a round share no node."""
+        """Yield each node alone, then pairs of nodes in rounds; pairs of one round share no node."""
         nodes = expand_nodes(self.names)
         yield from ((node,) for node in nodes)
         ring: list[str | None] = [*nodes, *([None] if len(nodes) % 2 else [])]
@@ -166,14 +166,14 @@ class NodeSweep(Frozen):
             ring.insert(1, ring.pop())
 
     def requests(self, chosen: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield a combination on each group of nodes."""
+        """Yield the options `chosen` for each node alone and each pair, with nodes and GPU count added."""
         for group in self.groups():
             nodelist, gpus = ",".join(group), str(self.gpus_per_node * len(group))
             yield {**chosen, "nodelist": nodelist, "gpus": gpus, "gpus_per_node": self.gpus_per_node}
 
 
 class Sweep(Frozen):
-    """One file of `config/sweeps`."""
+    """One file of `config/sweeps`: runs to start together, with exclusions and limits."""
 
     name: Annotated[
         str,
@@ -231,7 +231,10 @@ class Sweep(Frozen):
         return self.gpu_type is None or cluster_with(self.gpu_type) is not None
 
     def requests(self, entry: int) -> Iterator[dict[str, Any]]:
-        """Yield the combinations of an entry (counted from 0), as values of `PlanRequest` fields."""
+        """Yield the runs that an entry (counted from 0) asks for, each as values of `PlanRequest` fields.
+
+        Raises UserError if the entry has more than `MOST_COMBINATIONS` combinations.
+        """
         values = dict(self.runs[entry])
         lists = {name: value for name, value in values.items() if isinstance(value, list)}
         number = math.prod(map(len, lists.values()))

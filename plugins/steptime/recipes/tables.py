@@ -10,7 +10,7 @@ from steptime.recipes.workload_file import PrintedRow, Workload
 
 
 def row(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe's table row.
+    """Return a recipe as a row of a configuration table, by short column names such as `tp` and `gbs`.
 
     `vp` is None without virtual pipeline, `ep` and `etp` are None without experts.
     """
@@ -36,7 +36,7 @@ def row(recipe: Recipe) -> dict[str, Any]:
 
 
 def rows(workload: Workload) -> Iterator[dict[str, Any]]:
-    """Yield all rows of the workload, CPU sizes included, with time limit and image."""
+    """Yield all recipes of the workload as table rows, CPU sizes included, with time limit and image."""
     for recipe, _ in workload.recipes():
         steps = workload.find_steps(recipe.size)
         yield row(recipe) | {
@@ -49,7 +49,7 @@ def rows(workload: Workload) -> Iterator[dict[str, Any]]:
 
 
 def published_rows(workload: Workload) -> Iterator[dict[str, Any]]:
-    """Yield the rows as the document prints them, including the cells that differ from what is run."""
+    """Yield a workload's rows as its publication prints them, even where that differs from what is run."""
     for recipe, rule in workload.recipes():
         if rule.printed is not None:
             yield _as_printed(row(recipe), rule.printed)

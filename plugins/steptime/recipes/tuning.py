@@ -19,9 +19,9 @@ _ARGUMENT = re.compile(r"[a-z][a-z0-9_.]*", re.ASCII)
 
 
 def tune(recipe: Recipe, request: PlanRequest) -> tuple[Recipe, str]:
-    """Return the row with the requested changes, and a description such as `tp4 mbs2`.
+    """Return the recipe with the requested changes, and a description such as `tp4 mbs2`.
 
-    The description is empty if nothing changed. Raises UserError for a row that cannot run.
+    The description is empty if nothing changed. Raises UserError for a recipe that cannot run.
     """
     ways = {way: getattr(request, f"{way}_parallel") for way in _WAYS}
     own = {way: getattr(recipe.parallelism, way) for way in _WAYS}
@@ -48,7 +48,7 @@ def tune(recipe: Recipe, request: PlanRequest) -> tuple[Recipe, str]:
 def tuned_performance(
     performance: Performance, recipe: Recipe, request: PlanRequest, tuning: str
 ) -> Performance:
-    """Return the launch settings of a tuned row, without those made for the document's own sizes."""
+    """Return the launch settings of a tuned recipe, without those that fit only the published parallelism."""
     if not tuning:
         return performance
     trainer: dict[str, bool | None] = {"tp_comm_overlap_cfg": None}
@@ -111,7 +111,7 @@ def _arguments(recipe: Recipe, request: PlanRequest) -> Iterator[tuple[str, str]
                 "recompute_num_layers."
             )
     if double := set_already(request.arguments, [recipe.image]):
-        raise UserError(f"argument '{double[0]}' is set already, for each row or run: leave it out.")
+        raise UserError(f"argument '{double[0]}' is already set by steptime for each run: leave it out.")
     yield from request.arguments.items()
 
 

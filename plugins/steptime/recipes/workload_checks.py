@@ -40,7 +40,7 @@ from steptime.recipes.workload_file import (
 
 
 def find_mistakes(document: Document) -> list[Mistake]:
-    """Return all mistakes between the parts of a workload file."""
+    """Return the mistakes in a workload file that show only when its parts are compared with each other."""
     return [problem for check in _CHECKS for problem in check(document)]
 
 

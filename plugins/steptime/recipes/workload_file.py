@@ -98,7 +98,7 @@ class NcclTrace(Frozen):
 
 
 class Platform(Frozen):
-    """The document's settings for one type of GPU."""
+    """A workload's settings for one type of GPU."""
 
     gpus_per_node: PositiveInt
     image: str | None
@@ -138,7 +138,9 @@ class BatchRule(Frozen):
             return self.fixed
         batch = gpus * (self.per_gpu or 0)
         if batch < 1 or batch != int(batch):
-            raise ValueError(f"{self.per_gpu} per GPU on {gpus} GPUs is not a whole global batch size")
+            raise ValueError(
+                f"{self.per_gpu} per GPU on {gpus} GPUs is not a whole global batch size: correct per_gpu"
+            )
         return int(batch)
 
 
@@ -147,7 +149,7 @@ PrintedValue = str | int | None
 
 
 class PrintedRow(Frozen):
-    """Cells that a document prints differently from what is run, for the rows of a rule."""
+    """Table values that a publication prints differently from what is run, for the rows of a rule."""
 
     seq_length: PrintedValue = None
     num_layers: PrintedValue = None
@@ -164,7 +166,7 @@ class PrintedRow(Frozen):
 
 
 class Configuration(Frozen):
-    """A rule for several rows: all combinations of its dtypes, GPU types and GPU counts."""
+    """A rule for several recipes: all combinations of its dtypes, GPU types, GPU counts and scalings."""
 
     gpu_types: tuple[str, ...] = Field(min_length=1)
     dtypes: tuple[str, ...] = Field(min_length=1)
@@ -200,17 +202,17 @@ class Configuration(Frozen):
 
     @property
     def is_proxy(self) -> bool:
-        """Whether the rule changes the model."""
+        """Whether the rule is for a proxy, a model with fewer layers or other changes."""
         return self.num_layers is not None or self.model is not None
 
     def changed(self, model: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the model of a size, or of its proxy, with this rule's changes."""
+        """Return the fields of a size's model with this rule's changes."""
         layers = {} if self.num_layers is None else {"num_layers": self.num_layers}
         return _laid_over(model, (self.model or {}) | layers)
 
 
 class CheckpointLimits(Frozen):
-    """The smallest tested scales for saving and loading checkpoints, by GPU type."""
+    """The smallest numbers of GPUs on which saving and loading checkpoints is tested, by GPU type."""
 
     minimum_gpus_to_save: dict[str, PositiveInt]
     minimum_gpus_to_load: dict[str, PositiveInt]
@@ -243,7 +245,7 @@ class Defaults(Frozen):
 
 
 class Workload(Frozen):
-    """A recipe document, as one file of `config/workloads`."""
+    """The recipes of one model family and release, as one file of `config/workloads`."""
 
     workload: Annotated[
         str, matching(r"[a-z0-9.]+(-[a-z0-9.]+)*-\d+\.\d+", "a family and a release, as in llama3.1-25.04")
@@ -276,16 +278,16 @@ class Workload(Frozen):
 
     @property
     def release(self) -> str:
-        """The document's release, `25.04`."""
+        """The release that the recipes are from, `25.04`."""
         return self.workload.rpartition("-")[2]
 
     def find_rules(self, size: str) -> tuple[Configuration, ...]:
-        """Return the rules of a size or its proxy."""
+        """Return the configurations of a size (`405b`) or of its proxy (`405b-proxy`)."""
         whole = self.sizes[size.removesuffix(PROXY_SUFFIX)]
         return whole.proxies if size.endswith(PROXY_SUFFIX) else whole.configurations
 
     def size_names(self) -> tuple[str, ...]:
-        """Return the names of all sizes and proxies, as in the documents' tables."""
+        """Return the names of all sizes and proxies, such as `8b` and `405b-proxy`."""
         proxies = (name + PROXY_SUFFIX for name, size in self.sizes.items() if size.proxies)
         return (*self.sizes, *proxies)
 
@@ -298,7 +300,7 @@ class Workload(Frozen):
         return self.gpu_types[gpu_type].time_limit or self.find_steps(size).time_limit[scaling]
 
     def recipes(self) -> Iterator[tuple[Recipe, Configuration]]:
-        """Yield every row that the file defines, with its rule."""
+        """Yield every recipe that the file defines, with its rule."""
         for name, size in self.sizes.items():
             for rule in (*size.configurations, *size.proxies):
                 cells = itertools.product(rule.gpu_types, rule.global_batch_size, rule.gpus, rule.dtypes)
@@ -319,7 +321,7 @@ class Workload(Frozen):
         gpus: int,
         tensor_parallel: int | None = None,
     ) -> Recipe:
-        """Return one row: a rule of `size` at one scale. Raises ValueError if the scale is invalid."""
+        """Return the recipe that a rule of `size` makes on this many GPUs. Raises ValueError if it cannot."""
         platform = self.gpu_types[gpu_type]
         proxy = rule.is_proxy
         return Recipe(

@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Source:
-    """One recipe of a release: a folder with metadata.yaml and launch.sh."""
+    """One recipe of a release of NVIDIA/exemplar-performance: a folder with metadata.yaml and launch.sh."""
 
     folder: str
     name: str
@@ -61,7 +61,7 @@ class Source:
 
 @dataclass
 class Release:
-    """The recipes of a release, and what of it cannot be imported."""
+    """The recipes of a release of NVIDIA/exemplar-performance, and what cannot be imported."""
 
     version: str
     """`26.08.00`"""
@@ -76,7 +76,7 @@ class Release:
         return f"v{self.version}"
 
     def text(self, path: str) -> str:
-        """Return the text of a file of the release."""
+        """Return the text of a file of the release, given by its path in it."""
         return (self.folder / path).read_text(encoding="utf-8")
 
 
@@ -101,7 +101,10 @@ def unpack_commit(repository: Path, commit: str | None, into: Path, *paths: str)
 
 
 def read_release(folder: Path) -> Release:
-    """Read the metadata of all recipes in a checkout. Raises UserError if it is no release."""
+    """Read the metadata of all recipes in a checkout of NVIDIA/exemplar-performance.
+
+    Raises UserError if the folder is no such checkout.
+    """
     try:
         version = str(yaml.safe_load((folder / "release.yaml").read_text(encoding="utf-8"))["llmb_version"])
     except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
@@ -161,7 +164,7 @@ def _cells(types: Mapping[str, Any], scales: str) -> Iterator[Cell]:
 
 
 class Sandbox:
-    """Runs upstream's code with read-only access to the release and its Megatron-Bridge commits."""
+    """Runs NVIDIA's code with read-only access to the release and its Megatron-Bridge commits."""
 
     def __init__(self, release: Path, bridges: Path, shared: Path) -> None:
         bwrap = which("bwrap")
@@ -199,7 +202,10 @@ class Sandbox:
         ]
 
     def answers(self, script: str, questions: Sequence[Any], *arguments: str) -> list[Any]:
-        """Run a recorder script and return the answers that it writes. Raises SystemFailure."""
+        """Run a recorder script in the sandbox; return its answers, one for each question.
+
+        Raises SystemFailure with the script's last output if it fails.
+        """
         asked, answered = self.shared / "questions.json", self.shared / "answers.json"
         asked.write_text(json.dumps(questions))
         answered.unlink(missing_ok=True)
@@ -208,13 +214,13 @@ class Sandbox:
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode or not answered.exists():
             words = (ended.stderr or ended.stdout).strip().splitlines() or ["nothing is said"]
-            raise SystemFailure(f"{script} ended in its sandbox: {shown(words[-1])}")
+            raise SystemFailure(f"{script} failed in its sandbox: {shown(words[-1])}")
         found: list[Any] = json.loads(answered.read_text())
         return found
 
 
 def names_batch(commit: str, sandbox: Sandbox) -> bool:
-    """Return whether a Megatron-Bridge commit puts the actual batch size into names of experiments.
+    """Return whether a Megatron-Bridge commit puts the actual global batch size into experiment names.
 
     Until February 2026 the name had the batch size of the recipe's default number of GPUs.
     """
@@ -224,7 +230,7 @@ def names_batch(commit: str, sandbox: Sandbox) -> bool:
 
 
 def record_jobs(source: Source, sandbox: Sandbox, mode: str | None = None) -> dict[Cell, dict[str, Any]]:
-    """Return, for each run of a recipe, the job its launch script would submit, or why the script refuses."""
+    """Return, by run of a recipe, the job that its launch script would submit, or why the script refuses."""
     rows = [
         {
             "workload": f"pretrain_{source.name}",

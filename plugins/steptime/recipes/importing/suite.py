@@ -22,7 +22,7 @@ def suites(
     """Yield the name and text of a sweep for each type of GPU, without the runs that were not imported.
 
     Args:
-        release: with exemplar.yaml, or without it, which makes no suite.
+        release: if it has no exemplar.yaml, nothing is yielded.
         imported: the recipes that were imported, with their runs, by upstream's name.
     """
     if not (release.folder / "exemplar.yaml").exists():

@@ -50,7 +50,7 @@ _PARALLELISM = ("tensor", "pipeline", "context", "virtual_pipeline", "expert", "
 
 
 class NotImportable(Exception):
-    """A recipe that cannot be imported; the message says why."""
+    """Raised for a recipe that cannot be imported; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Row:
 
     @property
     def words(self) -> dict[str, str]:
-        """The arguments with a value, without their dashes."""
+        """The script's arguments that have a value, by name without dashes."""
         return {words[0].removeprefix("--"): words[1] for words in self.job["arguments"] if len(words) > 1}
 
     @property
@@ -99,7 +99,7 @@ class Row:
 
 
 def recorded_rows(source: Source, jobs: Mapping[Cell, Mapping[str, Any]]) -> list[Row]:
-    """Return the recorded runs of a recipe. Raises NotImportable if there are none."""
+    """Return the runs that a recipe's launch script submits. Raises NotImportable if it refuses all."""
     rows = []
     for cell, job in jobs.items():
         if "refused" not in job:
@@ -125,14 +125,14 @@ def workload_text(
     profile: Mapping[str, Any],
     described: Mapping[str, Any],
 ) -> str:
-    """Return the text of a workload file.
+    """Return the text of a workload file for a recipe of a release.
 
     Args:
         release: where the recipe is from.
         source: the recipe.
         rows: what its launch script submits.
-        profile: what it submits if it is asked for a profile; of any one row.
-        described: the tokens of a sample and the files of the hub, by size.
+        profile: the job that it submits if it is asked for a profile, for any one row.
+        described: the tokens of a sample and the files of the Hugging Face hub, by size.
     """
     name, sizes = name_workload(release, source), list(dict.fromkeys(row.sizes for row in rows))
     commits = {source.images[row.gpu_types]: source.commits[row.gpu_types] for row in rows}
@@ -232,7 +232,7 @@ def _block(indent: int = -2, **fields: Any) -> Iterator[str]:
 def _script(rows: Sequence[Row]) -> str:
     scripts = {str(row.job["script"]).removeprefix("/bridge/").partition("/")[2] for row in rows}
     if len(scripts) > 1:
-        raise NotImportable(f"its rows start several scripts: {sorted(scripts)}")
+        raise NotImportable(f"its runs start several scripts, and one is supported: {sorted(scripts)}")
     return scripts.pop()
 
 
@@ -326,7 +326,7 @@ def _rules(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, Any]]]:
             common.append(value)
             continue
         if kind == "words":
-            raise NotImportable(f"only some of its rows have the argument {value}")
+            raise NotImportable(f"only some of its runs have the argument {value}")
         for conditions in _conditions(held, rows):
             binds = kind in _OF_BINDING
             target = rules[binds, flow(conditions)]
@@ -384,7 +384,7 @@ def _conditions(held: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, list
 
 
 def recipe_questions(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
-    """Return the questions to ask upstream's recipes, by size and Megatron-Bridge commit."""
+    """Return what to ask Megatron-Bridge's recipes (see `recorder/describe.py`), by size and GPU type."""
     return {
         (row.sizes, row.gpu_types): [
             row.words["model_family_name"],
@@ -425,7 +425,7 @@ def describe_sizes(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dic
 
 
 def import_workload(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, list[Row]]:
-    """Return the text of a recipe's workload file, and its rows. Raises NotImportable."""
+    """Return the text of a recipe's workload file, and its runs. Raises NotImportable."""
     rows = recorded_rows(source, record_jobs(source, sandbox))
     for commit in dict.fromkeys(source.commits[row.gpu_types] for row in rows):
         if not names_batch(commit, sandbox):

@@ -75,11 +75,11 @@ LOADED: dict[str, list[str]] = {}
 
 
 class AutoBridge(Anything):
-    """Records the repository whose sizes a model has."""
+    """Stand-in for a class of Megatron-Bridge: records the Hugging Face repository that a recipe reads."""
 
     @classmethod
     def from_hf_pretrained(cls, name: str, *_: Any, **__: Any) -> Anything:
-        """Record the repository."""
+        """Record the Hugging Face repository `name`; return a stand-in."""
         LOADED.setdefault(name, []).append("config.json")
         return Anything()
 
@@ -159,7 +159,10 @@ def _described(family: str, recipe: str, gpu_type: str, dtype: str, variant: str
 
 
 def main(tree: Path, questions: Path, answers: Path) -> None:
-    """Answer each question; an error in upstream's code ends the import."""
+    """Answer each question about a Megatron-Bridge recipe; an error in upstream's code ends the import.
+
+    `questions` and `answers` are JSON files, and `tree` is a checkout of Megatron-Bridge.
+    """
     sys.meta_path.insert(0, Finder(tree, FOLDERS))
     sys.modules["typing_extensions"] = typing  # which has what upstream takes from it
     answers.write_text(json.dumps([_described(*question) for question in json.loads(questions.read_text())]))

@@ -16,18 +16,18 @@ _RECORD = Path("/llmb/record.json")
 
 
 class Kept:
-    """Stores its constructor arguments."""
+    """Stand-in for a class of NeMo-Run: stores its constructor arguments."""
 
     def __init__(self, *_: Any, **told: Any) -> None:
         self.__dict__.update(told)
 
 
 class Plugin:
-    """Base class of upstream's plugins."""
+    """Stand-in for the class of NeMo-Run from which upstream's plugins derive."""
 
 
 class Script(Kept):
-    """A script with its arguments."""
+    """Stand-in for NeMo-Run's Script: a script with its arguments."""
 
     path: str
     args: list[str]
@@ -38,13 +38,13 @@ class Script(Kept):
 
 
 class SlurmTemplate(Kept):
-    """Stores the commands that run before each rank's."""
+    """Stand-in for NeMo-Run's SlurmTemplate: stores the commands that run before each rank's."""
 
     nsys_extra_args = None
 
 
 class SlurmExecutor(Kept):
-    """Stores the options of a Slurm job."""
+    """Stand-in for NeMo-Run's SlurmExecutor: stores the options of a Slurm job."""
 
     launcher: SlurmTemplate
 
@@ -88,7 +88,7 @@ def _rank_arguments(script: str, words: Sequence[str]) -> list[list[str]]:
 
 
 def run(script: Script, *, executor: Kept, plugins: Sequence[Any] = (), name: str = "", **_: Any) -> None:
-    """Record a job, after upstream's plugins have changed it as in NeMo-Run."""
+    """Write the job that NeMo-Run would submit, after upstream's plugins, to a JSON file, and exit."""
     for plugin in plugins or ():
         plugin.setup(script, executor)
     given = json.loads(os.environ["STEPTIME_GIVEN"])

@@ -32,7 +32,10 @@ env -0 >{_STARTED}.environment
 
 
 def main(rows: Path, records: Path) -> None:
-    """Record each row; for a row that upstream refuses, record its last output."""
+    """Record the job that upstream's launch script submits for each row; if it refuses, its last output.
+
+    `rows` and `records` are JSON files with a list each.
+    """
     folder = _INSTALL / "bin"
     folder.mkdir(parents=True)
     for name in ("python", "python3"):
