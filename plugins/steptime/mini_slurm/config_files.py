@@ -38,7 +38,10 @@ _FILES = ("slurm.conf", "gres.conf", "slurmdbd.conf", "my.cnf", "sshd_config", "
 
 
 def write_all(layout: SlurmLayout) -> None:
-    """Write every file; keys that exist are kept. Only their owner can read what is written."""
+    """Write all configuration files and keys of the mini Slurm, readable only by their owner.
+
+    Keys that exist are kept.
+    """
     values: dict[str, Any] = {
         "cluster_name": CLUSTER,
         "root": layout.root,

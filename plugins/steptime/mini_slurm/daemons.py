@@ -136,7 +136,7 @@ def install_database(layout: SlurmLayout, announce: Announce) -> None:
 
 
 def add_cluster(layout: SlurmLayout) -> None:
-    """Register the cluster in the accounting, once."""
+    """Register the cluster in Slurm's accounting database, once."""
     if command(layout, "sacctmgr", "-nP", "show", "cluster", CLUSTER, "format=cluster").strip() != CLUSTER:
         command(layout, "sacctmgr", "-iQ", "add", "cluster", CLUSTER)
 

@@ -51,7 +51,7 @@ PACKAGES = {
 
 
 class Ports(Frozen):
-    """The daemons' ports."""
+    """The ports of the mini Slurm's daemons, a block of neighbouring numbers."""
 
     first: int
 
@@ -90,7 +90,7 @@ class Ports(Frozen):
 
 
 class SlurmLayout(Frozen):
-    """A cluster's folder and ports, as `cluster.json` in the folder keeps them."""
+    """A mini Slurm's folder and ports, as `cluster.json` in the folder keeps them."""
 
     root: Path
     """The folder as the daemons name it: `<home>/slurm`, or a short link to it if that is too long."""
@@ -122,12 +122,15 @@ class SlurmLayout(Frozen):
 
 
 def folder(home: Path) -> Path:
-    """Return the cluster's folder in the state folder `home`."""
+    """Return the mini Slurm's folder in the state folder `home`."""
     return home / "slurm"
 
 
 def recorded(home: Path) -> SlurmLayout | None:
-    """Read `cluster.json`; None if there is none. Raises SystemFailure if it is damaged."""
+    """Read a mini Slurm's layout from `cluster.json`; None if there is none.
+
+    Raises SystemFailure if the file is damaged.
+    """
     path = folder(home) / "cluster.json"
     remedy = f"end the cluster's daemons by hand, then delete {path.parent}"
     return read_state(SlurmLayout, path, if_damaged=remedy)
@@ -139,7 +142,10 @@ def record(home: Path, layout: SlurmLayout) -> None:
 
 
 def choose(home: Path, ssh_host: str = LOOPBACK) -> SlurmLayout:
-    """Choose a root folder and a block of free ports; the same ones for the same `home`, if free."""
+    """Choose a root folder and free ports; the same `home` gets the same ones if they are free.
+
+    Raises SystemFailure if no block of ports is free.
+    """
     digest = int.from_bytes(hashlib.sha256(str(home).encode()).digest()[:4])
     for attempt in range(_BLOCKS):
         ports = Ports(first=_FIRST_PORT + (digest + attempt) % _BLOCKS * _PORTS_EACH)
@@ -155,7 +161,9 @@ def check_ssh_host(host: str) -> None:
     """Raise UserError unless `host` is a name or IPv4 address of this machine."""
     try:
         if not _HOST.fullmatch(host):
-            raise OSError("it is no host name and no IPv4 address: write one, such as localhost or 127.0.0.1")
+            raise OSError(
+                "it is neither a host name nor an IPv4 address: write one, such as localhost or 127.0.0.1"
+            )
         with socket.socket() as probe:
             probe.bind((host, 0))
     except OSError as error:
@@ -166,7 +174,7 @@ def check_ssh_host(host: str) -> None:
 
 
 def prepare(home: Path) -> None:
-    """Create the cluster's folders and the stand-in GPUs."""
+    """Create the mini Slurm's folders, with links to /dev/null in place of GPUs."""
     of_nodes = (f"{name}/{node}" for name in ("spool", "tmp") for node in NODES)
     for name in ("etc", "log", "run", "state", "ssh", "dev", *of_nodes):
         (folder(home) / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -177,9 +185,9 @@ def prepare(home: Path) -> None:
 
 
 def leads_home(home: Path, layout: SlurmLayout) -> bool:
-    """Return whether the root folder still leads to `home`: it may be a short link that was removed.
+    """Return whether the cluster's root folder still leads to `home`, directly or by a short link.
 
-    `down` removes it, as does a cleaned /tmp. A link is trusted only in a folder of this user.
+    `down` removes such a link, as does a cleaned /tmp. A link is trusted only in a folder of this user.
     """
     if layout.root == folder(home):
         return True
@@ -195,7 +203,7 @@ def remove_link(home: Path, layout: SlurmLayout) -> None:
 
 
 def user() -> str:
-    """Return the name of the user who runs everything. Raises SystemFailure if the user id has none."""
+    """Return the name of the user who runs the daemons. Raises SystemFailure if the user id has none."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -217,7 +225,10 @@ def _root(home: Path) -> Path:
 
 
 def program(name: str) -> str:
-    """Return the path of a program of `PACKAGES`; the PATH of ordinary users lacks the daemons' folders."""
+    """Return the path of a program that the mini Slurm needs, even in a daemons' folder that PATH lacks.
+
+    Raises SystemFailure, with the command that installs its package, if it is missing.
+    """
     found = _find_program(name)
     if found is None:
         raise _missing_packages([name])
@@ -250,7 +261,7 @@ def _missing_packages(programs: list[str]) -> SystemFailure:
 
 
 def login_command(layout: SlurmLayout) -> tuple[str, ...]:
-    """Return the ssh command that logs in; append a command to run it there."""
+    """Return the ssh command that logs in to the mini Slurm; append a command to run it there."""
     return ("ssh", "-F", f"{layout.root}/etc/ssh_config", HOST_ALIAS)
 
 

@@ -18,7 +18,7 @@ _KILL_S = 5
 
 
 def daemons(layout: SlurmLayout) -> dict[str, psutil.Process]:
-    """Return the running daemons by name: `slurmctld`, `slurmd-node3`, …"""
+    """Return the running daemons of a mini Slurm by name: `slurmctld`, `slurmd-node3`, …"""
     found: dict[str, psutil.Process] = {}
     for process in psutil.process_iter(["name", "create_time"]):
         if process.info["name"] not in DAEMONS:
@@ -32,7 +32,7 @@ def daemons(layout: SlurmLayout) -> dict[str, psutil.Process]:
 
 
 def everything(layout: SlurmLayout) -> list[psutil.Process]:
-    """Return every process of the cluster with jobs and logins, but never the caller or its ancestors."""
+    """Return every process of a mini Slurm, with jobs and logins, but never the caller or its ancestors."""
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = {process.pid: process for process in (*daemons(layout).values(), *logins(layout))}
     for process in psutil.process_iter():

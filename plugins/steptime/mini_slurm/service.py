@@ -23,7 +23,7 @@ _STOP_GRACE_S = 10
 
 
 class SlurmStatus(Frozen):
-    """The content of `steptime slurm status`."""
+    """What `steptime slurm status` reports."""
 
     running: bool
     healthy: bool
@@ -84,7 +84,7 @@ def down(home: Path, announce: Announce, *, purge: bool = False) -> bool:
 
 
 def status(home: Path) -> SlurmStatus:
-    """Return the state of the daemons, nodes and jobs."""
+    """Return the state of the mini Slurm's daemons, nodes and jobs."""
     layout = layouts.recorded(home)
     alive = processes.daemons(layout) if layout is not None else {}
     if layout is None or not alive:
@@ -201,7 +201,10 @@ def _stop(layout: SlurmLayout, announce: Announce) -> bool:
 
 
 def cancel_jobs(layout: SlurmLayout, announce: Announce) -> None:
-    """Cancel all jobs and wait until they have ended and the accounting knows it."""
+    """Cancel all jobs and wait until the queue is empty, for a limited time.
+
+    A failure is announced, not raised.
+    """
     try:
         queue = ("squeue", "-h", "-o", "%A")
         jobs = set(daemons.command(layout, *queue).split())

@@ -48,11 +48,11 @@ def columns() -> dict[str, Any]:
 
 
 def comparison(store: Store, compared: Comparison) -> dict[str, Any]:
-    """Return a comparison of cells: what got slower or faster, and what the runs cost.
+    """Return which series (cells) of a comparison got slower or faster, and what the runs cost.
 
     `{"sentence", "completeness", "took", "cost", "goodput", "remarks", "columns": […], "rows": [[…], …],
-    "recent"}`. `completeness` says which planned cells are missing and why. `took` covers all runs, rejected
-    ones included. `recent` has the times of the recent runs of each row's cell, oldest first, in seconds.
+    "recent"}`. `completeness` says which planned series are missing and why. `took` covers all runs, rejected
+    ones included. `recent` has the times of the recent runs of each row's series, oldest first, in seconds.
     """
     recent = recent_seconds(store)
     return (
@@ -77,7 +77,7 @@ def sentences(compared: Comparison) -> dict[str, Any]:
 def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, Any]:
     """Return the active incidents and those closed at or after `since` (Unix time): `{"incidents": […]}`.
 
-    `recent` of each has the recent times of its most changed cell, oldest first, in seconds.
+    Each has `recent`, the recent times of its most changed series, oldest first, in seconds.
     """
     recent = recent_seconds(store)
     found = [
@@ -111,7 +111,10 @@ def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, 
 
 
 def node(store: Store, cluster: str, name: str) -> dict[str, Any]:
-    """Return what `describe_node` does, and as `drain` the command that keeps new jobs off the node."""
+    """Return how a node compares with others, as `describe_node` does.
+
+    `drain` is the command that keeps new jobs off the node, None if there is none.
+    """
     found = describe_node(store, cluster, name)
     reason = next(iter(found["pairs"]), found["incident"] or "slow in benchmarks")
     return found | {"drain": drain_command(cluster, name, reason)}
@@ -130,10 +133,10 @@ def drain_command(cluster: str, node: str, reason: str) -> str | None:
 
 
 def scaling(store: Store, together: str | None) -> dict[str, Any]:
-    """Return how the runs of one sweep run or DAG run scale; by default the newest with several scales.
+    """Return the performance runs of a DAG run, `together`, to show how they scale.
 
-    `{"known": […], "together", "columns", "rows"}`: `known` lists the runs to choose from, `together` is the
-    chosen one.
+    By default it is the newest one with several GPU counts. `{"known": […], "together", "columns", "rows"}`:
+    `known` lists the DAG runs to choose from, `together` is the chosen one.
     """
     known = store.measured_together(limit=_KNOWN_TOGETHER)
     chosen = together or next((one["together"] for one in known), None)
@@ -176,7 +179,7 @@ def series_trend(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
 
     - `stands`: the newest verdict in words, with what failed or did not run since; `missing`: whether
       anything failed or did not run.
-    - `since`: a sentence on when the level began.
+    - `since`: a sentence on when the series got slower or faster.
     - `range`: ends of the y axis, and whether the published time is within; None without rows.
     - `passes_until_s`: the longest step time that passes against the publication; None if there is none.
     - `failed`: rejected runs, and jobs that failed without a log (their `job_name` is None), oldest first.
@@ -204,14 +207,14 @@ def series_trend(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
 def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, Any]:
     """Return one run with its steps, checkpoints, checks and record.
 
-    - `verdict`: a sentence on how it compares with its cell's usual times; `changed`: what changed when its
-      level began. Both are None for a run that is not judged.
+    - `verdict`: a sentence on how it compares with its series' usual times; `changed`: what changed when the
+      series got slower or faster. Both are None for a run that is not judged.
     - `cause`: why it was rejected, in one line; `repeat`: see `results.repeating.describe_repeat`.
     - `forward_pass`: a sentence on the spread of its ranks; None if they were not timed.
     - `gpu_samples`: a sentence on power, clock and temperature of its GPUs; None if they were not sampled.
     - `has_trend`: whether runs of its series are judged.
-    - `may_accept`: whether it has a level to accept, and the user may do so.
-    - `may_run_again`: whether it is a cell of a DAG run that the user may edit.
+    - `may_accept`: whether the user may accept its time as the new usual one.
+    - `may_run_again`: whether it is of a mapped task, in a DAG run that the user may edit.
     """
     job_name = row["job_name"]
     has_trend = Series.from_row(row).is_judged

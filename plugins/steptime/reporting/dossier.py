@@ -65,7 +65,10 @@ def _make_table(rows: Sequence[Any], of: Sequence[Column]) -> _Table | None:
 
 
 def dossier(store: Store, suite: Suite, now: float) -> str:
-    """Render the dossier of a suite as HTML; `now` (Unix time) is the date it shows."""
+    """Render the dossier of a suite, a sweep judged against published step times, as one HTML file.
+
+    `now` (Unix time) is the date it shows.
+    """
     counted = "every run counts" if suite.since is None else f"runs since {when(suite.since)} count"
     runs = [
         {**row, "cell": suite.find_cell(row).name, "log_sha256": log_sha256(row) or "not on this machine"}

@@ -29,12 +29,12 @@ def export_results(
 ) -> int:
     """Write each result as a run of an MLflow experiment; return the number of runs that were new.
 
-    What was planned are parameters, numbers that were measured are metrics, and the rest are tags. Of results
-    that are there only the tags, such as the verdict, are brought up to date.
+    Planned values become parameters, measured numbers metrics, and all others tags. For results that were
+    exported before, only the tags, such as the verdict, are updated.
 
     Args:
         rows: results, with their verdicts.
-        experiment: made if it does not exist.
+        experiment: name of the experiment; it is created if it does not exist.
         tracking_uri: None for MLflow's own `MLFLOW_TRACKING_URI`.
         report: gets a line about each new run.
 

@@ -48,7 +48,10 @@ _Sample = tuple[_Metric, Mapping[str, str], float]
 
 
 def openmetrics(store: Store, now: float) -> str:
-    """Return the metrics of all runs that the reader of `store` may see; `now` is Unix time."""
+    """Return the newest numbers of each series, and totals by cluster, as OpenMetrics text for Prometheus.
+
+    Only runs that the reader of `store` may see count; `now` is Unix time.
+    """
     month = month_bounds(format_month(now))[0]
     rows = store.results(include_rejected=True, since=min(month, now - _RECENT_S))
     found: dict[_Metric, list[str]] = {metric: [] for metric in METRICS}

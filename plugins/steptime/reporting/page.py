@@ -35,7 +35,7 @@ _MOST_DETAILS = 20
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a report."""
+    """The content of a report file: a comparison, and the data of its pages."""
 
     of: str
     """What the report covers: `sweep weekly`."""
@@ -47,7 +47,7 @@ class Report:
 
 
 def report_since(store: Store, since: float) -> Report:
-    """Report on all runs submitted at or after `since` (Unix time)."""
+    """Make a report on all runs submitted at or after `since` (Unix time)."""
     runs = store.in_reading_order(since=since, include_rejected=True, limit=_MOST_RUNS)
     together = next(iter(store.measured_together(limit=1)), None)
     is_new = together is not None and together["submitted_at"] >= since
@@ -57,7 +57,10 @@ def report_since(store: Store, since: float) -> Report:
 
 
 def report_sweep(store: Store, sweep: str) -> Report:
-    """Report on the newest run of a sweep. Raises UserError if store and `config/` lack the sweep."""
+    """Make a report on the newest DAG run of a sweep.
+
+    Raises UserError if neither the store nor `config/` has the sweep.
+    """
     runs = store.newest_sweep_run(sweep)
     found = compare_sweep_run(store, runs) if runs else compare_planned(store, sweep)
     first = min((row["submitted_at"] for row in runs), default=0.0)
@@ -192,7 +195,7 @@ def html(report: Report, now: float) -> str:
 
 
 def static_text(name: str) -> str:
-    """Return the text of a static file of the pages, such as `results.css`."""
+    """Return the text of a static file of the web pages, such as `results.css`."""
     return (_STATIC / name).read_text(encoding="utf-8")
 
 
