@@ -325,6 +325,24 @@ async def test_what_slurm_can_never_run_is_the_users_in_slurms_words(
     assert await slurm.find("never") is None
 
 
+async def test_a_named_node_that_is_drained_is_named_at_once_and_nothing_waits_for_it(
+    slurm_of_session: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec
+) -> None:
+    """Slurm would let the job wait until somebody resumes the node."""
+    spec = make_spec("waits", "true").model_copy(update={"nodes": ("node1", "node2")})
+    slurm_of_session.command("scontrol", "update", "nodename=node2", "state=drain", "reason=bad DIMM")
+    try:
+        with pytest.raises(UserError, match=r"node2 is drained \(bad DIMM\)") as refused:
+            await slurm.submit(spec)
+    finally:
+        slurm_of_session.command("scontrol", "update", "nodename=node2", "state=resume")
+    assert "node1" not in str(refused.value)
+    assert await slurm.find("waits") is None
+    await eventually(lambda: "idle" in slurm_of_session.command("sinfo", "-h", "-n", "node2", "-o", "%T"))
+    await slurm.submit(spec)
+    assert (await end_of(slurm, "waits")).state is JobState.SUCCEEDED
+
+
 async def test_values_are_data_wherever_they_stand(
     slurm_of_session: MiniSlurm, make_slurm_config: MakeSlurmConfig, make_spec: MakeSpec, tmp_path: Path
 ) -> None:

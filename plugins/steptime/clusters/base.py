@@ -89,6 +89,8 @@ class JobSpec(Frozen):
     """Small text files to write into `directory` before the start, by file name (`run.json`)."""
     slots: PositiveInt
     """GPUs (CPU processes on the local cluster) the job holds."""
+    nodes: tuple[str, ...] = ()
+    """The nodes that it asks for by name; empty if the cluster chooses."""
     time_limit_s: PositiveInt
     image: str | None = None
     """What a cluster starts the script in if its jobs are containers; None for the image in its file."""

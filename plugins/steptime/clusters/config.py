@@ -239,6 +239,10 @@ class ClusterConfig(ClusterFile, Frozen):
         """Return the nodes that the run or this file excludes."""
         return ()
 
+    def requested_nodes(self, run: Run) -> tuple[str, ...]:
+        """Return the nodes that the run or this file asks for by name; empty if the cluster chooses."""
+        return ()
+
     def placement_test(self, run: Run) -> tuple[str, ...] | None:
         """Return a command for the login node that fails if no nodes could ever run this.
 

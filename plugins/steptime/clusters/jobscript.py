@@ -135,6 +135,7 @@ def job_spec(
             **{PurePosixPath(path).name: text for path, text in brought_files(run).items()},
         },
         slots=run.recipe.gpus,
+        nodes=config.requested_nodes(run),
         time_limit_s=run.time_limit_s + config.seconds_before_training,
         image=staged.image if config.image_form is ImageForm.NAME else None,
         installation=installation,

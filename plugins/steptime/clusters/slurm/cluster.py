@@ -96,6 +96,7 @@ class SlurmCluster:
         )
         record = await self._known(spec.name, may_guess=await self._recorded(spec.name) is None)
         if record is None:
+            await self._check_nodes(spec)
             await self._write_job(spec, recorded)
         if record is None or (record.in_queue and not await self._noted(spec.name)):
             record = await self._submit(spec)
@@ -237,6 +238,15 @@ class SlurmCluster:
             await self.write(posixpath.join(spec.directory, file), text.encode())
         await self._node.make_folder(posixpath.dirname(spec.log_path))
         await self.write(f"{self._folder(spec.name)}/job.json", recorded.model_dump_json().encode())
+
+    async def _check_nodes(self, spec: JobSpec) -> None:
+        """Raise UserError for named nodes that are drained or down: Slurm would let the job wait."""
+        if spec.nodes and (out := await self._slurm.drained_or_down(spec.nodes)):
+            raise UserError(
+                f"{self.name} cannot run job {spec.name} on the nodes that it asks for: "
+                f"{'; '.join(f'{node} is {state}' for node, state in out.items())}. Ask for other nodes, or "
+                "run it again when Slurm uses them again."
+            )
 
     async def _submit(self, spec: JobSpec) -> JobRecord:
         argv = submit_command(spec, root=self._root, folder=self._folder(spec.name))

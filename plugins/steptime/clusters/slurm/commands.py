@@ -134,6 +134,17 @@ class SlurmCommands:
             return ()
         return tuple(sorted(set(done.stdout.split())))
 
+    async def drained_or_down(self, nodes: Sequence[str]) -> dict[str, str]:
+        """Return those of the nodes that get no jobs until an administrator resumes them.
+
+        Returns Slurm's word for the state and the reason given, by node, as in `drained (bad DIMM)`. Raises
+        SystemFailure.
+        """
+        wanted = ["--states=down,drain,fail", f"--nodes={','.join(nodes)}"]
+        done = await self._slurm(["sinfo", "--Node", "--noheader", "--format=%N|%T|%E", *wanted])
+        rows = [line.strip().split("|", 2) for line in done.stdout.splitlines()]
+        return {name: f"{state} ({reason})" for name, state, reason in rows}
+
     async def partitions(self) -> list[Partition]:
         """Return the partitions that sinfo shows. Raises SystemFailure, or UserError if there is no sinfo."""
         done = await self._slurm(["sinfo", "--noheader", "--format=%P|%a|%T|%D|%G"])

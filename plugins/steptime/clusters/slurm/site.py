@@ -127,7 +127,7 @@ class Site(ClusterConfig):
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
         """Return the run with these nodes excluded too, unless the run requests them by name."""
         own, excluded = SlurmOptions.of(run.cluster_options), self.excluded_nodes(run)
-        kept = (*excluded, *expand_nodes(own.nodelist or self._extra("nodelist")))
+        kept = (*excluded, *self.requested_nodes(run))
         avoided = [node for node in nodes if node not in kept]
         if not avoided:
             return run
@@ -137,6 +137,10 @@ class Site(ClusterConfig):
     def excluded_nodes(self, run: Run) -> tuple[str, ...]:
         """Return the nodes of the option `exclude`: the run's, else the one in `extra_options`."""
         return expand_nodes(SlurmOptions.of(run.cluster_options).exclude or self._extra("exclude"))
+
+    def requested_nodes(self, run: Run) -> tuple[str, ...]:
+        """Return the nodes of the option `nodelist`: the run's, else the one in `extra_options`."""
+        return expand_nodes(SlurmOptions.of(run.cluster_options).nodelist or self._extra("nodelist"))
 
     def _extra(self, name: str) -> str:
         """Return the value of an option in `extra_options`; empty if it is missing."""
