@@ -177,6 +177,7 @@ async def test_a_local_cluster_passes(make_config: MakeLocalConfig, tmp_path: Pa
     (tmp_path / "file").touch()
     found = await findings(make_config(work_dir=str(tmp_path / "file" / "work"), gpu_type="h100"), known({}))
     assert failed(found) >= {"work_dir", "GPUs"}
+    assert "let the login's user create and rename files" in found["work_dir"].remedy
 
 
 async def test_a_runai_cluster_without_its_project_or_secret_is_named(

@@ -13,7 +13,13 @@ from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.clusters.connections import no_connections
 from steptime.errors import LoginRefused, OutOfReach, Overdue, SubmitLimit, SystemFailure, UserError
 from steptime.runs import conclusion, patience
-from steptime.runs.conclusion import FailureReport, find_causes, with_failed_nodes
+from steptime.runs.conclusion import (
+    FailureReport,
+    failed_end,
+    find_causes,
+    unknown_end,
+    with_failed_nodes,
+)
 from steptime.runs.patience import Outage, patiently
 
 from .conftest import Clock
@@ -230,3 +236,13 @@ def test_the_nodes_that_failed_by_the_log_are_the_clusters_fault(
 def test_a_log_that_cannot_be_fetched_is_a_failure_without_causes(causes: Causes) -> None:
     for error in (UserError("there is no log"), OutOfReach("no route to host")):
         assert causes(error) == FailureReport(causes="", last_lines=str(error))
+
+
+def test_an_end_is_told_with_what_is_known() -> None:
+    failed = JobStatus(state=JobState.FAILED, exit_code=0, reason="JobLaunchFailure")
+    assert failed_end(JOB, failed, "CUDA out of memory") == (
+        "job 'job' failed (JobLaunchFailure), exit code 0: CUDA out of memory; its log: /d/log"
+    )
+    cancelled = JobStatus(state=JobState.CANCELLED)
+    assert failed_end(JOB, cancelled, "") == "job 'job' was cancelled; its log: /d/log"
+    assert "does not know job 'job' any more: " in unknown_end(JOB, JobStatus(state=JobState.UNKNOWN))
