@@ -24,8 +24,8 @@ from trainer.spec import PlannedRun
 class StepLines(ProgressPrinter):
     """Prints NeMo's step lines, but not Megatron's timers.
 
-    Only rank 0 prints, but Megatron's timers gather from all ranks: the gather of rank 0 would meet the other
-    ranks' next collective call, and the run would hang at the first checkpoint.
+    Only rank 0 prints, but Megatron's timers gather from all ranks: rank 0's gather would be paired with the
+    other ranks' next collective call, and the run would hang at the first checkpoint.
     """
 
     def log_megatron_timers(self, timers: Any) -> None:
@@ -45,9 +45,10 @@ class StepBar(MegatronProgressBar):
 
 
 class ModelFlops(Callback):
-    """Logs the model flops per second and GPU of each step, in the field of NeMo's own callback for this.
+    """Logs each step's model FLOPs per second and GPU, in the field of NeMo's own callback for this.
 
-    NeMo's counts by formulas of its own, if the recipe names one.
+    It counts FLOPs as the plan does; NeMo's callback has other formulas. Without FLOPs in the plan nothing is
+    logged.
     """
 
     def __init__(self, run: PlannedRun, timing: TimingCallback):
@@ -57,7 +58,7 @@ class ModelFlops(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log the rate of the step, whose time is known now."""
+        """Log the FLOP rate of the step that has just ended."""
         tflops = self.run.tflops_per_gpu(float(self.timing.timer["train_step_timing"]))
         if tflops is not None:
             pl_module.log(TFLOPS_FIELD, tflops, on_step=True, on_epoch=False, batch_size=1, prog_bar=True)
@@ -93,7 +94,7 @@ class FiniteLoss(Callback):
 
 
 class History(Callback):
-    """Writes each step's loss and time with all digits; NeMo's lines have four."""
+    """Writes each step's loss and times with all digits to a file of JSON lines; NeMo logs four digits."""
 
     def __init__(self, path: Path, timing: TimingCallback, progress: Progress):
         self.timing = timing
@@ -102,13 +103,13 @@ class History(Callback):
         self.file: TextIO | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Open the file; not earlier, as NeMo's Trainer copies its callbacks."""
+        """Open the file. The constructor cannot: NeMo's Trainer copies its callbacks."""
         self.file = self.path.open("w", encoding="utf-8")
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Write a line for each step."""
+        """Write one line for the step that has just ended."""
         if self.file:
             write_step(
                 self.file,
@@ -126,9 +127,10 @@ class History(Callback):
 
 
 class ExpertSpread(Callback):
-    """Refuses a checkpoint that was saved with another expert parallelism, on the CPU.
+    """Refuses, on the CPU, to load a checkpoint that was saved with another expert parallelism.
 
-    There the experts of several ranks have an optimizer of their own, whose state fits no other layout.
+    On the CPU experts that are spread over ranks have their own optimizer, whose saved state fits no other
+    number of ranks.
     """
 
     def __init__(self, run: PlannedRun):
@@ -144,13 +146,16 @@ class ExpertSpread(Callback):
         saved = checkpoint.get("expert_parallel", self.ranks)
         if saved != self.ranks:
             raise TrainerError(
-                f"the checkpoint {self.run.checkpoint_path} was saved with expert parallel {saved}, and this "
-                f"run has {self.ranks}: on the CPU load it at a scale that has {saved}."
+                f"the checkpoint {self.run.checkpoint_path} was saved with expert parallel {saved}, but this "
+                f"run has {self.ranks}: on the CPU, load it in a run with expert parallel {saved}."
             )
 
 
 class Records(Callback):
-    """Prints the start and resumed records, logs wall times, and collects what the end record needs."""
+    """Prints the record `steptime.start`, logs wall times, and collects data for the record of the end.
+
+    After a checkpoint load it also prints the record `steptime.resumed`.
+    """
 
     def __init__(self, run: PlannedRun, device: str, ending: Ending):
         self.run = run
@@ -159,7 +164,10 @@ class Records(Callback):
         self.progress = ending.progress
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Measure the peak, print the start record, and after a load check the step to continue at."""
+        """Print the start record, with the measured peak FLOP rate on the CPU.
+
+        Raises TrainerError if the loaded checkpoint continues at another step than planned.
+        """
         peak = measure_peak() if self.device == "cpu" else None
         self.progress.node_names = ranks.node_names()
         started = records.started(
@@ -182,7 +190,7 @@ class Records(Callback):
         if trainer.global_step != self.run.first_step:
             raise TrainerError(
                 f"the checkpoint {self.run.checkpoint_path} continues at step {trainer.global_step}, "
-                f"but the plan's first_step is {self.run.first_step}: load another one."
+                f"but the plan's first_step is {self.run.first_step}: load one that continues there."
             )
         if trainer.is_global_zero:
             records.emit(
@@ -199,8 +207,8 @@ class Records(Callback):
     ) -> None:
         """Record the step for the watchdog and the end record, and log its wall time.
 
-        NeMo's own time stops before the GPU has finished the step, and leaves out what happens between steps.
-        The bar of release 24.11 had none.
+        NeMo's own step time ends before the GPU has finished the step, and omits the time between steps.
+        A progress bar as in release 24.11 shows no wall time.
         """
         self.progress.step_ended(trainer.global_step - 1)
         wall_time_s = self.progress.wall_time_s
@@ -210,7 +218,7 @@ class Records(Callback):
             )
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Determine the largest peak memory over all ranks."""
+        """Determine the largest peak memory of any rank."""
         self.progress.highest_memory_bytes = int(ranks.highest(self.progress.own_peak_memory()))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -232,29 +240,29 @@ class GpuSamples(Callback):
         self.ended_at: float | None = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Start the process."""
+        """Start the sampling process, on the first rank of each node."""
         if self.launch.rank % self.launch.local_world_size == 0:
             self.process = gpu_samples.SamplingProcess(self.output, self.launch.local_world_size)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Note when the sampled steps begin."""
+        """Record the time at which the first sampled step begins."""
         if trainer.global_step == self.steps.start:
             self.began_at = time.time()
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note when they end."""
+        """Record the time at which the last sampled step ended."""
         if trainer.global_step == self.steps.stop:
             self.ended_at = time.time()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """End the process, which would otherwise count as left running by the job."""
+        """End the sampling process: otherwise the job would be reported to have left it running."""
         if self.process is not None:
             self.process.end(None, None)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Gather what the nodes' processes say about these steps."""
+        """Gather the summaries of all nodes' sampling processes; rank 0 prints them as one record."""
         own = None if self.process is None else self.process.end(self.began_at, self.ended_at)
         nodes = [one for one in ranks.gathered(own) if one is not None]
         if trainer.is_global_zero and nodes:

@@ -29,7 +29,7 @@ class MeasuredCheckpointIO(AsyncFinalizableCheckpointIO):
         """Of each asynchronous save its path, when it began, and how long training waited for it."""
 
     def save_checkpoint(self, checkpoint: Any, path: Any, *arguments: Any, **options: Any) -> None:
-        """Save a checkpoint and record it; only begin the save if saves are asynchronous."""
+        """Save a checkpoint and record its duration and size; an asynchronous save is only started here."""
         began_at = time.perf_counter()
         if self.asynchronous:
             super().save_checkpoint(checkpoint, path, *arguments, **options)
@@ -46,7 +46,7 @@ class MeasuredCheckpointIO(AsyncFinalizableCheckpointIO):
         return loaded
 
     def maybe_finalize_save_checkpoint(self, blocking: bool = False) -> bool:
-        """Finish asynchronous saves that are complete, in the order of their start, and record them."""
+        """Finalize asynchronous saves that are complete, oldest first, and record their duration and size."""
         finalized = bool(super().maybe_finalize_save_checkpoint(blocking))
         while len(self.under_way) > self.async_calls_queue.get_num_unfinalized_calls():
             self._record("save", *self.under_way.pop(0))

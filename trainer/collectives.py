@@ -38,7 +38,7 @@ def bus_bandwidth_gb_s(collective: str, size: int, ranks: int, seconds: float) -
 
 
 class Measurements:
-    """What rank 0 has measured: it prints a step for each cycle, and the record at the end."""
+    """Times of messages that rank 0 has measured, printed as a step line per cycle and a final record."""
 
     def __init__(self, collective: str, launch: Launch, arguments: argparse.Namespace) -> None:
         self._collective, self._ranks = collective, launch.world_size
@@ -46,7 +46,7 @@ class Measurements:
         self._times = defaultdict[int, list[float]](list)
 
     def add(self, size: int, seconds: float, *, last: bool) -> None:
-        """Add the time of one message of `size` bytes; `last` of its cycle is the largest."""
+        """Add the time of a message of `size` bytes; `last`: it completes a cycle, whose step is printed."""
         self._times[size].append(seconds)
         if last:
             step = len(self._times[size]) - 1
@@ -57,7 +57,7 @@ class Measurements:
             )
 
     def emit(self) -> None:
-        """Write the record `steptime.collective`."""
+        """Print the record `steptime.collective`: median time and bus bandwidth of each message size."""
         medians = {size: statistics.median(times) for size, times in sorted(self._times.items())}
         messages = [
             {
@@ -72,7 +72,7 @@ class Measurements:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure one collective; the exit code is 1 if that could not be done."""
+    """Measure one collective operation; return the exit code, 1 if the measurement failed."""
     arguments = _parser().parse_args(argv)
     on_cpu = arguments.device == "cpu"
     arguments.min_bytes = arguments.min_bytes or (1 << 12 if on_cpu else 1 << 20)
@@ -201,7 +201,7 @@ def _by_nccl_tests(arguments: argparse.Namespace, launch: Launch, found: Measure
     except FileNotFoundError:
         raise TrainerError(
             f"the image has no {program}: choose one with nccl-tests built with MPI, or leave --nccl-tests "
-            "out of the workload's command, and torch measures."
+            "out of the workload's command to measure with torch."
         ) from None
     with child:
         for line in child.stdout or ():
@@ -214,12 +214,12 @@ def _by_nccl_tests(arguments: argparse.Namespace, launch: Launch, found: Measure
                 raise TrainerError(
                     f"{program} has {ranks} of {launch.world_size} ranks: MPI does not connect them. On "
                     "Slurm write mpi: pmix into the cluster's file; elsewhere leave --nccl-tests out "
-                    "of the workload's command, and torch measures."
+                    "of the workload's command to measure with torch."
                 )
             if row[3] not in ("0", "N/A"):
                 child.terminate()
                 raise TrainerError(
-                    f"{program} received {row[3]} wrong values of a message of {row[1]} bytes."
+                    f"{program} received {row[3]} wrong values in a message of {row[1]} bytes."
                 )
             rows += 1
             size = int(row[1])

@@ -30,7 +30,7 @@ _AFTER_A_FORK_S = 0.05
 
 
 class Stopped(BaseException):
-    """A signal ended this process, which only starts the ranks."""
+    """A signal stopped this launcher process, which starts the ranks and does not train."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -39,7 +39,7 @@ class Stopped(BaseException):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train one planned run; return the exit code of the rank that failed first, or 0."""
+    """Fork the ranks of a CPU plan and train; return the exit code of the rank that failed first, or 0."""
     arguments = parser().parse_args(argv)
     ranks = 1
     with suppress(TrainerError):  # reported below, by the part that records how the run ended

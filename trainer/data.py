@@ -47,12 +47,12 @@ class SyntheticData(MockDataModule):
         return super().train_dataloader()
 
     def state_dict(self) -> dict[str, int]:
-        """Return what a checkpoint needs to continue the stream."""
+        """Return the number of consumed samples, for a checkpoint to continue the stream after them."""
         steps = self.trainer.global_step - self.data_sampler.init_global_step
         return {"consumed_samples": self.data_sampler.compute_consumed_samples(steps)}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Continue the stream after the samples that the checkpoint's run consumed."""
+        """Continue the stream after the samples consumed by the run that saved the checkpoint."""
         self.data_sampler.init_consumed_samples = state_dict["consumed_samples"]
         self.data_sampler.prev_consumed_samples = state_dict["consumed_samples"]
         self.data_sampler.if_first_step = 1

@@ -13,10 +13,9 @@ Draw = Callable[[Tensor], object]
 def drawn(
     shape: Sequence[int], draw: Draw, *, seed: int, name: str, layer: Sequence[int], device: str = "cpu"
 ) -> Tensor:
-    """Return the whole weight `name` in fp32, drawn from the seed and the name.
+    """Draw the whole weight tensor `name` in fp32; its values depend only on seed, name, layer and device.
 
-    It is that of one layer if several share the name. Other devices draw other values from the same
-    distribution.
+    `layer` is the index of the layer if several share the name, else empty. `draw` fills the tensor in place.
     """
     whole = torch.empty(tuple(shape), dtype=torch.float32, device=device)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):

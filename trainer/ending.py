@@ -34,7 +34,7 @@ _NOT_ON_GPU = re.compile(r"(?:CUDA|HIP)\b.*?out of memory(?:\. Tried to allocate
 
 @dataclass(frozen=True)
 class RankFailure:
-    """Why a rank ended."""
+    """Why and with which exit code a rank failed."""
 
     rank: int
     error: str
@@ -70,7 +70,7 @@ class Ending:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether a process has recorded how this launch of the job ended; a requeued job has several."""
+        """Whether the end of this launch of the job has been recorded; a requeued job is launched again."""
         return self._result_file.exists()
 
     def completed(self) -> None:
@@ -80,7 +80,7 @@ class Ending:
     def failed(self, error: BaseException) -> int:
         """Record an error for the other ranks, and on rank 0 as the end of the run; return the exit code.
 
-        Only the first call has an effect, also over several threads.
+        Only the first call has an effect, even if several threads call it.
         """
         code = exit_code(error)
         if self._written:
@@ -95,7 +95,7 @@ class Ending:
         return self.failed_by(self.left_by_another() or own)
 
     def failed_by(self, failure: RankFailure) -> int:
-        """Record a failure with a known reason; return the exit code."""
+        """Record this failure, of this rank or another, as the end of the run; return its exit code."""
         if failure.rank == self.launch.rank:
             self._leave(failure)
         self._write_once("failed", failure)
@@ -175,7 +175,10 @@ class Ending:
 
 
 def this_start(environment: Mapping[str, str]) -> str | None:
-    """Return an identifier of this start of the job, equal on all its ranks; None if there is none."""
+    """Return an identifier of this launch of the job, equal on all ranks; None without a launcher.
+
+    It is built from the variables of torchrun or srun, which count restarts.
+    """
     run_id = environment.get("TORCHELASTIC_RUN_ID", "none")
     if run_id != "none":
         parts = [run_id, environment.get("TORCHELASTIC_RESTART_COUNT", "0")]
@@ -188,7 +191,7 @@ def this_start(environment: Mapping[str, str]) -> str | None:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return 1 if the request is impossible, 2 if the training failed."""
+    """Return the exit code for an error: 1 if the request is impossible, 2 if the training failed."""
     return error.exit_code if isinstance(error, TrainerError) else TrainingFailure.exit_code
 
 

@@ -47,7 +47,7 @@ def prepare(launch: Launch, recipe: Recipe) -> None:
 
 @contextlib.contextmanager
 def heavy_imports() -> Iterator[None]:
-    """Make the imports of NeMo in this context fast and quiet.
+    """Make imports of NeMo fast and quiet while this context is open.
 
     Fast: the imports create more than a million permanent objects, which the garbage collector would search
     again and again (about two seconds while importing and three at exit, on two cores). Quiet: NeMo warns
@@ -66,8 +66,7 @@ def heavy_imports() -> Iterator[None]:
 def filter_log(rank: int = 0) -> None:
     """Hide NeMo's lists of process groups, buckets, layers and configs; call it after importing NeMo.
 
-    NeMo logs only on rank 0, but every forked rank believes to be rank 0 if NeMo was imported before the
-    fork.
+    NeMo logs only on rank 0, but if it was imported before the fork, it takes every forked rank for rank 0.
     """
     if rank:
         from nemo.utils import logging as nemo_logging

@@ -78,7 +78,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Demands:
-    """Thresholds that every GPU of a node must meet, in percent of its nominal values."""
+    """Requirements for a node's GPUs: type, number, and least percentages of each GPU's nominal values."""
 
     product: str
     """A word that its name has, such as H100."""
@@ -100,7 +100,10 @@ def gpus_here() -> list[Gpu]:
 
 
 def find_faults(gpus: Sequence[Gpu], demands: Demands) -> Iterator[str]:
-    """Yield a phrase for each GPU that misses a threshold; values that no GPU reports are not checked."""
+    """Yield a phrase for each fault: missing GPUs, a wrong type, ECC errors, slowdown, a low value.
+
+    Values that a GPU does not report are not checked.
+    """
     if len(gpus) < demands.count:
         yield f"nvidia-smi shows {len(gpus)} GPUs, and {demands.count} are needed"
     for gpu in gpus:
@@ -128,7 +131,7 @@ _UNITS = {"free memory": "MiB", "power limit": "W", "application clock": "MHz"}
 
 
 def hardware_errors(within_h: float) -> list[str]:
-    """Return the GPU errors in the kernel's log of the last hours: a phrase with a count per GPU and kind.
+    """Return the GPU hardware errors (Xid) in the kernel's log of the last hours: a phrase per GPU and kind.
 
     Raises:
         CannotTell: the kernel's log cannot be read, which needs a privilege on most machines.
@@ -144,7 +147,7 @@ def hardware_errors(within_h: float) -> list[str]:
 
 
 def free_memory_percent() -> float:
-    """Return the share of this node's memory that is available without swapping."""
+    """Return the percentage of this node's memory that is available without swapping."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
     return 100 * kib["MemAvailable"] / kib["MemTotal"]
@@ -160,7 +163,7 @@ def run_tool(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except FileNotFoundError:
-        raise CannotTell(f"there is no {command[0]} here") from None
+        raise CannotTell(f"the program {command[0]} is not on this node") from None
     except subprocess.TimeoutExpired:
         raise CannotTell(f"{command[0]} did not answer within {_TIMEOUT_S} s") from None
     if done.returncode == 0:
@@ -173,7 +176,7 @@ def run_tool(command: list[str]) -> str:
 
 def _gpu(row: list[str]) -> Gpu:
     if len(row) != len(_FIELDS):
-        raise CannotTell(f"nvidia-smi printed {len(row)} fields, and {len(_FIELDS)} were asked for: {row}")
+        raise CannotTell(f"nvidia-smi printed {len(row)} fields instead of {len(_FIELDS)}: {row}")
     values = dict(zip(_FIELDS, row, strict=True))
     return Gpu(
         index=values["index"],

@@ -21,7 +21,7 @@ from trainer.versions import accepted, has_option
 
 
 def precision(run: PlannedRun) -> list[MegatronMixedPrecision]:
-    """Return Lightning's plugins for the planned number format; none for fp32.
+    """Return Lightning's plugin for the planned number format; an empty list for fp32.
 
     FP8 applies to the matrix products of Transformer Engine's layers; everything else is as with bf16.
     """
@@ -81,10 +81,10 @@ def model_options(run: PlannedRun) -> dict[str, Any]:
 
 
 def callbacks(run: PlannedRun, *, bootstrap: str | None = None) -> list[Callback]:
-    """Return NeMo's callbacks for communication overlap and for simultaneous garbage collection.
+    """Return NeMo's callbacks for communication overlap and for garbage collection on all ranks at once.
 
     Args:
-        run: what is trained.
+        run: the planned run.
         bootstrap: how tensor-parallel ranks exchange the addresses of their buffers, `nccl` or `mpi`; None
             leaves it to Transformer Engine.
     """
@@ -118,6 +118,7 @@ def _tuned_buffers(name: str | None) -> Any | None:
         return None
     if not hasattr(userbuffers, name):
         raise TrainerError(
-            f"this release of NeMo has no {name}, which the plan names as tp_comm_overlap_cfg."
+            f"this release of NeMo has no {name}, which the plan names as tp_comm_overlap_cfg: choose the "
+            "workload's own image."
         )
     return getattr(userbuffers, name)

@@ -60,7 +60,7 @@ _ANSWERS_WITHIN_S = 30
 
 
 class Sample(NamedTuple):
-    """The state of one GPU at one time; None for what it does not report."""
+    """The state of one GPU at one time; a value is None if the GPU does not report it."""
 
     at: float
     """Unix time, seconds."""
@@ -76,7 +76,7 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Samples some GPUs of this node until it is stopped."""
+    """Samples the given GPUs of this node about once per second until it is stopped."""
 
     def __init__(self, file: Path, gpus: str) -> None:
         self.samples: list[Sample] = []
@@ -111,12 +111,12 @@ class Sampler:
         return self._process.stdout or ()
 
     def stop(self) -> None:
-        """End nvidia-smi, and with it the sampling."""
+        """Stop sampling by ending nvidia-smi."""
         if self._process is not None:
             self._process.kill()
 
     def summary(self, began_at: float, ended_at: float) -> dict[str, Any] | None:
-        """Summarize the samples between two Unix times, in lists by GPU; None if there are none.
+        """Summarize the samples between two Unix times, one list entry per GPU; None without samples.
 
         Powers and clocks are means; `least_sm_clock_mhz` is the lowest, `temperature_c` the highest sample.
         `slowed_percent` has the share of samples with each reason for reduced clocks. Errors are counted from
@@ -198,7 +198,10 @@ def read_sample(line: str, at: float) -> Sample | None:
 
 
 def clocks_down_since(samples: Sequence[Sample]) -> float | None:
-    """Return the Unix time from which on a GPU's SM clock stayed below its highest; None if it did not."""
+    """Return since when (Unix time) a GPU's SM clock has stayed below 95 % of its highest sample.
+
+    None if the last sample is not below.
+    """
     clocks = [(one.at, one.sm_clock_mhz) for one in samples if one.sm_clock_mhz is not None]
     since, highest = None, max((clock for _, clock in clocks), default=0.0)
     for at, clock in reversed(clocks):
@@ -227,9 +230,10 @@ def link_errors() -> dict[str, int]:
 
 
 def sampled_steps(run: PlannedRun) -> range:
-    """Return the global steps to summarize: the run's window, or more of its second half if that is short.
+    """Return the global steps to summarize: the measurement window, extended backwards to 20 steps.
 
-    Some documents measure only the last step, during which there is hardly a sample.
+    It is extended within the second half of the run only. Some workloads measure just the last step, which is
+    too short for a sample.
     """
     end = run.max_steps if run.window is None else run.window.last + 1
     begin = max((run.first_step + run.max_steps) // 2, end - FEWEST_STEPS)
@@ -257,7 +261,10 @@ class SamplingProcess:
         )
 
     def end(self, began_at: float | None, ended_at: float | None) -> dict[str, Any] | None:
-        """End the process; return its summary between two Unix times, None if it gives none in time."""
+        """End the process; return its summary of the samples between two Unix times.
+
+        None if a time is None, there are no samples, or the process does not answer within 30 s.
+        """
         asked = None if began_at is None or ended_at is None else f"{began_at} {ended_at}\n"
         try:
             answer, _ = self._process.communicate(asked, timeout=_ANSWERS_WITHIN_S)
@@ -272,7 +279,7 @@ class SamplingProcess:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Sample until standard input ends or has a line; for a line, print the summary as JSON."""
+    """Sample until standard input ends, or has a line with two Unix times to print the summary for."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.gpu_samples",
         description="Sample the GPUs of this node until a line comes: BEGIN END, in Unix time.",

@@ -19,7 +19,7 @@ CLIP_GRADIENT = 1.0
 
 
 def highest_rate(run: PlannedRun) -> float:
-    """Return the learning rate after the warm-up."""
+    """Return the constant learning rate that follows the warm-up."""
     return run.settings.learning_rate or LEARNING_RATE
 
 

@@ -88,7 +88,7 @@ def check_world_size(run: PlannedRun, launch: Launch) -> None:
 
 
 def ranks_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
-    """Translate srun's variables into those that torchrun would set; empty outside of srun.
+    """Translate srun's environment variables into torchrun's; return an empty dict outside of srun.
 
     srun is recognized by SLURM_STEP_ID, because batch scripts have SLURM_PROCID, too. torchrun is recognized
     by LOCAL_WORLD_SIZE, because in images of PyTorch pyxis sets RANK and LOCAL_RANK (`pytorch_setup` of

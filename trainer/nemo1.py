@@ -22,9 +22,9 @@ CONFIG = Path(__file__).with_name("nemo1-nemotron4-340b.yaml")
 
 
 def train(run: PlannedRun, launch: Launch, output: Path, ending: Ending) -> None:
-    """Run NeMo 1's program in this process to its end; every rank calls this.
+    """Train with NeMo 1's program in this process; every rank calls this.
 
-    Its set-up is recorded afterwards, as it offers no hook at the start of training.
+    The start record is printed after the training, as the program has no hook at its start.
 
     Raises:
         TrainerError: the program is missing, or does not support this architecture or mode.
@@ -52,7 +52,7 @@ def train(run: PlannedRun, launch: Launch, output: Path, ending: Ending) -> None
 
 
 def overrides(run: PlannedRun, launch: Launch, output: Path) -> Iterator[str]:
-    """Yield Hydra overrides `++key=value` for the keys of the config file that the plan decides.
+    """Yield a Hydra override `++key=value` for each key of NeMo 1's config file that the plan sets.
 
     Raises:
         TrainerError: this architecture or mode is not supported with NeMo 1.
@@ -64,8 +64,7 @@ def overrides(run: PlannedRun, launch: Launch, output: Path) -> Iterator[str]:
         )
     if run.mode.startswith("checkpoint"):
         raise TrainerError(
-            f"NeMo 1 (image {run.recipe.image}) saves and loads no checkpoint here: choose an image with "
-            "NeMo 2."
+            f"NeMo 1 (image {run.recipe.image}) is not set up for checkpoints: choose an image with NeMo 2."
         )
     for key, value in _flat(_planned(run, launch, output.absolute())):
         yield f"++{key}={_as_hydra(value)}"

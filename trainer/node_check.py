@@ -57,7 +57,7 @@ class Ranks:
         return json.loads(self.store.get(what))
 
     def part(self) -> None:
-        """Wait until no rank needs the store of rank 0 any more."""
+        """Wait on rank 0, whose process holds the store, until all other ranks have finished with it."""
         if self.launch.rank:
             self.store.set(f"parted/{self.launch.rank}", "")
         else:

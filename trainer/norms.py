@@ -15,7 +15,7 @@ class ZeroCenteredLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(hidden_size, dtype=dtype))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """Normalize the last dimension, in fp32: near 1, where the scale is, bf16 has steps of 1/128."""
+        """Normalize the last dimension in fp32; bf16 is too coarse for a scale near 1 (steps of 1/128)."""
         scale, shift = 1 + self.weight.float(), self.bias.float()
         normalized = F.layer_norm(hidden_states.float(), scale.shape, scale, shift, self.epsilon)
         return normalized.to(hidden_states.dtype)

@@ -12,11 +12,11 @@ from trainer.versions import accepted
 
 
 def check_device_trains(recipe: Recipe, device: str) -> None:
-    """Raise TrainerError for a number format or parallelism that the trainer cannot train on the device."""
+    """Raise TrainerError if the trainer does not support the recipe's dtype or parallelism on the device."""
     if recipe.dtype not in NUMBER_FORMATS[device]:
         raise TrainerError(
             f"this trainer cannot train dtype '{recipe.dtype}' on {device}; "
-            f"it can: {', '.join(NUMBER_FORMATS[device])}."
+            f"choose one of: {', '.join(NUMBER_FORMATS[device])}."
         )
     if device == "cpu" and recipe.parallelism.context > 1:
         raise TrainerError(
@@ -70,7 +70,7 @@ def strategy(
 ) -> MegatronStrategy:
     """Return NeMo's MegatronStrategy for the planned parallelism.
 
-    `records_graphs` is whether steps are recorded as CUDA graphs, which need a random state of their own.
+    `records_graphs`: whether steps are recorded as CUDA graphs, which need Transformer Engine's random state.
     """
     cuda = device == "cuda"
     counts_embedding = parallelism.counts_embedding(num_layers)

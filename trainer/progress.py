@@ -15,13 +15,13 @@ REMEMBERED_STEPS = 50
 
 
 def peak_resident_bytes(*_: Any) -> int:
-    """Return the peak resident memory of this process."""
+    """Return the peak resident memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
 @dataclass(frozen=True)
 class CheckpointTransfer:
-    """A checkpoint that was saved or loaded."""
+    """The size and duration of one checkpoint save or load."""
 
     kind: str
     """`save` or `load`."""
@@ -65,7 +65,7 @@ class Progress:
     checkpoints: list[CheckpointTransfer] = field(default_factory=list)
 
     def step_ended(self, step: int) -> None:
-        """Record that a step has ended."""
+        """Record that this global step has ended now, and its wall time."""
         now = time.perf_counter()
         if self.steps_trained:
             self.wall_time_s = now - self.moved_at
@@ -89,6 +89,6 @@ class Progress:
 
     @property
     def usual_step_s(self) -> float | None:
-        """The median step time; None before there are two steps."""
+        """The median step time in seconds over recent steps; None before two steps have ended."""
         times = list(self.wall_times_s)  # at once: another thread may append
         return statistics.median(times) if times else None

@@ -48,14 +48,17 @@ def numa_bound() -> int:
 
 
 def gathered(own: Value) -> list[Value]:
-    """Return the values of all ranks, in the order of ranks."""
+    """Return every rank's `own` value, in the order of ranks; all ranks must call this."""
     values: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(values, own)
     return values
 
 
 def with_same_work() -> int:
-    """Return a number that is equal on ranks with the same layers and experts, whose times are comparable."""
+    """Return the number of this rank's group of ranks with the same layers and experts.
+
+    Compute times are comparable within a group only.
+    """
     experts = parallel_state.get_expert_model_parallel_world_size()
     stage = parallel_state.get_pipeline_model_parallel_rank()
     return int(stage * experts + parallel_state.get_expert_model_parallel_rank())

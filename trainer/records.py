@@ -16,7 +16,7 @@ Loop = Literal["nemo", "thin"]
 
 
 def emit(kind: str, fields: dict[str, Any]) -> None:
-    """Print one record of steptime to the log."""
+    """Print one record to the training log: `steptime.<kind>` and the fields as JSON."""
     print(f"steptime.{kind} {json.dumps(fields)}", flush=True)
 
 
@@ -32,7 +32,7 @@ def started(
     loop: Loop = "nemo",
     imports_s: float | None = None,
 ) -> dict[str, Any]:
-    """Print and return the start record: parallelism as set up, sizes, versions, peak, import time."""
+    """Return the fields of the record `steptime.start`: actual parallelism, sizes, peak FLOPS, versions."""
     recipe = run.recipe
     return {
         "schema": 1,

@@ -67,7 +67,7 @@ def _value(expected: Any, value: Any, where: str, name: str) -> Any:
         number = _value(arguments[0], value, where, name)
         if not arguments[1].allows(number):
             wanted = "at least" if arguments[1].zero_allowed else "above"
-            raise TrainerError(f"{where}: {name} {number} is not {wanted} 0.")
+            raise TrainerError(f"{where}: {name} {number} has to be {wanted} 0.")
         return number
     if kind is Literal:
         if value not in arguments:
@@ -88,9 +88,11 @@ def _value(expected: Any, value: Any, where: str, name: str) -> Any:
 def _check(run: PlannedRun) -> None:
     """Refuse a plan that cannot be trained."""
     if run.mode not in MODES:
-        raise TrainerError(f"mode '{run.mode}' is not one this trainer has; it has: {', '.join(MODES)}.")
+        raise TrainerError(f"unknown mode '{run.mode}': this trainer has {', '.join(MODES)}.")
     if not 0 <= run.first_step < run.max_steps:
-        raise TrainerError(f"first_step {run.first_step} is not in 0 … max_steps - 1 = {run.max_steps - 1}.")
+        raise TrainerError(
+            f"first_step {run.first_step} has to be between 0 and max_steps - 1 = {run.max_steps - 1}."
+        )
     if run.seed < 1:
         raise TrainerError(f"seed {run.seed} is not positive, which Megatron requires.")
     _check_mode(run)
@@ -104,13 +106,13 @@ def _check_mode(run: PlannedRun) -> None:
     """Refuse fields that do not fit the mode, and modes that are not supported."""
     if (run.mode == "checkpoint_load") != (run.checkpoint_path is not None):
         raise TrainerError(
-            f"mode '{run.mode}' with checkpoint_path {run.checkpoint_path!r}: a checkpoint_load needs one, "
-            "and no other mode takes one."
+            f"mode '{run.mode}' with checkpoint_path {run.checkpoint_path!r}: a checkpoint_load needs a "
+            "path, and no other mode takes one."
         )
     if (run.mode == "profile") != (run.profile is not None):
         raise TrainerError(
-            f"mode '{run.mode}' with profile {run.profile}: a profile run has what is profiled, "
-            "and no other mode does."
+            f"mode '{run.mode}' with profile {run.profile}: the mode profile needs the steps and ranks to "
+            "profile, and no other mode takes them."
         )
     if (run.mode == "checkpoint_load") != (run.first_step > 0):
         raise TrainerError(

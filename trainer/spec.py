@@ -24,7 +24,7 @@ NEMO_1_IMAGES = ("nemo:24.09",)
 
 @dataclass(frozen=True)
 class Limit:
-    """Annotation of a number that must be above zero, or at least zero."""
+    """Annotation of a number that must be above zero, or at least zero if `zero_allowed`."""
 
     zero_allowed: bool = False
 
@@ -43,7 +43,7 @@ PositiveFloat = Annotated[float, Limit()]
 
 @dataclass(frozen=True)
 class HybridShape:
-    """The sizes of the Mamba layers of a hybrid model (Nemotron-H)."""
+    """The sizes and the order of the Mamba, attention and MLP layers of a hybrid model (Nemotron-H)."""
 
     attention_head_dim: Positive
     mamba_num_heads: Positive
@@ -75,7 +75,7 @@ class MoeShape:
     moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "sinkhorn", "none"] = "aux_loss"
 
     def expert_layers(self, num_layers: int) -> tuple[int, ...]:
-        """Return 1 for each layer that has experts, else 0."""
+        """Return for each of `num_layers` layers 1 if it has experts, 0 if it is dense."""
         after = range(num_layers - self.num_dense_layers)
         return (0,) * self.num_dense_layers + tuple(int(at % self.moe_layer_freq == 0) for at in after)
 
@@ -155,24 +155,24 @@ class Parallelism:
 
     @property
     def expert_replica(self) -> int:
-        """The number of ranks that hold each expert once."""
+        """The number of ranks that together hold exactly one copy of every expert."""
         return (self.expert or 1) * (self.expert_tensor or self.tensor) * self.pipeline
 
     @property
     def stages(self) -> int:
-        """The number of stages that the layers are divided into, virtual ones included."""
+        """The number of pipeline stages that the layers are divided into, virtual stages included."""
         return self.pipeline * (self.virtual_pipeline or 1)
 
     @property
     def own_layers(self) -> tuple[int, ...]:
-        """The numbers of layers of the first and the last stage that are set explicitly."""
+        """The explicitly set layer counts of the first and the last pipeline stage; () if neither is set."""
         given = (self.first_stage_layers, self.last_stage_layers)
         return tuple(layers for layers in given if layers is not None)
 
     def counts_embedding(self, num_layers: int) -> bool:
-        """Return whether the embedding and the output count as one layer each in the division into stages.
+        """Return whether embedding and output each count as a layer when layers are divided into stages.
 
-        Llama 3.1 405b (126 layers on 64 stages) and its proxies of 30 and 62 layers divide only so.
+        Llama 3.1 405b (126 layers, 64 stages) and its proxies with 30 and 62 layers are divisible only so.
         """
         return not self.own_layers and num_layers % self.stages != 0 and (num_layers + 2) % self.stages == 0
 
@@ -251,7 +251,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Performance:
-    """How a run is launched."""
+    """How a run is launched; the trainer needs only the NeMo settings."""
 
     trainer: Settings = Settings()
 
@@ -305,7 +305,7 @@ class PlannedRun:
         return self.performance.trainer
 
     def tflops_per_gpu(self, step_time_s: float) -> float | None:
-        """Return 10¹² operations per second and rank; None if the plan has no FLOPs per step."""
+        """Return the model FLOP rate in 10¹² per second and GPU; None if the plan has no FLOPs per step."""
         if self.model_flops is None:
             return None
         operations = self.model_flops * self.recipe.global_batch_size
@@ -313,12 +313,14 @@ class PlannedRun:
 
 
 def check_trainable(run: PlannedRun) -> None:
-    """Raise ValueError for a plan that NeMo would refuse, but only after its imports and less clearly."""
+    """Raise ValueError for an untrainable plan, early and clearly; NeMo would fail only after its imports."""
     recipe, parallelism, shape = run.recipe, run.recipe.parallelism, run.recipe.model
     if shape.hybrid is not None:
         _check_hybrid(shape, shape.hybrid, parallelism)
     elif shape.architecture == HYBRID:
-        raise ValueError(f"a model of the architecture '{HYBRID}' needs its hybrid sizes, and has none.")
+        raise ValueError(
+            f"a model of the architecture '{HYBRID}' needs the sizes of its Mamba layers: add hybrid to it."
+        )
     if shape.architecture == GPT and shape.nemo is None:
         raise ValueError(
             "its model does not name the NeMo config class to build it from: set nemo "
@@ -328,16 +330,15 @@ def check_trainable(run: PlannedRun) -> None:
         _check_experts(recipe, shape.moe)
     _check_settings(run)
     replica_batch = recipe.micro_batch_size * parallelism.data
-    for what, size, parts in (
-        ("hidden_size", shape.hidden_size, shape.num_attention_heads if shape.kv_channels is None else 1),
-        ("num_attention_heads", shape.num_attention_heads, shape.num_query_groups),
-        ("num_attention_heads", shape.num_attention_heads, parallelism.tensor),
-        ("num_query_groups", shape.num_query_groups, parallelism.tensor),
-        ("ffn_hidden_size", shape.ffn_hidden_size, parallelism.tensor),
-        ("vocab_size", shape.vocab_size, parallelism.tensor),
-        ("global_batch_size", recipe.global_batch_size, replica_batch),
-    ):
-        _divides(what, size, parts)
+    heads, groups, tensor = shape.num_attention_heads, shape.num_query_groups, parallelism.tensor
+    if shape.kv_channels is None:
+        _divides("hidden_size", shape.hidden_size, "num_attention_heads", heads)
+    _divides("num_attention_heads", heads, "num_query_groups", groups)
+    _divides("num_attention_heads", heads, "tensor parallel", tensor)
+    _divides("num_query_groups", groups, "tensor parallel", tensor)
+    _divides("ffn_hidden_size", shape.ffn_hidden_size, "tensor parallel", tensor)
+    _divides("vocab_size", shape.vocab_size, "tensor parallel", tensor)
+    _divides("global_batch_size", recipe.global_batch_size, "micro_batch_size × data parallel", replica_batch)
     _check_stages(parallelism, shape.num_layers)
 
 
@@ -345,14 +346,14 @@ def _check_stages(parallelism: Parallelism, num_layers: int) -> None:
     """Refuse layers that do not divide evenly over the stages, unless their numbers are given."""
     if not parallelism.own_layers:
         if not parallelism.counts_embedding(num_layers):
-            _divides("num_layers", num_layers, parallelism.stages)
+            _divides("num_layers", num_layers, "pipeline stages", parallelism.stages)
         return
     own = sum(parallelism.own_layers)
     left, others = num_layers - own, parallelism.pipeline - len(parallelism.own_layers)
     if left < others or (left % others if others else left):
         raise ValueError(
-            f"num_layers {num_layers} less the {own} of first and last stage cannot be divided by {others}, "
-            "as the plan's sizes require."
+            f"num_layers {num_layers} minus {own} in the first and last stage leaves {left}, which the "
+            f"other {others} pipeline stages cannot share equally: choose other numbers of layers."
         )
 
 
@@ -384,33 +385,36 @@ def _check_hybrid(shape: ModelShape, hybrid: HybridShape, parallelism: Paralleli
     pattern = hybrid.pattern or ""
     if set(pattern) - set("M*-") or len(pattern) != shape.num_layers:
         raise ValueError(
-            f"the hybrid pattern '{pattern}' is not one of M, * and - for each of {shape.num_layers} layers."
+            f"the hybrid pattern '{pattern}' has to be one letter (M, * or -) for each of {shape.num_layers} "
+            "layers."
         )
     if parallelism.virtual_pipeline is not None:
         raise ValueError(
-            f"virtual_pipeline {parallelism.virtual_pipeline} cannot be with the architecture '{HYBRID}': "
+            f"virtual_pipeline {parallelism.virtual_pipeline} is impossible with architecture '{HYBRID}': "
             "Megatron's Mamba layers have no interleaved pipeline; leave it out."
         )
-    _divides("mamba_num_heads", hybrid.mamba_num_heads, hybrid.mamba_num_groups)
-    _divides("mamba_num_groups", hybrid.mamba_num_groups, parallelism.tensor)
+    _divides("mamba_num_heads", hybrid.mamba_num_heads, "mamba_num_groups", hybrid.mamba_num_groups)
+    _divides("mamba_num_groups", hybrid.mamba_num_groups, "tensor parallel", parallelism.tensor)
     # Else NeMo would round the vocabulary of this family up, and train another model than planned.
-    _divides("vocab_size", shape.vocab_size, VOCABULARY_BLOCK * parallelism.tensor)
+    block = VOCABULARY_BLOCK * parallelism.tensor
+    _divides("vocab_size", shape.vocab_size, f"{VOCABULARY_BLOCK} × tensor parallel", block)
 
 
 def _check_experts(recipe: Recipe, moe: MoeShape) -> None:
     """Refuse experts that cannot be spread over the ranks."""
     parallelism = recipe.parallelism
     expert, expert_tensor = parallelism.expert or 1, parallelism.expert_tensor or parallelism.tensor
-    _divides("num_moe_experts", moe.num_moe_experts, expert)
-    _divides("moe_ffn_hidden_size", moe.moe_ffn_hidden_size, expert_tensor)
-    _divides("ranks", parallelism.world_size, expert * expert_tensor * parallelism.pipeline)
+    _divides("num_moe_experts", moe.num_moe_experts, "expert parallel", expert)
+    _divides("moe_ffn_hidden_size", moe.moe_ffn_hidden_size, "expert tensor parallel", expert_tensor)
+    replica = expert * expert_tensor * parallelism.pipeline
+    _divides("the number of ranks", parallelism.world_size, "expert × expert tensor × pipeline", replica)
     if recipe.gpu_type == "cpu" and max(parallelism.tensor, expert_tensor) > 1:
         raise ValueError(
-            f"a mixture with tensor parallel {max(parallelism.tensor, expert_tensor)} needs sequence "
-            "parallelism, which the CPU does not support: choose tensor parallel 1."
+            f"a mixture of experts with tensor parallel {max(parallelism.tensor, expert_tensor)} needs "
+            "sequence parallelism, which the CPU does not support: choose tensor parallel 1."
         )
 
 
-def _divides(what: str, size: int, parts: int) -> None:
+def _divides(what: str, size: int, divisor: str, parts: int) -> None:
     if size % parts:
-        raise ValueError(f"{what} {size} cannot be divided by {parts}, as the plan's sizes require.")
+        raise ValueError(f"{what} {size} cannot be divided by {divisor} {parts}: change one of them.")

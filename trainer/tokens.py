@@ -19,9 +19,9 @@ ENDLESS = 2**40
 class SyntheticTokens(Dataset):
     """Tokens to train on: uniformly random as in NeMo's mock data, or a sequence that a model can learn.
 
-    Uniform tokens keep the loss at ln(vocabulary). In the other sequence each token is the previous one plus
-    one (modulo the vocabulary), or, with `RESTART_PROBABILITY`, a new one with probability ∝ 1/rank. A model
-    first learns which tokens are frequent, within a few steps, and then how to count.
+    Uniform tokens keep the loss at ln(vocabulary). In the learnable sequence each token is the previous one
+    plus one (modulo the vocabulary), or, with `RESTART_PROBABILITY`, a new token, of which the n-th has a
+    probability ∝ 1/n. A model first learns which tokens are frequent, within a few steps, and then to count.
     """
 
     def __init__(self, vocab_size: int, seq_length: int, seed: int, *, attention_mask: bool, uniform: bool):
@@ -46,7 +46,7 @@ class SyntheticTokens(Dataset):
         return {"tokens": tokens[:-1], "labels": tokens[1:], **self.fixed}
 
     def tokens(self, index: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
-        """Return the `seq_length + 1` tokens of a sample."""
+        """Return the tokens of sample number `index`, shape (seq_length + 1,)."""
         random = np.random.default_rng((self.seed, index))
         length = self.seq_length + 1
         if self.uniform:

@@ -47,7 +47,7 @@ except ModuleNotFoundError:  # NeMo 2.5.0 and before
 
 @dataclass(frozen=True)
 class Folders:
-    """Where the job reads and writes."""
+    """The folders and files that the job reads and writes."""
 
     output: Path
     """The job's folder; NeMo's files and checkpoints go below it."""
@@ -75,7 +75,7 @@ def train(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending) -> 
 
 
 def fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, device: str) -> None:
-    """Put NeMo's parts together for the device, and train."""
+    """Build NeMo's trainer, model, optimizer and data for `cpu` or `cuda`, and train."""
     recipe = run.recipe
     seed_everything(run.seed, verbose=False)
     strategy = parallelism.strategy(
@@ -159,7 +159,10 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
 
 
 def optimizer(run: PlannedRun, *, distributed: bool) -> MegatronOptimizerModule:
-    """Megatron's Adam: linear warm-up, then a constant rate."""
+    """Return Megatron's Adam optimizer, with a linear warm-up and then a constant learning rate.
+
+    `distributed`: whether its state is split over the data-parallel ranks.
+    """
     dtype = run.recipe.dtype
     precision_aware: dict[str, Any] = {}
     if run.settings.use_precision_aware_optimizer:

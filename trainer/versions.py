@@ -38,7 +38,7 @@ def check_versions() -> str | None:
     """Refuse NeMo releases that the trainer does not support; return a remark if the release is untested.
 
     Raises:
-        TrainerError: with the version that is installed, and those that can be.
+        TrainerError: NeMo is not installed, or its release is not supported.
     """
     nemo = versions()["nemo"]
     if nemo is None:
@@ -48,29 +48,29 @@ def check_versions() -> str | None:
     release = re.match(r"(\d+)\.(\d+)", nemo)
     if release is None or not OLDEST <= (int(release[1]), int(release[2])) <= NEWEST:
         raise TrainerError(
-            f"NeMo {nemo} is installed here, and this trainer is written for NeMo "
+            f"NeMo {nemo} is installed here, but this trainer supports NeMo "
             f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}: choose another image."
         )
     return untried()
 
 
 def has_option(of: Callable[..., Any], name: str) -> bool:
-    """Return whether a class of the installed NeMo or Megatron takes an argument."""
+    """Return whether a class or function of the installed NeMo or Megatron takes an argument `name`."""
     return name in signature(of).parameters
 
 
 def accepted(of: Callable[..., Any], **options: Any) -> dict[str, Any]:
-    """Return options as keyword arguments for a class of the installed NeMo or Megatron.
+    """Return the options unchanged if `of`, a class of the installed NeMo or Megatron, takes all of them.
 
     Raises:
-        TrainerError: it has not one of them: what a plan asks for is never left out in silence.
+        TrainerError: it lacks one. An option that a plan sets is never dropped silently.
     """
     for name in options:
         if not has_option(of, name):
             installed = versions()
             raise TrainerError(
                 f"{of.__name__} has no '{name}' in NeMo {installed['nemo']} with Megatron-Core "
-                f"{installed['megatron_core']}, and the plan asks for it: choose the workload's own image, "
+                f"{installed['megatron_core']}, but the plan sets it: choose the workload's own image, "
                 "or leave it out of the workload's performance."
             )
     return options
@@ -90,7 +90,7 @@ def untried() -> str | None:
 def driver_version(driver: Path = DRIVER) -> str | None:
     """Return the version of the NVIDIA driver, or None if there is none.
 
-    Its first line is as "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build".
+    A line of the file: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build".
     """
     try:
         found = re.search(r"\b\d{2,}\.\d+(?:\.\d+)*\b", driver.read_text(errors="replace"))

@@ -44,10 +44,10 @@ class HangLimits:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> "HangLimits":
-        """Return the limits, with the minimum that the environment sets.
+        """Return the limits, with the minimum from the variable STEPTIME_HANG_FLOOR_S if it is set.
 
         Raises:
-            TrainerError: it is not a positive number.
+            TrainerError: the variable is not a positive number of seconds.
         """
         text = environment.get(FLOOR_VARIABLE)
         if text is None:
@@ -65,8 +65,8 @@ class HangLimits:
     def of(self, progress: Progress) -> float:
         """Return the number of seconds that may pass without a step at this point of the training.
 
-        While a checkpoint is loaded or saved there is no limit but the job's: how long that takes depends on
-        the model and the file system.
+        While a checkpoint is loaded or saved, only the job's time limit applies: how long that takes depends
+        on the model and the file system.
         """
         if not progress.notes_steps or progress.transfers_checkpoint:
             return math.inf
@@ -210,7 +210,10 @@ def run_to_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
 
 
 def run_watched(output: Path, work: Callable[[Launch, Ending], None]) -> int:
-    """Call `work` under the watchdog; if it ends the job, record that. Returns the exit code."""
+    """Call `work` under the watchdog; record in `output` an error that ends it. Return the exit code.
+
+    `work` itself records a success.
+    """
     try:
         launch = read_launch()
         limits = HangLimits.read(os.environ)

@@ -23,7 +23,7 @@ class BrokenFiles(UserError):
 
     @classmethod
     def from_sentences(cls, sentences: Sequence[str]) -> Self:
-        """Return the error for one file from its mistakes; after the first ones the rest is only counted."""
+        """Return the error for one file's mistakes: it lists the first 50 and counts the others."""
         if len(sentences) <= _MOST_SENTENCES:
             return cls(sentences)
         more = f"… and {len(sentences) - _MOST_SENTENCES} problems more in this file."
@@ -47,8 +47,8 @@ class StoreUnavailable(SystemFailure):
 class LoginRefused(OutOfReach):
     """A host refuses the login, shows an untrusted key, or can run no command.
 
-    It may pass, as when the directory service or the home directories are away. On a cluster that was
-    never reached before, it is the user's error.
+    The cause may be temporary, such as a directory service or home directories that are down. If the cluster
+    was never reached before, the user's configuration is to blame.
     """
 
 

@@ -20,7 +20,7 @@ _State = TypeVar("_State", bound=Frozen)
 
 
 def is_free(port: int) -> bool:
-    """Return whether no server listens on `port` of any of this machine's addresses."""
+    """Return whether `port` is free: no server listens on it at any IPv4 address of this machine."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -69,7 +69,7 @@ def read_state(model: type[_State], path: Path, *, if_damaged: str) -> _State | 
 
 
 def failed_start(service: str, what: str, log: Path, *, lines: int) -> SystemFailure:
-    """Return the error for a failed start, with the last lines of its log if there are any."""
+    """Return the error for a service that failed to start: the reason `what`, and the log's last `lines`."""
     if not (log.is_file() and log.stat().st_size):
         return SystemFailure(f"{service} did not start: {what}")
     with log.open(errors="replace") as stream:

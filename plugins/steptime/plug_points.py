@@ -32,15 +32,15 @@ class PlugPoint:
         return (*self.built_in, *sorted(_added(self)))
 
     def check(self, name: str, *, also: tuple[str, ...] = ()) -> None:
-        """Raise UserError if nothing has this name. Nothing is imported, as DAG files are read often.
+        """Raise UserError if no extension has this name, without importing any: DAG files are read often.
 
-        `also` are further valid words, to be listed with the names.
+        `also`: further valid words, which the error lists beside the names.
         """
         if name not in self.built_in and name not in self.names():  # looking for others takes 0.1 s
             raise unknown_value(self.what, name, (*self.names(), *also))
 
     def load(self, name: str, module: str = "") -> Any:
-        """Load the object with this name, or the module `module` of the package with this name.
+        """Import and return the object with this name, or the submodule `module` of the package so named.
 
         Raises UserError if there is none, or it cannot be imported.
         """
@@ -129,7 +129,7 @@ def _added(point: PlugPoint) -> Mapping[str, EntryPoint]:
         if one.name in point.built_in or other.value != one.value:
             owner = f"{one.dist.name} {one.dist.version}" if one.dist else "an installed package"
             raise UserError(
-                f"{point.what} '{one.name}', which {owner} adds, is there already: give it another name in "
+                f"{point.what} '{one.name}', which {owner} adds, already exists: give it another name in "
                 f"its entry points, or uninstall that package."
             )
     return added

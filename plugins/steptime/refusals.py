@@ -27,7 +27,7 @@ _HAS_TO = {
 
 
 def in_words(problem: Mapping[str, Any]) -> str:
-    """Describe the problem with a value, given as one of pydantic's `errors()`, as part of a sentence."""
+    """Describe one of pydantic's `errors()` as a predicate about the value: `has to be a whole number`."""
     kind = problem["type"]
     if kind not in _HAS_TO:
         return str(problem["msg"]).removeprefix("Value error, ").removesuffix(".")
@@ -39,7 +39,7 @@ def in_words(problem: Mapping[str, Any]) -> str:
 
 
 def matching(pattern: str, words: str) -> AfterValidator:
-    """Return a validator that a text matches `pattern`; its error message says `words`."""
+    """Return a validator that refuses text that does not match `pattern`: it `has to be {words}`."""
 
     def check(text: str) -> str:
         if re.fullmatch(pattern, text, re.ASCII) is None:

@@ -24,7 +24,10 @@ def home() -> Path:
 
 @functools.cache
 def shipped(folder: str) -> Path:
-    """Return the folder `config`, `dags` or `trainer` of the checkout, or of the installed distribution."""
+    """Return the path of a folder that ships with steptime: `config`, `dags` or `trainer`.
+
+    It is in the checkout or in the installed distribution. Raises SystemFailure if it is missing.
+    """
     for root in (_CHECKOUT, Path(sys.prefix) / "share" / "steptime"):
         if (root / folder).is_dir():
             return root / folder
@@ -32,7 +35,10 @@ def shipped(folder: str) -> Path:
 
 
 def config_dir() -> Path:
-    """Return the folder of YAML files: `STEPTIME_CONFIG_DIR`, else the shipped one. Raises UserError."""
+    """Return the folder of the YAML files: `STEPTIME_CONFIG_DIR`, else the shipped `config/`.
+
+    Raises UserError if `STEPTIME_CONFIG_DIR` is not an existing folder.
+    """
     configured = os.environ.get("STEPTIME_CONFIG_DIR")
     if not configured:
         return shipped("config")
@@ -57,7 +63,7 @@ def _folder(variable: str, text: str) -> Path:
 
 
 def dags_dir() -> Path:
-    """Return the DAG files that `steptime up` serves: `STEPTIME_DAGS_DIR`, else the shipped `dags/`."""
+    """Return the folder of DAG files that `steptime up` serves: `STEPTIME_DAGS_DIR`, else `dags/`."""
     configured = os.environ.get("STEPTIME_DAGS_DIR")
     return Path(configured).expanduser().resolve() if configured else shipped("dags")
 
@@ -78,7 +84,7 @@ def imported_dir() -> Path:
 
 
 def default_cluster() -> str:
-    """Return the cluster of a run that names none: `STEPTIME_DEFAULT_CLUSTER`, else this machine."""
+    """Return the name of the default cluster: `STEPTIME_DEFAULT_CLUSTER`, else `local` (this machine)."""
     return os.environ.get("STEPTIME_DEFAULT_CLUSTER") or "local"
 
 

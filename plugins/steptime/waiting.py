@@ -25,7 +25,7 @@ def poll_until(look: Callable[[], Found], *, every_s: float, timeout_s: float = 
 async def poll_until_async(
     look: Callable[[], Awaitable[Found]], *, every_s: float, timeout_s: float = math.inf
 ) -> Found:
-    """Do what `poll_until` does, on the event loop."""
+    """Await `look()` until it returns a true value or the timeout has passed; return its last value."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = await look()
@@ -35,7 +35,7 @@ async def poll_until_async(
 
 
 def backoff_s(failures: int, *, longest_s: float, first_s: float = 1.0) -> float:
-    """Return the pause after consecutive failures: `first_s`, doubled each time, up to `longest_s`."""
+    """Return the pause in seconds after so many failures in a row: it doubles up to `longest_s`."""
     return min(longest_s, first_s * 2.0 ** min(failures - 1, 100))
 
 
@@ -48,8 +48,8 @@ def retrying(
 ) -> Callable[[Work], Work]:
     """Decorate a function or coroutine function so that it is retried while it raises one of `errors`.
 
-    It must be idempotent. The pauses are those of `backoff_s` and up to a quarter more, so that callers
-    spread; an error may ask for a longer one with an attribute `retry_after_s`.
+    The function must be idempotent. Pauses double from `first_s` up to `longest_s`, plus a random quarter at
+    most, so that callers spread; an error can ask for a longer pause with an attribute `retry_after_s`.
 
     Args:
         errors: the errors after which it is called again.

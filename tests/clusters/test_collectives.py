@@ -119,7 +119,7 @@ def test_tables_of_nccl_tests_become_steps_and_a_record(tmp_path: Path) -> None:
     ("ranks", "wrong", "sentence"),
     [
         ("0", "    0", "all_reduce_perf_mpi has 1 of 2 ranks: MPI does not connect them."),
-        ("0 1", "    7", "received 7 wrong values of a message of 4194304 bytes"),
+        ("0 1", "    7", "received 7 wrong values in a message of 4194304 bytes"),
     ],
 )
 def test_numbers_that_do_not_count_are_refused(tmp_path: Path, ranks: str, wrong: str, sentence: str) -> None:

@@ -128,6 +128,6 @@ def test_a_broken_addition_is_named_with_what_to_do(outside: Callable[..., Any],
 
     about.write_text(entries.replace("acmebox =", "pyxis ="))
     assert (
-        "container 'pyxis', which acme-plugs 1.0 adds, is there already: give it another name"
+        "container 'pyxis', which acme-plugs 1.0 adds, already exists: give it another name"
         in outside(*ask).stderr
     )

@@ -96,8 +96,8 @@ def test_another_spread_of_experts_cannot_load_it(train: Train, saved: Trained, 
     loaded = train(run, tmp_path)
     assert loaded.exit_code != 0
     assert (
-        f"the checkpoint {saved.checkpoints} was saved with expert parallel 2, and this run has 1: on the "
-        "CPU load it at a scale that has 2."
+        f"the checkpoint {saved.checkpoints} was saved with expert parallel 2, but this run has 1: on the "
+        "CPU, load it in a run with expert parallel 2."
     ) in loaded.log
     assert "KeyError" not in loaded.log
 
@@ -109,13 +109,13 @@ def described(config: str, **fields: Any) -> ModelShape:
 REFUSED = {
     "no such config": (
         described("MixtralConfg"),
-        "nemo.collections.llm of this NeMo has no config of a GPT model named 'MixtralConfg'; near it are "
+        "nemo.collections.llm of this NeMo has no GPT config class 'MixtralConfg'; similar names are "
         "MixtralConfig, MixtralConfig8x7B, MixtralConfig8x3B: correct it in the workload's model.",
     ),
     "another class of NeMo's": (
         described("MockDataModule"),
-        "nemo.collections.llm of this NeMo has no config of a GPT model named 'MockDataModule': correct it "
-        "in the workload's model.",
+        "nemo.collections.llm of this NeMo has no GPT config class 'MockDataModule': correct it in the "
+        "workload's model.",
     ),
     "layers for GPUs alone": (
         described("Llama4Experts16Config"),
@@ -123,12 +123,13 @@ REFUSED = {
     ),
     "no such field": (
         described("MixtralConfig", moe_aux_loss_coef=0.1),
-        "MixtralConfig of this NeMo has no field 'moe_aux_loss_coef'; near it are moe_aux_loss_coeff, "
+        "MixtralConfig of this NeMo has no field 'moe_aux_loss_coef'; similar names are moe_aux_loss_coeff, "
         "moe_z_loss_coeff: correct it in the workload's model.",
     ),
     "another kind of value": (
         described("MixtralConfig", moe_aux_loss_coeff="0.1"),
-        "moe_aux_loss_coeff of MixtralConfig is 0.01 in this NeMo, and cannot be '0.1'.",
+        "moe_aux_loss_coeff of MixtralConfig is 0.01 in this NeMo and cannot be '0.1': give a value of the "
+        "same type in the workload's model, or leave it out.",
     ),
     "a field of the trainer": (
         described("MixtralConfig", moe_grouped_gemm=True),

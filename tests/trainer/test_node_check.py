@@ -55,7 +55,7 @@ def test_what_nvidia_smi_does_not_know_is_nobodys_fault(
     with pytest.raises(CannotTell, match='exit code 2: Field "colour" is not a valid field'):
         gpu_health.gpus_here()
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CannotTell, match="there is no nvidia-smi here"):
+    with pytest.raises(CannotTell, match="the program nvidia-smi is not on this node"):
         gpu_health.gpus_here()
 
 

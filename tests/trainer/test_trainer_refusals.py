@@ -45,25 +45,28 @@ RANKS = "recipe.parallelism."
 IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
     ("llama3.1", {"mode": MISSING}, "lacks the field 'mode'"),
     ("llama3.1", {"max_steps": "20"}, "max_steps is '20', not of type int"),
-    ("llama3.1", {"first_step": 20}, "first_step 20 is not in 0"),
-    ("llama3.1", {"mode": "fast"}, "mode 'fast' is not one this trainer has; it has: performance"),
+    ("llama3.1", {"first_step": 20}, "first_step 20 has to be between 0 and"),
+    ("llama3.1", {"mode": "fast"}, "unknown mode 'fast': this trainer has performance"),
     ("llama3.1", {"performance.trainer.cuda_graphs": True}, "is for GPUs, and the plan is for the CPU"),
-    ("llama3.1", {"checkpoint_path": "x"}, "a checkpoint_load needs one"),
+    ("llama3.1", {"checkpoint_path": "x"}, "a checkpoint_load needs a path"),
     ("llama3.1", {"recipe.model.architecture": "gpt5"}, "it has: gpt, llama, nemotron4, nemotron_h"),
-    ("llama3.1", {"recipe.micro_batch_size": 3}, "global_batch_size 8 cannot be divided by 3"),
-    ("llama3.1", {f"{RANKS}tensor": 3}, "num_attention_heads 8 cannot be divided by 3"),
+    (
+        *("llama3.1", {"recipe.micro_batch_size": 3}),
+        "global_batch_size 8 cannot be divided by micro_batch_size × data parallel 3",
+    ),
+    ("llama3.1", {f"{RANKS}tensor": 3}, "num_attention_heads 8 cannot be divided by tensor parallel 3"),
     (
         *("llama3.1", {f"{RANKS}pipeline": 2, f"{RANKS}first_stage_layers": 2}),
-        "num_layers 2 less the 2 of first and last stage cannot be divided by 1",
+        "num_layers 2 minus 2 in the first and last stage leaves 0, which the other 1 pipeline stages cannot",
     ),
-    ("nemotron-h", {"recipe.model.hybrid": None}, "'nemotron_h' needs its hybrid sizes, and has none"),
+    ("nemotron-h", {"recipe.model.hybrid": None}, "'nemotron_h' needs the sizes of its Mamba layers"),
     ("nemotron-h", {"recipe.model.hybrid.pattern": "M*-M"}, "for each of 8 layers"),
-    ("nemotron-h", {f"{RANKS}tensor": 8}, "mamba_num_groups 4 cannot be divided by 8"),
+    ("nemotron-h", {f"{RANKS}tensor": 8}, "mamba_num_groups 4 cannot be divided by tensor parallel 8"),
     ("nemotron-h", {f"{RANKS}virtual_pipeline": 2}, "have no interleaved pipeline"),
     ("grok1", {"recipe.model.nemo": None}, "does not name the NeMo config class to build it from"),
     (
         *("grok1", {f"{RANKS}tensor": 2, f"{RANKS}data": 1, f"{RANKS}expert": 1}),
-        "a mixture with tensor parallel 2 needs sequence parallelism",
+        "a mixture of experts with tensor parallel 2 needs sequence parallelism",
     ),
 ]
 """Workload, what is changed of its plan by the path of the field, and the reason."""
@@ -154,7 +157,7 @@ def test_releases_of_nemo_that_it_is_not_written_for(tmp_path: Path, nemo: str) 
     _install(tmp_path, nemo_toolkit=nemo, megatron_core="0.15.3")
     (path,) = write_run(planned(), tmp_path)
     assert _refusal(Path(path), tmp_path) == (
-        f"trainer: NeMo {nemo} is installed here, and this trainer is written for NeMo 2.2 to 2.7: "
+        f"trainer: NeMo {nemo} is installed here, but this trainer supports NeMo 2.2 to 2.7: "
         "choose another image."
     )
 

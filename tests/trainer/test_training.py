@@ -233,6 +233,6 @@ def test_checkpoint_of_another_step_is_refused(train: Train, saved: Trained, tmp
     assert refused.exit_code == 1
     assert (
         f"trainer: the checkpoint {saved.checkpoints} continues at step {SAVED_AT}, "
-        f"but the plan's first_step is {SAVED_AT + 1}: load another one.\n"
+        f"but the plan's first_step is {SAVED_AT + 1}: load one that continues there.\n"
     ) in refused.log
     assert not refused.step_lines

@@ -36,7 +36,7 @@ class MegatronLayerNorm(ZeroCenteredLayerNorm):
 
 
 def zero_centered_layers(config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
-    """Return the specs of Megatron's local layers of this pipeline stage, with `MegatronLayerNorm`."""
+    """Return specs of this pipeline stage's layers: Megatron's local ones, with `MegatronLayerNorm`."""
     layer = local_layer_spec(config)
     layer.submodules.input_layernorm = MegatronLayerNorm
     layer.submodules.pre_mlp_layernorm = MegatronLayerNorm
@@ -58,7 +58,7 @@ WITHOUT_KERNELS = {
 
 
 def without_kernels(config_class: Any) -> dict[str, Any]:
-    """Return those options of `WITHOUT_KERNELS` that are fields of the config."""
+    """Return the options that turn GPU kernels off, as far as they are fields of `config_class`."""
     there = {field.name for field in fields(config_class)}
     return {name: value for name, value in WITHOUT_KERNELS.items() if name in there}
 
@@ -75,7 +75,7 @@ class LatentDotProductAttention(DotProductAttention):
 
 
 def mixture_layers(config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
-    """Return the specs of Megatron's local layers of this pipeline stage, some of them with experts."""
+    """Return specs of this pipeline stage's layers, dense or with experts: Megatron's local ones."""
     block = get_gpt_decoder_block_spec(
         config, use_transformer_engine=False, normalization=config.normalization, vp_stage=vp_stage
     )

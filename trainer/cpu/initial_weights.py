@@ -41,7 +41,7 @@ TIME_STEP = (0.001, 0.1)
 
 
 class InitialWeights(Callback):
-    """Replaces the random initial weights before the first step."""
+    """Replaces the random initial weights by ones that do not depend on the parallelism."""
 
     def __init__(self, seed: int):
         self.seed = seed

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 def chunked_scan(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, *, chunk_size: int) -> Tensor:
-    """Compute the state-space recurrence, per head of the group g:
+    """Compute the state-space recurrence of each head:
 
     state[t] = exp(dt[t] · a) · state[t - 1] + dt[t] · x[t] ⊗ b[t],  y[t] = state[t] · c[t],  state[-1] = 0.
 
@@ -24,12 +24,12 @@ def chunked_scan(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, *, chun
         x: the input, (batch, length, heads, head_dim).
         dt: the step of each head and position, above 0, (batch, length, heads).
         a: the decay rate of each head, below 0, (heads,).
-        b: what goes into the state, (batch, length, groups, state_dim); a group serves heads / groups heads.
-        c: what is read from the state, in the form of `b`.
-        chunk_size: positions that are worked on together; it decides cost and rounding, nothing else.
+        b: the input vectors, (batch, length, groups, state_dim); each is shared by heads / groups heads.
+        c: the output vectors, shaped and shared like `b`.
+        chunk_size: positions that are computed together; it affects only the cost and the rounding.
 
     Returns:
-        y, in the form of `x`.
+        y, shaped like `x`.
     """
     batch, length, heads, head_dim = x.shape
     groups = b.shape[2]
@@ -66,7 +66,7 @@ def _chunks(values: Tensor, padding: int, chunk_size: int) -> Tensor:
 
 
 class GatedRMSNorm(nn.Module):
-    """RMSNorm of `values · silu(gate)` over each group of channels apart, as mamba_ssm's RMSNormGated."""
+    """RMSNorm of `values · silu(gate)` for each group of channels separately, as mamba_ssm's RMSNormGated."""
 
     def __init__(self, channels: int, groups: int, epsilon: float, dtype: torch.dtype):
         super().__init__()
@@ -77,7 +77,7 @@ class GatedRMSNorm(nn.Module):
         self.weight.tensor_model_parallel = True
 
     def forward(self, values: Tensor, gate: Tensor) -> Tensor:
-        """Gate and normalize the last dimension."""
+        """Multiply `values` by `silu(gate)` and normalize the last dimension; the shape stays."""
         gated = (values * F.silu(gate)).unflatten(-1, (self.groups, -1))
         scale = gated.pow(2).mean(dim=-1, keepdim=True).add(self.epsilon).rsqrt()
         normalized: Tensor = (gated * scale).flatten(-2) * self.weight
@@ -103,7 +103,10 @@ class ReferenceMambaMixer(MambaMixer):
         )
 
     def ssm_training(self, zxBCdt: Tensor) -> Tensor:
-        """Compute the input of the output projection from the input projection, (length, batch, channels)."""
+        """Compute the mixer from the result of its input projection up to its output projection.
+
+        Argument and result have the shape (length, batch, channels).
+        """
         inner, state = self.d_inner_local_tp, self.ngroups_local_tp * self.d_state
         gate, convolved, dt = zxBCdt.transpose(0, 1).split(
             [inner, inner + 2 * state, self.nheads_local_tp], dim=-1

@@ -12,7 +12,7 @@ TIME_LIMIT_S = 0.8
 
 @dataclass(frozen=True)
 class MeasuredPeak:
-    """The highest rate of floating-point operations measured."""
+    """The highest measured FLOP rate of a rank."""
 
     tflops: float
     """10¹² operations per second and rank."""

@@ -26,17 +26,13 @@ BuildModel = Callable[[ModelShape, str, dict[str, Any]], Any]
 
 
 def families() -> dict[str, str]:
-    """Return the module of each model family, of other packages too; a built-in one wins a name conflict."""
+    """Return the module of each model family by name; a built-in family wins over another package's."""
     added = {one.name: one.value for one in entry_points(group="steptime.trainer_families")}
     return {**added, **FAMILIES}
 
 
 def check_family(architecture: str) -> None:
-    """Raise TrainerError if the trainer has no such model family.
-
-    Raises:
-        TrainerError: with the architectures there are.
-    """
+    """Raise TrainerError, which lists all model families, if the trainer has none of this name."""
     if architecture not in families():
         raise TrainerError(
             f"this trainer has no model family '{architecture}'; it has: {', '.join(sorted(families()))}."
@@ -50,9 +46,10 @@ def builder(architecture: str) -> BuildModel:
 
 
 def vocabulary(config: type, size: int) -> tuple[dict[str, int], Any]:
-    """Return config fields for the vocabulary size, and before NeMo 2.3 a tokenizer of that size, else None.
+    """Return the config fields and the tokenizer that give a model this vocabulary size.
 
-    NeMo 2.2 rounds the vocabulary up to a multiple of 128 × tensor parallelism.
+    From NeMo 2.3 on it is a field, and the tokenizer is None. NeMo 2.2 takes it from the tokenizer and rounds
+    it up to a multiple of 128 × tensor parallelism.
     """
     if has_option(config, "vocab_size"):
         return {"vocab_size": size}, None

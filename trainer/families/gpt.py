@@ -27,13 +27,13 @@ PLAIN = (bool, int, float, str, list)
 
 
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> GPTModel:
-    """Return NeMo's model of the planned config and shape; its weights are not allocated yet.
+    """Return NeMo's model with the planned config and shape; its weights are not allocated yet.
 
     Raises:
         TrainerError: this NeMo lacks the config or a field of it, or the layers need a GPU.
     """
     if shape.nemo is None:  # read_run refuses such a plan
-        raise ValueError("a model without the name of its config")
+        raise ValueError("the planned model names no NeMo config class")
     config_class = _config_class(shape.nemo.config)
     if device == "cpu":
         from trainer.cpu.cpu_layers import mixture_layers, without_kernels
@@ -59,14 +59,14 @@ def _config_class(name: str) -> Any:
         return found
     there = [one for one, value in vars(llm).items() if isclass(value) and issubclass(value, GPTConfig)]
     raise TrainerError(
-        f"nemo.collections.llm of this NeMo has no config of a GPT model named '{name}'"
+        f"nemo.collections.llm of this NeMo has no GPT config class '{name}'"
         f"{_near(name, there)}: correct it in the workload's model."
     )
 
 
 def _near(name: str, there: Sequence[str]) -> str:
     near = get_close_matches(name, there)
-    return f"; near it are {', '.join(near)}" if near else ""
+    return f"; similar names are {', '.join(near)}" if near else ""
 
 
 def _model_class(config_class: Any) -> Any:
@@ -148,5 +148,6 @@ def _check_fields(config_class: Any, nemo: NemoConfig, taken: set[str]) -> None:
         fits = isinstance(value, kind) and isinstance(value, bool) == isinstance(default, bool)
         if default is not None and not (isinstance(default, PLAIN) and fits):
             raise TrainerError(
-                f"{name} of {nemo.config} is {default!r} in this NeMo, and cannot be {value!r}."
+                f"{name} of {nemo.config} is {default!r} in this NeMo and cannot be {value!r}: give a value "
+                "of the same type in the workload's model, or leave it out."
             )

@@ -17,7 +17,7 @@ def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) 
     """Return NeMo's hybrid model in the planned shape; its weights are not allocated yet."""
     hybrid = shape.hybrid
     if hybrid is None:  # read_run refuses such a plan
-        raise ValueError("a hybrid model without hybrid sizes")
+        raise ValueError("the planned hybrid model has no sizes of its Mamba layers")
     if device == "cpu":
         from trainer.cpu.cpu_layers import hybrid_stack
 
@@ -53,7 +53,7 @@ def _mamba_heads(shape: ModelShape, hybrid: HybridShape) -> dict[str, int]:
     heads = EXPANSION * shape.hidden_size // hybrid.mamba_head_dim
     if hybrid.mamba_num_heads != heads:
         raise TrainerError(
-            f"this NeMo makes {heads} Mamba heads of these sizes, and the plan has {hybrid.mamba_num_heads}: "
-            "choose an image with NeMo 2.4 or newer."
+            f"this NeMo derives {heads} Mamba heads from hidden_size and mamba_head_dim, but the plan has "
+            f"{hybrid.mamba_num_heads}: choose an image with NeMo 2.4 or newer."
         )
     return {}
