@@ -81,5 +81,5 @@ def test_outer_folders_are_mounted_before_those_in_them() -> None:
 @pytest.mark.parametrize("checkpoint", ["/", "/shared", "/shared/"])
 def test_a_checkpoint_that_holds_everything_is_refused(checkpoint: str) -> None:
     """Mounted, it would show a job what the file of its cluster does not."""
-    with pytest.raises(UserError, match="contains the work_dir '/shared/work' of the cluster"):
+    with pytest.raises(UserError, match="contains the cluster's work_dir '/shared/work'"):
         mounts("/shared/work", (), (checkpoint,))

@@ -179,7 +179,7 @@ def test_an_owner_has_its_own_account_and_no_other(site: Path) -> None:
     assert account_of("llm-team") == "llm"
     assert account_of("vision-team", account="vision") == "vision"
     with pytest.raises(
-        UserError, match="account 'llm' is not that of DAG owner 'vision-team' on cluster site"
+        UserError, match="account 'llm' is not the account of DAG owner 'vision-team' on cluster site"
     ):
         account_of("vision-team", account="llm")
     with pytest.raises(UserError, match="keep one of the two"):

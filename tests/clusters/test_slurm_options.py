@@ -17,7 +17,7 @@ NOT_IN_HELP = (
 )
 """What sbatch takes beside: its manual has them."""
 
-BY_IT = "cannot be given, because steptime submits and ends its jobs by it: leave it out"
+BY_IT = "cannot be given, because steptime needs it to submit, follow and end its jobs: leave it out"
 LEFT_OUT = "leave it out: steptime submits, follows and ends its jobs by it"
 UNKNOWN = "unknown option of sbatch"
 PASSES = ""
@@ -212,5 +212,5 @@ def test_a_files_option_has_a_form() -> None:
     for option in ("--qos=a", "--exclusive", "--mail-user=a@b", "--uenv=prgenv:default", "--comment=a;b"):
         check_of_every_job(option)
     for option in ("qos=a", "-q=a", "--qos=", "--qos=a b", "--qos=$a", "--qos='a'", "--qos=a\n", "--", "--Q"):
-        with pytest.raises(UserError, match="cannot be given: write --option or --option=value"):
+        with pytest.raises(UserError, match="is malformed: write --option or --option=value"):
             check_of_every_job(option)

@@ -248,10 +248,10 @@ async def test_what_a_login_shell_says_by_itself_is_not_the_commands(
             "ForceCommand echo This account is currently not available.; exit 1",
             "does not start commands: its login shell ended with exit code 1 and said: This account is curr",
         ),
-        ("MaxSessions 1", "refuses a session beside 1 others in one connection .*MaxSessions"),
+        ("MaxSessions 1", "allows only 1 sessions in one connection .*MaxSessions"),
         (
             "Subsystem sftp sh -c 'echo Welcome to the cluster; exec /usr/lib/openssh/sftp-server'",
-            "what answers on .* is not its SFTP server .*login shell prints text",
+            "no SFTP server answers on .*login shell prints text",
         ),
     ],
 )

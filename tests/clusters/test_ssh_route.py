@@ -95,7 +95,7 @@ async def test_each_hop_that_refuses_is_named(
         (
             {"inner": {"jump_connections": "outer"}},
             UserError,
-            "the connection 'inner' has jump_connections, and is itself one of 'node': name all hops there",
+            "the connection 'inner' has jump_connections, but is itself a jump host of 'node': name all hops",
         ),
         (
             {"node": {"jump_connections": {"outer": 1}}},

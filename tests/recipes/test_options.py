@@ -222,7 +222,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {**SLURM, "additional_slurm_params": "job-name=x"},
-        "'job-name' cannot be given, because steptime submits and",
+        "'job-name' cannot be given, because steptime needs it to submit",
     ),
     (
         {**SLURM, "additional_slurm_params": "job-nam=x"},

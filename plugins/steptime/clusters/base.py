@@ -46,7 +46,7 @@ class JobState(StrEnum):
 
     @property
     def is_live(self) -> bool:
-        """Whether the job holds resources or may still get some."""
+        """Whether the job is queued or running, so that it holds resources or may still get some."""
         return self in (JobState.QUEUED, JobState.RUNNING)
 
 
@@ -63,7 +63,7 @@ def described_exit(exit_code: int) -> str:
 
 
 class Installation(Frozen):
-    """The Airflow that owns a job; several may share a cluster's folder and account."""
+    """The Airflow installation that owns a job; several may share a cluster's folder and account."""
 
     id: str
     """Random; it lasts as long as Airflow's database."""
@@ -99,7 +99,10 @@ class JobSpec(Frozen):
 
     @property
     def all_files(self) -> dict[str, str]:
-        """`files` and the script. Raises UserError for a file name that is not plain, or is the script's."""
+        """The texts of `files` and of the job script, by file name.
+
+        Raises UserError if a name in `files` is a path or the script's own name.
+        """
         for name in self.files:
             if "/" in name or name in ("", ".", "..", SCRIPT_FILE):
                 raise UserError(f"job {self.name}: {name!r} must be a plain file name, and not {SCRIPT_FILE}")
@@ -142,7 +145,10 @@ class JobStatus(Frozen):
 
 
 class StagedFiles(Frozen):
-    """What staging prepared on the cluster for a run. Names follow from the content, so it can be rebuilt."""
+    """The trainer's code and environment or image, as staged on the cluster for a run.
+
+    File names follow from the content, so staging again finds or rebuilds the same files.
+    """
 
     python: str | None
     """Interpreter of the trainer's venv on the cluster; None in a container, which has its own."""
@@ -183,7 +189,7 @@ class Cluster(Protocol):
     async def submit(self, spec: JobSpec) -> Job:
         """Start the job of `spec`, or return the existing job of that name.
 
-        Raises UserError for what the cluster can never run, SystemFailure if it fails to take it.
+        Raises UserError for a job that the cluster can never run, SystemFailure if the submission fails.
         """
         ...
 
@@ -198,7 +204,7 @@ class Cluster(Protocol):
     async def cancel(self, name: str) -> None:
         """End the job with its whole process tree and return when it is gone; no error if it has ended.
 
-        Raises SystemFailure if it stays.
+        Raises SystemFailure if it does not end in time.
         """
         ...
 

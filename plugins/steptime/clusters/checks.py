@@ -16,12 +16,12 @@ class Outcome(StrEnum):
 
     @property
     def mark(self) -> str:
-        """The symbol printed for it."""
+        """The symbol that is printed for this outcome."""
         return {Outcome.OK: "✓", Outcome.FAILED: "✗", Outcome.NOT_APPLICABLE: "–"}[self]
 
 
 class Finding(Frozen):
-    """The result of one check, with its sentence."""
+    """The result of one check: its outcome, a sentence on what was found, and a remedy."""
 
     check: str
     """The check's name, such as `login`."""
@@ -58,7 +58,7 @@ class Check(NamedTuple):
 
 
 def not_applicable(names: Sequence[str], why: str) -> tuple[Check, ...]:
-    """Return checks that never apply to this kind of cluster."""
+    """Return checks with these names that always report "not applicable", with the reason `why`."""
 
     async def look() -> str:
         raise NotApplicableError(why)
@@ -67,12 +67,15 @@ def not_applicable(names: Sequence[str], why: str) -> tuple[Check, ...]:
 
 
 def clock_difference(there: float, here: float, *, at_most_s: float) -> str:
-    """Describe how far two clocks (Unix times) differ. Raises CheckFailedError if it is too much."""
+    """Describe how far the cluster's clock is from this machine's, both read as Unix times.
+
+    Raises CheckFailedError if they differ by more than `at_most_s` seconds.
+    """
     apart_s = there - here
     way = "ahead of" if apart_s > 0 else "behind"
     if abs(apart_s) > at_most_s:
         raise CheckFailedError(
-            f"its clock is {abs(apart_s):.0f} s {way} this machine's",
+            f"the cluster's clock is {abs(apart_s):.0f} s {way} this machine's",
             "synchronize both machines by NTP (timedatectl): times of jobs and logs are compared",
         )
     return f"{abs(apart_s):.0f} s {way} this machine's clock"

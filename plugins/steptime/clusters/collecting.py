@@ -24,7 +24,7 @@ _ORIGIN_FILE = "collected.json"
 
 
 class Origin(Frozen):
-    """Where the files of a folder were copied from; stored beside them."""
+    """The cluster and the path that a folder's files were copied from, stored beside the copies."""
 
     cluster: str
     job_name: str

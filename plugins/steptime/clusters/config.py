@@ -135,7 +135,7 @@ class ClusterConfig(ClusterFile, Frozen):
 
     @property
     def root(self) -> str:
-        """`work_dir` as an absolute path."""
+        """The cluster's working folder `work_dir` as an absolute path."""
         return self.work_dir.replace("{STEPTIME_HOME}", str(home()))
 
     @property
@@ -160,12 +160,12 @@ class ClusterConfig(ClusterFile, Frozen):
             return
         if run.profile.gpu_metrics:
             raise UserError(
-                f"gpu_metrics needs Nsight Systems, and cluster {self.name} starts no ranks under it: leave "
-                "it out, and torch's profiler is used."
+                f"gpu_metrics needs Nsight Systems, but cluster {self.name} starts no ranks under it: leave "
+                "gpu_metrics out to use torch's profiler."
             )
         if isinstance(run.recipe.model, NamedRecipe):
             raise UserError(
-                f"{run.label} is profiled by Nsight Systems, and cluster {self.name} starts no ranks under "
+                f"{run.label} is profiled by Nsight Systems, but cluster {self.name} starts no ranks under "
                 "it: name another cluster, or leave profile out."
             )
 
@@ -173,8 +173,8 @@ class ClusterConfig(ClusterFile, Frozen):
         """Raise UserError for a run with options that this cluster's file does not permit."""
         if self.gpus is not None and run.recipe.gpus > self.gpus:
             raise UserError(
-                f"{run.label} asks for {run.recipe.gpus} GPUs, and cluster {self.name} gives jobs "
-                f"{self.gpus} at a time: ask for fewer, or raise gpus in {cluster_file(self.name)}."
+                f"{run.label} needs {run.recipe.gpus} GPUs, but jobs on cluster {self.name} may hold at most "
+                f"{self.gpus} together: choose fewer, or raise gpus in {cluster_file(self.name)}."
             )
         for name in filter(leads_to_code, run.environment):
             self.require_permitted("code-loading variable", name, "permitted_variables")
@@ -194,9 +194,9 @@ class ClusterConfig(ClusterFile, Frozen):
         folders = (self.root, *(mount.removesuffix(":ro") for mount in self.container_mounts))
         if not any(PurePosixPath(normpath(cache)).is_relative_to(folder) for folder in folders):
             raise UserError(
-                f"the run's variables name '{shown(cache)}' as cache of the Hugging Face hub, which no "
-                f"container of cluster {self.name} sees: leave HF_HOME and HF_HUB_CACHE out, or have it "
-                f"added to container_mounts in config/clusters/{self.name}.yaml."
+                f"the run's variables set the Hugging Face hub's cache to '{shown(cache)}', which is not "
+                f"mounted in containers on cluster {self.name}: leave HF_HOME and HF_HUB_CACHE out, or have "
+                f"the folder added to container_mounts in config/clusters/{self.name}.yaml."
             )
 
     def require_container(self, run: Run) -> None:
@@ -213,7 +213,7 @@ class ClusterConfig(ClusterFile, Frozen):
         return {}
 
     def check_owner(self, run: Run, owner: str) -> None:
-        """Raise UserError if the owner of the run's DAG may not start it here."""
+        """Raise UserError if this DAG owner may not start the run on this cluster."""
         self.require_permitted("DAG owner", owner, "permitted_owners")
 
     def require_permitted(self, what: str, value: str, field: str) -> None:
@@ -244,9 +244,9 @@ class ClusterConfig(ClusterFile, Frozen):
         return ()
 
     def placement_test(self, run: Run) -> tuple[str, ...] | None:
-        """Return a command for the login node that fails if no nodes could ever run this.
+        """Return a command for the login node that fails if the cluster could never find nodes for the run.
 
-        None if this kind of cluster cannot choose nodes.
+        None if this kind of cluster has no such command.
         """
         return None
 
@@ -262,14 +262,17 @@ class ClusterConfig(ClusterFile, Frozen):
         directory: PurePosixPath,
         environment: Mapping[str, str],
     ) -> dict[str, Any]:
-        """Return the values that this kind's `job.sh.j2` needs beyond the common ones.
+        """Return the values that this kind's template `job.sh.j2` needs beyond the common ones.
 
-        Raises UserError for a run that cannot be started so.
+        Raises UserError for a run that the script could not start.
         """
         return {}
 
     def mounts(self, run: Run) -> tuple[Mount, ...]:
-        """Return the mounts of the run's containers besides the job's own folder. Raises UserError."""
+        """Return the mounts of the run's containers besides the job's own folder.
+
+        Raises UserError if one of them contains the cluster's `work_dir`.
+        """
         return mounts(
             self.root,
             self.container_mounts,
@@ -285,7 +288,7 @@ class ClusterConfig(ClusterFile, Frozen):
         directory: PurePosixPath,
         environment: Iterable[str],
     ) -> LaunchCommand:
-        """Return how to start a command in the staged image of a run, with the trainer importable.
+        """Return how to start a command in the staged image of a run, so that it can import the trainer.
 
         Raises UserError if no image is staged, or if the cluster's container program cannot start it.
         """
@@ -304,7 +307,10 @@ class ClusterConfig(ClusterFile, Frozen):
         return start_in_container(self.container, (*FINDS_TRAINER, *command), inside)
 
     def staging_job_options(self, run: Run) -> tuple[str, ...]:
-        """Return the script options of a staging job for a run. Raises UserError."""
+        """Return the scheduler's options for a job that does the staging of a run.
+
+        Raises UserError if an option of the run is invalid.
+        """
         return ()
 
 

@@ -92,7 +92,7 @@ class ContainerSetup(NamedTuple):
 
 @dataclass(frozen=True)
 class Launcher:
-    """A program that starts a job's ranks in an image: the field `container` of a cluster's file."""
+    """A program that starts a job's ranks in a container; a cluster's file names it in `container`."""
 
     image: ImageForm
     launch: Callable[[Sequence[str], ContainerSetup], LaunchCommand] | None = None
@@ -194,7 +194,7 @@ def mounts(work_dir: str, of_site: Sequence[str], to_read: Sequence[str | None] 
             continue
         if PurePosixPath(work_dir).is_relative_to(folder):
             raise UserError(
-                f"'{shown(folder)}' contains the work_dir '{work_dir}' of the cluster: "
+                f"'{shown(folder)}' cannot be mounted: it contains the cluster's work_dir '{work_dir}'; "
                 "name a folder of its own, for a checkpoint the one above weights/."
             )
         found[folder] = False

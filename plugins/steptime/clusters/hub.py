@@ -53,7 +53,7 @@ def hub_environment(cache: str | None) -> dict[str, str]:
 
 
 def fetch_command(repository: str, cache: str) -> str:
-    """Return the command with which a person downloads a repository without its weights."""
+    """Return a shell command that downloads a Hugging Face repository into `cache`, without its weights."""
     wanted, folder = json.dumps(_PATTERNS), json.dumps(cache)
     arguments = f"{json.dumps(repository)}, allow_patterns={wanted}, cache_dir={folder}"
     code = f"import huggingface_hub as hub; hub.snapshot_download({arguments})"

@@ -165,8 +165,8 @@ def saved_checkpoint_dir(job: Job) -> str:
 async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
     """Return the folder of the checkpoint that a job saved, for `Run.checkpoint_path`.
 
-    It is the folder above `weights/`; for Megatron-Bridge the one above the iterations, where its tracker
-    names the last one. Raises SystemFailure if there is none, more than one, or an incomplete one.
+    It is the folder above `weights/`, or for Megatron-Bridge the folder with its tracker file, above the
+    iterations. Raises SystemFailure if there is none, more than one, or an incomplete one.
     """
     folder = saved_checkpoint_dir(job)
     # NeMo keeps a file `<checkpoint>-unfinished` beside a checkpoint for as long as it is being written.
@@ -221,12 +221,12 @@ def job_environment(run: Run, staged: StagedFiles, config: ClusterConfig) -> dic
 
 
 def trace_environment(run: Run) -> dict[str, str]:
-    """Return the variables that make NCCL log collective calls, if the run's mode is a trace."""
+    """Return the variables that make NCCL log collective calls; empty unless the mode is `nccl_trace`."""
     return dict(_TRACES[run.recipe.gpu_type == "cpu"]) if run.mode is Mode.NCCL_TRACE else {}
 
 
 def brought_files(run: Run) -> dict[str, str]:
-    """Return the texts of the recipe's files by path, as its variables name them.
+    """Return the texts of files that the workload brings, by the paths that its variables name.
 
     They are written into the job's folder, and the variables are changed to point there.
     """
@@ -237,7 +237,7 @@ def brought_files(run: Run) -> dict[str, str]:
 
 
 def bridge_checkout(run: Run, root: str) -> PurePosixPath | None:
-    """Return the Megatron-Bridge checkout on a cluster whose scripts start a run; None if not needed.
+    """Return the path of the Megatron-Bridge checkout whose scripts start the run; None if it needs none.
 
     Args:
         run: what to train.
@@ -248,7 +248,10 @@ def bridge_checkout(run: Run, root: str) -> PurePosixPath | None:
 
 
 def rank_program(run: Run, root: str) -> tuple[str, ...]:
-    """Return the arguments of Python, or of torch's launcher, for one rank. Raises UserError."""
+    """Return the arguments of Python, or of torch's launcher, that run one rank: a module or script first.
+
+    Raises UserError if the workload's command cannot be built for this run.
+    """
     if run.recipe.launcher is not None:
         return ("-m", "trainer.command", *run.recipe.command(run.max_steps))
     if not isinstance(run.recipe.model, NamedRecipe):
@@ -258,9 +261,10 @@ def rank_program(run: Run, root: str) -> tuple[str, ...]:
 
 
 def on_one_machine(run: Run, root: str) -> tuple[str, ...]:
-    """Return the arguments of Python that start all ranks on one machine. Raises UserError.
+    """Return the arguments of Python that start all ranks of a run on one machine.
 
-    The trainer forks its own ranks on the CPU; torchrun starts all others.
+    The trainer forks its own ranks on the CPU; torchrun starts all others. Raises UserError if the workload's
+    command cannot be built for this run.
     """
     by_others = run.recipe.launcher is not None or isinstance(run.recipe.model, NamedRecipe)
     if run.recipe.gpu_type == "cpu" and not by_others:

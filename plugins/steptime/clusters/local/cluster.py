@@ -77,14 +77,14 @@ class LocalConfig(ClusterConfig):
         return launcher.launch is not None and not launcher.of_srun
 
     def check(self, run: Run) -> None:
-        """Raise UserError for a run that needs more ranks than there are slots, or Nsight Systems."""
+        """Raise UserError for a run that needs more ranks than the cluster has slots, or Nsight Systems."""
         super().check(run)
         self.check_slots(run.label, run.recipe.gpus)
 
     def script_values(
         self, run: Run, staged: StagedFiles, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return the script's command that starts the ranks, with its container if there is one."""
+        """Return the job script's command that starts the ranks, and the prefix for its container, if any."""
         launch = on_one_machine(run, self.root)
         if staged.python is not None or staged.image_path is None:
             return {"launch": launch, "prefix": ()}
@@ -92,7 +92,7 @@ class LocalConfig(ClusterConfig):
         return {"launch": launch, "prefix": started.command}
 
     def check_slots(self, what: str, slots: int) -> None:
-        """Raise UserError if `what` needs more slots than there are."""
+        """Raise UserError, which calls the job `what`, if it needs more slots than the cluster has."""
         if slots > self.slot_count:
             raise UserError(
                 f"{what} needs {slots} slots and {self.name} has {self.slot_count}: plan fewer, "
@@ -101,7 +101,7 @@ class LocalConfig(ClusterConfig):
 
     @property
     def slot_count(self) -> int:
-        """`slots` as a number."""
+        """The number of ranks that may run at once on this machine."""
         return len(os.sched_getaffinity(0)) if self.slots == "auto" else self.slots
 
 
@@ -110,7 +110,7 @@ Config = LocalConfig
 
 
 def connect(config: LocalConfig, connections: Connections = no_connections) -> "LocalCluster":  # noqa: ARG001
-    """Return the cluster of a configuration; it needs no login."""
+    """Return the local cluster for a configuration; it needs no login."""
     return LocalCluster(config)
 
 
@@ -158,7 +158,10 @@ class LocalCluster:
         return await asyncio.to_thread(self._poll, names)
 
     async def cancel(self, name: str) -> None:
-        """End the job with its whole process tree; return when it is gone (SystemFailure if it stays)."""
+        """End the job with its whole process tree and return when it is gone; no error if it has ended.
+
+        Raises SystemFailure if it does not end in time.
+        """
         job = self._job(name)
         press = partial(asyncio.to_thread, _press_to_end, job)
         timeout_s = self._config.grace_s + _CANCEL_MARGIN_S
@@ -176,7 +179,7 @@ class LocalCluster:
         return Path(path)
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file whole, creating its folder."""
+        """Write a file atomically and create its folder. Raises SystemFailure if it cannot be written."""
         try:
             await asyncio.to_thread(write_whole, Path(path), data)
         except OSError as error:

@@ -116,7 +116,7 @@ class JobFolder:
         self.cancel_wish = self.path / "cancel"
 
     def read(self, record: type[Record]) -> Record | None:
-        """Read one of the records; None if it has not been written."""
+        """Read the job's record of this type; None if it has not been written."""
         try:
             text = (self.path / _FILE_OF[record]).read_bytes()
         except FileNotFoundError:
@@ -124,14 +124,14 @@ class JobFolder:
         return record(**json.loads(text))
 
     def write(self, record: LocalJob | Runner | Started | Ended) -> None:
-        """Write one record atomically."""
+        """Write one record of the job atomically, to the file of its type."""
         text = json.dumps(dataclasses.asdict(record), indent=1)
         write_whole(self.path / _FILE_OF[type(record)], text)
 
     def runner_lives(self) -> bool:
         """Return whether the job's runner is alive, which it shows by holding its lock.
 
-        A shared lock is tried, so that those who ask do not see each other.
+        It tries a shared lock, so that simultaneous callers do not take each other for the runner.
         """
         try:
             descriptor = os.open(self.runner_lock, os.O_RDONLY)
@@ -185,7 +185,10 @@ def _unknown_end(job: JobFolder) -> Ended:
 
 
 def kill_marked(job_id: str, patience_s: float = 10) -> int:
-    """Kill all processes with the job's id in their environment until none is left; return how many."""
+    """Kill all processes that have the job's id in their environment; return how many were killed.
+
+    It repeats until none is left, for `patience_s` seconds at most.
+    """
     marker = {JOB_ID_VARIABLE: job_id}.items()
     killed: set[psutil.Process] = set()
     deadline = time.monotonic() + patience_s

@@ -146,12 +146,12 @@ class RunaiClient:
             offset = following
 
     async def workload(self, workload_id: str) -> Workload | None:
-        """Return one workload as in a list; None if it does not exist (any more)."""
+        """Return the workload with this id, as `workloads` lists it; None if it does not exist (any more)."""
         answer = await self._call("GET", f"/workloads/{workload_id}", accepted=(404,))
         return None if answer.status_code == 404 else _json(answer)
 
     async def details(self, kind: str, workload_id: str) -> Workload | None:
-        """Return one workload with its `spec`; None if this kind has no such id."""
+        """Return the workload with this id, including its `spec`; None if this kind has no such id."""
         answer = await self._call("GET", f"/workloads/{kind}/{workload_id}", accepted=(404,))
         return None if answer.status_code == 404 else _json(answer)
 
@@ -302,11 +302,10 @@ class RunaiClient:
 
 
 def base_url(connection: Connection) -> str:
-    """Return the API's address, `https://…/api/v1`.
+    """Return the base URL of Run:ai's API, `https://…/api/v1`.
 
-    The connection's host may be a name, an address, or all of it.
-
-    Raises UserError if there is none, or the secret would be sent unencrypted.
+    The connection's host may be a host name or a whole URL. Raises UserError if it is empty or malformed, or
+    if the secret would be sent unencrypted.
     """
     host = connection.host.strip()
     written = f"the host of the connection '{connection.name}'"

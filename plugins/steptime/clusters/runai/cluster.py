@@ -88,8 +88,8 @@ class RunaiCluster:
     async def submit(self, spec: JobSpec) -> Job:
         """Create the workload of `spec`, or return the existing job of that name.
 
-        Raises UserError for what can never run here, SystemFailure if Run:ai does not take it; submitting
-        again is then right, and never makes a second workload.
+        Raises UserError for a job that can never run here, SystemFailure if it is not known to be submitted:
+        submit it again then, which never creates a second workload.
         """
         notes = self._notes(spec.name)
         self._config.pods(spec.slots)
@@ -137,7 +137,7 @@ class RunaiCluster:
         return submitted.job(self.name) if submitted else None
 
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the states of many jobs, by one list request for all that have not ended."""
+        """Return the states of many jobs, with one list request for all that have not ended."""
         wanted = list(dict.fromkeys(names))
         open_jobs: dict[str, RunaiJob] = {}
         statuses: dict[str, JobStatus] = {}
@@ -157,7 +157,7 @@ class RunaiCluster:
         return {name: self._ended.get(name) or statuses[name] for name in wanted}
 
     async def cancel(self, name: str) -> None:
-        """Suspend the workload and return when its pods are gone (SystemFailure if they stay).
+        """Suspend the workload and return when its pods are gone. Raises SystemFailure if they stay.
 
         A suspended workload keeps its name, so the job cannot be submitted a second time. A workload that
         Run:ai cannot suspend is deleted.
@@ -171,11 +171,11 @@ class RunaiCluster:
         return await asyncio.to_thread(self._volume.read, path, offset, limit)
 
     def local_path(self, path: str) -> Path:
-        """Return where this machine sees a file of the volume."""
+        """Return the path by which this machine can open a file of the volume."""
         return self._volume.local(path)
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file on the volume whole, creating its folder."""
+        """Write a file on the volume atomically and create its folder. Raises SystemFailure."""
         try:
             await asyncio.to_thread(self._volume.write, path, data)
         except OSError as error:
@@ -190,7 +190,7 @@ class RunaiCluster:
     ) -> Completed:
         """Run a command in a workload of its own, without GPUs: there is no login node.
 
-        `timeout_s` counts from its start. Raises SystemFailure if it takes longer or never starts.
+        `timeout_s` counts from its start. Raises SystemFailure if it takes longer or does not start.
         """
         return await run_as_workload(
             argv,
@@ -408,7 +408,7 @@ def _project_name(config: RunaiConfig, connection: Connection) -> str:
 
 
 def job_annotations(spec: JobSpec) -> dict[str, str]:
-    """Return the annotations to create a job's workload with."""
+    """Return the annotations that describe a job on its workload; `parse_job` reads them back."""
     return {
         JOB_NAME: spec.name,
         _DIRECTORY: spec.directory,
@@ -419,7 +419,7 @@ def job_annotations(spec: JobSpec) -> dict[str, str]:
 
 
 def kept_annotations(details: Workload) -> dict[str, str]:
-    """Return the annotations in a workload's details."""
+    """Return the annotations in a workload's details, by name."""
     kept = (details.get("spec") or {}).get("annotations") or ()
     return {str(entry.get("name")): str(entry.get("value") or "") for entry in kept}
 

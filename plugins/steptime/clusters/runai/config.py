@@ -30,7 +30,7 @@ PlainPath = Annotated[str, matching(_PLAIN_PATH, "a path from / on, of letters, 
 
 
 class Pvc(Frozen):
-    """A persistent volume claim that every workload mounts; `RUN_CONF_MOUNTS` of the recipe documents."""
+    """A persistent volume claim that every workload mounts, like `RUN_CONF_MOUNTS` in NVIDIA's recipes."""
 
     claim: str = Field(min_length=1, max_length=63)
     """Its name in Kubernetes, as under Data sources."""
@@ -71,7 +71,7 @@ class RunaiConfig(ClusterConfig):
 
     @classmethod
     def starts(cls, launcher: Launcher) -> bool:
-        """Return whether the launcher takes an image by name, as jobs here are containers."""
+        """Return whether the launcher takes an image by name: Run:ai itself starts jobs as containers."""
         return launcher.image is ImageForm.NAME
 
     @model_validator(mode="after")
@@ -101,13 +101,13 @@ class RunaiConfig(ClusterConfig):
 
     @property
     def state(self) -> PurePosixPath:
-        """The folder on the volume for notes about jobs."""
+        """The folder on the volume for records about jobs."""
         return PurePosixPath(self.root, "clusters", self.name)
 
     def script_values(
         self, run: Run, staged: StagedFiles, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return the prefix of the trainer's command; the script itself runs in the image."""
+        """Return the prefix of the trainer's command; it starts no container, as the script is in one."""
         values = super().script_values(run, staged, directory=directory, environment=environment)
         return {**values, "prefix": () if staged.python else FINDS_TRAINER}
 
@@ -125,7 +125,10 @@ class RunaiConfig(ClusterConfig):
         }
 
     def pods(self, gpus: int) -> int:
-        """Return the number of pods of a job with that many GPUs. Raises UserError for unequal pods."""
+        """Return the number of pods for a job with so many GPUs; each pod has `gpus_per_node` of them.
+
+        Raises UserError if they do not fill whole pods. A job with fewer GPUs gets one pod.
+        """
         if gpus > self.gpus_per_node and gpus % self.gpus_per_node:
             raise UserError(
                 f"{gpus} GPUs are not a whole number of nodes of {self.gpus_per_node} GPUs each on cluster "

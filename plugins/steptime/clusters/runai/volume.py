@@ -72,7 +72,7 @@ class Volume:
         return Path(self.here, PurePosixPath(normal).relative_to(self.mount))
 
     def read(self, path: str, offset: int, limit: int) -> bytes:
-        """Read a part of a file; b"" if there is none."""
+        """Read up to `limit` bytes of a file from `offset`; b"" if there is no file."""
         try:
             with self.local(path).open("rb") as file:
                 file.seek(offset)
@@ -95,7 +95,7 @@ class JobNotes:
         self._volume = volume
 
     def prepare(self) -> None:
-        """Write the files that the pods run."""
+        """Write `start.sh`, the script that the pods run."""
         self._volume.write(self.start_script, _START_SCRIPT.read_bytes())
 
     def submitted(self) -> RunaiJob | None:
@@ -110,7 +110,7 @@ class JobNotes:
         )
 
     def write_stop(self, stop: Stop) -> None:
-        """Record why the workload is about to be ended; the first record counts."""
+        """Record why the workload is about to be ended; an earlier record is kept."""
         if self.notes().stop is None:
             content = json.dumps({"state": stop.state.value, "reason": stop.reason})
             self._volume.write(str(self.folder / "stop.json"), content)

@@ -86,7 +86,7 @@ class SlurmCluster:
     async def submit(self, spec: JobSpec) -> Job:
         """Start the job of `spec`, or return the existing job of that name.
 
-        Raises UserError for what this Slurm can never run, SystemFailure if it fails to take it.
+        Raises UserError for a job that this Slurm can never run, SystemFailure if the submission fails.
         """
         recorded = _Recorded(
             directory=spec.directory,
@@ -111,8 +111,8 @@ class SlurmCluster:
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
         """Return the states of many jobs: one squeue, and one sacct for jobs that have left the queue.
 
-        A job that Slurm has taken and no longer knows counts as running, with that as the reason,
-        until it must have ended and the cluster's patience is over; then it is UNKNOWN.
+        A job that has left the queue and whose end is not known counts as running, with a reason. It becomes
+        UNKNOWN `patience_h` hours after its latest possible end.
         """
         for name in names:
             check_job_name(name)
@@ -176,7 +176,7 @@ class SlurmCluster:
         return None
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file whole, creating its folder."""
+        """Write a file atomically and create its folder. Raises SystemFailure if it cannot be written."""
         await self._node.write(path, data)
 
     async def run(

@@ -56,7 +56,7 @@ class Association(Frozen):
 
 
 class AccountingUnavailable(OutOfReach):
-    """The accounting does not answer."""
+    """Slurm's accounting (sacct, sacctmgr) does not answer."""
 
 
 class SlurmCommands:
@@ -70,7 +70,7 @@ class SlurmCommands:
         """As far as is known."""
 
     async def squeue(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
-        """Return the controller's jobs with these names: live ones, and those that ended within MinJobAge."""
+        """Return the jobs that squeue shows with these names: live ones, and ended ones until MinJobAge."""
         options = ["--local", "--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"]
         if not names:
             return {}
@@ -88,9 +88,10 @@ class SlurmCommands:
     async def sacct(
         self, option: str, values: Sequence[str], names: Sequence[str]
     ) -> dict[str, list[JobRecord]]:
-        """Return the jobs of these names in the accounting, selected by the option `--name` or `--jobs`.
+        """Return the jobs that sacct shows with these names, by name; none if Slurm has no accounting.
 
-        Raises AccountingUnavailable if it does not answer.
+        `option` and `values` select them: `--name` with names, or `--jobs` with ids. Raises
+        AccountingUnavailable if sacct does not answer.
         """
         records: list[JobRecord] = []
         options = ["--federation", "--duplicates", "--allocations", "--noheader", "--parsable2"]
@@ -110,13 +111,13 @@ class SlurmCommands:
     async def scancel(self, name: str, ids: Sequence[str]) -> None:
         """Cancel jobs by id and name, so that another job that got a reused id is never cancelled.
 
-        Raises SystemFailure if Slurm refuses it for another reason than that a job has ended by itself.
+        A job that has ended already is no error. Raises SystemFailure if Slurm refuses for another reason.
         """
         if ids:
             await self._slurm(["scancel", f"--name={name}", *ids], harmless=_HAS_ENDED)
 
     async def release_those_never_free(self, ids: Sequence[str]) -> None:
-        """Release those of the jobs that were never released before. Raises SystemFailure.
+        """Release those of these held jobs that were never released before. Raises SystemFailure.
 
         Slurm sets a job's AccrueTime when it is first released, and keeps it if the job is held later.
         """
@@ -126,7 +127,7 @@ class SlurmCommands:
             await self._slurm(["scontrol", "release", *never_free])
 
     async def out_of_order(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the nodes that are unusable now; none if Slurm does not answer."""
+        """Return which of these nodes are down, drained or not responding; () if Slurm does not answer."""
         wanted = ["--states=down,drain,fail,no_respond", f"--nodes={','.join(nodes)}"]
         try:
             done = await self._slurm(["sinfo", "--Node", "--noheader", "--format=%N", *wanted])
@@ -146,7 +147,10 @@ class SlurmCommands:
         return {name: f"{state} ({reason})" for name, state, reason in rows}
 
     async def partitions(self) -> list[Partition]:
-        """Return the partitions that sinfo shows. Raises SystemFailure, or UserError if there is no sinfo."""
+        """Return sinfo's lines: for each partition, its nodes grouped by state and GPUs.
+
+        Raises SystemFailure if sinfo fails, UserError if the login node has none.
+        """
         done = await self._slurm(["sinfo", "--noheader", "--format=%P|%a|%T|%D|%G"])
         rows = [line.strip().split("|") for line in done.stdout.splitlines() if line.count("|") == 4]
         return [
@@ -195,8 +199,8 @@ class SlurmCommands:
         done = await self._run(["env", TIME_FORMAT, *argv], timeout_s=_TIMEOUT_S)
         if done.exit_code == _NOT_FOUND:
             raise UserError(
-                f"the login node of cluster {self._cluster} has no {argv[0]}: let the login's PATH lead to "
-                "Slurm."
+                f"the login node of cluster {self._cluster} has no {argv[0]}: add Slurm's commands to the "
+                "PATH of ssh logins."
             )
         errors = [line for line in done.stderr.split("\n") if not (harmless and line.endswith(harmless))]
         if done.exit_code and (any(errors) or not harmless):

@@ -203,7 +203,7 @@ def _started(
 
 
 def rank_binding(run: Run, numa_binding: NumaBinding) -> Binding | None:
-    """Return the binding of a run's ranks; None if there is none."""
+    """Return how the ranks of a run are bound to NUMA nodes; None if they are not."""
     if isinstance(numa_binding, int):
         return Binding(numa_binding)
     published = run.performance.ranks_per_numa_node
@@ -269,9 +269,9 @@ class SlurmConfig(Site):
     def script_values(
         self, run: Run, staged: StagedFiles, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return the options of sbatch and srun, and the command of a rank."""
+        """Return the Slurm values for `job.sh.j2`: options of sbatch and srun, and the command of a rank."""
         return script_values(run, staged, self, directory=directory, environment=environment)
 
     def staging_job_options(self, run: Run) -> tuple[str, ...]:
-        """Return options for one task without GPUs, in the run's account."""
+        """Return the #SBATCH options of a job that does the staging: one task, no GPUs, the run's account."""
         return staging_job_options(run, self)

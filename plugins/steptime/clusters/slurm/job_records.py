@@ -114,7 +114,7 @@ class JobRecord(Frozen):
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known how the job ended. The accounting stores a job's state before its end time."""
+        """Whether the job has ended and its end time is known, which Slurm's accounting stores last."""
         return not self.in_queue and self.ended_at is not None
 
 
@@ -251,17 +251,17 @@ class EndRecord(Frozen):
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether the job ended on its own and not by a signal, as the exit code shows."""
+        """Whether the record decides how the job ended: it was running, and no signal ended its script."""
         return self.state == _ITSELF and self.exit_code <= _BY_SIGNAL
 
     @property
     def description(self) -> str:
-        """The end in words."""
+        """The end of the script in words: its exit code, and Slurm's state of the job then."""
         while_it = f" while it was {self.state}" if self.state else ""
         return f"its script ended with exit code {self.exit_code}{while_it}"
 
     def status(self, nodes: Sequence[str]) -> JobStatus:
-        """Return the status that a conclusive record means for a job on these nodes."""
+        """Return the job's status as this record has it, which must be conclusive; `nodes` are the job's."""
         exit_code = f"exit code {self.exit_code}, " if self.exit_code else ""
         return JobStatus(
             state=JobState.FAILED if self.exit_code else JobState.SUCCEEDED,
@@ -274,7 +274,7 @@ class EndRecord(Frozen):
 
 
 def end_record_path(directory: str) -> str:
-    """Return the path in the job's folder where its script records its end."""
+    """Return the path of the file in the job's folder `directory` where its script records its end."""
     return posixpath.join(directory, _END_FILE)
 
 
@@ -298,17 +298,19 @@ def status_by_script(
     within_s: float,
     now: float,
 ) -> JobStatus:
-    """Return the status of a job that left the queue and whose end is missing in the accounting.
+    """Return the status of a job that left the queue and whose end is missing in Slurm's accounting.
+
+    All times are Unix seconds on the cluster's clock.
 
     Args:
-        end: the end that its script recorded.
-        taken: the job as Slurm accepted it.
-        accounted: the job as in the accounting.
-        without: why the accounting lacks its end.
+        end: the end as the job's script recorded it, if it did.
+        taken: the job as squeue showed it at its submission.
+        accounted: the job as the accounting shows it, if it does.
+        without: why the accounting lacks the job, for the status.
         time_limit_s: the job's time limit in seconds.
-        settled_after: when it was last in the queue.
-        within_s: how many seconds after its latest possible end it still counts as live.
-        now: on the cluster's clock, as all these times.
+        settled_after: when the job was last seen in the queue.
+        within_s: for how many seconds after its latest possible end the job still counts as running.
+        now: the current time.
     """
     nodes = accounted.nodes if accounted else ()
     if end is not None and end.is_conclusive:

@@ -45,7 +45,7 @@ class NodeCheck(Frozen):
 
 
 def check_command(demands: NodeCheck, gpu_type: str, python: str) -> tuple[str, ...]:
-    """Return the command of each rank of the node check, for nodes with GPUs of a type."""
+    """Return the node check's command, which every rank runs, for nodes with GPUs of this type."""
     on_cpu = gpu_type == "cpu"
     options: dict[str, Any] = {
         "device": "cpu" if on_cpu else "cuda",
@@ -86,7 +86,7 @@ class _CheckedNodes(BaseModel):
 
 
 def refused_nodes(report: bytes) -> Mapping[str, str]:
-    """Return each refused node with the reason, from the check's report; empty without a report."""
+    """Return the faults of each node that the check's JSON report refuses; empty without a valid report."""
     try:
         nodes = _CheckedNodes.model_validate_json(report).nodes
     except ValidationError:

@@ -136,7 +136,7 @@ class SlurmOptions(ClusterOptions):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """Parse options; those in `additional_slurm_params` that have their own field move there.
+        """Parse a run's Slurm options; what `additional_slurm_params` repeats moves to its own field.
 
         Raises:
             UserError: a value of another form; an option of sbatch that steptime sets itself, an unknown one,
@@ -168,7 +168,7 @@ class SlurmOptions(ClusterOptions):
 
     @property
     def as_given(self) -> tuple[str, ...]:
-        """The options that sbatch gets unchanged; those for GPUs also depend on the plan and the cluster."""
+        """The options that sbatch gets unchanged: without those for GPUs, which also depend on the plan."""
         values = self.model_dump(include=set(_FIELDS), exclude_none=True)
         further = (self.additional_slurm_params or "").split(";")
         return (
@@ -181,7 +181,7 @@ def check_form(option: str) -> None:
     """Raise UserError for a text that cannot be an option on a `#SBATCH` line."""
     if not _OPTION.fullmatch(option):
         raise UserError(
-            f"Slurm option '{shown(option)}' cannot be given: write --option or --option=value, "
+            f"Slurm option '{shown(option)}' is malformed: write --option or --option=value, "
             "without blanks, quotes or line ends."
         )
 
@@ -229,8 +229,8 @@ def _parse_additional(text: str) -> dict[str, str | None]:
 def _check_name(name: str, part: str) -> None:
     if name in _OF_THE_JOB:
         raise UserError(
-            f"additional_slurm_params: '{name}' cannot be given, because steptime submits and ends its "
-            "jobs by it: leave it out."
+            f"additional_slurm_params: '{name}' cannot be given, because steptime needs it to submit, follow "
+            "and end its jobs: leave it out."
         )
     if name in _OF_THE_PLAN:
         raise UserError(

@@ -40,7 +40,7 @@ class Session:
 
     @property
     def oldest_waits_s(self) -> float:
-        """How long the oldest unanswered call has been waiting."""
+        """The seconds for which the oldest unanswered call has been waiting; 0 if there is none."""
         now = asyncio.get_running_loop().time()
         return now - next(iter(self.calls.values()), now)
 
@@ -60,9 +60,9 @@ class Sessions:
         return len(self._sessions)
 
     async def session(self, ssh: asyncssh.SSHClientConnection) -> Session | None:
-        """Return a session on `ssh` that does not hang as far as known; None if too many hang.
+        """Return the session on `ssh` that hangs least, or a new one; None if too many hang to open one.
 
-        Raises asyncssh.Error if none can be opened.
+        Raises asyncssh.Error if a new one cannot be opened.
         """
         async with self._opening:
             self._sessions = [session for session in self._sessions if session.ssh is ssh]
@@ -91,7 +91,7 @@ class Sessions:
             if call.done():
                 return call.result()
             if session.given_up.is_set():
-                raise asyncssh.SFTPConnectionLost("its server hung at another file")
+                raise asyncssh.SFTPConnectionLost("its server hangs at another file")
             self._give_up(session)
             raise TimeoutError
         except (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection):

@@ -86,7 +86,7 @@ class Site(ClusterConfig):
 
     @property
     def seconds_before_training(self) -> int:
-        """Most seconds that the node check may take."""
+        """The time limit of the node check in seconds; 0 if the cluster has none."""
         return 0 if self.node_check is None else self.node_check.time_limit_s
 
     def ending_by_hand(self, job_name: str) -> str:
@@ -114,14 +114,15 @@ class Site(ClusterConfig):
         own = self.owner_accounts.get(owner)
         if own is None:
             raise UserError(
-                f"DAG owner '{shown(owner)}' has no account on cluster {self.name}: let the DAG have one "
-                f"of owner_accounts in {file} ({', '.join(self.owner_accounts)}), or add this one there."
+                f"DAG owner '{shown(owner)}' has no account on cluster {self.name}: change the DAG's owner "
+                f"to one of owner_accounts in {file} ({', '.join(self.owner_accounts)}), or add this one "
+                "there."
             )
         asked = SlurmOptions.of(run.cluster_options).account or self.default_account
         if asked != own:
             raise UserError(
-                f"account '{shown(asked)}' is not that of DAG owner '{shown(owner)}' on cluster {self.name}, "
-                f"which is '{own}' (owner_accounts in {file}): ask for account {own}."
+                f"account '{shown(asked)}' is not the account of DAG owner '{shown(owner)}' on cluster "
+                f"{self.name}: choose account '{own}' (owner_accounts in {file})."
             )
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:

@@ -60,7 +60,7 @@ if logging.getLogger("asyncssh").level == logging.NOTSET:
 
 
 class LoginNode:
-    """Runs commands and accesses files on the first login node that answers, of the connection `name`.
+    """Runs commands and accesses files on a cluster's login node: the first of a connection that answers.
 
     Nothing is connected before the first call. After a dropped connection the next call reconnects: it tries
     `login_nodes` in order, or without them the connection's own host. See `ssh_route`.
@@ -281,8 +281,8 @@ class LoginNode:
             except asyncssh.SFTPBadMessage as error:
                 self._give_up(ssh)
                 raise LoginRefused(
-                    f"what answers on {self._address} is not its SFTP server ({words(error)}). If the login "
-                    "shell prints text when it starts, let it do so only in interactive shells"
+                    f"no SFTP server answers on {self._address} ({words(error)}). If the login shell prints "
+                    "text when it starts, let it do so only in interactive shells"
                 ) from None
             except (asyncssh.Error, OSError) as error:
                 raise self._lost("when asked", error) from None
@@ -291,8 +291,8 @@ class LoginNode:
         taken = self._files.count + self._commands
         if taken < _LEAST_SESSIONS:
             raise LoginRefused(
-                f"{self._address} refuses a session beside {taken} others in one connection "
-                f"({words(refusal)}): steptime needs {_LEAST_SESSIONS}; raise MaxSessions in its sshd_config"
+                f"{self._address} allows only {taken} sessions in one connection ({words(refusal)}): "
+                f"steptime needs {_LEAST_SESSIONS}; raise MaxSessions in its sshd_config"
             )
         raise OutOfReach(f"{self._address} opens no session: {words(refusal)}")
 

@@ -66,13 +66,16 @@ class Login:
 
 
 def at_address(connection: Connection, address: str) -> Connection:
-    """Return the connection with another address, `[user@]host[:port]`. Raises UserError if it is invalid."""
+    """Return a copy of the connection that leads to `[user@]host[:port]`. Raises UserError if malformed."""
     login, host, port = split_address(address)
     return replace(connection, host=host, port=port or connection.port, login=login or connection.login)
 
 
 def jump_connections(connection: Connection) -> tuple[str, ...]:
-    """Return the names of the connections of this host's jump hosts, outermost first. Raises UserError."""
+    """Return the connection names of this host's jump hosts, outermost first.
+
+    Raises UserError if the field `jump_connections` is not a list of names.
+    """
     value = connection.extra.get("jump_connections") or ()
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
@@ -146,7 +149,7 @@ def untrusted(login: Login, error: Exception, via: str = "") -> LoginRefused:
 
 
 def refused(login: Login, reason: str, via: str = "") -> LoginRefused:
-    """Return the error for a host that refuses this login, with what is wrong with its certificate."""
+    """Return the error for a host that refuses this login; it says whether each certificate looks valid."""
     doubts = "".join(f"; {_doubt(certificate, login.user)}" for certificate in login.certificates)
     where = login.options["config"] or "the connection"
     return LoginRefused(

@@ -47,8 +47,8 @@ async def reach(name: str, connections: Connections, login_nodes: Sequence[str] 
     for jump in jumps:
         if jump_connections(jump):
             raise UserError(
-                f"the connection '{jump.name}' has jump_connections, and is itself one of '{name}': name all "
-                f"hops there, the outermost first."
+                f"the connection '{jump.name}' has jump_connections, but is itself a jump host of '{name}': "
+                f"name all hops in the jump_connections of '{name}', the outermost first."
             )
     failures: list[UserError | OutOfReach] = []
     for node in [at_address(connection, address) for address in login_nodes] or [connection]:

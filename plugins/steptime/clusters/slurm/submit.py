@@ -101,9 +101,9 @@ def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailur
 
 
 def submit_command(spec: JobSpec, *, root: str, folder: str) -> list[str]:
-    """Return the command that submits a job unless squeue shows one of its name below `root`.
+    """Return a command that submits a job, unless squeue shows a job of its name with a folder below `root`.
 
-    It prints the job's line of squeue, and stores it in `folder`. Simultaneous submissions, from any login
+    It prints the job's line of squeue and stores it in `folder`. Simultaneous submissions, from any login
     nodes, start a single job.
     """
     values = [spec.name, SQUEUE_FORMAT, root, folder, spec.directory, str(_COMMAND_LIMIT_S)]

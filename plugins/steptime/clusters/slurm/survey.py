@@ -39,7 +39,7 @@ class Survey(Frozen):
 
     @property
     def suggested_partition(self) -> Partition | None:
-        """The default partition if it has GPUs, else the first with GPUs, else the default one."""
+        """The default partition if it has GPUs, else the first with GPUs, else the default; None if none."""
         return min(
             self.partitions,
             key=lambda one: (parse_gres(one.gres) is None, not one.is_default, not one.is_usable),
@@ -48,7 +48,10 @@ class Survey(Frozen):
 
 
 def listed_gpu_type(partition: Partition) -> str | None:
-    """Return the key of Slurm's GPU type in config/gpus.yaml; None if Slurm names none or an unlisted one."""
+    """Return the partition's GPU type as a key of config/gpus.yaml; `cpu` if it has no GPUs.
+
+    None if Slurm names no type, or one that is not listed there.
+    """
     found = parse_gres(partition.gres)
     if found is None:
         return "cpu"
