@@ -112,7 +112,7 @@ def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_left_alone(
         airflow_says("failed")
         trigger.task_instance = there["ti"]
         asyncio.run(trigger.on_kill())
-        told = rf"{ours.job.name}' .* of another installation of steptime, .*{ours.job.installation.id}"
+        told = rf"{ours.job.name}' .* belongs to another Airflow with steptime, .*{ours.job.installation.id}"
         assert re.search(rf"is not ended: job '{told}", capsys.readouterr().out)
         theirs = submit(there)
         assert theirs.job.name != ours.job.name

@@ -57,7 +57,7 @@ def test_a_job_is_submitted_once_another_has_ended(submit: Submit, cluster: Loca
     first = submit(0)
     triggers: list[Any] = []
     said = logged(lambda: triggers.append(waiting(submit, 1)))
-    needs = "needs 1 of the 1 GPUs that cluster 'local' gives jobs at a time: 1 are held"
+    needs = "needs 1 of the 1 GPUs that jobs on cluster 'local' may hold at a time: 1 are in use"
     assert [needs in line for line in said].count(True) == 1
     [job] = [job for job in ledger.open_jobs("local") if job.name != first["job"]]
     assert asyncio.run(cluster.find(job.name)) is None
@@ -90,5 +90,7 @@ def test_a_job_whose_task_is_gone_makes_room_for_the_next(
 def test_a_run_that_never_fits_is_refused(
     planned: MakePlan, staged: StagedFiles, make_context: MakeContext
 ) -> None:
-    with pytest.raises(AirflowFailException, match=r"cluster local gives jobs 1 at a time: .* raise gpus in"):
+    with pytest.raises(
+        AirflowFailException, match=r"jobs on cluster local may hold at most 1 together: .* raise gpus in"
+    ):
         submit_task(planned(gpus="2").runs[0], staged).execute(make_context())

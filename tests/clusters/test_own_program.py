@@ -121,5 +121,5 @@ def test_what_a_launcher_cannot_have_is_refused(
 
 def test_what_only_the_trainer_does_is_refused() -> None:
     run = planned(gpus="1").model_copy(update={"mode": Mode.PROFILE})
-    with pytest.raises(UserError, match="is trained by a program of its own, which is only timed"):
+    with pytest.raises(UserError, match="is trained by its own program, which steptime only times"):
         require_trainable([run])

@@ -149,7 +149,7 @@ def test_nothing_launches_what_nothing_trains(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         require_trainable([run])
     assert str(refused.value) == (
-        "grok1-25.08 314b can be planned and measured, and not be trained yet: its model does not name the "
+        "grok1-25.08 314b can be planned and measured, but not trained yet: its model does not name the "
         "NeMo config class to build it from: set nemo (docs/reference/workloads.md)."
     )
     path = tmp_path / "run.json"

@@ -354,8 +354,8 @@ def test_what_breaks_off_leaves_no_file(filled: Store, here: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["archive", "-o", "x.zip"], "as results.tar.zst in a folder that is there, not 'x.zip'."),
-        (["archive"], "name the file with -o, as results.tar.zst in a folder that is there."),
+        (["archive", "-o", "x.zip"], "-o 'x.zip' is unusable: name a file like results.tar.zst"),
+        (["archive"], "give one with -o, like results.tar.zst in an existing folder."),
         (["archive", "-o", "x.tar.zst"], "there are no results to archive, as"),
         (["results", "import", "gone.tar.zst"], "there is nothing at 'gone.tar.zst'"),
         (["results", "import", ".", "--size", "8b"], "--size names a recipe only together with --workload"),

@@ -72,7 +72,7 @@ def test_what_the_trainer_does_not_do_is_refused_in_one_sentence(kind: str) -> N
     with pytest.raises(UserError) as refused:
         require_trainable([run.model_copy(update=changes(run))])
     assert str(refused.value) == (
-        f"nemotron4-25.04 340b can be planned and measured, and not be trained yet: {said}"
+        f"nemotron4-25.04 340b can be planned and measured, but not trained yet: {said}"
     )
 
 
@@ -102,7 +102,7 @@ def test_nemotron4_is_trained_in_any_image(image: str | None) -> None:
         ),
         (
             {"checkpoint": True},
-            r"nemotron4-25.04 340b saves and loads no checkpoint in image \S+/nemo:24\.09",
+            r"nemotron4-25.04 340b cannot save or load checkpoints in image \S+/nemo:24\.09",
         ),
     ],
 )

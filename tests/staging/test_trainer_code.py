@@ -112,5 +112,5 @@ async def test_a_copy_that_somebody_changed_is_refused(
         (folder / "trainer" / "__init__.py").write_text("NAME = 'mine'\n")
     else:
         (folder / "trainer" / "__init__.py").unlink()
-    with pytest.raises(SystemFailure, match=rf"{folder} on here was changed later: remove that folder"):
+    with pytest.raises(SystemFailure, match=rf"{folder} on here was changed: remove that folder"):
         await stage(cluster, config, source)

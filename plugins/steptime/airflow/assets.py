@@ -31,16 +31,16 @@ def published_results(workload: str) -> Asset:
 
 
 def finished_sweep(sweep: str) -> Asset:
-    """Return the asset that is updated when all cells of a sweep have valid results."""
+    """Return the asset that is updated when all runs of a sweep have valid results."""
     return Asset(name=f"steptime_sweep_{sweep}", uri=f"x-steptime://sweeps/{sweep}", group=_GROUP)
 
 
 def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str, Any]:
-    """Return the extra of the asset event for a published run: its numbers, and its cell's verdict.
+    """Return the extra of the asset event for a published run: its numbers, and the verdict on its series.
 
-    `verdict`, `suspicion`, `change_percent` and `minimum_detectable_change_percent` are those that the weekly
-    page *This week* shows; None for a run that is not judged. `against_publication` is None if the recipe's
-    document has no step time for the cell.
+    `verdict`, `suspicion`, `change_percent` and `minimum_detectable_change_percent` are those that the page
+    *This week* shows; None for a run that is not judged. `against_publication` is None if the recipe's
+    publication has no step time for such a run.
     """
     from steptime.results.columns import COLUMNS
 
@@ -51,9 +51,9 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
 
 
 def extra_of_sweep(sweep: str, sentence: str, cells: Iterable["Finding"]) -> dict[str, Any]:
-    """Return the extra of the asset event for a finished sweep: a sentence, and each cell's newest run.
+    """Return the extra of the asset event for a finished sweep: a sentence, and each series' newest run.
 
-    Saving and loading a checkpoint are separate cells, as in *This week*.
+    Saving and loading a checkpoint are separate series, as on the page *This week*.
     """
     return {
         "sweep": sweep,

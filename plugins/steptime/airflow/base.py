@@ -90,7 +90,7 @@ class RoomTrigger(WaitingTrigger):
         self.job = job
 
     async def event(self) -> TriggerEvent:
-        """Wait until the job may have its GPUs."""
+        """Wait until the job may have its GPUs; return the event, which has the job's name."""
         await launch.wait_for_room(self.job, self.log.info, self.log.warning)
         return TriggerEvent({"job": self.job})  # type: ignore[no-untyped-call]
 
@@ -193,7 +193,10 @@ class HoldsJob(BaseOperator):
     async def submit_patiently(
         self, config: ClusterConfig, submit: Callable[[Cluster], Awaitable[Done]]
     ) -> Done:
-        """Call `submit` with the open cluster, retrying by `patiently`; if that gives up, record it."""
+        """Call `submit` with the open cluster; retry while the cluster is unavailable, as `patiently` does.
+
+        If a submit limit lasts too long, the ledger records that the job was refused, and Overdue is raised.
+        """
         try:
             return await patiently(config, submit, self.log.warning)
         except Overdue as refusal:
@@ -202,7 +205,10 @@ class HoldsJob(BaseOperator):
             raise
 
     def wait_for_room(self, full: NoRoom, context: Context) -> Any:
-        """Defer this task until a job may have its GPUs; it is then executed again."""
+        """Wait until the job that `full` names may have its GPUs, then execute this task again.
+
+        The task is deferred; without `deferrable` it waits in the worker.
+        """
         self.log.info("%s", full)
         if self.deferrable:
             raise TaskDeferred(trigger=RoomTrigger(job=full.job_name), method_name="go_on")
@@ -234,7 +240,7 @@ class HoldsJob(BaseOperator):
 
 
 def is_last_try(ti: RuntimeTaskInstanceProtocol) -> bool:
-    """Return whether losing this try would fail the task instance instead of retrying it."""
+    """Return whether this is the task's last try: if its worker is lost, the task fails without a retry."""
     return ti.try_number > ti.max_tries
 
 
@@ -294,7 +300,7 @@ async def cancel(cluster_name: str, job_name: str) -> None:
 
 
 def task_place(context: Context, task_group: str | None = None) -> Place:
-    """Return the owner of a task's jobs: its task group, or the given one, at the task's map index."""
+    """Return the place that owns a task's jobs: its DAG run, map index, and own or given task group."""
     ti = context["ti"]
     return Place(
         installations=tuple(own_ids()),

@@ -29,7 +29,11 @@ def budget_owner(context: Context) -> Owner:
 
 
 def reserve(task: BaseOperator, context: Context, runs: Sequence[Run]) -> None:
-    """Reserve the budget for runs and log the budgets; if one is too small, first release ended DAG runs."""
+    """Reserve the GPU-hours of runs in the budgets, and log the budgets.
+
+    If a budget is too small, the reservations of DAG runs that have ended are released first. Raises
+    BudgetExceeded if that is not enough.
+    """
     owner, warn = budget_owner(context), task.log.warning
     try:
         balances = wait_for_store(lambda: budgets.reserve(owner, runs), warn)

@@ -18,7 +18,10 @@ Done = TypeVar("Done")
 
 
 def open_cluster(cluster: ClusterConfig | str) -> Cluster:
-    """Open the cluster of a configuration or a name, for `async with`. Raises UserError."""
+    """Return the cluster with this name or configuration, for `async with`; logins come from Airflow.
+
+    Raises UserError if there is no valid file for the name.
+    """
     found = config.load_cluster(cluster) if isinstance(cluster, str) else cluster
     return config.open_cluster(found, airflow_connection)
 
@@ -29,7 +32,10 @@ async def patiently(
     warn: Callable[[str], None],
     was_reached: Callable[[], bool] = lambda: True,
 ) -> Done:
-    """Call `runs.patience.patiently` with the logins from Airflow's connections."""
+    """Call `work` with the open cluster, retrying while it is unavailable: see `runs.patience.patiently`.
+
+    The logins are those of Airflow's connections.
+    """
     return await patience.patiently(config, airflow_connection, work, warn, was_reached)
 
 

@@ -98,13 +98,13 @@ def training_dag(
         workload: name of a workload of `config/workloads`; without its release its family's default.
         defaults: values of `PlanRequest` fields that the trigger form shows instead of their own defaults.
         deferrable: wait for jobs in the triggerer; False if no triggerer runs, to wait in a worker.
-        schedule: when it starts by itself, as Airflow takes it; nothing that was missed is made up for.
+        schedule: when it starts by itself, as Airflow takes it; missed runs are not made up for.
         default_args: of every task, as Airflow takes them, such as `owner` and `pool`. They replace the
             retries set here, except those of the tasks that wait; an `on_failure_callback` is called after
             steptime's own.
         tags: added to `steptime` and the workload's name.
-        patience_h: hours for which the cluster of a job may be out of reach; None for what is in its file.
-        queue_patience_h: hours that a job may queue before it is ended; None likewise.
+        patience_h: hours for which a job's cluster may be out of reach; None for the cluster file's value.
+        queue_patience_h: hours that a job may queue before it is ended; None for the cluster file's value.
         dag_arguments: further arguments of Airflow's `DAG`, such as `on_failure_callback`, `start_date` or
             `is_paused_upon_creation`.
     """
@@ -175,7 +175,7 @@ def train(
 
     Args:
         run: the run, as XCom.
-        staged: what is staged for it, as XCom.
+        staged: the files staged for the run, as XCom.
         waiting: arguments of `TrainingSensor`.
         published: the asset that its results update; None in a sweep, whose runs are of several workloads.
         saving: the task that waits for the job whose checkpoint this run loads.

@@ -33,7 +33,7 @@ class RunaiHook(BaseHook):
         return RunaiClient(self._connection(), patience_s=_TEST_PATIENCE_S)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Log in, and look up the project if the connection names one."""
+        """Log in, and look up the project if there is one; return whether that worked, and a message."""
         try:
             return True, asyncio.run(self._test(str(self._connection().extra.get("project") or "")))
         except (UserError, SystemFailure) as error:

@@ -51,14 +51,17 @@ def require_own(job: Job) -> None:
     """Raise UserError if a job belongs to another installation."""
     if not is_own(job):
         raise UserError(
-            f"job '{job.name}' (id {job.job_id}) on cluster '{job.cluster}' is of another installation of "
+            f"job '{job.name}' (id {job.job_id}) on cluster '{job.cluster}' belongs to another Airflow with "
             f"steptime, {job.installation}, and is left alone: if that Airflow is gone for good, end the "
             "job by hand; to train here, clear this task."
         )
 
 
 def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any]]:
-    """Return the store's runs of a DAG run of this Airflow; others may share the store and the run id."""
+    """Return the store's runs of a DAG run of this Airflow, without those of other Airflows.
+
+    Another Airflow may share the store and have a DAG run with the same id.
+    """
     from steptime.results.record import parse_record
 
     rows = store.list_runs(dag_id, dag_run_id)

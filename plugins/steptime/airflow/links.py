@@ -17,7 +17,7 @@ class ResultsLink(BaseOperatorLink):
     name = "Step times"
 
     def get_link(self, operator: BaseOperator, *, ti_key: "TaskInstanceKey") -> str:  # noqa: ARG002
-        """Return the address of the tab."""
+        """Return the URL of the DAG run's tab with step times."""
         return f"{base_address()}{dag_run_path(ti_key.dag_id, ti_key.run_id)}/plugin/{RUN_ROUTE}"
 
 

@@ -63,13 +63,13 @@ class Notifications(Frozen):
 
 
 def load_notifications() -> tuple[Notification, ...]:
-    """Load `config/notifications.yaml`; none if there is no such file. Raises UserError."""
+    """Load `config/notifications.yaml`; () if there is no such file. Raises UserError if it is broken."""
     file = config_dir() / "notifications.yaml"
     return load_yaml_model(file, Notifications).notifications if file.is_file() else ()
 
 
 def notify(event: Event, sentence: str, context: Context, error: Callable[..., None]) -> None:
-    """Call every notifier of an event from a task; failures are logged with `error`."""
+    """Call each notifier that is configured for an event, from a task; failures are logged with `error`."""
     try:
         asked = [one for one in load_notifications() if event in one.events]
     except UserError as problem:
@@ -89,9 +89,9 @@ def notify(event: Event, sentence: str, context: Context, error: Callable[..., N
 
 
 def notify_of_incidents(task: BaseOperator, context: Context) -> None:
-    """Update the incidents, and notify people once of each that opened or changed its state.
+    """Update the incidents, and notify people once of each incident that opened or changed its state.
 
-    If the task dies in between, the next call notifies of the remaining ones.
+    If the task dies in between, the next call sends the remaining notifications.
     """
     from steptime.judging.incident_updates import update_incidents
     from steptime.judging.incidents import mark_notified

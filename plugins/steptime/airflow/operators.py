@@ -107,7 +107,7 @@ class StageTrainingOperator(BaseOperator):
         self.plan = plan
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
-        """Stage for the plan. Returns `StagedFiles` as JSON."""
+        """Stage what the plan's runs need. Returns the `StagedFiles` as JSON."""
         return as_json(stage_for(Plan.model_validate(self.plan).runs[0], self))
 
 
@@ -195,7 +195,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         return Run.model_validate(self.run)
 
     def execute(self, context: Context) -> Any:
-        """Submit the job. Returns its handle."""
+        """Submit the job. Returns its handle: `{"cluster": …, "job": …}`."""
         from steptime.clusters.jobscript import find_saved_checkpoint
         from steptime.results.record import redact_text
 
@@ -226,7 +226,9 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         place = task_place(context, task_group)
         saving = latest_submitted(wait_for_store(lambda: jobs_at(place), self.log.warning))
         if saving is None or saving.job is None:
-            raise SystemFailure(f"'{task_group}' has no job that saved a checkpoint to load")
+            raise SystemFailure(
+                f"task group '{task_group}' has submitted no job to save the checkpoint that this run loads"
+            )
         return saving.job
 
     def _attempt(self, context: Context) -> Attempt:

@@ -51,9 +51,9 @@ def record_failure(context: Context) -> None:
 
 
 def with_store(task: BaseOperator, cluster: str, work: Callable[[], Done]) -> Done:
-    """Call `work`, which must be idempotent, retrying while the store is unavailable.
+    """Call `work`, which must be idempotent, and return its result; retry while the store is unavailable.
 
-    It waits as long as for the cluster. The result is that of `work`.
+    It is retried for as many hours as the cluster's file has in `patience_h`.
     """
     return wait_for_store(work, task.log.warning, load_cluster(cluster).patience_h * 3600)
 
@@ -61,7 +61,8 @@ def with_store(task: BaseOperator, cluster: str, work: Callable[[], Done]) -> Do
 class ReadLogOperator(RunOperator):
     """Reads the training log of an ended job, successful or not, and stores the measured run.
 
-    Skipped if the ledger has no submitted job of this mapped instance, or if `wait` abandoned it.
+    Skipped if the ledger has no submitted job of this mapped instance, or if the task `wait` gave up on the
+    job, which may still run.
     """
 
     ui_color: str = "#eef3e2"
@@ -173,11 +174,11 @@ class MeasuredRunOperator(RunOperator):
         self._run: Run | None = None
 
     def planned_run(self) -> Run | None:
-        """Return the run; None before the task has started."""
+        """Return the run that the task is about; None before the task has started."""
         return self._run
 
     def with_store(self, work: Callable[[], Done]) -> Done:
-        """Call `work` with the store; see the function `with_store`."""
+        """Call the idempotent `work` and return its result; retry while the metrics store is unavailable."""
         return with_store(self, self.handle["cluster"], work)
 
 
@@ -231,7 +232,7 @@ class PublishOperator(MeasuredRunOperator):
     ui_color: str = "#e2f3e4"
 
     def execute(self, context: Context) -> dict[str, str]:
-        """Publish and judge. Returns the handle."""
+        """Publish the run and judge its series. Returns the run's handle."""
         from steptime.judging.comparison import finding_of_run
         from steptime.judging.judgements import publish
         from steptime.results.record import parse_record

@@ -34,8 +34,8 @@ _JUST_SUBMITTED_S = 60
 class TrainingSensor(RunOperator, HoldsJob):
     """Waits until a training job has ended, and fails if the training failed.
 
-    The job is the latest one that the ledger has for this mapped instance. A job that the cluster failed is
-    resubmitted, as often as `resubmissions` in the cluster's file allows.
+    The job is the latest one that the ledger has for this mapped instance. A job that failed through the
+    cluster's fault is resubmitted, as often as `resubmissions` in the cluster's file allows.
 
     The task's log shows the job's states, why it queues, and the training's steps as they come. Failing or
     deleting the task cancels the job. Clearing it does not: the next try goes on with the same job. Neither
@@ -43,10 +43,10 @@ class TrainingSensor(RunOperator, HoldsJob):
     limit the time: see `WaitLimits`.
 
     :param submitted: what `SubmitTrainingOperator` returned. (templated)
-    :param deferrable: wait in the triggerer, holding no worker slot, with one look at the cluster per its
-        `poll_interval_s` for all waiting tasks; otherwise wait in the worker.
-    :param patience_h: hours for which the cluster may be out of reach; None for what is in its file.
-    :param queue_patience_h: hours that the job may queue before it is ended; None likewise.
+    :param deferrable: wait in the triggerer, holding no worker slot; the cluster is polled once per
+        `poll_interval_s` for all waiting tasks together. Otherwise wait in the worker.
+    :param patience_h: hours for which the cluster may be out of reach; None for the cluster file's value.
+    :param queue_patience_h: hours that the job may queue before it is ended; None for the file's value.
     """
 
     template_fields: Sequence[str] = ("submitted",)
@@ -67,7 +67,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         self.patience = {"patience_h": patience_h, "queue_patience_h": queue_patience_h}
 
     def planned_run(self) -> Run | None:
-        """Return the run whose job is waited for; None without a handle, or if the store does not answer."""
+        """Return the run whose job is waited for; None without a job, or if the store does not answer."""
         try:
             job = ledger.find(self.submitted["job"]) if self.submitted else None
         except SystemFailure:  # only the task's label needs it here
@@ -75,13 +75,13 @@ class TrainingSensor(RunOperator, HoldsJob):
         return None if job is None else job.run
 
     def execute(self, context: Context) -> Any:
-        """Wait for the job. Returns its handle."""
+        """Wait for the job to end. Returns its handle; fails if it did not succeed."""
         place = task_place(context)
         job = wait_for_store(lambda: ledger.latest_at(place), self.log.warning)
         if job is None:
             raise AirflowFailException("no job was submitted for this run: clear 'submit'")
         if job.job is None and job.ended_at is not None:
-            raise AirflowFailException(f"job '{job.name}' was {job.reason}")
+            raise AirflowFailException(f"job '{job.name}' never reached its cluster: it was {job.reason}")
         if job.abandoned:
             self._note_abandoned(job, abandoned=False)
         if job.state is JobState.SUCCEEDED:

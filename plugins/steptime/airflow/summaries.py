@@ -40,8 +40,8 @@ def summarize_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]]
     """Sum up how many planned runs are valid, the step times of the first few, and which are missing.
 
     Args:
-        planned: labels.
-        rows: stored rows of these that have results, by label.
+        planned: labels of the planned runs.
+        rows: stored rows of the runs that have results, by label.
     """
     valid = [label for label in planned if rows.get(label, {}).get("state") == "valid"]
     missing = [label for label in planned if label not in valid]

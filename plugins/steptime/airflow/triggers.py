@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 class TrainingTrigger(WaitingTrigger):
     """Fires when the job has ended or a limit is exceeded; the task's log shows its progress.
 
-    The event's payload is `{"job": …, "status": …}`, the job's name and its `JobStatus` as JSON, or one
-    sentence in place of the status: `overdue` if the job took too long, `out_of_reach` if the cluster was.
+    The event's payload is `{"job": …, "status": …}`, the job's name and its `JobStatus` as JSON. In place of
+    `status` it has a sentence in `overdue` if the job took too long, in `out_of_reach` if the cluster was.
 
     Marking the task failed or deleting it cancels the job (`on_kill`). A restart of the triggerer, or another
     triggerer that takes over, does not: the trigger starts there and finds the job in the ledger.
 
     :param cluster: the cluster's name.
     :param job: the job's name.
-    :param patience_h: hours for which the cluster may be out of reach; None for what is in its file.
-    :param queue_patience_h: hours that the job may queue; None likewise.
+    :param patience_h: hours for which the cluster may be out of reach; None for the cluster file's value.
+    :param queue_patience_h: hours that the job may queue; None for the cluster file's value.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TrainingTrigger(WaitingTrigger):
         self.patience = {"patience_h": patience_h, "queue_patience_h": queue_patience_h}
 
     async def event(self) -> TriggerEvent:
-        """Wait for the end of the job."""
+        """Wait until the job has ended or a limit is exceeded; return the event."""
         return TriggerEvent(await self.news())  # type: ignore[no-untyped-call]
 
     async def news(self) -> dict[str, Any]:

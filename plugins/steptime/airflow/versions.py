@@ -58,7 +58,7 @@ class ListedVariable(_Variable):
 
     @classmethod
     def set(cls, key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
-        """Set the Variable and store its key, again if a concurrent task has overwritten the list."""
+        """Set the Variable and list its key, again if a concurrent task has overwritten the list."""
         super().set(key, value, description=description, serialize_json=serialize_json)
 
         def is_noted() -> bool:
@@ -91,7 +91,7 @@ async def get_connection(name: str) -> Connection:
 def never_retry(exception: type[BaseException]) -> dict[str, Any]:
     """Return operator arguments that prevent a retry after `exception`.
 
-    Before Airflow 3.3, which has no retry policies, such a task is not retried at all.
+    Before Airflow 3.3 there are no retry policies, and they prevent every retry of the task.
     """
     try:
         from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
@@ -104,7 +104,7 @@ def never_retry(exception: type[BaseException]) -> dict[str, Any]:
 def response_limit(operator: type[Any], limit: timedelta) -> dict[str, Any]:
     """Return operator arguments that end an unanswered request for approval after `limit`.
 
-    The standard provider that comes with Airflow 3.1 uses another name for it.
+    The argument has another name in the standard provider that comes with Airflow 3.1.
     """
     known = signature(operator.__init__).parameters
     return {"response_timeout" if "response_timeout" in known else "execution_timeout": limit}

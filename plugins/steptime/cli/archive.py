@@ -56,7 +56,7 @@ def archive(
     those of its own clusters, and copies of others. 'steptime results import' reads it into any store.
     """
     if to is None:
-        raise UserError(f"name the file with -o, as results{SUFFIX} in a folder that is there.")
+        raise UserError(f"no file is named: give one with -o, like results{SUFFIX} in an existing folder.")
     check_name(to, "-o")
     store = Store()
     require_results(store, "archive")
@@ -70,7 +70,7 @@ def check_name(file: Path, option: str) -> None:
     """Raise UserError unless the file has the suffix of an archive and its folder exists."""
     if not file.name.endswith(SUFFIX) or not file.parent.is_dir():
         raise UserError(
-            f"name the file with {option}, as results{SUFFIX} in a folder that is there, not '{shown(file)}'."
+            f"{option} '{shown(file)}' is unusable: name a file like results{SUFFIX} in an existing folder."
         )
 
 
@@ -83,7 +83,7 @@ class ArchiveContent(NamedTuple):
 
 
 def write_llmb_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> ArchiveContent:
-    """Archive the logs of runs as NVIDIA's `llmb-run archive` does, each with its configuration.
+    """Write a new archive as NVIDIA's `llmb-run archive` does: each run's log and its configuration.
 
     Runs whose log this machine lacks are left out. Raises UserError if the file exists.
     """

@@ -77,10 +77,10 @@ def add(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the file.")] = False,
 ) -> None:
-    """Write the file of a Slurm cluster, with comments, from a look at its login node.
+    """Write the file of a Slurm cluster, with comments, from what its login node shows.
 
-    What no option gives is asked for in a terminal, and taken as suggested elsewhere. Nothing is changed on
-    the cluster. No existing file is changed. For Run:ai see docs/reference/clusters.md.
+    Values without an option are asked for in a terminal; elsewhere the suggested ones are taken. Nothing is
+    changed on the cluster, and no existing file is. For Run:ai see docs/reference/clusters.md.
     """
     from steptime.clusters.config import load_cluster
     from steptime.clusters.slurm.survey import listed_gpu_type, survey

@@ -85,7 +85,7 @@ def compare(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """Show what got slower: each cell judged by its own history, worst first, after one sentence for all.
+    """Show what got slower: each cell judged by its own history, worst first, after a summary.
 
     A run outside of what is usual for its cell is suspected; the mean of the next two decides.
     The exit code is 3 if a slowdown is confirmed, 0 if none is, 1 for bad input, 2 if the store
@@ -148,9 +148,9 @@ def accept(
     *,
     note: Annotated[str, typer.Option(help="Why it is accepted, for those who ask later.")],
 ) -> None:
-    """Accept a new level: the run's cell is judged by the runs from there on.
+    """Accept a changed step time: from that run on, its cell has a new baseline.
 
-    If the run belongs to a suspicion, or to a confirmed change, the new baseline begins with the first run of
+    If the run belongs to a suspicion, or to a confirmed change, the baseline begins with the first run of
     that. Below 6 runs its cell has insufficient history. The store keeps who accepted it, when, and the note.
     """
     from steptime.judging import judgements
@@ -199,9 +199,9 @@ def show_trend(
 ) -> None:
     """Show a series over time: each run with its verdict, the baseline, what was usual, and what changed.
 
-    It is the series that JOB is a run of, or the one that the filters select; if these select several, the
-    command lists them. Without either it is the one that ran last.
-    Beside each run stand the published value, and why a level that begins with it was accepted.
+    JOB or filters select the series; without either it is the one that ran last. If filters select several,
+    the command lists them.
+    Beside each run is the published value, and the note if its step time was accepted as a new baseline.
     """
     from steptime.judging.completeness import find_missing
     from steptime.judging.trend import COLUMNS, sentence, trend

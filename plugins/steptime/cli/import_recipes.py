@@ -57,15 +57,15 @@ def import_recipes(
         list[str] | None, typer.Option(help="Names of upstream's workloads, as gpt_oss.", show_default=False)
     ] = None,
 ) -> None:
-    """Write the workload files of a release; its own launch scripts say what they would submit.
+    """Write the workload files of a release, from what its own launch scripts would submit.
 
-    They run in a sandbox without network. Only files that an import has written are replaced. What is left
-    out, and why, is printed.
+    The scripts run in a sandbox without network. Only files that an import has written are replaced. What is
+    left out, and why, is printed.
     """
     bridge = path.parent / "Megatron-Bridge" if megatron_bridge is None else megatron_bridge
     if not bridge.is_dir():
         raise UserError(
-            f"'{bridge}' is not there: name a git repository of Megatron-Bridge by --megatron-bridge."
+            f"'{bridge}' does not exist: name a git repository of Megatron-Bridge by --megatron-bridge."
         )
     folder = config_dir() / "workloads" if into is None else into
     with tempfile.TemporaryDirectory(prefix="steptime-import-") as name:

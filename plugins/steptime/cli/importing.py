@@ -65,8 +65,8 @@ def import_results(
     """Read runs that were made elsewhere into the store, check them like your own, and judge their series.
 
     PATH is an archive of NVIDIA's 'llmb-run archive' or of 'steptime archive', a folder with experiments of
-    any release, or logs. A log is of the recipe that its run.json, its llmb-config_*.yaml or the name of its
-    experiment shows. A run that is in the store already stays as it is. Logs are copied to
+    any release, or logs. A log's recipe is taken from its run.json, its llmb-config_*.yaml or the name of its
+    experiment. A run that is in the store already stays as it is. Logs are copied to
     STEPTIME_HOME/imported.
     """
     from steptime.clusters.config import load_cluster

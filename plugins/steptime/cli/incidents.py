@@ -95,9 +95,9 @@ def show_incident(number: NUMBER, *, output_format: Annotated[Format, FORMAT_OPT
 def accept_incident(
     number: NUMBER, *, note: Annotated[str, typer.Option(help="Why it is accepted, for those who ask later.")]
 ) -> None:
-    """Accept the level of all cells of an incident: from now on they are judged by it.
+    """Accept the changed step times of an incident's cells: they become the new baselines.
 
-    As `results accept` does for one cell. The incident closes; the store keeps who accepted it, and the note.
+    `results accept` does this for one cell. The incident closes; the store keeps who accepted it and why.
     """
     from steptime.judging.incidents import accept
 
@@ -110,7 +110,7 @@ def accept_incident(
 def note_incident(
     number: NUMBER, text: Annotated[str, typer.Argument(help="What others should know; replaces the note.")]
 ) -> None:
-    """Write a note on an incident."""
+    """Write a note on an incident; it replaces an earlier one."""
     from steptime.judging.incidents import comment
 
     noted = comment(_store("note"), number, note=_written(text, "the note"), author=getpass.getuser())

@@ -75,9 +75,7 @@ def metrics(
     )
     recipe = _with_batch(plan(request).runs[0].recipe, gbs)
     if isinstance(recipe.model, Collective):
-        raise UserError(
-            f"{recipe.workload} {recipe.size} trains no model: there is nothing to compute of it."
-        )
+        raise UserError(f"{recipe.workload} {recipe.size} trains no model: nothing can be computed for it.")
     rates = throughput(recipe, step_time, peak=_given_peak(peak_tflops), as_published=as_published)
     published = published_performance(recipe)
     if output_format is Format.TABLE:

@@ -25,7 +25,7 @@ from steptime.recipes.request import DICTIONARIES, option_fields, sections
 def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
     """Replace the first parameter of `command`, a `PlanRequest`, by the workload and a flag for each option.
 
-    Values that the model refuses raise UserError; what fits no recipe is refused by `plan()`.
+    Values that the model refuses raise UserError; `plan()` later refuses combinations that fit no recipe.
     """
     fields = option_fields()
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]

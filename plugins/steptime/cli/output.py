@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """Output formats of all listing commands."""
+    """The output formats of commands that print rows."""
 
     TABLE = "table"
     CSV = "csv"
@@ -56,7 +56,7 @@ RUN_ARGUMENT = typer.Argument(
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal on stdout; None if stdout is redirected."""
+    """Return the width of the terminal on stdout in characters; None if stdout is redirected."""
     return Console().width if sys.stdout.isatty() else None
 
 
@@ -84,9 +84,9 @@ def show(
         rows: values by column name. A missing value is empty in tables and CSV, null in JSON.
         output_format: table, CSV or JSON.
         called: key of the rows in the JSON.
-        columns: their order; by default that of the first row.
-        title: of the table.
-        headings: other names of columns in the table; CSV and JSON keep the names with units.
+        columns: the columns to print, in order; by default those of the first row.
+        title: the table's title.
+        headings: headings of columns in the table, by name; CSV and JSON keep the names with units.
         wide: True or None prints all columns of the table; False drops columns that do not fit the terminal.
         least: columns dropped first, in this order; then those on the right.
     """
@@ -122,7 +122,7 @@ def show_columns(
 ) -> None:
     """Print rows of declared columns with all values: as CSV, or as JSON with the schema version.
 
-    `called` is the key of the rows in the JSON; `beside` has fields that precede it.
+    In JSON, `called` is the key of the rows, and `beside` has fields that precede them.
     """
     from steptime.results.columns import SCHEMA_VERSION
     from steptime.results.report import export_row

@@ -7,7 +7,7 @@ from rich.console import Console
 
 
 class Spinning:
-    """Shows a spinner on a terminal's stderr while entered."""
+    """A context manager that shows a spinner on stderr if that is a terminal."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -31,7 +31,7 @@ class Phases(Spinning):
         self._started = time.monotonic()
 
     def report(self, phase: str) -> None:
-        """Show that `phase` has started."""
+        """Show that the phase described by `phase` has started."""
         line = f"{time.monotonic() - self._started:4.0f} s  {phase}"
         if self._spinner is not None:
             self._console.print(line, style="dim", highlight=False)

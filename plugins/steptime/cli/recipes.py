@@ -90,9 +90,9 @@ def recipes(
 
     Without --published: what steptime runs, CPU sizes included.
 
-    With it: what the documents print, which may differ from what they ran.
+    With it: what the recipes' publications print, which may differ from what was run for them.
 
-    A broken file hides no other: the exit code is 1, and stderr has what is wrong with it.
+    If a file is broken, the others are listed, stderr says what is wrong with it, and the exit code is 1.
     """
     if context.invoked_subcommand:
         return
@@ -149,7 +149,7 @@ def _plan(
 def show_plan(
     planned: Plan, output_format: Format, scripts: Sequence[str] = (), *, wide: bool = False
 ) -> None:
-    """Print the runs of a plan, their job scripts if given, and the most that all of it costs.
+    """Print the runs of a plan, their job scripts if given, and what they cost at most in GPU-hours.
 
     Raises UserError before printing if the cluster does not permit the plan, and after printing if it could
     not be started or a budget is too small.
@@ -212,7 +212,7 @@ def _from_the_hub(planned: Plan) -> list[str]:
 
 
 def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
-    """Print the budgets that the runs would use. Raises UserError if one is too small."""
+    """Print the budgets that the runs would use, on stderr if `err`. Raises UserError if one is too small."""
     from steptime.results.budgets import budget_balances
 
     balances = budget_balances({run.cluster for run in runs}, runs)

@@ -60,7 +60,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write the page as one HTML file to send: what got slower, how it scales, trends and runs.
+    """Write the pages of results as one HTML file to send: what got slower, scaling, trends and runs.
 
     With --suite it is about one suite, and all valid runs of its cells count, however they were started.
     The file needs no network: it can be mailed, kept, and read in any browser, light or dark.

@@ -127,7 +127,7 @@ def results(
 def show_results(
     rows: Sequence[Mapping[str, Any]], output_format: Format, *, full_names: bool = False, wide: bool = False
 ) -> None:
-    """Print rows of the metrics store, and notes on them below a table."""
+    """Print runs of the metrics store, and below a table the notes on them."""
     from steptime.judging.trend import OWN_VERDICT
     from steptime.results.columns import COLUMNS
     from steptime.results.report import choose_columns, list_notes, sum_up
@@ -266,7 +266,7 @@ def export_to_mlflow(
     ] = None,
     experiment: Annotated[str, typer.Option(help="Name of the experiment; made if needed.")] = "steptime",
 ) -> None:
-    """Copy results to MLflow, one run each. What was exported before is not doubled; its verdict is updated.
+    """Copy results to MLflow, one run each. A run that was exported before only gets its new verdict.
 
     MLflow's client comes with the extra steptime[mlflow], and reads a token from MLFLOW_TRACKING_TOKEN.
     """

@@ -50,7 +50,7 @@ _UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 @dataclass(frozen=True)
 class RunFilters:
-    """The filters given by flags."""
+    """The filters on stored runs that a command's flags set."""
 
     values: Mapping[str, Any]
     """The values as typed, by name of the flag; None if the flag is absent."""
@@ -59,13 +59,13 @@ class RunFilters:
 
     @property
     def flags(self) -> list[str]:
-        """The flags that were given."""
+        """The flags that were given on the command line, such as `--size`."""
         return [_flag(name) for name, value in self.values.items() if value is not None]
 
     def rows(
         self, store: "Store", *, include_rejected: bool = False, limit: int | None = None
     ) -> list[dict[str, Any]]:
-        """Return the selected runs in reading order.
+        """Return the selected runs, in the order in which tables list them.
 
         Raises UserError for a value that no stored run has, and lists the stored values.
         """
@@ -73,11 +73,17 @@ class RunFilters:
         return store.in_reading_order(**self._filters(store, include_rejected), limit=limit)
 
     def latest_first(self, store: "Store") -> list[dict[str, Any]]:
-        """Return the selected valid runs, latest submitted first. Raises as `rows`."""
+        """Return the selected valid runs, latest submitted first.
+
+        Raises UserError for a value that no stored run has.
+        """
         return store.results(**self._filters(store, False))
 
     def cell_filters(self, store: "Store") -> dict[str, Any]:
-        """Return the given filters on columns that identify a series. Raises as `rows`."""
+        """Return the given filters on columns that identify a series, with the stored values.
+
+        Raises UserError for a value that no stored run has.
+        """
         given = [name for name in CELL_FLAGS if self.values[name] is not None]
         stored = store.choices() if given else {}
         return {name: _stored(name, self.values[name], stored[name]) for name in given}
@@ -131,7 +137,7 @@ def _with_flags(command: Callable[..., Any], names: Sequence[str]) -> Callable[.
 
 
 def require_results(store: "Store", to: str) -> None:
-    """Raise UserError if the store has no results `to` process."""
+    """Raise UserError if there is no metrics store; `to` completes "there are no results to …"."""
     if not store.exists():
         raise UserError(
             f"there are no results to {to}, as there is no metrics store at {store.shown_address}: "
@@ -170,7 +176,10 @@ def age_s(text: str) -> int | None:
 
 
 def since_when(text: str, now: float) -> float:
-    """Parse `--since`, `7d` (ago) or an ISO date, local if it names no zone, as Unix time."""
+    """Parse a value of `--since` as Unix time: an age such as `7d` before `now`, or an ISO date.
+
+    A date without a time zone is local. Raises UserError for any other text.
+    """
     if (age := age_s(text)) is not None:
         return now - age
     try:

@@ -69,7 +69,7 @@ def up(
     port: Port = None,
     timeout: Annotated[int, typer.Option(min=1, help="Seconds to wait until Airflow is ready.")] = 300,
 ) -> None:
-    """Start Airflow on this machine, wait until it is ready, and print address, user and password.
+    """Start Airflow on this machine, wait until it is ready, and print its address, user and password.
 
     All its state is in STEPTIME_HOME. It keeps running when the terminal closes.
     A component that dies is restarted. A second 'up' prints the address again.

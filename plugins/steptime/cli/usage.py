@@ -24,7 +24,7 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that `args` begins with.
 
-        Raises UserError if there is none, and for options before it, which would have no effect.
+        Raises UserError if there is no such command, or if options before it would have no effect.
         """
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise unknown_value("command", args[0], self.list_commands(ctx), of=f"'{ctx.command_path}'")

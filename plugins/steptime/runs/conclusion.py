@@ -54,9 +54,9 @@ async def find_causes(job: Job, connections: Connections) -> FailureReport:
 
 
 def with_failed_nodes(status: JobStatus, failure: FailureReport) -> JobStatus:
-    """Return the status as a fault of the cluster if the log names failed nodes of the job.
+    """Return the status as a fault of the cluster if the log says that nodes of the job failed.
 
-    Nodes that the job did not have are ignored.
+    Otherwise it is unchanged. Nodes that the job did not have are ignored.
     """
     brackets = re.findall(r"\[([^\]]*)\]", failure.failed_nodes)
     ranges = [re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", bracket) for bracket in brackets]
@@ -75,7 +75,7 @@ def with_failed_nodes(status: JobStatus, failure: FailureReport) -> JobStatus:
 
 
 def failed_end(job: Job, status: JobStatus, causes: str) -> str:
-    """Describe a job that failed, was cancelled or ran into its time limit."""
+    """Say in one sentence how a job failed, was cancelled or ran into its time limit, and the `causes`."""
     exit_code = "" if status.exit_code is None else f", exit code {status.exit_code}"
     return (
         f"job '{job.name}' {_HOW_IT_ENDED[status.state]}{_reason(status)}{exit_code}"
@@ -84,7 +84,7 @@ def failed_end(job: Job, status: JobStatus, causes: str) -> str:
 
 
 def unknown_end(job: Job, status: JobStatus) -> str:
-    """Describe a job that its cluster no longer knows."""
+    """Say in one sentence that the cluster no longer knows a job, so that its end is unknown."""
     return (
         f"the cluster '{job.cluster}' does not know job '{job.name}' any more{_reason(status)}: whether it "
         f"succeeded is not known; its log: {job.log_path}"

@@ -48,7 +48,7 @@ class WaitLimits(Frozen):
 
 
 def wait_limits(run: Run, config: ClusterConfig) -> WaitLimits:
-    """Return the limits on waiting for a run on a cluster."""
+    """Return the limits on waiting for a run's job, from the run and the cluster's file."""
     return WaitLimits(
         patience_s=config.patience_h * 3600,
         queue_s=config.queue_patience_h * 3600,
@@ -126,9 +126,9 @@ class JobFollower:
         """As the cluster has it; another one after the job was requeued."""
 
     async def observe(self, cluster: Cluster, status: JobStatus) -> JobStatus | None:
-        """Process a poll's status and new log lines; return the status once the job has ended.
+        """Process a poll's status and new log lines; return the status once the job has ended, else None.
 
-        Raises Overdue.
+        Raises Overdue if the job exceeds one of its time limits.
         """
         self._silence.answered()
         if status.state is not JobState.UNKNOWN:
@@ -187,7 +187,7 @@ class JobFollower:
             raise Overdue(
                 f"job '{job}' has waited in the queue for {duration(lasted_s)}{why}, and queue_patience_h of "
                 f"cluster '{cluster}' allows {duration(limits.queue_s)}: it is ended. Raise "
-                "queue_patience_h in the cluster's file, or ask for what is free sooner, and clear 'submit'."
+                "queue_patience_h in the cluster's file, or choose fewer or other nodes, and clear 'submit'."
             )
         if phase is JobState.RUNNING and limits.run_s is not None and lasted_s > limits.run_s:
             raise Overdue(
@@ -211,7 +211,10 @@ class ClusterWatch:
         self._polling = asyncio.create_task(self._poll_for_ever(), context=contextvars.Context())
 
     async def next_status(self, job_name: str) -> tuple[Cluster, JobStatus]:
-        """Wait for the next poll; return the open cluster and the job's status. Raises SystemFailure."""
+        """Wait for the next poll; return the open cluster and the job's status.
+
+        Raises SystemFailure if the poll fails.
+        """
         answer = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job_name, []).append(answer)
         status: JobStatus = await answer

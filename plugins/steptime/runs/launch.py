@@ -55,7 +55,10 @@ class Attempt:
         )
 
     def job(self, number: PositiveInt, config: ClusterConfig) -> LedgerJob:
-        """Return the attempt's first job; `add_job` fills in the remaining fields."""
+        """Return the attempt's first job, numbered `number`, for the ledger.
+
+        `add_job` fills in its name, folder, log path and times.
+        """
         return LedgerJob(
             **self.place.model_dump(exclude={"installations"}),
             name="",
@@ -119,10 +122,10 @@ async def launch(cluster: Cluster, config: ClusterConfig, attempt: Attempt, repo
 async def add_job(
     cluster: Cluster, config: ClusterConfig, job: LedgerJob, warn: Callable[[str], None]
 ) -> LedgerJob:
-    """Insert a job into the ledger, under the first free number from the job's own number on.
+    """Insert a job into the ledger and return it with its name, under the first free attempt number.
 
-    Jobs that have its name although the ledger does not know them, as after the store was lost, are ended.
-    Raises BudgetExceeded.
+    Jobs on the cluster that have a number already, without being in the ledger, are ended: the store was
+    lost. Raises BudgetExceeded if the job does not fit into a budget.
     """
     while True:
         spec = make_job_spec(job, config)
@@ -153,7 +156,7 @@ async def add_job(
 
 
 def may_resubmit(job: LedgerJob, status: JobStatus, config: ClusterConfig) -> bool:
-    """Return whether the cluster caused a job's failure and its file allows another submission."""
+    """Return whether the cluster caused a job's failure and the cluster's file allows a resubmission."""
     is_fault = status.state is JobState.FAILED and status.cluster_fault
     return is_fault and job.resubmission < config.resubmissions
 
@@ -161,7 +164,7 @@ def may_resubmit(job: LedgerJob, status: JobStatus, config: ClusterConfig) -> bo
 async def add_resubmission(
     cluster: Cluster, config: ClusterConfig, job: LedgerJob, status: JobStatus, warn: Callable[[str], None]
 ) -> LedgerJob:
-    """Insert the replacement of a job that failed through the cluster's fault, avoiding the failed nodes."""
+    """Insert into the ledger a replacement for a job that the cluster failed; it avoids the failed nodes."""
     excluded = tuple(dict.fromkeys((*job.excluded_nodes, *status.failed_nodes)))
     warn(
         f"the cluster failed job {job.name} ({status.reason}): resubmitting the run, {job.resubmission + 1} "
@@ -218,7 +221,10 @@ async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, report
 
 
 async def wait_for_room(name: str, info: Callable[[str], None], warn: Callable[[str], None]) -> None:
-    """Wait until the GPU limits admit a job of the ledger, or it no longer needs to be submitted."""
+    """Wait until the limits on GPUs in use admit the ledger's job `name`, or it need not be submitted.
+
+    The cluster's file is read again each time, as a person may raise its limit.
+    """
     said = ""
 
     async def may_go_on() -> bool:
@@ -241,7 +247,7 @@ async def _take_room(job: LedgerJob, config: ClusterConfig, warn: Callable[[str]
 
 
 async def note_refused(job: LedgerJob, refusal: Exception, warn: Callable[[str], None]) -> None:
-    """Record that a cluster refused a job."""
+    """Record in the ledger that a cluster refused a job, with the reason."""
     status = JobStatus(state=JobState.FAILED, reason=f"not submitted: {refusal}")
     await in_store(lambda: ledger.note_status(job.name, status, time.time()), warn)
 
@@ -262,7 +268,10 @@ async def end_job(cluster: Cluster, name: str, warn: Callable[[str], None]) -> J
 async def end_open_jobs(
     cluster: Cluster, jobs: Sequence[LedgerJob], info: Callable[[str], None], warn: Callable[[str], None]
 ) -> None:
-    """Cancel those of `jobs` that are live, and record how each ended. Raises SystemFailure."""
+    """Cancel those of `jobs` that are live, and record how each ended.
+
+    Raises SystemFailure if one cannot be ended.
+    """
     statuses = await cluster.poll([job.name for job in jobs])
     for job in jobs:
         status = statuses[job.name]
@@ -276,7 +285,10 @@ async def end_open_jobs(
 
 
 def make_job_spec(job: LedgerJob, config: ClusterConfig) -> JobSpec:
-    """Return the specification of a job for its cluster. Raises UserError."""
+    """Return what the cluster needs to start a job of the ledger: its script, files and size.
+
+    Raises UserError if the cluster cannot or may not run it.
+    """
     from steptime.clusters.jobscript import job_spec
 
     return job_spec(

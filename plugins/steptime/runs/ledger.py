@@ -32,7 +32,7 @@ _SETTLED_WITHIN_S = 86_400
 
 
 class Place(Frozen):
-    """Identifies a run's mapped tasks in an Airflow: the owner of the run's jobs."""
+    """A run's place in an Airflow: its DAG run, task group and map index, which own the run's jobs."""
 
     installations: tuple[str, ...]
     """All ids of this Airflow: see `airflow.installation`."""
@@ -44,7 +44,7 @@ class Place(Frozen):
 
 
 class LedgerJob(Frozen):
-    """A row of the ledger. Times are Unix time in seconds."""
+    """A job as a row of the ledger. Times are Unix time in seconds."""
 
     name: str
     installation_id: str
@@ -130,7 +130,7 @@ class LedgerJob(Frozen):
 
 
 def add(job: LedgerJob, check: "Callable[[Connection], None] | None" = None) -> None:
-    """Insert a job. `check` is called first, in the same transaction, and refuses the job by raising."""
+    """Insert a job into the ledger. `check` is called first in the transaction; if it raises, nothing is."""
     from steptime.results.schema import jobs
 
     with write_transaction(store_url()) as connection:
@@ -140,10 +140,10 @@ def add(job: LedgerJob, check: "Callable[[Connection], None] | None" = None) -> 
 
 
 def take_room(job: LedgerJob, config: ClusterConfig, now: float) -> str:
-    """Reserve the job's GPUs if the limits of its cluster and sweep allow; else return what it waits for.
+    """Reserve the job's GPUs if the limits of its cluster and sweep allow, and return "".
 
-    First come, first served, in one transaction. A job that has not asked for some minutes is skipped and
-    holds nothing: its task has crashed.
+    Otherwise return what it waits for, as part of a sentence. First come, first served, in one transaction.
+    A waiting job that has not asked for ten minutes is skipped: its task has crashed.
     """
     from sqlalchemy import and_, func, or_, select
 
@@ -162,7 +162,7 @@ def take_room(job: LedgerJob, config: ClusterConfig, now: float) -> str:
     of_sweep = [jobs.c.dag_id == job.dag_id, jobs.c.dag_run_id == job.dag_run_id]
     limits = (
         ("sweep", job.at_once, of_sweep, "its sweep may hold at a time"),
-        ("cluster", config.gpus, here, f"cluster '{config.name}' gives jobs at a time"),
+        ("cluster", config.gpus, here, f"jobs on cluster '{config.name}' may hold at a time"),
     )
     with write_transaction(store_url()) as connection:
         lock(connection, "room")
@@ -176,8 +176,8 @@ def take_room(job: LedgerJob, config: ClusterConfig, now: float) -> str:
             before = connection.scalar(select(func.count()).select_from(jobs).where(*first))
             if before or held + job.gpus > limit:
                 values["waits_for"] = kind
-                sentence = f"needs {job.gpus} of the {limit} GPUs that {whose}: {held} are held" + (
-                    f", and {before} came before it" if before else ""
+                sentence = f"needs {job.gpus} of the {limit} GPUs that {whose}: {held} are in use" + (
+                    f", and {before} job(s) wait before it" if before else ""
                 )
                 break
         connection.execute(jobs.update().where(jobs.c.name == job.name).values(values))
@@ -185,14 +185,14 @@ def take_room(job: LedgerJob, config: ClusterConfig, now: float) -> str:
 
 
 def find(name: str) -> LedgerJob | None:
-    """Return the job of this name, or None if there is none."""
+    """Return the ledger's job of this name, or None if there is none."""
     from steptime.results.schema import jobs
 
     return next(iter(_jobs(jobs.c.name == name)), None)
 
 
 def jobs_at(place: Place, cell: str | None = None) -> list[LedgerJob]:
-    """Return the jobs of a place, and those of the same cell elsewhere in the DAG run, latest last."""
+    """Return the jobs of a place, oldest first; with `cell` also that run's jobs elsewhere in the DAG run."""
     from sqlalchemy import and_, or_
 
     from steptime.results.schema import jobs
@@ -202,7 +202,7 @@ def jobs_at(place: Place, cell: str | None = None) -> list[LedgerJob]:
 
 
 def jobs_of_dag_run(place: Place) -> list[LedgerJob]:
-    """Return all jobs of the DAG run of a place, latest last."""
+    """Return all jobs of the DAG run that the place is in, oldest first."""
     return _jobs(*_match_dag_run(place))
 
 
@@ -212,7 +212,10 @@ def latest_at(place: Place) -> LedgerJob | None:
 
 
 def latest_submitted(jobs: Sequence[LedgerJob]) -> LedgerJob | None:
-    """Return the latest submitted job of the last attempt, out of a place's jobs; None if there is none."""
+    """Return the latest job that was submitted in the last attempt among a place's jobs, oldest first.
+
+    None if there is none.
+    """
     attempt = [(job.run_after, job.max_tries) for job in jobs][-1:]
     return next(
         (job for job in reversed(jobs) if job.job and [(job.run_after, job.max_tries)] == attempt), None
@@ -220,7 +223,7 @@ def latest_submitted(jobs: Sequence[LedgerJob]) -> LedgerJob | None:
 
 
 def open_jobs(cluster: str) -> list[LedgerJob]:
-    """Return the jobs on a cluster whose end is not recorded."""
+    """Return the jobs on a cluster that the ledger has no end for."""
     from steptime.results.schema import jobs
 
     return _jobs(jobs.c.cluster == cluster, jobs.c.ended_at.is_(None))
@@ -238,18 +241,18 @@ def was_reached(cluster: str) -> bool:
 
 
 def note_submitted(job: Job) -> None:
-    """Record that the cluster has the job."""
+    """Record in the ledger that the cluster has accepted the job."""
     _update(job.name, **submission_columns(job))
 
 
 def submission_columns(job: Job) -> dict[str, Any]:
-    """Return the ledger columns that are known once a cluster has the job."""
+    """Return the ledger's columns that become known when a cluster accepts the job, by name."""
     names = ("job_id", "directory", "log_path", "submitted_at")
     return {"state": JobState.QUEUED, **{name: getattr(job, name) for name in names}}
 
 
 def note_status(name: str, status: JobStatus, now: float) -> None:
-    """Record a job's state; `now` is its end time if the cluster does not report one.
+    """Record a job's state in the ledger; `now` is its end time if the cluster does not report one.
 
     A job unknown to its cluster may still be live, so it gets no end time.
     """
@@ -259,7 +262,7 @@ def note_status(name: str, status: JobStatus, now: float) -> None:
 
 
 def note_abandoned(name: str, *, abandoned: bool) -> None:
-    """Record whether the task gave up on a job that may still be live."""
+    """Record in the ledger whether the task that waits for a job gave it up while it may still be live."""
     _update(name, abandoned=abandoned)
 
 

@@ -55,17 +55,17 @@ class StepFollower:
         self._told: set[str] = set()
 
     def feed(self, data: bytes) -> list[Step | Problem]:
-        """Return the new steps and problems, in order, of the lines that end in `data`."""
+        """Return the new steps and problems in the lines that `data`, the log's next bytes, completes."""
         news = [news for event in self._events.feed(data) for news in self._news(event)]
         self._attempts.forget_old()
         return news
 
     def skip(self) -> None:
-        """Continue at a later position of the log, which must be the start of a line."""
+        """Prepare for bytes from a later position of the log, which must be the start of a line."""
         self._events = LogEvents()
 
     def finish(self) -> list[Step | Problem]:
-        """Return what is new in an unterminated last line; call it when the job has ended."""
+        """Return the new steps and problems in an unterminated last line, once the job has ended."""
         return [news for event in self._events.finish() for news in self._news(event)]
 
     def _news(self, event: Event) -> list[Step | Problem]:

@@ -30,7 +30,7 @@ class Outage:
         self._warned_at: float | None = None
 
     def answered(self) -> None:
-        """Record that the cluster answered."""
+        """Record that the cluster answered; warn that it does so again after an outage."""
         now = time.monotonic()
         if self._warned_at is not None:
             self._warn(
@@ -39,7 +39,7 @@ class Outage:
         self._answered_at, self._warned_at = now, None
 
     def missed(self, error: Exception) -> None:
-        """Record that the cluster did not answer. Raises OutOfReach once its patience is exceeded."""
+        """Record that the cluster did not answer. Raises OutOfReach if that has lasted for its patience."""
         now = time.monotonic()
         silent_s = now - self._answered_at
         if silent_s > self._patience_s:
@@ -67,13 +67,13 @@ class SubmitQueue:
         self._reason = ""
 
     def refused(self, limit: SubmitLimit) -> None:
-        """Record that the cluster refused a job. Raises Overdue once the cluster's patience is exceeded."""
+        """Record that a submit limit refused the job. Raises Overdue after the cluster's queue_patience_h."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         refused_s = now - self._since
         if refused_s > self._patience_s:
             raise Overdue(
-                f"{limit}. It has been submitted again for {duration(refused_s)}, and "
+                f"{limit}. The job has been submitted again for {duration(refused_s)}, and "
                 f"queue_patience_h of cluster '{self._cluster_name}' allows {duration(self._patience_s)}. "
                 "Raise queue_patience_h in the cluster's file, or wait until fewer jobs queue, and clear "
                 "this task."

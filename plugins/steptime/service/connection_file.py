@@ -20,18 +20,18 @@ from steptime.files import write_whole
 
 
 def path() -> Path:
-    """Return the file's path; only its owner can read the file."""
+    """Return the path of the file of connections, which only its owner can read."""
     return settings.airflow_home() / "connections.json"
 
 
 def ensure() -> None:
-    """Create an empty file if there is none, as Airflow logs an error for a missing file."""
+    """Create an empty file of connections if there is none: Airflow logs an error for a missing file."""
     with _changed():
         pass
 
 
 def keep(connection: Connection) -> None:
-    """Add a connection to the file, or replace the one with its name."""
+    """Add a connection to the file of connections, or replace the one with its name."""
     with _changed() as connections:
         connections[connection.name] = {
             "conn_type": connection.kind,
@@ -44,7 +44,7 @@ def keep(connection: Connection) -> None:
 
 
 def find(name: str) -> Connection | None:
-    """Return the connection of that name from the file; None if it is not there."""
+    """Return the connection of that name from the file of connections; None if it is not there."""
     try:
         kept = json.loads(path().read_bytes()).get(name)
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def find(name: str) -> Connection | None:
 
 
 def forget(name: str) -> None:
-    """Remove the connection of that name from the file, if it is there."""
+    """Remove the connection of that name from the file of connections, if it is there."""
     if path().exists():
         with _changed() as connections:
             connections.pop(name, None)

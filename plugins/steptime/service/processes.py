@@ -27,7 +27,7 @@ _POLL_S = 0.02
 
 
 class Service(Frozen):
-    """The Airflow that the state file describes."""
+    """The Airflow that `steptime up` started, as its state file describes it."""
 
     pid: int
     """The supervisor's, and the id of the session of all of Airflow's processes."""
@@ -49,7 +49,7 @@ class Service(Frozen):
 
 
 def running() -> Service | None:
-    """Return the Airflow of this state folder, if its supervisor is running."""
+    """Return the Airflow of this state folder; None if its supervisor is not running."""
     service = recorded()
     return service if service is not None and supervisor_process(service) is not None else None
 
@@ -72,7 +72,7 @@ def service_file() -> Path:
 
 
 def recorded() -> Service | None:
-    """Return the Airflow that was last started and not stopped by `steptime down`, running or not."""
+    """Return the Airflow that was last started, running or not; None after `steptime down`."""
     return read_state(Service, service_file(), if_damaged="end Airflow's processes by hand, then delete it")
 
 
@@ -168,13 +168,13 @@ def supervisor_process(service: Service) -> psutil.Process | None:
 
 
 def supervisor_state() -> supervisor.SupervisorState | None:
-    """Return the state that the supervisor has written; None if there is none yet."""
+    """Return the state that Airflow's supervisor has written to its file; None if there is none yet."""
     return read_state(
         supervisor.SupervisorState, supervisor.state_file(), if_damaged="stop Airflow by 'steptime down'"
     )
 
 
 def starts_of_components() -> dict[str, int]:
-    """Return the number of starts of each component."""
+    """Return how often the supervisor has started each of Airflow's components, by name."""
     state = supervisor_state()
     return {component.name: component.starts for component in state.components} if state else {}

@@ -56,7 +56,7 @@ class DagRun(_Answer):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the state is final."""
+        """Whether the DAG run has ended: its state is `success` or `failed`."""
         return self.state in ("success", "failed")
 
 
@@ -76,12 +76,12 @@ class TaskInstance(_Answer):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it has begun to be scheduled and has not ended."""
+        """Whether the task is scheduled, queued, running, deferred or restarting, and so has not ended."""
         return self.state in _UNDER_WAY
 
     @property
     def label(self) -> str:
-        """Return the task's name, with the label of the mapped instance."""
+        """The task's name; for a mapped instance also its label or index in brackets."""
         if self.map_index < 0:
             return self.task_id
         return f"{self.task_id} [{self.rendered_map_index or self.map_index}]"
@@ -108,12 +108,12 @@ class LogLine(_Answer):
 
     @property
     def is_ours(self) -> bool:
-        """Return whether an operator or trigger of steptime logged the line."""
+        """Whether steptime logged the line, and not Airflow or another package."""
         return self.logger is not None and "steptime" in self.logger
 
     @property
     def error(self) -> str | None:
-        """Return the error in one sentence; None if the line is not an error."""
+        """The error that the line reports, in one sentence; None if it reports none."""
         if self.error_detail:
             return self.error_detail[0].exc_value or self.error_detail[0].exc_type
         if self.event == _EXITED:  # the line before has the reason
@@ -122,7 +122,7 @@ class LogLine(_Answer):
 
 
 class Health(Frozen):
-    """The answer of `/monitor/health`."""
+    """The health of Airflow's components: the answer of `/monitor/health`."""
 
     components: dict[str, str]
     """Status by component: metadatabase, scheduler, triggerer, dag_processor."""
@@ -136,7 +136,7 @@ class Health(Frozen):
 
     @property
     def all_healthy(self) -> bool:
-        """Return whether all components are healthy."""
+        """Whether all components are healthy."""
         return all(status == "healthy" for status in self.components.values())
 
 
@@ -179,7 +179,7 @@ class AirflowClient:
         return [Dag.model_validate(dag) for dag in self._pages("/api/v2/dags", "dags")]
 
     def import_errors(self) -> dict[str, str]:
-        """Return the DAG files that cannot be read, by name, each with the last line of its traceback."""
+        """Return the last line of the traceback of each DAG file that cannot be read, by file name."""
         found = self._pages("/api/v2/importErrors", "import_errors")
         return {error["filename"]: error["stack_trace"].strip().splitlines()[-1] for error in found}
 
@@ -221,16 +221,16 @@ class AirflowClient:
         )
 
     def dag_run(self, dag_id: str, dag_run_id: str) -> DagRun:
-        """Return the state of one run."""
+        """Return one DAG run in its current state. Raises UserError if it does not exist."""
         return DagRun.model_validate(self._call("GET", _run_path(dag_id, dag_run_id)))
 
     def dag_run_if_any(self, dag_id: str, dag_run_id: str) -> DagRun | None:
-        """Return the state of one run, or None if there is no such run."""
+        """Return one DAG run in its current state; None if it does not exist."""
         found = self._call("GET", _run_path(dag_id, dag_run_id), missing=None)
         return None if found is None else DagRun.model_validate(found)
 
     def find_dag_run(self, dag_run_id: str, *, tag: str) -> DagRun | None:
-        """Return the run of that id of a DAG with that tag, or None if there is none."""
+        """Return the DAG run with this id, of any DAG with this tag; None if there is none."""
         for dag in self._pages("/api/v2/dags", "dags", {"tags": tag, "exclude_stale": False}):
             if (found := self.dag_run_if_any(dag["dag_id"], dag_run_id)) is not None:
                 return found
@@ -241,12 +241,12 @@ class AirflowClient:
         self._call("PATCH", _run_path(run.dag_id, run.dag_run_id), json={"state": "failed"})
 
     def running_dag_runs(self) -> list[DagRun]:
-        """Return the runs of all DAGs that are queued or running."""
+        """Return the DAG runs that are queued or running, of all DAGs."""
         found = self._pages("/api/v2/dags/~/dagRuns", "dag_runs", {"state": ["running", "queued"]})
         return [DagRun.model_validate(run) for run in found]
 
     def task_instances(self, dag_id: str, dag_run_id: str) -> list[TaskInstance]:
-        """Return all tasks of a run, with each mapped instance."""
+        """Return all task instances of a DAG run, each mapped instance included."""
         found = self._pages(f"{_run_path(dag_id, dag_run_id)}/taskInstances", "task_instances")
         return [TaskInstance.model_validate(task) for task in found]
 
@@ -267,7 +267,7 @@ class AirflowClient:
         self._call("POST", f"/api/v2/dags/{quote(run.dag_id)}/clearTaskInstances", json=body)
 
     def log(self, dag_id: str, dag_run_id: str, task: TaskInstance) -> list[LogLine]:
-        """Return the log of a task's latest try, so far."""
+        """Return the lines that a task's latest try has logged so far."""
         tries = max(1, task.try_number)
         path = f"{_run_path(dag_id, dag_run_id)}/taskInstances/{quote(task.task_id)}/logs/{tries}"
         params = {"map_index": task.map_index, "full_content": True}
@@ -275,11 +275,11 @@ class AirflowClient:
         return [LogLine.model_validate(line) for line in content]
 
     def run_address(self, dag_id: str, dag_run_id: str) -> str:
-        """Return the address of the run in the UI."""
+        """Return the URL of a DAG run's page in Airflow's UI."""
         return f"{self.url}{dag_run_path(dag_id, dag_run_id)}"
 
     def task_address(self, dag_id: str, dag_run_id: str, task: TaskInstance) -> str:
-        """Return the address of a task in the UI."""
+        """Return the URL of a task instance's page in Airflow's UI."""
         mapped = f"/mapped/{task.map_index}" if task.map_index >= 0 else ""
         return f"{self.run_address(dag_id, dag_run_id)}/tasks/{quote(task.task_id)}{mapped}"
 
@@ -350,7 +350,7 @@ class AirflowClient:
 
 
 def check_address(url: str) -> str:
-    """Return the host in Airflow's address. Raises UserError if `url` is not an address."""
+    """Check the URL of an Airflow and return its host. Raises UserError if it is not http://host:port."""
     import httpx
 
     try:

@@ -50,7 +50,7 @@ class _PortTaken(Exception):
 
 
 class AirflowStatus(Frozen):
-    """What `steptime status` shows."""
+    """The state of this machine's Airflow, as `steptime status` shows it."""
 
     running: bool
     healthy: bool
@@ -70,7 +70,9 @@ class AirflowStatus(Frozen):
 def up(
     announce: Announce, *, port: int | None = None, timeout_s: float = START_TIMEOUT_S
 ) -> tuple[Service, bool]:
-    """Start Airflow and wait until it is healthy and has read the DAGs; True if it was already running.
+    """Start Airflow and wait until it is healthy and has read the DAGs.
+
+    Returns the service, and whether it was already running.
 
     `announce` is called with a sentence whenever the phase changes. Raises SystemFailure with the end of the
     log, and stops everything, if Airflow is not ready within `timeout_s`.
@@ -93,7 +95,9 @@ def up(
 
 
 def down(announce: Announce) -> bool:
-    """Stop Airflow and every process that it started, and verify that none is left; False if none ran.
+    """Stop Airflow and every process that it started, and verify that none is left.
+
+    Returns whether there was something to stop.
 
     Training jobs continue, and the next `up` finds them again. Raises SystemFailure if a process survives
     SIGKILL.

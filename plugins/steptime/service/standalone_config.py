@@ -30,7 +30,10 @@ heartbeat limits.
 
 
 def write_config(port: int) -> Path:
-    """Write `airflow.cfg` for an Airflow on 127.0.0.1:`port`. Keys and password are created once and kept."""
+    """Write `airflow.cfg` for an Airflow on 127.0.0.1:`port` and return its path.
+
+    Keys and password are created once and kept.
+    """
     root = settings.airflow_home()
     root.mkdir(parents=True, exist_ok=True)
     password()
@@ -122,7 +125,10 @@ def database_address(root: Path) -> str:
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment of Airflow's processes: the state folder, and this Python's programs first."""
+    """Return the environment variables of Airflow's processes: this process's, with the state folder set.
+
+    The PATH begins with this Python's programs, and `AIRFLOW__…` variables are left out.
+    """
     # Container images often set the last one: every process would compile Airflow again, for seconds.
     mine = {"AIRFLOW_HOME", "AIRFLOW_CONFIG", "PYTHONDONTWRITEBYTECODE"}
     kept = {
@@ -144,7 +150,7 @@ def child_environment() -> dict[str, str]:
 
 
 def password() -> str:
-    """Return the admin's password. The first call creates it, in a file that only its owner can read."""
+    """Return the password of Airflow's admin, created at the first call, in a private file."""
     path = _passwords_file()
     passwords: dict[str, str] = json.loads(path.read_text()) if path.is_file() else {}
     if ADMIN not in passwords:

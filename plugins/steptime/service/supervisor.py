@@ -44,7 +44,7 @@ log = logging.getLogger("steptime.supervisor")
 
 
 class ComponentState(Frozen):
-    """What the supervisor knows about one component."""
+    """What the supervisor knows about one component of Airflow."""
 
     name: str
     pid: int | None
@@ -54,7 +54,7 @@ class ComponentState(Frozen):
 
 
 def log_file(component: str) -> Path:
-    """Return the file with stdout and stderr of a component (or of `database`, `supervisor`)."""
+    """Return the path of a component's log, with its stdout and stderr; also for `database`, `supervisor`."""
     return settings.airflow_home() / "service" / f"{component}.log"
 
 
@@ -87,9 +87,10 @@ class Component:
         self._start_at = 0.0
 
     def keep(self, now: float) -> bool:
-        """Start the component if it is not running and its pause is over; return whether its state changed.
+        """Start the component if it is not running, or notice that it died; return whether that changed.
 
-        `now` is in seconds of a monotonic clock. Raises OSError if the first start fails.
+        After an early death it is started again once a pause is over. `now` is in seconds of a monotonic
+        clock. Raises OSError if the first start fails.
         """
         if self.process is None:
             if now < self._start_at:
@@ -165,7 +166,7 @@ class SupervisorState(Frozen):
 
 
 def state_file() -> Path:
-    """Return where the supervisor writes its state."""
+    """Return the path of the file in which the supervisor keeps its state."""
     return settings.airflow_home() / "service" / "components.json"
 
 

@@ -40,7 +40,7 @@ class _CommandFailedError(Exception):
 
 
 def main() -> int:
-    """Build the environment unless it exists."""
+    """Build the trainer's virtual environment unless it is complete; return the exit code."""
     target, lock, bootstrap = map(Path, sys.argv[1:])
     with claimed(target, "build of") as guard:
         return _build_unless_complete(target, lock, bootstrap, guard)

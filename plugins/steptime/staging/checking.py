@@ -20,8 +20,8 @@ def require_trainable(runs: Iterable[Run]) -> None:
         if recipe.launcher is not None:
             if run.mode is not Mode.PERFORMANCE:
                 raise UserError(
-                    f"{recipe.workload} {recipe.size} is trained by a program of its own, which is only "
-                    "timed: leave out checkpoints, profile and nccl_trace."
+                    f"{recipe.workload} {recipe.size} is trained by its own program, which steptime only "
+                    "times: leave out checkpoints, profile and nccl_trace."
                 )
             continue
         if isinstance(recipe.model, NamedRecipe):
@@ -36,8 +36,7 @@ def require_trainable(runs: Iterable[Run]) -> None:
             )
         if (problem := _untrainable(run)) is not None:
             raise UserError(
-                f"{recipe.workload} {recipe.size} can be planned and measured, and not be trained yet: "
-                f"{problem}"
+                f"{recipe.workload} {recipe.size} can be planned and measured, but not trained yet: {problem}"
             )
         if not recipe.has_nemo_1:
             continue
@@ -48,7 +47,7 @@ def require_trainable(runs: Iterable[Run]) -> None:
             )
         if run.mode in (Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD):
             raise UserError(
-                f"{recipe.workload} {recipe.size} saves and loads no checkpoint in image {recipe.image}, "
+                f"{recipe.workload} {recipe.size} cannot save or load checkpoints in image {recipe.image}, "
                 "which has NeMo 1. Choose an image with NeMo 2, or leave the checkpoint out."
             )
 
@@ -72,7 +71,7 @@ def _untrainable(run: Run) -> str | None:
 
 
 def check_plan(planned: Plan) -> None:
-    """Raise UserError if the plan's cluster or the trainer cannot run it; budgets are not checked."""
+    """Raise UserError if the plan's cluster or the trainer cannot run the plan; budgets are not checked."""
     check_permitted(planned.all_runs)
     require_runnable(planned)
     require_trainable(planned.all_runs)

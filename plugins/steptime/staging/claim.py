@@ -31,10 +31,11 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 @contextmanager
 def claimed(thing: Path, doing: str) -> Iterator[int]:
-    """Wait for the claim on `thing`, and hold it; yield the lock, which child processes must inherit.
+    """Wait for the exclusive right to make the file or folder `thing`, and keep it within this context.
 
-    A waiting process prints that it waits, using the words `doing`, such as `build of`. A process that loses
-    the claim, because it did not renew it within the lease, is killed with its process group.
+    Yields the descriptor of its lock, which child processes must inherit. A waiting process prints that it
+    waits, using the words `doing`, such as `build of`. A process that loses the right, because it did not
+    renew it within the lease, is killed with its process group.
     """
     thing.parent.mkdir(parents=True, exist_ok=True)
     claim = thing.parent / f".{thing.name}.claim"

@@ -26,9 +26,9 @@ _TIMEOUT_S = 180
 
 
 def runs_to_check(config: ClusterConfig, workload: str | None) -> tuple[Run, ...]:
-    """Return the default run of `workload`, or of each workload that fits the cluster, to check for.
+    """Return the runs to check a cluster for: the default one of `workload`, or of each workload that fits.
 
-    Raises UserError if the cluster can run nothing of the workload.
+    Raises UserError if the cluster can run nothing of `workload`.
     """
     if workload is not None:
         planned = plan(PlanRequest(workload=workload, cluster=config.name))
@@ -236,7 +236,7 @@ async def _hub(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> 
         raise missing[0]
     if missing:
         raise NotApplicableError(
-            f"{len(missing)} of {len(needing)} recipes by name find their files missing; 'steptime cluster "
-            f"check {config.name} --workload NAME' and 'steptime plan NAME' print the command for one"
+            f"{len(missing)} of {len(needing)} recipes lack files from the Hugging Face hub; 'steptime "
+            f"cluster check {config.name} --workload NAME' prints the command that downloads them for one"
         )
     return f"has the files of {len(needing)} recipes by name"

@@ -46,7 +46,7 @@ class _FailedError(Exception):
 
 
 def main() -> int:
-    """Import the image unless it exists."""
+    """Import the image that the arguments name unless its file exists; return the exit code."""
     looks, arguments = sys.argv[1] == "--look", sys.argv[-4:]
     target, image, kind, source = Path(arguments[0]), *arguments[1:]
     signal.signal(signal.SIGTERM, _end)

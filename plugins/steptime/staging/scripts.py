@@ -30,7 +30,7 @@ class ScriptEnd(NamedTuple):
 
 
 def script_files() -> dict[str, bytes]:
-    """Return the scripts and their imports, by path below the folder that they are copied to."""
+    """Return the contents of the staging scripts and the modules that they import, by relative path."""
     here = Path(__file__).parent
     packages = [f"{package}/__init__.py" for package in ("steptime", _PACKAGE)]
     return {
@@ -42,7 +42,7 @@ def script_files() -> dict[str, bytes]:
 
 
 async def copy_scripts(cluster: Cluster, config: ClusterConfig) -> PurePosixPath:
-    """Copy the scripts to the cluster, into a folder named by their content; return the folder."""
+    """Copy the staging scripts to the cluster, into a folder named by their content; return the folder."""
     contents = await asyncio.to_thread(script_files)
     digest = hashlib.sha256(b"".join(contents.values())).hexdigest()[:16]
     folder = PurePosixPath(config.root, "staging", digest)
@@ -66,7 +66,7 @@ async def run_script(
     """Run a staging script with the cluster's Python to its end; `report` gets each line of its output.
 
     With `in_job` it runs in a job submitted with `job_options`; a second caller with the same arguments waits
-    for the same job. Raises SystemFailure if the script neither succeeds nor fails by itself.
+    for the same job. Raises SystemFailure if that job ends in another way than by the script's exit code.
     """
     argv = (config.python, str(script), *arguments)
     tail: deque[str] = deque(maxlen=_TAIL_LINES)

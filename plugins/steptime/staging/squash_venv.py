@@ -34,7 +34,7 @@ _TRAINERS_IMPORT = "nemo/collections/llm"
 
 
 def main() -> int:
-    """Write the squashfs image."""
+    """Write a squashfs image of the virtual environment that the arguments name; return the exit code."""
     venv, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
     python = Path(_asked(venv, "import os, sys; print(os.path.realpath(sys._base_executable))"))
     library = Path(_asked(venv, "import sysconfig; print(sysconfig.get_path('stdlib'))"))

@@ -35,8 +35,8 @@ def _fetched_by_nodes(staged: StagedFiles, name: str) -> StagedFiles:
     image = parse_image(name)
     if image.is_own:
         raise UserError(
-            f"image {name} is built on a cluster and is in no registry, from which nodes of this "
-            f"cluster fetch images"
+            f"image {name} is built by steptime and is in no registry, but the nodes of this cluster fetch "
+            "images from registries: choose an image that is in one"
         )
     return staged.model_copy(update={"image": name, "image_path": name, "image_digest": image.digest})
 
@@ -142,7 +142,8 @@ async def _is_there(cluster: Cluster, folder: PurePosixPath, digests: dict[str, 
         return False
     if [line.split()[0] for line in found.stdout.splitlines()] != [digests[name] for name in names]:
         raise SystemFailure(
-            f"the copy of the trainer in {folder} on {cluster.name} was changed later: remove that folder"
+            f"the copy of the trainer in {folder} on {cluster.name} was changed: remove that folder, and "
+            "stage again"
         )
     return True
 
@@ -190,7 +191,7 @@ async def _missing(cluster: Cluster, cache: PurePosixPath, repository: str, name
 async def stage_venv(
     cluster: Cluster, config: ClusterConfig, *, lock: Path, bootstrap: Path, report: Callable[[str], None]
 ) -> tuple[str, str]:
-    """Build the environment if needed; return its interpreter on the cluster and the lock's SHA-256.
+    """Build the trainer's environment on the cluster if needed; return its Python and the lock's SHA-256.
 
     Args:
         cluster: the cluster.
@@ -200,8 +201,8 @@ async def stage_venv(
         report: gets each line of progress as it comes.
 
     Raises:
-        UserError: the cluster has no fitting Python.
-        SystemFailure: the packages could not be installed; with the tail of the installer's output.
+        UserError: the cluster's Python is missing or has another version than the packages need.
+        SystemFailure: the packages could not be installed; the message has the installer's last lines.
     """
     version = await python_version(cluster, config)
     content = await asyncio.to_thread(lock.read_bytes)
@@ -256,7 +257,7 @@ def _venv_failure(cluster: str, target: str, built: ScriptEnd) -> str:
 
 
 class StagedImage(NamedTuple):
-    """An image that is ready to use."""
+    """An image on the cluster, ready to start containers from."""
 
     path: str
     """What a container is started from: a squashfs or SIF file, for bwrap the folder with its files."""
@@ -323,7 +324,7 @@ async def stage_image(
 
 
 async def find_image(cluster: Cluster, config: ClusterConfig, name: str) -> str | None:
-    """Return where the image is: its file on the cluster or its registry; None if that is unknown.
+    """Return a phrase about where the image is, on the cluster or in its registry; None if unknown.
 
     Nothing is fetched. Raises UserError or SystemFailure if the image is not available, as `stage_image`
     does.
@@ -357,8 +358,8 @@ def _source(image: Image, config: ClusterConfig, venv: str | None) -> tuple[str,
         return tool, source, target
     if venv is None or config.image_form not in (ImageForm.FOLDER, ImageForm.SQUASHFS):
         raise UserError(
-            f"an image of the trainer's own environment is run by bwrap or pyxis, and cluster {config.name} "
-            f"has container: {config.container}"
+            f"an image of the trainer's own environment runs only in bwrap or pyxis, but cluster "
+            f"{config.name} has container: {config.container}; choose another image or container"
         )
     return "squash_venv", venv, target
 

@@ -19,7 +19,7 @@ from steptime.staging.claim import claimed
 
 
 def main() -> int:
-    """Unpack the image unless it is already unpacked."""
+    """Unpack the squashfs image that the arguments name unless its folder exists; return the exit code."""
     image, folder, mount_points = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
     if shutil.which("unsquashfs") is None:
         print(f"failed: unsquashfs is not installed on {platform.node()}: install squashfs-tools there")

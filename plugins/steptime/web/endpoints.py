@@ -38,17 +38,17 @@ OF_ITS_CELL = ("verdict", "suspicion", "change_percent", "minimum_detectable_cha
 
 
 def columns() -> Response:
-    """Answer with `reporting.answers.columns`."""
+    """Answer with the heading, unit and format of each column of results, comparisons and trends."""
     return json_response(answers.columns())
 
 
 def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
-    """Answer with `reporting.answers.comparison` of the cells that ran since then (Unix time)."""
+    """Answer with the comparison of all series with a run since `since` (Unix time): what got slower."""
     return json_response(answers.comparison(store, compare_since(store, since)))
 
 
 def all_incidents(store: Readable, may_edit: MayEdit, since: Annotated[float, Query()]) -> Response:
-    """Answer with `reporting.answers.incidents_since`."""
+    """Answer with the active incidents and those closed since `since` (Unix time)."""
     return json_response(answers.incidents_since(store, since, may_edit))
 
 
@@ -64,7 +64,7 @@ class SelectedRuns:
 
     @property
     def whole(self) -> dict[str, Any]:
-        """All conditions of the selection."""
+        """All conditions of the selection, as keyword arguments of the store's methods."""
         return {"include_rejected": True, **self.scope, **self.filters}
 
 
@@ -88,11 +88,11 @@ Selected = Annotated[SelectedRuns, Depends(_selection)]
 def results(
     store: Readable, selection: Selected, limit: Annotated[int, Query(ge=1, le=MAX_RUNS)] = MAX_RUNS
 ) -> Response:
-    """Answer with the newest runs of a selection in reading order.
+    """Answer with the newest runs of a selection as a table, at most `limit`, in reading order.
 
     Beside the rows are the number of runs in the selection (`matching`), the number without its filters
-    (`all`), and the values to filter by (`choices`). For a DAG run there is also the comparison of its cells,
-    and each valid run has the verdict of its cell.
+    (`all`), and the values to filter by (`choices`). For a DAG run there is also the comparison of its
+    series, and each valid run has the verdict on its series.
     """
     every = store.count(include_rejected=True, **selection.scope)
     found = store.in_reading_order(limit=limit, **selection.whole)
@@ -121,17 +121,20 @@ def results_csv(store: Readable, selection: Selected) -> Response:
 
 
 def scaling(store: Readable, together: Annotated[str | None, Query()] = None) -> Response:
-    """Answer with `reporting.answers.scaling`."""
+    """Answer with how runs scale over GPU counts, for the sweep or DAG run `together`, else the newest.
+
+    See `reporting.answers.scaling`.
+    """
     return json_response(answers.scaling(store, together))
 
 
 def series(store: Readable) -> Response:
-    """Answer with `reporting.answers.series`."""
+    """Answer with every judged series and its newest run, worst first."""
     return json_response(answers.series(store))
 
 
 def series_trend(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
-    """Answer with the `reporting.answers.series_trend` of a run's series."""
+    """Answer with the series of the run `job_name` over time, oldest run first; 422 if it is not judged."""
     row = find_run(store, job_name)
     own = Series.from_row(row)
     if not own.is_judged:
@@ -142,7 +145,7 @@ def series_trend(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
 
 
 def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
-    """Answer with `reporting.answers.run`."""
+    """Answer with one run: its steps, checkpoints, checks and record."""
     return json_response(answers.run(store, find_run(store, job_name), may_edit))
 
 
@@ -154,13 +157,13 @@ def report(store: Readable, since: Annotated[float, Query()]) -> Response:
 
 
 def metrics(store: Readable) -> Response:
-    """Answer Prometheus with `reporting.openmetrics` of the runs that the user may read."""
+    """Answer with metrics of the runs that the user may read, for Prometheus in OpenMetrics format."""
     text = openmetrics(store, time.time())
     return Response(text, headers=HEADERS | {"Content-Type": CONTENT_TYPE})
 
 
 def plan(request: Request, store: Readable) -> Response:
-    """Answer with `reporting.plans.describe_plan` of the address's options, or 422 if they have no plan."""
+    """Answer with the plan of the options in the URL's query, or 422 if they are impossible."""
     try:
         return json_response(describe_plan(store, request.query_params))
     except UserError as error:
@@ -172,12 +175,12 @@ def node(
     cluster: Annotated[str, Query(max_length=200)],
     name: Annotated[str, Query(alias="node", max_length=200)],
 ) -> Response:
-    """Answer with `reporting.answers.node`."""
+    """Answer with the runs and faults of one node, and the command that keeps new jobs off it."""
     return json_response(answers.node(store, cluster, name))
 
 
 def pairs(store: Readable, sweep: Annotated[str, Query(max_length=200)]) -> Response:
-    """Answer with `judging.node_pairs.describe_node_pairs`, or 404 if no run of the sweep had two nodes."""
+    """Answer with what a sweep over pairs of nodes found, or 404 if no run of the sweep had two nodes."""
     try:
         found = describe_node_pairs(store, sweep)
     except UserError as error:
@@ -188,8 +191,8 @@ def pairs(store: Readable, sweep: Annotated[str, Query(max_length=200)]) -> Resp
 def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[str, Query()]) -> Response:
     """Answer with how two runs differ: their rows, step times and records.
 
-    `apart` lists the columns that put them in different series, whose times are not comparable. The other run
-    may be given by the beginning of its name.
+    `apart` lists the columns that put them in different series, whose times are not comparable. `other` may
+    be the unique beginning of a run's name.
     """
     row = find_run(store, run)
     try:
@@ -262,16 +265,17 @@ def json_response(content: dict[str, Any]) -> Response:
 
 
 class Acceptance(Frozen):
-    """A run from which on a changed step time is accepted as usual, and why."""
+    """A request to accept the changed step time of a run as the new baseline, with the reason."""
 
     job_name: str
     note: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
 
 
 def accept(store: Readable, may_edit: MayEdit, user: GetUserDep, acceptance: Acceptance) -> Response:
-    """Accept the level of a run as the new baseline of its series; the answer names the level's first run.
+    """Accept a run's changed step time as the new baseline of its series.
 
-    Allowed for users who may edit runs of its DAG. The store records the user's name.
+    The answer names the first run of the baseline. Allowed for users who may edit runs of the run's DAG. The
+    store records the user's name.
     """
     row = find_run(store, acceptance.job_name)
     if not may_edit(row["dag_id"]):
@@ -287,7 +291,7 @@ def accept(store: Readable, may_edit: MayEdit, user: GetUserDep, acceptance: Acc
 
 
 class IncidentChange(Frozen):
-    """A note on an incident, and whether its level is accepted with it."""
+    """A note on an incident, and whether it accepts the changed step times as new baselines."""
 
     note: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
     accept: bool = False
@@ -296,9 +300,9 @@ class IncidentChange(Frozen):
 def change_incident(
     store: Readable, may_edit: MayEdit, user: GetUserDep, incident_id: int, change: IncidentChange
 ) -> Response:
-    """Write a note on an incident, or accept the level of its cells; the answer is its new `state`.
+    """Set the note of an incident, or accept the changed step times of its series; answer with its `state`.
 
-    Allowed for users who may edit runs of the DAGs of all its cells. The store records the user's name.
+    Allowed for users who may edit runs of the DAGs of all its series. The store records the user's name.
     """
     try:
         found = incidents.incident(store, incident_id)

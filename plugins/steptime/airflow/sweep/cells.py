@@ -20,7 +20,7 @@ from steptime.staging.checking import check_plan
 def checked_sweep(name: str, *, owner: str | None = None) -> SweepPlan:
     """Plan and check a sweep of `config/sweeps`. Raises UserError if it cannot be run.
 
-    `owner` is that of the DAG that runs it, None outside of a DAG.
+    `owner` is the owner of the DAG that runs the sweep, whose permissions are checked; None outside of a DAG.
     """
 
     def check(planned: Plan) -> None:
@@ -32,7 +32,10 @@ def checked_sweep(name: str, *, owner: str | None = None) -> SweepPlan:
 
 
 def planned_sweep(name: str) -> SweepPlan:
-    """Plan a sweep. Raises UserError for impossible runs, but not for GPUs that no cluster has."""
+    """Plan a sweep of `config/sweeps`. Raises UserError for impossible runs.
+
+    GPU types that no cluster of `config/` has are no error.
+    """
     sweep = load_sweep(name)
     return plan_sweep(sweep, check_plan if sweep.has_cluster else lambda _: None)
 
@@ -62,7 +65,7 @@ def runs_with_staged(cells: Iterable[Cell], staged: Mapping[str, Any]) -> dict[s
 
 
 def rows_by_cell(store: Store, dag_id: str, run_id: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the stored rows of a sweep's DAG run, oldest first, by the cell's label."""
+    """Return the stored runs of a sweep's DAG run, oldest first, by the label of their cell."""
     rows = sorted(own_runs(store, dag_id, run_id), key=lambda row: row["submitted_at"])
     records = store.records([row["job_name"] for row in rows])
     found = defaultdict(list)

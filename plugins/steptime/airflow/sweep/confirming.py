@@ -40,12 +40,13 @@ _ANSWERS_WITHIN_S = 60
 
 
 class ConfirmOperator(BaseOperator):
-    """Plans fresh runs of the cells that this sweep suspects to be slower or faster.
+    """Plans further runs of cells in which this sweep suspects a slowdown or speedup: the fresh runs.
 
-    It plans as many as decide it, worst cells first, and no more than the sweep's budget has left; the
-    cluster's own budget may refuse all of them. They run on other nodes if the cluster can do that. Returns
-    what `runs_with_staged` does. Runs that have begun are in the job ledger: a retry, or clearing the task,
-    plans them again, adds the cells that have become suspect since, and starts nothing twice.
+    It plans as many as confirm or dismiss the suspicion, worst cells first, and no more than the sweep's
+    budget has left; the cluster's own budget may refuse all of them. They run on other nodes if the cluster
+    can exclude nodes. Returns what `runs_with_staged` does. Runs that have begun are in the job ledger: a
+    retry, or clearing the task, plans them again, adds the cells that have become suspect since, and starts
+    nothing twice.
 
     :param checked: what `CheckSweepOperator` returned. (templated)
     :param staged: what `StageSweepOperator` returned. (templated)
@@ -60,7 +61,7 @@ class ConfirmOperator(BaseOperator):
         self.staged = staged
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Compare the cells with their history, and plan fresh runs."""
+        """Compare the sweep's runs with their history, and plan fresh runs where a change is suspected."""
         if not self.checked or not self.staged:  # refused, rejected, or not staged
             return runs_with_staged((), {})
         plan = SweepPlan.model_validate(self.checked)
@@ -206,7 +207,7 @@ def _slow_nodes(store: Store, cluster: str) -> tuple[str, ...]:
 
 
 class NodeExclusion(NamedTuple):
-    """The nodes that the runs which confirm or dismiss a suspicion avoid."""
+    """Which nodes the fresh runs of a suspected cell avoid."""
 
     cluster_options: dict[str, bool | int | str] | None
     """The options of their requests for the kind of cluster; None for those of the cell."""
@@ -215,11 +216,10 @@ class NodeExclusion(NamedTuple):
 
 
 def node_exclusion(cell: Cell, nodes: str, slow: Sequence[str] = ()) -> NodeExclusion:
-    """Exclude `nodes`, a list such as `node[1-4]`, from a cell's runs if enough other nodes exist.
+    """Exclude `nodes`, a list such as `node[1-4]`, from a cell's fresh runs if the cluster has enough others.
 
-    The nodes in `slow`, as a node sweep found them, are excluded as well if enough are left then. The
-    cluster is asked. If it does not answer, the runs may come to any node: that they run matters more than
-    on which nodes.
+    The nodes in `slow`, as a node sweep found them, are excluded as well if enough are left then. If the
+    cluster does not answer, no node is excluded: that the runs start matters more than on which nodes.
     """
     if slow:
         found = node_exclusion(cell, fold_nodes({*expand_nodes(nodes), *slow}))

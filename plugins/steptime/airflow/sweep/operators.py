@@ -47,7 +47,7 @@ class CheckSweepOperator(RefusingOperator):
     ui_color: str = "#eef3e2"
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Check and plan the sweep, and reserve the budget of all cells."""
+        """Check and plan the sweep, and reserve the budget for all of its runs. Returns the plan as JSON."""
         asked_for = requested_options(context)
         with self.refusals(context):
             for name in asked_for:
@@ -79,7 +79,7 @@ class ApproveSweepOperator(ApprovalOperator):
         self.checked = checked
 
     def execute(self, context: Context) -> Any:
-        """Wait for the answer, in the state `awaiting_input`."""
+        """Ask for approval and wait for the answer, in the state `awaiting_input`."""
         plan = SweepPlan.model_validate(self.checked)
         if not plan.needs_approval:
             limit = plan.approval_above_gpu_hours
@@ -95,7 +95,7 @@ class ApproveSweepOperator(ApprovalOperator):
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Process the answer; a rejection has no return value, so it is kept in a separate XCom."""
+        """Process the answer; who rejected the sweep is kept in an XCom of its own."""
         if self.REJECT in event.get("chosen_options", ()):
             user = event.get("responded_by_user") or {}
             context["ti"].xcom_push(REJECTED_BY_KEY, str(user.get("name")))
@@ -103,7 +103,7 @@ class ApproveSweepOperator(ApprovalOperator):
 
 
 class StageSweepOperator(BaseOperator):
-    """Stages once for each cluster and image of a sweep.
+    """Stages what a sweep's runs need, once for each of its clusters and images.
 
     :param checked: what `CheckSweepOperator` returned. (templated)
     """
@@ -116,7 +116,7 @@ class StageSweepOperator(BaseOperator):
         self.checked = checked
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
-        """Stage for the sweep. Returns the value of `runs_with_staged`."""
+        """Stage, and return the runs with their staged files as JSON: see `runs_with_staged`."""
         cells = SweepPlan.model_validate(self.checked).cells
         staged: dict[tuple[str, str | None], Any] = {}
         by_label = {}
@@ -173,7 +173,7 @@ def _in_markdown(value: Any) -> str:
 
 
 class ReportSweepOperator(BaseOperator):
-    """Prints the findings and each cell's result; fails if a cell has no valid result.
+    """Prints a sweep's findings and the result of each cell; fails if a cell has no valid result.
 
     This task alone decides the DAG run's state, as `ReportOperator` does.
 
@@ -190,7 +190,7 @@ class ReportSweepOperator(BaseOperator):
         self.confirmed = confirmed
 
     def execute(self, context: Context) -> None:
-        """Print the sentence of the comparison and the table of the cells."""
+        """Print one sentence that compares the sweep with its history, and a table of its cells."""
         ti = context["ti"]
         if not self.checked:
             raise AirflowFailException("nothing was started: see the log of check_sweep")
