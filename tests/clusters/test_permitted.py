@@ -160,9 +160,9 @@ def test_variables_of_a_run_mount_no_folder_that_the_file_does_not(site: Path) -
     def refused(**variables: str) -> str:
         return refusal(workload="gpt-oss-26.02", size=None, gpus=None, environment=variables)
 
-    assert "'/home/someone/hub' as cache of the Hugging Face hub" in refused(HF_HOME="/home/someone")
-    assert "'/home/someone' as cache" in refused(HF_HUB_CACHE="/home/someone")
-    assert "'/shared/../etc' as cache" in refused(HF_HUB_CACHE="/shared/../etc")
+    assert "the Hugging Face hub's cache to '/home/someone/hub'" in refused(HF_HOME="/home/someone")
+    assert "cache to '/home/someone'" in refused(HF_HUB_CACHE="/home/someone")
+    assert "cache to '/shared/../etc'" in refused(HF_HUB_CACHE="/shared/../etc")
     assert refused(HF_HUB_CACHE="/shared/hub") == ""
     site.write_text(f"{SITE}container_mounts: ['/home/someone:ro']\n")
     assert refused(HF_HOME="/home/someone") == ""

@@ -49,7 +49,7 @@ def test_jobs_get_gpus_in_the_order_in_which_they_came(waits: Waits, limit: Limi
     assert [ledger.take_room(job, four, 10) for job in (first, second)] == ["", ""]
     needs = "of the 4 GPUs that jobs on cluster 'local' may hold at a time: 4 are in use"
     assert ledger.take_room(third, four, 10) == f"needs 2 {needs}"
-    assert ledger.take_room(small, four, 10) == f"needs 1 {needs}, and 1 came before it"
+    assert ledger.take_room(small, four, 10) == f"needs 1 {needs}, and 1 job(s) wait before it"
     end(first)
     assert ledger.take_room(small, four, 10).endswith("2 are in use, and 1 job(s) wait before it")
     assert ledger.take_room(third, four, 10) == ""
@@ -66,7 +66,7 @@ def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(waits: Waits
     assert ledger.take_room(lost, one, 10) == ""
     assert ledger.take_room(crashed, one, 10)
 
-    assert "1 came before" in ledger.take_room(last, one, 609)
+    assert "1 job(s) wait before it" in ledger.take_room(last, one, 609)
     assert "1 are in use" in ledger.take_room(last, one, 610), "which has not asked for ten minutes"
     assert ledger.take_room(last, one, 3610) == "", "which was not submitted for an hour"
 

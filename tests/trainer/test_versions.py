@@ -27,5 +27,5 @@ def test_an_option_that_the_release_has_not_is_refused() -> None:
 
     assert has_option(strategy, "pipeline")
     assert accepted(strategy, pipeline=2) == {"pipeline": 2}
-    with pytest.raises(TrainerError, match=r"strategy has no 'sharp' in NeMo .* and the plan asks for it"):
+    with pytest.raises(TrainerError, match=r"strategy has no 'sharp' in NeMo .* but the plan sets it"):
         accepted(strategy, pipeline=2, sharp=False)
