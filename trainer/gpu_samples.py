@@ -232,8 +232,8 @@ def link_errors() -> dict[str, int]:
 def sampled_steps(run: PlannedRun) -> range:
     """Return the global steps to summarize: the measurement window, extended backwards to 20 steps.
 
-    It is extended within the second half of the run only. Some workloads measure just the last step, which is
-    too short for a sample.
+    It is extended within the second half of the run only; without a window these are its last 20 steps. Some
+    workloads measure just the last step, which is too short for a sample.
     """
     end = run.max_steps if run.window is None else run.window.last + 1
     begin = max((run.first_step + run.max_steps) // 2, end - FEWEST_STEPS)

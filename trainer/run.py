@@ -40,7 +40,10 @@ def read_run(path: Path) -> PlannedRun:
         raise TrainerError(f"the planned run {path} is not a JSON object.")
     version = content.get("schema_version")
     if version != SCHEMA_VERSION:
-        raise TrainerError(f"{path} has schema_version {version!r}; this trainer reads {SCHEMA_VERSION}.")
+        raise TrainerError(
+            f"{path} has schema_version {version!r}, but this trainer reads {SCHEMA_VERSION}: plan and train "
+            "with the same version of steptime."
+        )
     run = _record(PlannedRun, content, where=str(path))
     _check(run)
     return run

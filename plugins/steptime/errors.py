@@ -57,7 +57,7 @@ class SubmitLimit(SystemFailure):
 
 
 class Overdue(SystemFailure):
-    """A job exceeded a limit on its time to be submitted, in the queue, or running."""
+    """A job exceeded the time that it may take to be accepted, to start, or to end."""
 
 
 def shown(value: object, *, at_most: int | None = 80) -> str:

@@ -111,7 +111,7 @@ class Refused(SystemExit):
 
 
 class RefusingOperator(BaseOperator):
-    """The first task of a DAG: it refuses an impossible request with one sentence, without a retry."""
+    """Base class of a DAG's first task: it refuses an impossible request in one sentence, without a retry."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{**never_retry(Refused), **kwargs})
@@ -187,7 +187,7 @@ class HoldsJob(BaseOperator):
             )
 
     def reporter(self, context: Context) -> Reporter:
-        """Return the reporter for a launch, which uses this task's log and `hold`."""
+        """Return a reporter that passes a launch's messages to this task's log, and its job to `hold`."""
         return Reporter(info=self.log.info, warn=self.log.warning, hold=lambda job: self.hold(job, context))
 
     async def submit_patiently(

@@ -87,7 +87,7 @@ def training_dag(
 ) -> DAG:
     """Build the DAG that benchmarks a workload, with its trigger form.
 
-    In a DAG file of one's own it is three lines:
+    Your own DAG file needs three lines:
 
         from steptime.airflow.dag_builder import training_dag
 

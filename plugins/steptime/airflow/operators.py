@@ -166,8 +166,8 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     :param staged: what `StageTrainingOperator` returned. (templated)
     :param saved_in: for a checkpoint load, the task group of the job that saved it.
     :param deferrable: wait for GPUs in the triggerer, holding no worker slot; otherwise in the worker.
-    :param sweep_cell: in a sweep, the run's `Cell` as JSON; otherwise the DAG run's params are what was asked
-        for. (templated)
+    :param sweep_cell: in a sweep, the run's `Cell` as JSON, which has its request; None otherwise, as the DAG
+        run's params have it. (templated)
     """
 
     template_fields: Sequence[str] = ("run", "staged", "sweep_cell")
@@ -270,8 +270,8 @@ class EndTrainingOperator(RunOperator):
     """Ends the jobs of a run that no task waits for any more; a teardown, so that it always runs.
 
     `on_kill` cancels a job immediately, but Airflow does not call it when a deferred task times out, when no
-    triggerer is running, or between two tasks. A job that its `wait` abandoned, because the cluster was out
-    of reach or no retry was left, is not ended.
+    triggerer is running, or between two tasks. A job that the task `wait` gave up on, because the cluster was
+    out of reach or no retry was left, is not ended.
     """
 
     ui_color: str = "#eeeeee"

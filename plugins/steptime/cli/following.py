@@ -54,7 +54,10 @@ class RunLine(Frozen):
 
 
 def run_lines(tasks: Iterable[TaskInstance]) -> list[RunLine]:
-    """Return the lines of a DAG run, unmapped tasks first; tasks that never run have none."""
+    """Return the state of each planned run and each unmapped task of a DAG run, unmapped tasks first.
+
+    Tasks that never run are left out.
+    """
     rows: dict[tuple[str, int], list[TaskInstance]] = {}
     for task in tasks:
         if task.state not in _NEVER_RUN:

@@ -68,7 +68,7 @@ def metrics(
 ) -> None:
     """Compute tokens per second, MFU and days to a trillion tokens of a recipe at one step time.
 
-    Each MFU is shown with its formula and peak, next to the numbers that the recipe's document publishes.
+    Each MFU is shown with its formula and peak, next to the numbers that were published for the recipe.
     """
     request = PlanRequest(
         workload=workload, size=size, dtype=dtype, gpu_type=gpu_type, gpus=str(gpus), scaling=scaling

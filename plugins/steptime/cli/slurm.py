@@ -66,7 +66,7 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Start the mini Slurm, or those of its daemons that do not run, and wait until every node can be used.
+    """Start the daemons of the mini Slurm that are not running, and wait until every node can be used.
 
     It runs as you, from Debian's packages; the command names those that are missing. All its state is
     below STEPTIME_HOME; its sshd listens on 127.0.0.1. It goes on when the terminal closes.

@@ -18,7 +18,7 @@ _PATTERNS = ("*.json", "*.txt", "*.model", "*.py")
 
 
 def hub_cache(run: Run, environment: Mapping[str, str], root: str) -> str | None:
-    """Return the hub cache folder that the ranks of a run read.
+    """Return the folder of the Hugging Face hub's cache that the ranks of a run read.
 
     Args:
         run: what to train.
@@ -26,11 +26,11 @@ def hub_cache(run: Run, environment: Mapping[str, str], root: str) -> str | None
         root: the cluster's `work_dir`.
 
     Returns:
-        None if the run needs nothing from the hub, or if it is to ask the hub itself (`HF_HUB_OFFLINE: "0"`
-        in the cluster's or the run's variables).
+        None if the run needs nothing from the hub, or if its ranks contact the hub (`HF_HUB_OFFLINE: "0"` in
+        the cluster's or the run's variables).
 
     Raises:
-        UserError: the folder is not a path from `/`, or the image has no known release.
+        UserError: the folder is not an absolute path, or the image has no known release.
     """
     variables = {**environment, **run.environment}
     if variables.get("HF_HUB_OFFLINE") == "0" or not hub_files(run.recipe):
@@ -46,7 +46,10 @@ def hub_cache(run: Run, environment: Mapping[str, str], root: str) -> str | None
 
 
 def hub_environment(cache: str | None) -> dict[str, str]:
-    """Return the variables that make a job read the hub's cache and never contact the hub."""
+    """Return the variables that make a job read the Hugging Face hub's cache and never contact the hub.
+
+    Empty if `cache` is None.
+    """
     if cache is None:
         return {}
     return {"HF_HUB_CACHE": cache, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}

@@ -91,7 +91,7 @@ def job_spec(
         identity: `dag_id/run_id/cell`; with `installation` and `attempt` it determines the job's name, so a
             repeated submission finds the same job.
         started: Unix time in whole seconds, for the name of the folder.
-        attempt: number of the job among those of the cell, from 1.
+        attempt: number of the job among all jobs of the run, from 1.
         installation: the Airflow that owns the job; None outside of Airflow.
 
     Raises:
@@ -158,7 +158,7 @@ def staging_job_spec(
 
 
 def saved_checkpoint_dir(job: Job) -> str:
-    """Return the folder where a checkpoint-save job saves its checkpoint, as in the recipe documents."""
+    """Return the folder where a checkpoint-save job saves its checkpoint, named as in NVIDIA's recipes."""
     return str(PurePosixPath(job.directory) / CHECKPOINTS)
 
 

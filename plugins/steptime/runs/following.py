@@ -191,8 +191,8 @@ class JobFollower:
             )
         if phase is JobState.RUNNING and limits.run_s is not None and lasted_s > limits.run_s:
             raise Overdue(
-                f"job '{job}' has been running for {duration(lasted_s)}{why}, its time limit with "
-                f"{duration(_GRACE_S)} of grace is {duration(limits.run_s)}, and cluster '{cluster}' has not "
+                f"job '{job}' has been running for {duration(lasted_s)}{why}, beyond its time limit with "
+                f"{duration(_GRACE_S)} of grace ({duration(limits.run_s)}), and cluster '{cluster}' has not "
                 "ended it: it is ended. See on the cluster why, raise the run's time_limit if it needs more, "
                 "and clear 'submit'."
             )

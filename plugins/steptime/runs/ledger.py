@@ -207,7 +207,7 @@ def jobs_of_dag_run(place: Place) -> list[LedgerJob]:
 
 
 def latest_at(place: Place) -> LedgerJob | None:
-    """Return the latest job of a place, or None if it has none."""
+    """Return the newest job in the ledger of the run at this place; None if it has none."""
     return next(reversed(jobs_at(place)), None)
 
 

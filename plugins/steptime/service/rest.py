@@ -76,7 +76,7 @@ class TaskInstance(_Answer):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the task is scheduled, queued, running, deferred or restarting, and so has not ended."""
+        """Whether the task was scheduled and has not ended: it may run, be deferred, or wait for a retry."""
         return self.state in _UNDER_WAY
 
     @property

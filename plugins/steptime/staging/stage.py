@@ -149,7 +149,7 @@ async def _is_there(cluster: Cluster, folder: PurePosixPath, digests: dict[str, 
 
 
 async def require_hub_files(cluster: Cluster, config: ClusterConfig, run: Run) -> None:
-    """Raise UserError if the hub cache on the cluster lacks a file that the run needs."""
+    """Raise UserError if the cluster's cache of the Hugging Face hub lacks a file that the run needs."""
     cache = hub_cache(run, config.environment, config.root)
     if cache is None:
         return

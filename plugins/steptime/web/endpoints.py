@@ -88,7 +88,7 @@ Selected = Annotated[SelectedRuns, Depends(_selection)]
 def results(
     store: Readable, selection: Selected, limit: Annotated[int, Query(ge=1, le=MAX_RUNS)] = MAX_RUNS
 ) -> Response:
-    """Answer with the newest runs of a selection as a table, at most `limit`, in reading order.
+    """Answer with the newest runs of a selection, at most `limit`, in the order in which pages list them.
 
     Beside the rows are the number of runs in the selection (`matching`), the number without its filters
     (`all`), and the values to filter by (`choices`). For a DAG run there is also the comparison of its
@@ -175,7 +175,7 @@ def node(
     cluster: Annotated[str, Query(max_length=200)],
     name: Annotated[str, Query(alias="node", max_length=200)],
 ) -> Response:
-    """Answer with the runs and faults of one node, and the command that keeps new jobs off it."""
+    """Answer with what the last four weeks' runs show about a node, and the command to keep jobs off it."""
     return json_response(answers.node(store, cluster, name))
 
 

@@ -61,7 +61,7 @@ _NOT_PASSED_ON = {"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
 
 
 class LocalConfig(ClusterConfig):
-    """The file of a cluster of kind `local`."""
+    """The configuration of the local cluster: the fields of its file, with `kind: local`."""
 
     kind: Literal["local"]
     slots: PositiveInt | Literal["auto"] = "auto"
@@ -210,7 +210,7 @@ class LocalCluster:
     async def _check_gpus(self) -> str:
         gpu_type = self._config.gpu_type
         if gpu_type == "cpu":
-            raise NotApplicableError("gpu_type is cpu: ranks are processes")
+            raise NotApplicableError("gpu_type is cpu: jobs use no GPUs")
         asked = await self.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout_s=60)
         names = sorted(set(asked.stdout.split("\n")) - {""})
         word = load_gpu_type(gpu_type).product or gpu_type

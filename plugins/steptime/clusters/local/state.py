@@ -49,7 +49,7 @@ NEVER_STARTED = "cancelled before it started"
 
 @dataclass(frozen=True)
 class LocalJob:
-    """`job.json`: the job and everything that its runner needs."""
+    """The content of `job.json`: the job and everything that its runner needs."""
 
     name: str
     job_id: str
@@ -70,7 +70,7 @@ class LocalJob:
 
 @dataclass(frozen=True)
 class Runner:
-    """`runner.json`: the process that runs the job; its start time detects a reused process id."""
+    """The content of `runner.json`: the process that runs the job. Its start detects a reused process id."""
 
     pid: int
     start_tick: int
@@ -79,7 +79,7 @@ class Runner:
 
 @dataclass(frozen=True)
 class Started:
-    """`started.json`: written just before the script starts."""
+    """The content of `started.json`: when and where a job's script started, written just before it does."""
 
     started_at: float
     node: str
@@ -87,7 +87,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Ended:
-    """`ended.json`: how the job ended."""
+    """The content of `ended.json`: how and when a job ended."""
 
     state: JobState
     reason: str

@@ -43,7 +43,7 @@ class Pvc(Frozen):
 
 
 class RunaiConfig(ClusterConfig):
-    """The file of a cluster of kind `runai`."""
+    """The configuration of a Run:ai cluster: the fields of its file, with `kind: runai`."""
 
     kind: Literal["runai"]
     container: str = "kubernetes"

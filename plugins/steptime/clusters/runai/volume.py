@@ -28,7 +28,7 @@ _START_SCRIPT = Path(__file__).with_name("start.sh")
 
 @dataclass(frozen=True)
 class RunaiJob:
-    """`submitted.json`: the job and its workload."""
+    """The content of `submitted.json`: a job, and the Run:ai workload that it was submitted as."""
 
     name: str
     workload: str
@@ -104,7 +104,7 @@ class JobNotes:
         return RunaiJob(**json.loads(text)) if text else None
 
     def write_submitted(self, submitted: RunaiJob) -> None:
-        """Record the submitted job, so that later lookups need no request to Run:ai."""
+        """Record the submitted job on the volume, so that later lookups need no request to Run:ai."""
         self._volume.write(
             str(self.folder / "submitted.json"), json.dumps(dataclasses.asdict(submitted), indent=1)
         )

@@ -76,7 +76,7 @@ async def _gpus(config: SlurmConfig, slurm: SlurmCommands) -> str:
     own = await _own_partitions(config, slurm)
     lists = {gpus for one in own if (gpus := parse_gres(one.gres))}
     if config.gpu_type == "cpu":
-        raise NotApplicableError("gpu_type is cpu: ranks are processes")
+        raise NotApplicableError("gpu_type is cpu: jobs use no GPUs")
     if config.gpu_option == "none":
         raise NotApplicableError("gpu_option is none: Slurm gives whole nodes and counts no GPUs")
     if not lists:

@@ -249,7 +249,7 @@ def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
 
 
 class SlurmConfig(Site):
-    """The file of a cluster of kind `slurm`."""
+    """The configuration of a Slurm cluster: the fields of its file, with `kind: slurm`."""
 
     profiles_ranks = True
 
