@@ -74,7 +74,7 @@ def launch_ranks(ranks: int, run_id: str, output: Path, train: Train) -> int:
 
     Returns:
         The exit code of the rank that failed first, after which the others are terminated; 128 plus the
-        number of a signal that ended it; 0 if all ranks succeeded.
+        number of the signal if one ended that rank; 0 if all ranks succeeded.
 
     Raises:
         Stopped: a signal ended this process; no rank is left.

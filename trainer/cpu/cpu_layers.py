@@ -36,7 +36,7 @@ class MegatronLayerNorm(ZeroCenteredLayerNorm):
 
 
 def zero_centered_layers(config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
-    """Return specs of this pipeline stage's layers: Megatron's local ones, with `MegatronLayerNorm`."""
+    """Return Megatron's layer specs without Transformer Engine for this stage, with `MegatronLayerNorm`."""
     layer = local_layer_spec(config)
     layer.submodules.input_layernorm = MegatronLayerNorm
     layer.submodules.pre_mlp_layernorm = MegatronLayerNorm
@@ -75,7 +75,7 @@ class LatentDotProductAttention(DotProductAttention):
 
 
 def mixture_layers(config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
-    """Return specs of this pipeline stage's layers, dense or with experts: Megatron's local ones."""
+    """Return Megatron's layer specs without Transformer Engine for this stage, dense or with experts."""
     block = get_gpt_decoder_block_spec(
         config, use_transformer_engine=False, normalization=config.normalization, vp_stage=vp_stage
     )

@@ -91,7 +91,7 @@ async def get_connection(name: str) -> Connection:
 def never_retry(exception: type[BaseException]) -> dict[str, Any]:
     """Return operator arguments that prevent a retry after `exception`.
 
-    Before Airflow 3.3 there are no retry policies, and they prevent every retry of the task.
+    Airflow before 3.3 has no retry policies: there the arguments turn off all retries of the task.
     """
     try:
         from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule

@@ -192,9 +192,9 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
 def job_environment(run: Run, staged: StagedFiles, config: ClusterConfig) -> dict[str, str]:
     """Return the environment variables that a job script sets.
 
-    Later ones override earlier ones: defaults, the workload's, the hub's cache, the cluster's, the run's, and
-    the job's own. On a cluster with a fabric, NCCL logs its network unless NCCL_DEBUG is set. Raises
-    UserError for a variable that a run may not set.
+    Later ones override earlier ones: defaults, the workload's, the Hugging Face cache's, the cluster's, the
+    run's, and the job's own. On a cluster with a fabric, NCCL logs its network unless NCCL_DEBUG is set.
+    Raises UserError for a variable that a run may not set.
     """
     check_environment(run.environment)
     # A rank on the CPU is the same resource at every scale, so that scaling efficiency means something.
@@ -226,7 +226,7 @@ def trace_environment(run: Run) -> dict[str, str]:
 
 
 def brought_files(run: Run) -> dict[str, str]:
-    """Return the texts of files that the workload brings, by the paths that its variables name.
+    """Return the texts of files that the workload brings, by the paths in its environment variables.
 
     They are written into the job's folder, and the variables are changed to point there.
     """

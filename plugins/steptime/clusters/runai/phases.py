@@ -65,7 +65,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Notes:
-    """What the pods and steptime have recorded about a job on the volume: starts, ends, and a stop."""
+    """What pods and steptime have recorded about a job on the volume: starts, ends, and a requested stop."""
 
     starts: Mapping[int, tuple[float, str]] = field(default_factory=dict)
     """Time and node of each pod's start, by rank."""

@@ -158,7 +158,7 @@ class SlurmOptions(ClusterOptions):
         return cls(**fields | {"additional_slurm_params": left or None})
 
     def check(self, recipe: Recipe) -> None:
-        """Raise UserError if the recipe's GPUs do not fill nodes of `gpus_per_node`."""
+        """Raise UserError if the recipe's GPUs are more than `gpus_per_node`, but not a multiple of it."""
         per_node = self.gpus_per_node or 1
         if recipe.gpus > per_node and recipe.gpus % per_node:
             raise UserError(

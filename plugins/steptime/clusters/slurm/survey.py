@@ -39,7 +39,7 @@ class Survey(Frozen):
 
     @property
     def suggested_partition(self) -> Partition | None:
-        """The default partition if it has GPUs, else the first with GPUs, else the default; None if none."""
+        """The default partition if it has GPUs, else one with GPUs, else the default; None without any."""
         return min(
             self.partitions,
             key=lambda one: (parse_gres(one.gres) is None, not one.is_default, not one.is_usable),
