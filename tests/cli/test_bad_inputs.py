@@ -258,8 +258,8 @@ BAD_LOGS: dict[str, tuple[str, bytes, str, str]] = {
         "failed",
         "no training step in the log's 2,000,000 bytes",
     ),
-    "no archive": ("log-a.out.gz", WHOLE, "failed", "is cut or damaged: its content is not packed as .gz"),
-    "no archive of zstd": ("log-a.out.zst", WHOLE, "failed", "its content is not packed as .zst"),
+    "no archive": ("log-a.out.gz", WHOLE, "failed", "is cut or damaged: its content is not valid .gz data"),
+    "no archive of zstd": ("log-a.out.zst", WHOLE, "failed", "its content is not valid .zst data"),
     "cut archive": ("log-a.out.gz", gzip.compress(WHOLE)[:-100], "incomplete", "is cut or damaged"),
     "another log's window": ("log-a.out", WHOLE, "incomplete", "the log holds 15 of the window's 30 steps"),
     "hostile name": (

@@ -225,7 +225,7 @@ def test_nothing_found_is_said() -> None:
             r"'x\ny' in the metrics store: `steptime results --all --format csv` lists all",
         ),
         (["show", "tow"], "no run 'tow' in the metrics store: did you mean 'two'?"),
-        (["show", ""], "'' begins the names of 4 runs (bad, one, saved, …): write more."),
+        (["show", ""], "'' begins the names of 4 runs (bad, one, saved, …): write more of the name."),
         (["compare", "one", "nine"], "no run 'nine' in the metrics store: `steptime results --all"),
         (["--dag", "lama31"], "no results of a DAG 'lama31' in the metrics store: did you mean 'llama31'?"),
         (

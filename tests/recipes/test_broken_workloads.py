@@ -140,7 +140,8 @@ MISTAKES = {
     "GPUs that are no ranks": (
         "{tensor: 1, pipeline: 4, context: 1}",
         "{tensor: 1, pipeline: 5, context: 1}",
-        f"line 40, {SECOND}.gpus.0: 16 is not a multiple of tensor × pipeline × context parallel = 5; and",
+        f"line 40, {SECOND}.gpus.0: 16 GPUs are not a multiple of tensor × pipeline × context parallel = 5; "
+        "and",
     ),
     "a rule without a source": (
         "source: launch, vboost",

@@ -191,7 +191,7 @@ MISTAKES = {
         GROK,
         ("expert: 8, expert_tensor: 4", "expert: 8, expert_tensor: 32"),
         "gpus: [128, 256, 512]",
-        f"{IN_GROK}.gpus.0: 128 is not a multiple of expert × expert tensor × pipeline parallel = 256.",
+        f"{IN_GROK}.gpus.0: 128 GPUs are not a multiple of expert × expert tensor × pipeline parallel = 256.",
     ),
     "more experts chosen than there are": (
         GROK,

@@ -62,7 +62,7 @@ def test_a_pattern_counts_the_layers_of_each_kind() -> None:
     assert refusal(HYBRID.hybrid, pattern="M-M-M*", **counts) == ""
     assert refusal(HYBRID.hybrid, pattern=None, **counts) == ""
     for pattern in ("M-M-M", "M-M-M*M", "M-M-M**", "M-M-M*-", "M-M-M*x", ""):
-        assert "the pattern's layers are" in refusal(HYBRID.hybrid, pattern=pattern, **counts), pattern
+        assert "pattern has the layers" in refusal(HYBRID.hybrid, pattern=pattern, **counts), pattern
 
 
 LABELS: Mapping[str, Callable[[Run], Run]] = {

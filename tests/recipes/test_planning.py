@@ -224,7 +224,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"size": "8b", "gpus": "8", "checkpoint": True},
-        "from 16 GPUs on for saving and from 16 for loading",
+        "tested from 16 GPUs on, and loading from 16",
     ),
     (
         {"workload": "nemotron4-340b", "gpu_type": "gb300", "checkpoint": True},

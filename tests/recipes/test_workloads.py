@@ -64,7 +64,9 @@ def test_a_family_may_mean_an_older_release(edit: Callable[[str, str], Path]) ->
         plan(PlanRequest(workload="llama3.1", size="9b"))
     others = [name for name in list_workloads() if name.startswith("llama3.1-")][1:]
     assert "llama3.1-99.01" in others
-    assert str(refused.value).endswith(f" 'llama3.1' is llama3.1-25.04; there is {', '.join(others)}, too.")
+    assert str(refused.value).endswith(
+        f" 'llama3.1' means llama3.1-25.04; other releases are {', '.join(others)}."
+    )
 
     path.write_text(path.read_text().replace(DEFAULT, ""))
     os.utime(path, ns=(1, 1))

@@ -61,7 +61,7 @@ def test_a_failed_creation_leaves_no_table(
     ("url", "sentence"),
     [
         ("nonsense", "is not a database address"),
-        ("mysql://host/db", "a database of kind 'mysql'"),
+        ("mysql://host/db", "names a 'mysql' database, which is not supported"),
         ("sqlite:///results.db", "write an absolute path"),
     ],
 )

@@ -393,7 +393,7 @@ async def test_a_profile_has_no_trend_and_no_level_to_accept(pages: FastAPI, pub
     response = await post(pages, "/api/accept", json={"job_name": "profile", "note": "why"})
     assert (response.status_code, response.json()["detail"]) == (
         422,
-        "run profile is not judged, so it has no level to accept: name a valid, judged run.",
+        "run profile is not judged, so it cannot begin a new baseline: name a valid, judged run.",
     )
 
 

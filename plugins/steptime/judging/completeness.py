@@ -92,7 +92,7 @@ class Completeness:
 
     @property
     def planned(self) -> int:
-        """Number of planned cells."""
+        """Number of planned series of runs (cells)."""
         known = self.judged + self.insufficient_history + self.without_a_number
         return known + len(self.failed) + len(self.not_run)
 
@@ -127,7 +127,7 @@ class Completeness:
 
     @property
     def missing(self) -> list[dict[str, Any]]:
-        """Each cell that failed or did not run, as JSON; also judged cells whose newest run failed."""
+        """Planned cells that failed or did not run, and judged cells whose newest run failed, as JSON."""
         return [
             {
                 "cell": self._name(one.series),
@@ -140,7 +140,7 @@ class Completeness:
 
     @property
     def remarks(self) -> list[str]:
-        """One sentence for each cell in `missing`."""
+        """A sentence for each cell in `missing`, which begins with its name."""
         return [f"{one['cell']} {one['sentence']}" for one in self.missing]
 
     @property

@@ -69,7 +69,7 @@ class Cost:
 def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
     """Estimate what runs will cost. A failure to read the store is returned as `problem`, not raised.
 
-    Raises UserError if the store could not take the results either, such as one of another revision.
+    Raises UserError if the store cannot be used at all: its address is invalid, or another version made it.
     """
     found: dict[tuple[Series, int, int], Expected] = {}
     store, problem, each = store or Store(), None, []

@@ -81,7 +81,7 @@ class Finding:
 
     @property
     def moved(self) -> bool:
-        """Whether the cell is reported as slower or faster."""
+        """Whether the series is reported as slower or faster."""
         return self.verdict in ("slower", "faster")
 
     @property

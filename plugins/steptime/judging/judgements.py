@@ -150,7 +150,7 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
         by_name = {one.run.job_name: one for one in _judge_rows(connection, series, runs)}
         if job_name not in by_name:
             raise UserError(
-                f"run {job_name} is not judged, so it has no level to accept: name a valid, judged run."
+                f"run {job_name} is not judged, so it cannot begin a new baseline: name a valid, judged run."
             )
         first = by_name[by_name[job_name].began_with].run
         accepted_at = time.time() if now is None else now

@@ -59,7 +59,7 @@ class NodePairs(Frozen):
         return (*(text for name, text in self.slow_nodes.items() if name == node), *links)
 
     def evidence(self, nodes: Iterable[str]) -> str:
-        """Say what the sweep found about these nodes; empty if it had none of them."""
+        """Say what the node sweep found about these nodes; empty if it ran on none of them."""
         if not (measured := [node for node in nodes if node in self.nodes]):
             return ""
         about = dict.fromkeys(sentence for node in measured for sentence in self.about(node))
@@ -109,7 +109,9 @@ def compare_pairs(sweep: str, every: Sequence[Row]) -> NodePairs:
     by_nodes = {_nodes(row): row for row in sorted(rows, key=lambda row: row["submitted_at"])}
     pairs = {(nodes[0], nodes[1]): row for nodes, row in by_nodes.items() if len(nodes) == 2}
     if not pairs:
-        raise UserError(f"no valid run of the sweep '{sweep}' had two nodes: start it, or wait for its runs.")
+        raise UserError(
+            f"no valid run of the sweep '{sweep}' had two nodes: start the sweep, or wait for its runs."
+        )
     alone = {nodes[0]: row["steady_step_time_s"] for nodes, row in by_nodes.items() if len(nodes) == 1}
     times = {pair: row["steady_step_time_s"] for pair, row in pairs.items()}
     usual = statistics.median(times.values())

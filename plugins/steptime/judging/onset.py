@@ -42,7 +42,7 @@ class Onset:
 
     @property
     def as_stored(self) -> dict[str, Any]:
-        """The onset as JSON, for the column `rests_on`."""
+        """The onset as JSON, for the column `rests_on` of the table `judgements`."""
         return asdict(self)
 
     @property

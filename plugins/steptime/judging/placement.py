@@ -36,13 +36,13 @@ class Placement:
 
     @classmethod
     def stored(cls, rests_on: Mapping[str, Any]) -> Self | None:
-        """Read the nodes from the column `rests_on` of a judgement; None if nothing is or was suspected."""
+        """Read a placement from a judgement's column `rests_on`; None if nothing is or was suspected."""
         kept = rests_on.get("nodes")
         return cls(kept["suspected"], tuple(kept["fresh"])) if kept else None
 
     @property
     def as_stored(self) -> dict[str, Any]:
-        """The nodes as JSON, for the column `rests_on`."""
+        """The placement as JSON, for the column `rests_on` of the table `judgements`."""
         return asdict(self)
 
     @property

@@ -141,10 +141,9 @@ class Failures:
         return self._awaited_lines > 0
 
     def read(self, line: bytes) -> list[Problem]:
-        """Take in the next line of a log, and return the failures that are known now.
+        """Read the next line of a log; return the failures that are known by now.
 
-        These are the known causes in the line; if it has none and comes after a traceback, the exception of
-        that traceback.
+        These are the known causes in the line; if there is none, the exception at the end of a traceback.
         """
         found = [(word, cause) for word, cause in _WORDS if word in line]
         read = [problem for word, cause in found if (problem := cause.find(line, line.find(word)))]

@@ -66,7 +66,7 @@ class End(NamedTuple):
         return self.last_step - numbers[-1] < numbers[-1] - before
 
     def is_known(self) -> bool:
-        """Return whether the planned last step or a closing message of the training is known."""
+        """Return whether plan or log tell when training is complete: by a last step or a closing message."""
         return self.last_step is not None or self.closing is not None
 
 

@@ -183,7 +183,10 @@ def _readers() -> list[tuple[Iterable[bytes], _Reader]]:
 
 @cache
 def line_search() -> LineSearch:
-    """Return a search for the marker words of all readers; at most 64, the limit of the vectorized search."""
+    """Return a search for the lines that any reader may parse, by their marker words.
+
+    At most 64 words are possible, the limit of the vectorized search.
+    """
     # In this order those that begin alike share a bucket of the search: twice as fast as in another.
     return LineSearch(sorted({word for words, _ in _readers() for word in words}))
 

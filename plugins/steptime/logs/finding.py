@@ -32,7 +32,7 @@ def find_logs(path: str | Path) -> list[Path]:
     place = Path(path)
     try:
         if not str(path) or not place.exists():
-            raise UserError(f"no log or folder at '{path}'")
+            raise UserError(f"no log or folder at '{path}': check the path")
         is_folder = place.is_dir()
     except OSError as error:
         raise UserError(f"no log can be read at '{path}': {error.strerror}") from None
@@ -42,7 +42,8 @@ def find_logs(path: str | Path) -> list[Path]:
     found = found or [log for log in _below(place, "*.log", "*.txt") if has_steps(log)]
     if not found:
         raise UserError(
-            f"no training log below the folder '{path}': no *.out, and no *.log or *.txt with a training step"
+            f"no training log below the folder '{path}': it needs a *.out, or a *.log or *.txt with a "
+            "training step"
         )
     return found
 

@@ -383,7 +383,7 @@ def unpack_log(file: Path) -> Iterator[bytes]:
             try:
                 piece = unpacker.decompress(packed)
             except (isal_zlib.IsalError, zstandard.ZstdError) as error:  # type: ignore[misc]  # isal's stub
-                raise EOFError(f"its content is not packed as {file.suffix}") from error
+                raise EOFError(f"its content is not valid {file.suffix} data") from error
             yield piece
             # Repeated lines pack to a thousandth and less, which should not be unpacked at once.
             size = size // 2 if len(piece) > _PIECE_BYTES else size * 2

@@ -57,17 +57,17 @@ class Ports(Frozen):
 
     @property
     def slurmctld(self) -> int:
-        """The controller's port."""
+        """The port of Slurm's controller."""
         return self.first
 
     @property
     def slurmdbd(self) -> int:
-        """The accounting daemon's port."""
+        """The port of Slurm's accounting daemon."""
         return self.first + 1
 
     @property
     def sshd(self) -> int:
-        """The port for logins."""
+        """The port for logins by ssh."""
         return self.first + 2
 
     def slurmd(self, node: str) -> int:
@@ -137,7 +137,7 @@ def recorded(home: Path) -> SlurmLayout | None:
 
 
 def record(home: Path, layout: SlurmLayout) -> None:
-    """Write the layout to `cluster.json`."""
+    """Write a mini Slurm's layout to `cluster.json`."""
     write_whole(folder(home) / "cluster.json", layout.model_dump_json(indent=2))
 
 
@@ -196,7 +196,7 @@ def leads_home(home: Path, layout: SlurmLayout) -> bool:
 
 
 def remove_link(home: Path, layout: SlurmLayout) -> None:
-    """Remove the short link to the folder, if there is one."""
+    """Remove the short link to the mini Slurm's folder, if there is one."""
     if layout.root != folder(home) and leads_home(home, layout):
         layout.root.unlink()
         layout.root.parent.rmdir()
@@ -236,14 +236,14 @@ def program(name: str) -> str:
 
 
 def require_packages() -> None:
-    """Raise SystemFailure, with the one command that installs them, if packages are missing."""
+    """Raise SystemFailure, with the command that installs them, if packages that Slurm needs are missing."""
     missing = [name for name in PACKAGES if _find_program(name) is None]
     if missing:
         raise _missing_packages(missing)
 
 
 def search_path() -> str:
-    """Return the caller's PATH, extended by the folders in which daemons are installed."""
+    """Return the caller's PATH, extended by the folders in which daemons such as slurmctld are installed."""
     return os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"))
 
 
@@ -271,7 +271,7 @@ def host_key(layout: SlurmLayout) -> str:
 
 
 def login_connection(layout: SlurmLayout) -> Connection:
-    """Return the login as a connection, with the extra fields of Airflow's SSH provider."""
+    """Return the login to the mini Slurm as a connection, with the extra fields of Airflow's SSH provider."""
     return Connection(
         name=CONNECTION,
         kind="ssh",

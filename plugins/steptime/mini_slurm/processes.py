@@ -46,7 +46,7 @@ def everything(layout: SlurmLayout) -> list[psutil.Process]:
 
 
 def logins(layout: SlurmLayout) -> list[psutil.Process]:
-    """Return the processes of ssh logins: they outlive sshd, and only their port shows that they are ours."""
+    """Return the processes of ssh logins: they outlive sshd and are recognized by its port."""
     found = []
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error):

@@ -119,7 +119,7 @@ def status(home: Path) -> SlurmStatus:
 
 
 def running(home: Path) -> SlurmLayout:
-    """Return the layout of the cluster in `home`. Raises SystemFailure if there is none."""
+    """Return the layout of the mini Slurm in `home`. Raises SystemFailure if there is none."""
     layout = layouts.recorded(home)
     if layout is None:
         raise SystemFailure("there is no mini Slurm here: start it with 'steptime slurm up'")

@@ -178,7 +178,10 @@ class Document:
             ]
 
     def misnamed(self, field: str, problems: Sequence[Mistake]) -> list[Mistake]:
-        """Return a mistake if the value of `field` is not the file's name, unless it has another mistake."""
+        """Return a mistake if the value of `field` differs from the file's name.
+
+        The list is empty if the two agree, or if `problems` already has a mistake of the field.
+        """
         name, stem = self.value(field), self.path.stem
         if not isinstance(name, str) or name == stem or any(one.location == (field,) for one in problems):
             return []
@@ -225,7 +228,7 @@ def read_entries(path: Path, none: str) -> Document:
 
 
 def names_in(folder: Path) -> tuple[str, ...]:
-    """Return the stems of a folder's YAML files, sorted, or none if there is no such folder."""
+    """Return the stems of a folder's YAML files, sorted; empty if there is no such folder."""
     try:
         with os.scandir(folder) as entries:  # a tenth of what `glob` takes: each plan asks
             names = [entry.name for entry in entries]

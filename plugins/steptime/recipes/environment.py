@@ -96,12 +96,12 @@ def check_environment(environment: Mapping[str, str]) -> None:
         if _SECRET.search(name):
             raise UserError(
                 f"environment: '{name}' looks like a secret, and a job's environment is recorded and shown: "
-                "set it where the job runs."
+                "set it on the nodes, where the job runs."
             )
         if PASSWORD_IN_ADDRESS.search(value):
             raise UserError(
                 f"environment: '{name}' has an address with a password, and a job's environment is recorded "
-                "and shown: set it where the job runs."
+                "and shown: set it on the nodes, where the job runs."
             )
         if "\n" in value:
             raise UserError(

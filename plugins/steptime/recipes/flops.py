@@ -133,7 +133,7 @@ class Counted(Frozen):
 
 
 class Formula(Frozen):
-    """An entry of `config/flops.yaml`: where a publication takes model FLOPs from, in one of three ways."""
+    """An entry of `config/flops.yaml`: how a publication gets model FLOPs, counted, stated or logged."""
 
     source: str
     architectures: tuple[str, ...] = Field(min_length=1)
@@ -153,7 +153,7 @@ class Formula(Frozen):
 
 
 def flops_file() -> Path:
-    """Return the file of formulas: the config folder's, or else the shipped one."""
+    """Return the path of the file of FLOPs formulas: the config folder's, or else the shipped one."""
     own = config_dir() / "flops.yaml"
     return own if own.exists() else shipped("config") / "flops.yaml"
 
@@ -199,8 +199,8 @@ def misfit(name: str, shape: Model) -> str | None:
 def model_flops(shape: Model, formula: str) -> float:
     """Return the floating-point operations of a training step on one sample, by the named formula.
 
-    Raises UserError for an unknown formula, for one that does not count but states or logs FLOPs, and for one
-    that does not fit the model.
+    Raises UserError if the formula is unknown, does not fit the model, or has FLOPs stated or logged, not
+    counted.
     """
     described = load_formula(formula)
     if not isinstance(shape, ModelShape):

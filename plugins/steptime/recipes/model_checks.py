@@ -30,7 +30,7 @@ class Placed(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind of entry, one of `KINDS`."""
+        """The kind of entry: `configurations` or `proxies`."""
         return str(self.location[2])
 
     def __str__(self) -> str:

@@ -46,7 +46,10 @@ class HybridShape(Frozen, spec.HybridShape):
     def _pattern_counts(self) -> Self:
         counts = {"*": self.num_attention_layers, "-": self.num_mlp_layers, "M": self.num_mamba_layers}
         if self.pattern is not None and Counter(self.pattern) != Counter(counts):
-            raise ValueError(f"the pattern's layers are {dict(Counter(self.pattern))}, not {counts}")
+            raise ValueError(
+                f"pattern has the layers {dict(Counter(self.pattern))}, and the numbers of layers are "
+                f"{counts}: let the two agree"
+            )
         return self
 
 
@@ -76,7 +79,7 @@ _OF_THE_RUN = re.compile(
 
 
 class NemoConfig(Frozen, spec.NemoConfig):
-    """The config class of NeMo from which the trainer builds a model, with fields that are no sizes."""
+    """The config class of NeMo from which the trainer builds a model, and its fields other than sizes."""
 
     config: Annotated[str, matching("[A-Z][A-Za-z0-9_]*", "the name of a class, as in MixtralConfig")]
     fields: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)

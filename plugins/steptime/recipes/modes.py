@@ -233,8 +233,8 @@ def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
     large_enough = [recipe for recipe in recipes if recipe.gpus >= max(save, load)]
     if not large_enough:
         raise UserError(
-            f"checkpoints of {selection} are tested from {save} GPUs on for saving and from {load} for "
-            f"loading: ask for one of {_from(selection, max(save, load))} GPUs too."
+            f"saving checkpoints of {selection} is tested from {save} GPUs on, and loading from {load}: "
+            f"ask for one of {_from(selection, max(save, load))} GPUs, too."
         )
     return large_enough[-1]
 
@@ -261,7 +261,8 @@ def _tested(selection: Selection) -> tuple[int, int]:
     if limits is None or selection.proxy:
         having = [name for name, size in selection.workload.sizes.items() if size.checkpoint]
         raise UserError(
-            f"{selection} has no checkpointing; sizes of {selection.workload.workload} that have it: "
+            f"checkpoints of {selection} are not supported; sizes of {selection.workload.workload} with "
+            "them: "
             f"{', '.join(having) or 'none'}."
         )
     save, load = (

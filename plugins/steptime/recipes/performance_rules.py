@@ -88,8 +88,8 @@ class Rule(Frozen):
             self.trainer.model_fields_set or self.environment or self._machine_settings or self.arguments
         ):
             raise ValueError(
-                "give at least one of trainer, environment, ranks_per_numa_node, priority_cores, vboost and "
-                "arguments"
+                "the rule sets nothing: give at least one of trainer, environment, ranks_per_numa_node, "
+                "priority_cores, vboost and arguments"
             )
         return self
 

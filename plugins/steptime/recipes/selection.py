@@ -59,7 +59,7 @@ def select(request: PlanRequest) -> Selection:
         others = ", ".join(name for name in releases if name != meant)
         if not others:
             raise
-        raise UserError(f"{error} '{request.workload}' is {meant}; there is {others}, too.") from None
+        raise UserError(f"{error} '{request.workload}' means {meant}; other releases are {others}.") from None
 
 
 def _select(request: PlanRequest) -> Selection:
@@ -115,7 +115,7 @@ def _default_size(workload: Workload, request: PlanRequest, cluster_gpu_type: st
         for name, size in workload.sizes.items():
             if size.proxies:
                 return name
-        raise UserError(f"no size of {workload.workload} has a proxy: plan it without.")
+        raise UserError(f"no size of {workload.workload} has a proxy: leave proxy out.")
     gpu_type = cluster_gpu_type if request.gpu_type is None else request.gpu_type.lower()
     names = [
         name

@@ -82,7 +82,7 @@ def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -
         )
     if sweep.at_once is not None and (largest := max(cells, key=lambda cell: cell.gpus)).gpus > sweep.at_once:
         raise UserError(
-            f"sweep '{sweep.name}' may hold {sweep.at_once} GPUs at a time, and {largest.label} asks for "
+            f"sweep '{sweep.name}' may use {sweep.at_once} GPUs at a time, and {largest.label} needs "
             f"{largest.gpus}: raise at_once."
         )
     total = sum(cell.gpu_hours_max for cell in cells)

@@ -47,7 +47,7 @@ def _ascending(counts: tuple[int, ...]) -> tuple[int, ...]:
 
 def _each_once(ranks: tuple[int, ...]) -> tuple[int, ...]:
     if twice := [rank for place, rank in enumerate(ranks) if rank in ranks[:place]]:
-        raise ValueError(f"rank {twice[0]} is there twice: give each once")
+        raise ValueError(f"rank {twice[0]} is named twice: name each once")
     return ranks
 
 
@@ -191,11 +191,13 @@ class Configuration(Frozen):
         model = self.parallelism.model_dump() | ({} if tensor is None else {"tensor": tensor})
         replica = model["tensor"] * model["pipeline"] * model["context"]
         if gpus % replica:
-            raise ValueError(f"{gpus} is not a multiple of tensor × pipeline × context parallel = {replica}")
+            raise ValueError(
+                f"{gpus} GPUs are not a multiple of tensor × pipeline × context parallel = {replica}"
+            )
         parallelism = Parallelism(**model, data=gpus // replica)
         if parallelism.expert is not None and gpus % parallelism.expert_replica:
             raise ValueError(
-                f"{gpus} is not a multiple of expert × expert tensor × pipeline parallel = "
+                f"{gpus} GPUs are not a multiple of expert × expert tensor × pipeline parallel = "
                 f"{parallelism.expert_replica}"
             )
         return parallelism

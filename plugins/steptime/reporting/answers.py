@@ -246,5 +246,5 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
 
 
 def table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return rows as lists, with the column names given once: ten thousand rows are usual."""
+    """Return rows as lists of values, with the column names given once, which is short for many rows."""
     return {"columns": names, "rows": [[row[name] for name in names] for row in rows]}

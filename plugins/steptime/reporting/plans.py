@@ -20,8 +20,8 @@ def describe_plan(store: Store, options: Mapping[str, str]) -> dict[str, Any]:
     """Return the runs that a request would start, with their cost; nothing is submitted.
 
     `options` maps names of options to texts, as in the query string of a URL. The result is `{"sentence",
-    "cost", "refused", "runs": [{…}, …]}`; `refused` says why the request would start
-    nothing, None if it would start. Raises UserError for options that cannot be planned.
+    "cost", "refused", "runs": [{…}, …]}`; `refused` says why the request would start nothing, None if it
+    would start. Raises UserError for options that cannot be planned.
     """
     planned = plan(parse_request({name: _value(name, text) for name, text in options.items()}))
     cost = expected_cost(planned.all_runs, store)

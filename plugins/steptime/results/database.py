@@ -184,14 +184,15 @@ def _parse(url: str) -> "URL":
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):  # the latter for a port that is no number
-        raise UserError(f"STEPTIME_STORE_URL is not a database address: it must be like {valid}.") from None
+        raise UserError(f"STEPTIME_STORE_URL is not a database address: write one like {valid}.") from None
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise UserError(
-            f"STEPTIME_STORE_URL names a database of kind '{parsed.drivername}': it must be like {valid}."
+            f"STEPTIME_STORE_URL names a '{parsed.drivername}' database, which is not supported: write an "
+            f"address like {valid}."
         )
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise UserError(
-            f"STEPTIME_STORE_URL names no file, so results would be lost: it must be like {valid}."
+            f"STEPTIME_STORE_URL names no file, so results would be lost: write an address like {valid}."
         )
     if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_absolute():
         raise UserError(

@@ -62,7 +62,7 @@ class Goodput:
 
     @property
     def allocated(self) -> float:
-        """GPU-hours of all parts."""
+        """All GPU-hours of the jobs, the sum of the parts."""
         return sum(self.hours.values())
 
     @property

@@ -362,9 +362,9 @@ def _remark_other_nodes(logs: Sequence[Path]) -> str | None:
 
 
 def planned_run(path: Path) -> tuple[Run | None, str | None]:
-    """Read the planned run from a `run.json`.
+    """Read the planned run from a `run.json`; a pair of None if there is no such file.
 
-    If the file exists but cannot be read, return a remark instead.
+    For a file that cannot be read, return None and a remark that says so.
     """
     if not path.is_file():
         return None, None

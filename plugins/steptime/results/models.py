@@ -17,7 +17,7 @@ def _column(description: str, **options: Any) -> dict[str, Any]:
 
 
 class Measurement(Frozen):
-    """The numbers of a recipe at one step time, measured over the window of a log or given.
+    """Step times, throughput, MFU and more at one step time, measured in a log or given by the user.
 
     `mfu_percent` 62.5 means 62.5 %. Unknown numbers are None: everything about a window if the step time is
     given, and the rates that need a plan if the log has none.

@@ -102,12 +102,12 @@ def make_record(
 
 
 def format_record(record: dict[str, Any]) -> str:
-    """Return a record as JSON text."""
+    """Format the record of a run, a JSON document, as text."""
     return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
 
 
 def parse_record(record: str) -> RunRecord | None:
-    """Parse the text of a record; None if it is damaged or of another version of steptime."""
+    """Parse the text of a run's record; None if it is damaged or of another version of steptime."""
     try:
         return RunRecord.model_validate_json(record)
     except ValidationError:
@@ -132,7 +132,7 @@ async def read_whole(cluster: Cluster, path: str) -> bytes:
 def measured_result(
     record: str, status: dict[str, Any], measurement: dict[str, Any] | None, log: dict[str, Any]
 ) -> Result:
-    """Rebuild a measured run from its record and the other JSON that the store keeps of it.
+    """Rebuild a measured run from its record and the other JSON that the store has about it.
 
     Raises UserError if this version of steptime cannot read the record.
     """

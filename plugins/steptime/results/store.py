@@ -102,7 +102,7 @@ class Store:
         limit: int | None = None,
         **equal: str | int | bool | None,
     ) -> list[dict[str, Any]]:
-        """Return the runs of `results` sorted by series, mode and number of GPUs; repeats oldest first."""
+        """Return what `results` does, sorted by model, mode and number of GPUs; repeats oldest first."""
         from sqlalchemy import select
 
         from steptime.results.schema import runs
@@ -289,7 +289,8 @@ class Store:
         if len(names) > 1:
             listed = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
             raise UserError(
-                f"'{shown(beginning)}' begins the names of {len(names)} runs ({listed}): write more."
+                f"'{shown(beginning)}' begins the names of {len(names)} runs ({listed}): write more of the "
+                "name."
             )
         return self.run(names[0] if len(names) == 1 else beginning)
 

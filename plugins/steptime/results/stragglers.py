@@ -43,7 +43,7 @@ class Straggler(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Who is slower and by how much, with the confidence interval."""
+        """A clause on which node or rank is slower and by how much, with the confidence interval."""
         low, high = (100 * (self.ratio + sign * self.margin - 1) for sign in (-1, 1))
         return (
             f"{self.name} {100 * (self.ratio - 1):.1f} % slower than the others ({low:.1f} to {high:.1f} %)"

@@ -253,7 +253,8 @@ def unpack_pinned(sources: Sequence[Source], repository: Path, into: Path) -> Pa
     for commit in sorted({commit for source in sources for commit in source.commits.values()}):
         if not re.fullmatch("[0-9a-f]{40}", commit):
             raise UserError(
-                f"'{shown(commit)}' in the release's metadata is not the id of a commit of Megatron-Bridge."
+                f"'{shown(commit)}' in the release's metadata is not a commit id of Megatron-Bridge, "
+                "which has 40 hexadecimal digits."
             )
         unpack_commit(repository, commit, into / commit, *_BRIDGE_FOLDERS)
     return into

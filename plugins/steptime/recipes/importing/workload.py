@@ -398,9 +398,9 @@ def recipe_questions(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
 
 
 def describe_sizes(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str, dict[str, Any]]:
-    """Return the tokens per sample and the Hugging Face files of each size, from upstream's recipes.
+    """Return the tokens per sample and the Hugging Face files of each size, from Megatron-Bridge's recipes.
 
-    Raises NotImportable for a recipe that does not say.
+    Raises NotImportable for a recipe that does not state them.
     """
     answers: dict[str, dict[str, Any]] = {}
     asked = recipe_questions(rows)
@@ -430,8 +430,8 @@ def import_workload(release: Release, source: Source, sandbox: Sandbox) -> tuple
     for commit in dict.fromkeys(source.commits[row.gpu_types] for row in rows):
         if not names_batch(commit, sandbox):
             raise NotImportable(
-                f"the global batch size of its runs is unknown: in Megatron-Bridge {commit[:10]}, names of "
-                "experiments have that of the recipe's default number of GPUs"
+                f"the global batch size of its runs is unknown: experiment names of Megatron-Bridge "
+                f"{commit[:10]} have the one for the recipe's default number of GPUs"
             )
     one = Source(**{**vars(source), "cells": source.cells[:1]})
     [profile] = record_jobs(one, sandbox, "profile").values()
@@ -439,7 +439,7 @@ def import_workload(release: Release, source: Source, sandbox: Sandbox) -> tuple
 
 
 def refusals(source: Source, rows: Sequence[Row], text: str) -> Iterator[str]:
-    """Yield the parts of a recipe that the workload file with this text lacks."""
+    """Yield, in words, what a recipe of a release has and its workload file (`text`) does not have."""
     for repository in source.downloads:
         if repository not in text:
             yield f"download {repository}, which none of its runs asks for"
