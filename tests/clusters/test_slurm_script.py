@@ -13,6 +13,7 @@ import pytest
 from called import captured
 from staged import staged_files
 
+from recorders.nemo.settings_record import load
 from steptime.clusters.base import StagedFiles
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import SlurmConfig
@@ -22,7 +23,6 @@ from steptime.errors import UserError
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.node_lists import fold_nodes
 from steptime.recipes.planning import parse_request, plan
-from tests.upstream.settings_record import load
 
 VENV = staged_files("/shared/venvs/trainer-1/bin/python", "/shared/trainer/1", venv_lock_sha256="a" * 64)
 IMAGE = VENV.model_copy(update={"python": None, "image_path": "/shared/images/nvidia+nemo+25.02.01.sqsh"})

@@ -1,6 +1,6 @@
 """The workloads of NVIDIA's exemplar releases, held to what their own launch scripts submit.
 
-That is recorded in tests/data/exemplar (record.py), by tag.
+That is recorded in tests/data/exemplar (recorders/exemplar.py), by tag.
 """
 
 import json

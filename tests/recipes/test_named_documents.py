@@ -1,6 +1,6 @@
 """Recipes of Megatron-Bridge by name, held to their documents and to upstream's source.
 
-What upstream prints and what its source has is recorded in tests/data/megatron_bridge (record.py), by tag.
+What upstream prints and what its source has is in tests/data/megatron_bridge (recorders/megatron_bridge).
 """
 
 import json

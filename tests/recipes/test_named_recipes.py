@@ -1,6 +1,6 @@
 """Recipes of Megatron-Bridge by name: what is planned and started, held to upstream's parser and documents.
 
-What upstream's source says is recorded in tests/data/megatron_bridge (record.py), each release by its tag.
+What upstream's source says is in tests/data/megatron_bridge, by tag (recorders/megatron_bridge).
 """
 
 import json

@@ -250,7 +250,7 @@ AS_IMPORTED = {
 
 
 def test_the_next_run_is_judged_by_runs_of_llmb(here: Path, make_result: MakeResult) -> None:
-    """The archive was made by NVIDIA's own code: tests/upstream/make_llmb_archive.py."""
+    """The archive was made by NVIDIA's own code: recorders/make_llmb_archive.py."""
     assert call("results", "import", str(LLMB), "--cluster", "mine").startswith(
         "imported from llmb-archive.tar.zst: 6 valid, 1 rejected"
     )

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from printed_tables import ConfigurationRow, trained_rows
-from upstream.settings_record import load, settings_of
 
+from recorders.nemo.settings_record import load, settings_of
 from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes.models import Mode, Run

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from printed_tables import by_name
 
+from recorders.nemo.record_settings import MIXTURES, TABLE
+from recorders.nemo.releases import OF_MIXTURES, RELEASES
+from recorders.nemo.settings_record import Flat, load, row_of, settings_of
 from steptime.recipes.workloads import load_workload
-
-from .record_settings import MIXTURES, TABLE
-from .releases import OF_MIXTURES, RELEASES
-from .settings_record import Flat, load, row_of, settings_of
 
 MIB = 2**20
 

@@ -1,6 +1,6 @@
 """Writes down what the launch scripts of a release of NVIDIA/exemplar-performance submit, for tests.
 
-    python tests/data/exemplar/record.py path/to/exemplar-performance path/to/Megatron-Bridge TAG
+    python recorders/exemplar.py path/to/exemplar-performance path/to/Megatron-Bridge TAG
 
 The runs are those of `steptime recipes import`; here everything stands as upstream says it, row by row,
 beside what is common to the rows of a workload.
@@ -16,7 +16,7 @@ from typing import Any
 from steptime.recipes.importing.release import Sandbox, read_release, unpack_commit, unpack_pinned
 from steptime.recipes.importing.workload import NotImportable, Row, import_workload, name_workload
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "tests/data/exemplar"
 OF_SLURM = (
     "nodes",
     "ntasks_per_node",

@@ -1,6 +1,6 @@
 """Writes down what upstream's launch scripts accept and what its recipes have, from a clone of it.
 
-    python tests/data/megatron_bridge/record.py path/to/Megatron-Bridge path/to/dgxc-benchmarking
+    python recorders/megatron_bridge/record.py path/to/Megatron-Bridge path/to/dgxc-benchmarking
 
 For each release of `config/megatron_bridge.yaml`, at the tag that it names:
 
@@ -36,7 +36,7 @@ from documents import README, rows_of
 from launches import launched
 from upstream import LOADED, git, imported, shown
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[2] / "tests/data/megatron_bridge"
 CONFIG = HERE.parents[2] / "config"
 PARSER = "scripts/performance/argument_parser.py"
 OTHERS = ("qwen_vl", "wan")

@@ -1,6 +1,6 @@
 """Records what upstream's launch scripts set for every row of the documents' configuration tables.
 
-    python -m tests.upstream.record_settings --trainer-python PYTHON --dgxc GIT --nemo GIT --megatron GIT
+    python -m recorders.nemo.record_settings --trainer-python PYTHON --dgxc GIT --nemo GIT --megatron GIT
         --nemo-run GIT --launcher GIT [--workload NAME ...]
 
 GIT are the git folders of public repositories: NVIDIA/dgxc-benchmarking, NVIDIA/NeMo (NVIDIA-NeMo/NeMo),
