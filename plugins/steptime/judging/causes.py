@@ -93,7 +93,8 @@ def causes(judged: Mapping[Series, Sequence[Judgement]], has_changed: HasChanged
 
     Args:
         judged: the judgements of each series, newest run first.
-        has_changed: returns whether a job (its name) ran with the new value of a change (its text).
+        has_changed: takes a job name and a change, a text such as `image a → b`; returns whether the job ran
+            with the change's new value.
     """
     runs = [run for some in judged.values() for run in some]
     newest = max((run.run.row["submitted_at"] for run in runs), default=0.0)

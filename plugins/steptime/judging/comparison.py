@@ -112,10 +112,11 @@ def compare_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison
 
 
 def finding_of_run(store: Store, row: Mapping[str, Any]) -> Finding | None:
-    """Return whether the series of a run (a row) had got slower or faster by then; None if it is not judged.
+    """Return whether a run's series had got slower or faster as of that run; None if the run is not judged.
 
-    The false discovery rate is controlled over all series that ran since a week before it. While the run is
-    the newest of its series, this agrees with the page *This week*.
+    `row` is the run's row of the store. The false discovery rate is controlled over all series with a run in
+    the week before this run, or later. For the newest run of a series, this agrees with the web page
+    *This week*.
     """
     judged, series = read_judgement(store, row), Series.from_row(row)
     if judged is None:
@@ -173,8 +174,8 @@ def fresh_runs_command(
 ) -> str | None:
     """Return the command that repeats a suspected run, to confirm or dismiss that it is slower or faster.
 
-    None if nothing is suspected, or if today's recipes no longer have this run. `read_record` returns the
-    record of a job as JSON text.
+    None if nothing is suspected, or if the current recipes would no longer give this run. `read_record`
+    takes a job name and returns that job's record as JSON text.
     """
     if standing.state != "suspected":
         return None

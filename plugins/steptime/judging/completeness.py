@@ -98,7 +98,10 @@ class Completeness:
 
     @property
     def line(self) -> str:
-        """Counts of cells in one line: planned, judged, failed (and why), not run, too noisy, alternating."""
+        """Counts of cells in one line: planned, judged, failed (and why), not run, too noisy, alternating.
+
+        The run times of an alternating cell jump back and forth between two levels.
+        """
         return self._line(self._counted)
 
     @property
@@ -145,7 +148,7 @@ class Completeness:
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """The counts, and the cells that are missing, too noisy or alternating, as JSON."""
+        """The counts, and the cells that are missing, too noisy, or alternate between two levels, as JSON."""
         return {
             "line": self.line,
             "counts": self.counts,
@@ -193,10 +196,12 @@ def completeness(
         store: where causes of failures are read.
         judged: the state of each series that has a run to judge.
         ran: all runs of the comparison, rejected ones included.
-        before: earlier runs, which show what series a sweep has and whether it is overdue.
-        planned: planned series besides those that ran and those of sweeps that ran.
+        before: runs before the comparison; they show which series a sweep has, and whether the sweep is
+            overdue.
+        planned: further series that should have run; those in `ran`, and those of the sweeps in `ran`, count
+            as planned anyway.
         lost: jobs of the comparison without a log, from `Store.lost_jobs`; cancelled ones do not count.
-        only: values by column; other series are left out.
+        only: values by column; only series with these values are counted.
         now: Unix time.
     """
     attempts, earlier = _by_series(ran), _by_series(before)
@@ -281,9 +286,9 @@ def find_cause(store: Store, row: Row) -> str | None:
 def two_levels(seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the means (seconds) of two levels that the run times alternate between; None if they do not.
 
-    The times are split where the two parts deviate least from their means. The levels are at least
-    `LEAST_CHANGE` apart, and by so many of their standard deviations that a series with a single level passes
-    in 1 % of cases.
+    The times are split where the two parts deviate least from their means. The levels must
+    differ by at least `LEAST_CHANGE`, and by so many standard deviations that a series with only one level is
+    mistaken for two in 1 % of cases.
     """
     if len(seconds) < _FEWEST_RUNS:
         return None

@@ -82,7 +82,8 @@ def find_drift(runs: Sequence[tuple[str, float]], changed: Collection[str] = ())
 
     Args:
         runs: job name and seconds of each run, oldest first.
-        changed: job names at which something besides the nodes changed.
+        changed: names of jobs whose software or settings differ from the job before; a step that begins with
+            one of them is found more easily.
     """
     import numpy as np
 

@@ -38,7 +38,8 @@ class Finding:
     changes: tuple[str, ...] = ()
     """What changed at the run with which a slower or faster level began."""
     fresh_runs: str | None = None
-    """The command that starts the runs to decide a suspicion; None if today's recipes have no such run."""
+    """The command for the runs that confirm or dismiss a suspicion; None if nothing is suspected, or if the
+    current recipes would no longer give the run."""
     onset: Onset | None = None
     """When a slower or faster level began."""
     drift: Drift | None = None
@@ -65,8 +66,8 @@ class Finding:
     def fresh_runs_wanted(self) -> int:
         """How many more runs are needed to confirm or dismiss a suspected change; 0 if nothing is suspected.
 
-        Suspicions that `verdict` does not report count too: otherwise these changes would be decided a week
-        late.
+        Suspicions that `verdict` reports as `unchanged` count too: otherwise they would have to wait for the
+        next scheduled runs.
         """
         standing = self.standing
         if standing.state != "suspected":

@@ -271,10 +271,13 @@ def _with_standings(
 
 
 def close_returned(incident: Incident, now: float, is_accepted: Callable[[Incident], bool]) -> Incident:
-    """Close an incident if all of its series are back at their usual times; return it with its times set.
+    """Return the incident, closed if all of its series are back at their usual run times.
 
-    `now` is a Unix time. `is_accepted` returns whether a person accepted the new times: then it closes as
-    `accepted`, else as `fixed` (if it was confirmed) or `dismissed`.
+    Args:
+        incident: the incident with the current state of its series.
+        now: Unix time, for `closed_at`, and for `confirmed_at` of an incident that has just been confirmed.
+        is_accepted: returns whether a person accepted the new run times. If so, the incident is closed as
+            `accepted`, else as `fixed` (if it was confirmed) or `dismissed`.
     """
     if incident.state == "confirmed" and incident.confirmed_at is None:
         incident = replace(incident, confirmed_at=now)

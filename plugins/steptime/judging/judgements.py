@@ -69,17 +69,26 @@ class Records:
 
 
 def keep_measured(store: Store, result: Result) -> bool:
-    """Store a measured run, and judge its series again if it was published. See `writing.keep_measured`."""
+    """Store a measured run; if it was published (visible in the results), judge its series again.
+
+    Returns False if the store already has the same result. See `writing.keep_measured`.
+    """
     return writing.keep_measured(store.url, result, _judge_its_series)
 
 
 def keep_verdict(store: Store, job_name: str, verdict: Verdict) -> bool:
-    """Store a run's verdict, and judge its series again if it was published. See `writing.keep_verdict`."""
+    """Store a run's verdict; if it rejects a published run (visible in the results), judge its series again.
+
+    Returns False if the store already has this verdict. See `writing.keep_verdict`.
+    """
     return writing.keep_verdict(store.url, job_name, verdict, _judge_its_series)
 
 
 def publish(store: Store, job_name: str) -> bool:
-    """Publish a valid run and judge its series, in one transaction. See `writing.publish`."""
+    """Make a valid run visible in the results and judge its series, in one transaction.
+
+    Returns False if the run is already visible. See `writing.publish`.
+    """
     return writing.publish(store.url, job_name, _judge_its_series)
 
 
@@ -123,7 +132,9 @@ def judge_series(connection: "Connection", series: Series) -> None:
     """Judge all runs of a series within a transaction, and store the judgements that changed."""
     key = series.key
     lock_series(connection, key)
-    judged = _judge_rows(connection, series, judgement_queries.read_runs(connection, key, series.numbers))
+    judged = _judge_rows(
+        connection, series, judgement_queries.read_runs(connection, key, series.time_columns)
+    )
     of_runs = {one.run.row["id"]: rows_to_store(one) for one in judged}
     judgement_queries.write(connection, key, of_runs)
 
@@ -131,8 +142,8 @@ def judge_series(connection: "Connection", series: Series) -> None:
 def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: float | None = None) -> str:
     """Make a run the start of a new baseline of its series. Returns the job name of the baseline's first run.
 
-    If the run belongs to a suspicion or a confirmed change, that is the first run of the change; otherwise
-    the run itself.
+    If the run belongs to a suspected or confirmed change, the baseline starts at the first run of that
+    change, else at the run itself.
 
     Args:
         beginning: name of the run's job, or a unique beginning of it.
@@ -146,7 +157,11 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
     series, job_name = Series.from_row(row), row["job_name"]
     with write_transaction(store.url) as connection:
         lock_series(connection, series.key)
-        runs = judgement_queries.read_runs(connection, series.key, series.numbers) if series.is_judged else []
+        runs = (
+            judgement_queries.read_runs(connection, series.key, series.time_columns)
+            if series.is_judged
+            else []
+        )
         by_name = {one.run.job_name: one for one in _judge_rows(connection, series, runs)}
         if job_name not in by_name:
             raise UserError(
@@ -206,7 +221,7 @@ def _latest_of_each(store: Store, rows: Iterable[Mapping[str, Any]]) -> dict[Ser
 
 
 def _hidden(store: Store) -> set[Series]:
-    """Return the series with runs that the reader of the store may not read."""
+    """Return the series with runs that the store's user may not read."""
     return {Series.from_row(row) for row in judgement_queries.hidden(store)}
 
 
@@ -215,8 +230,8 @@ def _as_stored(
 ) -> list[Judgement]:
     """Return the judgement of each of a series' runs, newest first.
 
-    The runs are judged now if one has no stored judgement yet, or if the reader may not read all runs of the
-    series: stored judgements are based on all of them.
+    The runs are judged now if one has no stored judgement yet, or if the store's user may not read all runs
+    of the series: stored judgements are based on all of them.
     """
     runs = series_runs(rows)
     if all(run.row["verdict"] for run in runs) and series not in hidden:
@@ -240,7 +255,7 @@ def _as_kept(run: SeriesRun) -> Judgement:
 
 
 def judge_now(store: Store, series: Series) -> list[Judgement]:
-    """Judge a series by only the runs that the reader may read; return the judgements, oldest first."""
+    """Judge a series by only the runs that the store's user may read; return the judgements, oldest first."""
     rows = store.results(**series.key)[::-1]
     with read_connection(store.url) as connection:
         return _judge_rows(connection, series, rows)

@@ -31,7 +31,7 @@ class Judgement:
 
     @property
     def is_step(self) -> bool:
-        """Whether a small slowdown is confirmed by all runs since then, instead of by two fresh runs."""
+        """Whether it is a step: a small slowdown that all runs since it began confirm, not two fresh runs."""
         return self.drift is not None and self.drift.step is not None and self.standing.state == "confirmed"
 
     @property
@@ -41,9 +41,10 @@ class Judgement:
 
 
 def rows_to_store(one: Judgement) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table `judgements` for a judgement: kinds `history`, `publication` and `drift`.
+    """Yield the rows of the table `judgements` for a judgement.
 
-    The last two only if there is a published step time, or a drift.
+    One of kind `history` always, one of kind `publication` if there is a published step time, and one of kind
+    `drift` if there is a drift.
     """
     yield _against_history(one)
     if one.run.row["against_publication"]:

@@ -21,12 +21,12 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
       (`change_percent`), the median change of the series' runs on other nodes (`elsewhere_percent`; None if
       there are none), how the node's ranks compare with the run's others (`ranks_percent`; None if not
       timed), and the power, clock and temperature of its GPUs (`gpus`; None if not sampled).
-    - `difference_percent`: how much slower the node is than others: median over the series of the difference
-      between the two changes; during an active incident only runs since its start count. `cells`: the number
-      of these series.
+    - `difference_percent`: how much slower the node is than others: for each series the median of
+      `change_percent` minus `elsewhere_percent`, and of these the median; during an active incident only runs
+      since its start count. `cells`: the number of these series.
     - `incident`: title of an active incident that names the node; `since`: its start in Unix time.
-    - `sweep`: the newest node sweep that had the node in a pair, None if there is none; `pairs`: its
-      sentences about the node.
+    - `sweep`: name of the newest node sweep (runs on single nodes and on pairs) with a run on a pair that
+      includes this node, None if there is none; `pairs`: sentences on what it found about the node.
     - `excluded`: whether the newest job of the cluster, `newest_job`, excludes the node.
     """
     since = (time.time() if now is None else now) - LOOK_BACK_S

@@ -68,7 +68,10 @@ class NodePairs(Frozen):
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """A sentence for each slow node or link, and on nodes without a valid run; one if all is well."""
+        """A sentence for each slow node or link, and one on the nodes without a valid run.
+
+        If there is nothing to report, a single sentence that says so.
+        """
         lacking = (f"No valid run had {', '.join(self.missing)}.",) if self.missing else ()
         found = (*self.slow_nodes.values(), *self.slow_links.values(), *lacking)
         return found or (f"No node and no link of the {len(self.nodes)} nodes is slow.",)
@@ -83,15 +86,15 @@ def describe_node_pairs(store: Store, sweep: str) -> NodePairs:
 
 
 def newest_node_sweep(store: Store, rows: Iterable[Row], node: str | None = None) -> NodePairs | None:
-    """Find the slow nodes and links in the newest node sweep that `rows` has a run of.
+    """Find the slow nodes and links in the newest node sweep that has a run on a pair of nodes in `rows`.
 
     Args:
         store: has the other runs of the sweep.
         rows: runs of one cluster, newest first.
-        node: only sweeps with a run on a pair that includes this node count.
+        node: only sweeps with a run on a pair that includes this node count; None for all sweeps.
 
     Returns:
-        None if there is no such run on two nodes.
+        None if `rows` has no valid run of a node sweep on a pair of nodes.
     """
     paired = (row for row in rows if _is_pair(row) and (node is None or node in _nodes(row)))
     if (first := next(paired, None)) is None:

@@ -30,7 +30,11 @@ class Onset:
 
     @classmethod
     def of(cls, runs: Sequence[SeriesRun], places: tuple[int, int, int], nearby: Iterable[str] = ()) -> Self:
-        """Build an onset from the indexes of three runs: the likeliest, the earliest and the latest one."""
+        """Build an onset from the runs of a series, oldest first.
+
+        `places` are the indexes of the likeliest, the earliest and the latest run with which the series got
+        slower or faster. `nearby` is what changed at the other runs of that range.
+        """
         at, earliest, latest = (runs[place].row["submitted_at"] for place in places)
         return cls(runs[places[0]].job_name, at, earliest, latest, tuple(nearby))
 

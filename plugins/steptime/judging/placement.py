@@ -14,7 +14,10 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class Placement:
-    """The nodes of a suspected run and of the fresh runs that decide it: `node[1-4]`, empty if unknown."""
+    """The nodes of a suspected run, and of the fresh runs that confirm or dismiss the suspicion.
+
+    Each is a Slurm node list such as `node[1-4]`; empty if unknown.
+    """
 
     suspected: str
     """Nodes of the run that raised the suspicion."""

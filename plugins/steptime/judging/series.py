@@ -59,12 +59,12 @@ class Series:
 
     @property
     def is_judged(self) -> bool:
-        """Whether its runs are judged: its mode has comparable times, and the runs are meant for judging."""
+        """Whether its runs are judged: not profiles and traces, nor runs imported with `--not-judged`."""
         return self["mode"] in _FIGURES and self["for_judging"]
 
     @property
-    def numbers(self) -> tuple[str, ...]:
-        """The columns with a time to judge runs by, of which the first with a value counts."""
+    def time_columns(self) -> tuple[str, ...]:
+        """The columns that may hold the time that a run is judged by; the first one with a value is used."""
         return _FIGURES[self["mode"]][1]
 
     @property
@@ -130,7 +130,7 @@ def recent_seconds(store: Store, runs: int = RECENT_RUNS) -> dict[Series, list[f
     found: dict[Series, list[float]] = {}
     for values, rows in latest_numbers(store, runs).items():
         if (series := Series(values)).is_judged:
-            times = (row[name] for row in rows if (name := _judged_column(series.numbers, row)))
+            times = (row[name] for row in rows if (name := _judged_column(series.time_columns, row)))
             found[series] = [seconds for seconds in times if seconds]
     return found
 
