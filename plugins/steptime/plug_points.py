@@ -64,13 +64,13 @@ CONTAINERS = PlugPoint(
     "steptime.containers",
     "container",
     {
+        "pyxis": "steptime.clusters.containers:PYXIS",
         "apptainer": "steptime.clusters.containers:APPTAINER",
         "bwrap": "steptime.clusters.containers:BWRAP",
         "kubernetes": "steptime.clusters.containers:KUBERNETES",
-        "pyxis": "steptime.clusters.containers:PYXIS",
     },
 )
-"""What launches ranks in an image: a `clusters.containers.Launcher`."""
+"""What launches ranks in an image: a `clusters.containers.Launcher`. In the order of preference."""
 
 LOG_FORMATS = PlugPoint(
     "steptime.log_formats",

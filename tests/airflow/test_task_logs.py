@@ -66,9 +66,9 @@ def test_submit_and_end_name_the_job_and_its_log(
     assert end() == []
 
 
-@pytest.mark.parametrize("task", ["submit", "publish"])
+@pytest.mark.parametrize("task", ["submit", "end", "publish"])
 def test_the_first_task_that_failed_is_the_cause(planned: MakePlan, task: str) -> None:
-    plan = planned(gpus="1,2")
+    plan, task_ids = planned(gpus="1,2"), task_of("report").dag.task_ids
     said = {
         ("performance.publish", 1): "later",
         (f"performance.{task}", 1): "why",
@@ -80,7 +80,7 @@ def test_the_first_task_that_failed_is_the_cause(planned: MakePlan, task: str) -
         )
     )
 
-    assert _first_cause(ti, plan, plan.runs[1].label) == f"performance.{task} failed: why"
-    assert _first_cause(ti, plan, "another") is None
+    assert _first_cause(ti, task_ids, plan, plan.runs[1].label) == f"performance.{task} failed: why"
+    assert _first_cause(ti, task_ids, plan, "another") is None
     said["stage", -1] = "no disk"
-    assert _first_cause(ti, plan, plan.runs[1].label) == "stage failed: no disk"
+    assert _first_cause(ti, task_ids, plan, plan.runs[1].label) == "stage failed: no disk"

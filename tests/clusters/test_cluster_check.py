@@ -10,10 +10,13 @@ from slurm_faults import stop_daemon
 from slurm_service import MiniSlurm
 from stand_ins.runai import RunaiStandIn
 
+from steptime.clusters import config as config_module
 from steptime.clusters.checks import Finding, Outcome
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connection, Connections
+from steptime.clusters.slurm import survey as survey_module
 from steptime.clusters.slurm.survey import listed_gpu_type, survey
+from steptime.plug_points import CONTAINERS
 from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.staging.cluster_check import check_cluster, runs_to_check
@@ -155,17 +158,26 @@ async def test_images_are_looked_for_in_their_registry_and_nothing_is_fetched(
 
     found = await findings(make_slurm_config(gpu_type="h100"), node.connections, (a_run(),))
     assert "container is none, and recipes for h100 run in images" in found["container"].found
+    assert "(pyxis, apptainer, bwrap)" in found["container"].remedy
 
 
 @OF_SLURM
-async def test_a_login_node_shows_what_its_cluster_file_needs(node: LoginNode) -> None:
+async def test_a_login_node_shows_what_its_cluster_file_needs(
+    node: LoginNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = {
+        **CONTAINERS.built_in,
+        "acmebox": CONTAINERS.built_in["bwrap"],
+    }  # as added by a package
+    for module in (config_module, survey_module):
+        monkeypatch.setattr(module, "CONTAINERS", replace(CONTAINERS, built_in=others))
     node.command("sinfo", f"echo 'debug|up|idle|1|(null)'; echo '{H100}'")
     seen = await survey("mini_slurm", node.connections)
     assert seen.suggested_partition is not None
     assert seen.suggested_partition.name == "batch"
     assert listed_gpu_type(seen.suggested_partition) == "h100"
     assert "root" in seen.accounts
-    assert seen.containers == ("bwrap",)
+    assert seen.containers == ("bwrap", "acmebox")
     assert seen.pythons[0] == "python3.11"
     assert seen.folders
 

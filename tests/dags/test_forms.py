@@ -26,6 +26,7 @@ _NEEDS: Mapping[str, Mapping[str, Any]] = {
     "On a cluster that runs containers": {"cluster": "mini-slurm"},
     "With one number of GPUs": {"gpus": "1"},
     "With checkpoint or save_checkpoint": {"save_checkpoint": True},
+    "With steptime's trainer": {},
     "With profile": {"profile": True},
     "On GPUs": {"cluster": "h100"},
     _BRIDGE: {"cluster": "gb300", "size": "8b"},

@@ -23,7 +23,8 @@ from steptime.results.models import Result
 from steptime.results.quality import validate
 from trainer.families import builder, check_family
 
-run = plan(PlanRequest(workload="acme", size="tiny", gpus="1", cluster="far", queue="fast")).runs[0]
+asked = PlanRequest(workload="acme", size="tiny", gpus="1", cluster="far", queue="fast", share=0.25)
+(run,) = plan(asked).runs
 staged = StagedFiles(
     python=None, venv_lock_sha256=None, trainer_path="/trainer", trainer_sha256="0" * 64, image_path="/i.sif"
 )
@@ -92,7 +93,7 @@ def test_one_of_everything_is_added_from_outside(
     told = json.loads(done.stdout)
     assert 'echo "a job of ACME"' in told["script"]
     assert "exec acmebox run /i.sif" in told["script"]
-    assert told["options"] == {"queue": "fast"}
+    assert told["options"] == {"queue": "fast", "share": 0.25}
     assert told["checks"] == {"acme_cheap": "It took 2 GPUs."}
     assert told["model"] == "a model of ACME on cpu"
 
@@ -131,3 +132,13 @@ def test_a_broken_addition_is_named_with_what_to_do(outside: Callable[..., Any],
         "container 'pyxis', which acme-plugs 1.0 adds, already exists: give it another name"
         in outside(*ask).stderr
     )
+
+
+@pytest.mark.service
+def test_an_option_is_a_flag_of_its_type(outside: Callable[..., Any]) -> None:
+    cli = "from steptime.cli import main; main()"
+    described = outside("-c", cli, "plan", "--help").stdout
+    [share] = [line.split() for line in described.splitlines() if "--share" in line]
+    assert "<float>" in share
+    plan = ("-c", cli, "plan", "acme", "--cluster", "far", "--size", "tiny", "--gpus", "1")
+    assert outside(*plan, "--share", "0.25").returncode == 0

@@ -13,6 +13,7 @@ from steptime.results import columns
 from steptime.results.columns import (
     BY_NAME,
     COLUMNS,
+    MEASURED,
     planned_values,
 )
 from steptime.results.models import Check, Result, Verdict
@@ -75,6 +76,10 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
     assert row["mfu_percent"] == pytest.approx(100 * flops * 16 / 0.5 / 2 / 0.06e12)
     planned = {name: value for name, value in row.items() if BY_NAME[name].of_run}
     assert planned_values(result.run) == planned
+
+
+def test_every_number_that_is_declared_as_a_column_is_one() -> None:
+    assert [column for column in COLUMNS if column.name in MEASURED] == list(MEASURED.values())
 
 
 def test_a_rejected_result_says_why_and_a_valid_one_what_to_know(

@@ -1,7 +1,7 @@
 """The operators between a job's log and the metrics store: read, validate, publish, report."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
@@ -291,7 +291,7 @@ class ReportOperator(BaseOperator):
             notify_of_incidents(self, context)
         missing = [run.label for run in planned.all_runs if latest.get(run.label, {}).get("state") != "valid"]
         if missing:
-            cause = _first_cause(ti, planned, missing[0])
+            cause = _first_cause(ti, self.dag.task_ids, planned, missing[0])
             notify(Event.RUN_FAILED, f"{sentence}; {cause}" if cause else sentence, context, self.log.error)
             raise AirflowFailException(
                 f"{len(missing)} of {len(planned.all_runs)} planned runs have no valid result: "
@@ -299,7 +299,7 @@ class ReportOperator(BaseOperator):
             )
 
 
-def _first_cause(ti: Any, planned: Plan, label: str) -> str | None:
+def _first_cause(ti: Any, task_ids: Iterable[str], planned: Plan, label: str) -> str | None:
     """Return the recorded failure of the first task that kept a run from a valid result, or None."""
     groups = {
         "performance": planned.runs,
@@ -307,11 +307,12 @@ def _first_cause(ti: Any, planned: Plan, label: str) -> str | None:
         "checkpoint.load": [pair.load for pair in planned.checkpoint_pairs],
     }
     tasks = [("stage", -1)] + [
-        (f"{group}.{task}", index)
+        (task_id, index)
         for group, runs in groups.items()
         for index, run in enumerate(runs)
         if run.label == label
-        for task in ("submit", "wait", "parse", "validate", "publish")
+        for task_id in task_ids
+        if task_id.startswith(f"{group}.")
     ]
     for task_id, index in tasks:
         why = ti.xcom_pull(task_ids=task_id, key=FAILURE_KEY, map_indexes=index)

@@ -57,7 +57,7 @@ def _flag(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
         return _keyword(name, Annotated[list[str] | None, marker], default=None)
     default = field.get_default(call_default_factory=True)
     kinds = set(get_args(field.annotation) or (field.annotation,)) - {NoneType}
-    kind: Any = next((simple for simple in (bool, int) if simple in kinds), str)
+    kind: Any = next((simple for simple in (bool, int, float) if simple in kinds), str)
     annotation = kind if default is not None else kind | None
     return _keyword(name, Annotated[annotation, typer.Option(**of_all)], default=default)
 

@@ -97,8 +97,7 @@ class ClusterConfig(ClusterFile, Frozen):
     @classmethod
     def _can_be_started(cls, name: str) -> str:
         if name != _NO_CONTAINER:
-            offered = (one for one in CONTAINERS.names() if cls.starts(CONTAINERS.load(one)))
-            choices = (_NO_CONTAINER, *offered)
+            choices = (_NO_CONTAINER, *cls.containers())
             if name not in choices:
                 raise ValueError(str(unknown_value("container", name, choices, of="this kind of cluster")))
         return name
@@ -124,6 +123,11 @@ class ClusterConfig(ClusterFile, Frozen):
     def starts(cls, launcher: Launcher) -> bool:
         """Return whether this kind of cluster can start jobs with that container program."""
         return launcher.launch is not None
+
+    @classmethod
+    def containers(cls) -> tuple[str, ...]:
+        """Return the container programs that this kind of cluster can use, the preferred one first."""
+        return tuple(name for name in CONTAINERS.names() if cls.starts(CONTAINERS.load(name)))
 
     @property
     def image_form(self) -> ImageForm | None:

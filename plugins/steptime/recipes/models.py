@@ -20,6 +20,9 @@ from steptime.recipes import spec
 from steptime.recipes.config_files import COLLECTIVE, DESCRIBED, NAMED, FieldError, FieldErrors, Mistake
 from steptime.refusals import matching
 
+OptionValue = bool | int | float | str
+"""A value of a run option of a kind of cluster."""
+
 RUN_FILE = "run.json"
 """Name of a `Run` as a file: in its job's folder, for the trainer and for who reads the log beside it."""
 
@@ -496,7 +499,7 @@ class Run(Frozen, spec.PlannedRun):
     """What the user asks for; it wins over that of the workload and of the cluster."""
     performance: Performance = Performance()
     profile: ProfileWindow | None = None
-    cluster_options: dict[str, bool | int | str] = Field(default_factory=dict)
+    cluster_options: dict[str, OptionValue] = Field(default_factory=dict)
     """What is asked of the kind of cluster, by the names that it declares in its folder."""
     cell: str | None = None
     """The label of its cell in a sweep; None outside sweeps."""

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS
-from steptime.recipes.models import Mode, Recipe
+from steptime.recipes.models import Mode, OptionValue, Recipe
 
 Check = Callable[[str, Any, Recipe], None]
 """Called with an option's name and value for each recipe of a plan; raises UserError."""
@@ -86,7 +86,7 @@ class ClusterOptions(Frozen):
         return cls(**given)
 
     @property
-    def given(self) -> dict[str, bool | int | str]:
+    def given(self) -> dict[str, OptionValue]:
         """The options with a value, by name."""
         return self.model_dump(exclude_none=True)
 

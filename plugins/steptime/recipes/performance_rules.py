@@ -21,6 +21,11 @@ from steptime.refusals import matching
 CPU = "cpu"
 """The GPU type that has no GPU: rules that name no GPU type do not hold for it."""
 
+_MACHINE_SETTINGS = tuple(
+    name for name in Performance.model_fields if name not in ("trainer", "environment", "arguments")
+)
+"""Fields of `Performance` that a rule replaces as they are."""
+
 
 class Row(NamedTuple):
     """The properties of a recipe (a row of a workload's tables) by which launch rules apply to it."""
@@ -87,16 +92,15 @@ class Rule(Frozen):
         if not (
             self.trainer.model_fields_set or self.environment or self._machine_settings or self.arguments
         ):
+            names = ("trainer", "environment", *_MACHINE_SETTINGS)
             raise ValueError(
-                "the rule sets nothing: give at least one of trainer, environment, ranks_per_numa_node, "
-                "priority_cores, vboost and arguments"
+                f"the rule sets nothing: give at least one of {', '.join(names)} and arguments"
             )
         return self
 
     @property
     def _machine_settings(self) -> dict[str, int | bool]:
-        names = ("ranks_per_numa_node", "priority_cores", "vboost")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {name: value for name in _MACHINE_SETTINGS if (value := getattr(self, name)) is not None}
 
     def holds_for_row(self, row: Row) -> bool:
         """Return whether the rule applies to a recipe's row, in some mode and on some kind of cluster."""

@@ -15,7 +15,7 @@ from steptime.recipes.cluster_files import readable_clusters
 from steptime.recipes.environment import check_environment
 from steptime.recipes.flops import recipe_flops
 from steptime.recipes.image import parse_image
-from steptime.recipes.models import Mode, Performance, Recipe, Run, Window
+from steptime.recipes.models import Mode, OptionValue, Performance, Recipe, Run, Window
 from steptime.recipes.modes import (
     Schedule,
     make_profile_window,
@@ -166,7 +166,7 @@ def _performance(selection: Selection, recipe: Recipe, mode: Mode, request: Plan
 
 def _cluster_options(
     request: PlanRequest, selection: Selection, recipes: Sequence[Recipe]
-) -> dict[str, bool | int | str]:
+) -> dict[str, OptionValue]:
     """Return the options for the kind of cluster.
 
     Raises UserError for a value that it cannot have, and for an option of another kind.

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.models import Mode, NamedRecipe, Recipe
+from steptime.recipes.models import Mode, NamedRecipe, OptionValue, Recipe
 from steptime.recipes.notation import NUMBERS_PATTERN, TIME_LIMIT_PATTERN, WINDOW_PATTERN
 from steptime.recipes.options import declaration, option, options_of_kinds
 from steptime.refusals import in_words
@@ -174,6 +174,7 @@ class PlanRequest(Frozen):
         "Profile and trace",
         "Sample power, clocks, temperature and errors of each GPU once per second, in a process beside the "
         "ranks, or not; by default on GPUs. steptime's trainer does it, with NeMo 2.",
+        needs="With steptime's trainer",
         checks=(_not_by_name,),
         sets_trainer=True,
         default_of=lambda recipe: recipe.gpu_type != "cpu",
@@ -225,7 +226,7 @@ class PlanRequest(Frozen):
         default_factory=dict,
         examples=[{"NCCL_DEBUG": "INFO"}],
     )
-    cluster_options: dict[str, bool | int | str] = Field(default_factory=dict)
+    cluster_options: dict[str, OptionValue] = Field(default_factory=dict)
     """What is asked of the kind of cluster, by the names that it declares."""
 
     @model_validator(mode="before")

@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt
 
 from steptime.errors import BrokenFiles, UserError, shown
 from steptime.frozen import Frozen
-from steptime.recipes.models import Run
+from steptime.recipes.models import OptionValue, Run
 from steptime.recipes.notation import format_hours
 from steptime.recipes.planning import CheckpointPair, Plan, plan, require_runnable
 from steptime.recipes.request import PlanRequest, parse_request
@@ -111,7 +111,7 @@ def fresh_cells(
     *,
     checkpoint: bool,
     after: int,
-    cluster_options: Mapping[str, bool | int | str] | None = None,
+    cluster_options: Mapping[str, OptionValue] | None = None,
 ) -> list[Cell]:
     """Return cells that repeat a cell, to confirm or dismiss the suspicion that its run was slower or faster.
 

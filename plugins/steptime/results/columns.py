@@ -120,13 +120,15 @@ MEASURED: Mapping[str, Column] = {
     for name, field in Measurement.model_fields.items()
     for declared in field.metadata
 }
-"""The columns that are declared as fields of `Measurement`."""
+"""The columns that are declared as fields of `Measurement`; `COLUMNS` has all of them."""
 
 
-def _measured(first: str, last: str) -> tuple[Column, ...]:
-    """Return the columns declared in `Measurement`, from one field to another."""
+def _measured(after: str | None = None, to: str | None = None) -> tuple[Column, ...]:
+    """Return the columns declared in `Measurement`: those after one field, up to and including another."""
     names = list(MEASURED)
-    return tuple(MEASURED[name] for name in names[names.index(first) : names.index(last) + 1])
+    first = 0 if after is None else names.index(after) + 1
+    last = len(names) if to is None else names.index(to) + 1
+    return tuple(MEASURED[name] for name in names[first:last])
 
 
 def _queue_wait_s(result: Result) -> float | None:
@@ -339,7 +341,7 @@ COLUMNS = (
         priority=5,
         shared=True,
     ),
-    *_measured("steps_in_window", "step_time_over_published"),
+    *_measured(to="step_time_over_published"),
     Column(
         "against_publication",
         "text",
@@ -349,7 +351,7 @@ COLUMNS = (
         priority=3,
         in_events=True,
     ),
-    *_measured("tokens_per_s", "tokens_per_s_per_gpu"),
+    *_measured(after="step_time_over_published", to="tokens_per_s_per_gpu"),
     Column(
         "scaling_efficiency_percent",
         "number",
@@ -383,7 +385,7 @@ COLUMNS = (
         shared=True,
     ),
     Column("scaling_base_jobs", "text", "Jobs of that scale; the efficiency is relative to their mean."),
-    MEASURED["mfu_percent"],
+    *_measured(after="tokens_per_s_per_gpu", to="mfu_percent"),
     _planned(
         "flops_formula",
         "text",
@@ -393,7 +395,7 @@ COLUMNS = (
         priority=8,
         shared=True,
     ),
-    *_measured("model_tflops_per_gpu", "checkpoint_load_s"),
+    *_measured(after="mfu_percent"),
     Column(
         "gpu_hours",
         "number",

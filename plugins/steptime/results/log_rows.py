@@ -20,7 +20,7 @@ from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import list_references, load_reference
 from steptime.recipes.workload_file import LAST_STEP
 from steptime.recipes.workloads import list_workloads, load_workload
-from steptime.results.columns import BY_NAME, MEASURED, Column
+from steptime.results.columns import BY_NAME, Column
 from steptime.results.metrics import checkpoint_seconds, measure, measure_window, peak_memory_gib
 
 _CONFIG = "llmb-config_"
@@ -261,7 +261,7 @@ COLUMNS = (
     ),
     *_result_columns("days_per_1t_tokens", "mfu_percent", "flops_formula"),
     *_result_columns("model_tflops_per_gpu", "peak_tflops_per_gpu"),
-    MEASURED["peak_source"],
+    Column("peak_source", "text", "The document of the peak, or what measured it."),
     *_result_columns(
         "tflops_per_gpu_logged", "tflops_per_gpu_logged_std", "peak_memory_gib", "bus_bandwidth_gb_s"
     ),

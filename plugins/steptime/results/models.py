@@ -230,8 +230,8 @@ class Measurement(Frozen):
     flops_per_sample: float | None = None
     flops_source: str | None = None
     """Whether the model's flops are stated by the document or computed by its formula."""
-    # What is in no store, and in the rows of logs:
-    peak_source: Annotated[str | None, _column("The document of the peak, or what measured it.")] = None
+    peak_source: str | None = None
+    """The document of the peak, or what measured it."""
 
 
 class Check(Frozen):

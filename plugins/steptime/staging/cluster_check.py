@@ -157,7 +157,7 @@ async def _container(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run
         if images := sorted({run.recipe.image for run in runs if run.recipe.image is not None}):
             raise CheckFailedError(
                 f"container is none, and recipes for {config.gpu_type} run in images ({images[0]})",
-                "name the program that runs them (pyxis, apptainer, bwrap) as container: in "
+                f"name the program that runs them ({', '.join(config.containers())}) as container: in "
                 f"config/clusters/{config.name}.yaml",
             )
         raise NotApplicableError(f"container is none, and no recipe for {config.gpu_type} needs an image")

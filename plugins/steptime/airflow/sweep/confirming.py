@@ -17,7 +17,7 @@ from steptime.errors import SystemFailure, UserError, shown
 from steptime.judging.comparison import compare_cells
 from steptime.judging.node import LOOK_BACK_S
 from steptime.judging.node_pairs import newest_node_sweep
-from steptime.recipes.models import Mode, Run
+from steptime.recipes.models import Mode, OptionValue, Run
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
 from steptime.recipes.notation import format_hours
 from steptime.recipes.request import parse_request
@@ -209,7 +209,7 @@ def _slow_nodes(store: Store, cluster: str) -> tuple[str, ...]:
 class NodeExclusion(NamedTuple):
     """Which nodes the fresh runs of a suspected cell avoid."""
 
-    cluster_options: dict[str, bool | int | str] | None
+    cluster_options: dict[str, OptionValue] | None
     """The options of their requests for the kind of cluster; None for those of the cell."""
     words: str
     """The same as the end of a sentence about them."""
@@ -228,7 +228,7 @@ def node_exclusion(cell: Cell, nodes: str, slow: Sequence[str] = ()) -> NodeExcl
     if not nodes:
         return NodeExclusion(None, "on any nodes, as it is not known on which it ran")
     config = load_cluster(cell.request.cluster)
-    options: dict[str, bool | int | str] | None = None
+    options: dict[str, OptionValue] | None = None
     for run in expand_cell(cell):
         apart = config.avoiding(run, expand_nodes(nodes))
         if config.placement_test(run) is None:

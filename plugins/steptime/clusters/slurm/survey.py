@@ -31,7 +31,7 @@ class Survey(Frozen):
     accounts: tuple[str, ...]
     """Of the user; empty if the accounting has none."""
     containers: tuple[str, ...]
-    """The programs for images that work there, by their names in a cluster's file."""
+    """The container programs that work there, the preferred one first."""
     folders: tuple[str, ...]
     """Folders that the user may write to, the likeliest for `work_dir` first."""
     pythons: tuple[str, ...]
@@ -80,9 +80,9 @@ async def survey(connection: str, connections: Connections, login_nodes: Sequenc
         except AccountingUnavailable:
             accounts = ()
         containers = []
-        for name in CONTAINERS.names():
+        for name in SlurmConfig.containers():
             launcher = CONTAINERS.load(name)
-            if launcher.probe and SlurmConfig.starts(launcher):
+            if launcher.probe:
                 asked = await node.run(launcher.probe, timeout_s=60)
                 if asked.exit_code == 0 and launcher.probe_prints in asked.stdout:
                     containers.append(name)
@@ -90,7 +90,7 @@ async def survey(connection: str, connections: Connections, login_nodes: Sequenc
             where=f"{user} on {host}",
             partitions=tuple(await slurm.partitions()),
             accounts=accounts,
-            containers=tuple(sorted(containers, key=("pyxis", "apptainer", "bwrap").index)),
+            containers=tuple(containers),
             folders=tuple(dict.fromkeys(await _lines(node.run, _FOLDERS))),
             pythons=tuple(await _lines(node.run, _PYTHONS)),
         )

@@ -10,4 +10,5 @@ _option = partial(option, "ACME", needs="On an ACME cluster")
 class Options(ClusterOptions):
     clusters = "ACME"
 
+    share: float | None = _option("Share of a node that a rank takes.", gt=0, le=1)
     queue: str | None = _option("Queue of ACME.", examples=["fast"])
