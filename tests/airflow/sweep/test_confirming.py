@@ -235,7 +235,7 @@ def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(
     checked = check()
 
     assert scene.confirm(checked) == []
-    assert re.search(r"no fresh run is started: .*0\.67 are asked for", capsys.readouterr().out)
+    assert re.search(r"no fresh run is started: .*this plan may take 0\.67", capsys.readouterr().out)
 
     budget(10)
     assert len(scene.confirm(checked)) == 2, "cleared, once there is room"

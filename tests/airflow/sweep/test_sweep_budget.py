@@ -27,7 +27,7 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     check: CheckSweep, task: MakeTask, budget: SetBudget, make_context: MakeContext, staged: StagedFiles
 ) -> None:
     path = budget(0.9 * ASKED)
-    with pytest.raises(Refused, match=r"and at most 0\.50 are asked for") as refusal:
+    with pytest.raises(Refused, match=r"this plan may take 0\.50") as refusal:
         check()
     assert f"raise gpu_hours_per_month in {path}" in str(refusal.value)
     assert committed() == 0
