@@ -93,9 +93,7 @@ class Rule(Frozen):
             self.trainer.model_fields_set or self.environment or self._machine_settings or self.arguments
         ):
             names = ("trainer", "environment", *_MACHINE_SETTINGS)
-            raise ValueError(
-                f"the rule sets nothing: give at least one of {', '.join(names)} and arguments"
-            )
+            raise ValueError(f"the rule sets nothing: give at least one of {', '.join(names)} and arguments")
         return self
 
     @property

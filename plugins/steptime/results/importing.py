@@ -27,16 +27,16 @@ from steptime.logs.reader import read_log
 from steptime.recipes.models import RUN_FILE, Mode, Run
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
-from steptime.results.log_rows import (
+from steptime.results.log_rows import decide_state
+from steptime.results.metrics import measure
+from steptime.results.models import Measurement, Provenance, Result, Submission
+from steptime.results.recognition import (
     alternatives,
-    decide_state,
     find_batch_size,
     find_upstream,
     llmb_config,
     planned_run,
 )
-from steptime.results.metrics import measure
-from steptime.results.models import Measurement, Provenance, Result, Submission
 from steptime.results.record import EarlierAttempt, format_record, make_record, parse_record, redact
 from steptime.results.repeating import make_request
 from steptime.results.unpacking import check_size

@@ -234,6 +234,9 @@ class Measurement(Frozen):
     """The document of the peak, or what measured it."""
 
 
+Severity = Literal["error", "warning"]
+
+
 class Check(Frozen):
     """A data-quality check of a run, and what it found."""
 
@@ -241,8 +244,14 @@ class Check(Frozen):
     passed: bool
     message: str
     """One sentence: what was expected and, if the check failed, which steps and values violated it."""
-    severity: Literal["error", "warning"] = "error"
+    severity: Severity = "error"
     """A failed `warning` is shown beside the result; a failed `error` keeps the run out of the results."""
+
+
+def make_check(name: str, passed: bool, holds: str, found: str, severity: Severity = "error") -> Check:
+    """Make a check whose message says what holds, or what was expected and what was found instead."""
+    sentence = f"{holds[0].upper()}{holds[1:]}." if passed else f"Expected that {holds}, but {found}."
+    return Check(name=name, passed=passed, message=sentence, severity=severity)
 
 
 class Verdict(Frozen):
