@@ -28,8 +28,15 @@ CONSTRAINTS = (
     "https://raw.githubusercontent.com/apache/airflow/constraints-{airflow}/constraints-{python}.txt"
 )
 
-RELEASED = {"3.1.8": "2026-03-12", "3.2.2": "2026-05-30", "3.3.2": "2026-09-18"}
-"""The day after each release on PyPI: its constraints have the packages of about then."""
+NEWEST = {
+    "3.1": ("3.1.8", "2026-03-12"),
+    "3.2": ("3.2.2", "2026-05-30"),
+    "3.3": ("3.3.2", "2026-09-18"),
+}
+"""The newest release of each supported minor release, and the day after it was on PyPI.
+
+Its constraints have the packages of about then.
+"""
 
 DAG_OF_OTHERS = """
 from airflow.sdk import DAG, task
@@ -166,17 +173,18 @@ def constraints(folder: Path, airflow: str, python: str) -> tuple[str, ...]:
         with urllib.request.urlopen(told, timeout=20) as answer:  # noqa: S310 - an address of our own
             file.write_bytes(answer.read())
     except OSError as error:
-        if airflow not in RELEASED:
+        released = dict(NEWEST.values()).get(airflow)
+        if released is None:
             raise SystemExit(
-                f"{told} cannot be read ({error}), and RELEASED has no day of {airflow}"
+                f"{told} cannot be read ({error}), and NEWEST has no day of {airflow}"
             ) from error
-        print(f"  with the packages of {RELEASED[airflow]}: {told} cannot be read ({error})")
+        print(f"  with the packages of {released}: {told} cannot be read ({error})")
         (wanted := folder / "wanted.txt").write_text(f"apache-airflow=={airflow}\n")
         options = (
             "--quiet",
             "--no-annotate",
             "--exclude-newer",
-            RELEASED[airflow],
+            released,
             "--python-version",
             python,
         )
@@ -222,7 +230,11 @@ def run_tests(foreign: ForeignAirflow, *tests: str) -> None:
 
 
 def main(airflow: str, python: str, *tests: str) -> None:
-    """Try one Airflow on one Python: `foreign_airflow.py AIRFLOW PYTHON [TESTS]`, with options of pytest."""
+    """Try one Airflow on one Python: `foreign_airflow.py AIRFLOW PYTHON [TESTS]`, with options of pytest.
+
+    AIRFLOW is a release, or a minor release for its newest.
+    """
+    airflow, _ = NEWEST.get(airflow, (airflow, ""))
     began = time.monotonic()
     print(f"Airflow {airflow} on Python {python}", flush=True)
     with TemporaryDirectory(prefix="steptime-") as name:
