@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from steptime.recipes.models import Mode, Parallelism
+from trainer.versions import TRIED
 
 from .jobs import light_trainer, loading, planned, write_run
+
+NEMO, MEGATRON_CORE = TRIED["nemo"], TRIED["megatron_core"]
 
 pytestmark = pytest.mark.service  # some sixty processes
 
@@ -154,7 +157,7 @@ def _install(folder: Path, **packages: str) -> None:
 
 @pytest.mark.parametrize("nemo", ["1.23.0", "2.8.0"])
 def test_releases_of_nemo_that_it_is_not_written_for(tmp_path: Path, nemo: str) -> None:
-    _install(tmp_path, nemo_toolkit=nemo, megatron_core="0.15.3")
+    _install(tmp_path, nemo_toolkit=nemo, megatron_core=MEGATRON_CORE)
     (path,) = write_run(planned(), tmp_path)
     assert _refusal(Path(path), tmp_path) == (
         f"trainer: NeMo {nemo} is installed here, but this trainer supports NeMo 2.2 to 2.7: "
@@ -165,12 +168,12 @@ def test_releases_of_nemo_that_it_is_not_written_for(tmp_path: Path, nemo: str) 
 @pytest.mark.parametrize(
     ("nemo", "megatron_core", "remark"),
     [
-        ("2.7.3", "0.15.3", None),
+        (NEMO, MEGATRON_CORE, None),
         (
-            "2.7.3",
-            "0.16.0",
-            "NeMo 2.7.3 with Megatron-Core 0.16.0 is installed, and this trainer was tried with 2.7.3 and "
-            "0.15.3 only",
+            NEMO,
+            "0.10.0",
+            f"NeMo {NEMO} with Megatron-Core 0.10.0 is installed, and this trainer was tried with {NEMO} and "
+            f"{MEGATRON_CORE} only",
         ),
     ],
 )
