@@ -67,6 +67,8 @@ def test_a_family_may_mean_an_older_release(edit: Callable[[str, str], Path]) ->
     assert str(refused.value).endswith(
         f" 'llama3.1' means llama3.1-25.04; other releases are {', '.join(others)}."
     )
+    with pytest.raises(UserError, match=r"Valid are: [a-z, -]+\.$"):
+        plan(PlanRequest(workload="llama3.1", cluster="nowhere"))
 
     path.write_text(path.read_text().replace(DEFAULT, ""))
     os.utime(path, ns=(1, 1))

@@ -51,8 +51,9 @@ def select(request: PlanRequest) -> Selection:
     Raises UserError for a value that they do not have. If the request names a family without a release, the
     error names the family's other releases, too.
     """
+    cluster = read_cluster_file(request.cluster)
     try:
-        return _select(request)
+        return _select(request, cluster)
     except UserError as error:
         releases = family_releases(request.workload)
         meant = load_workload(request.workload).workload if releases else None
@@ -62,9 +63,8 @@ def select(request: PlanRequest) -> Selection:
         raise UserError(f"{error} '{request.workload}' means {meant}; other releases are {others}.") from None
 
 
-def _select(request: PlanRequest) -> Selection:
+def _select(request: PlanRequest, cluster: ClusterFile) -> Selection:
     workload = load_workload(request.workload)
-    cluster = read_cluster_file(request.cluster)
     cluster_gpu_type = cluster.gpu_type
     size_name, proxy = _size(workload, request, cluster_gpu_type)
     size = workload.sizes[size_name]
