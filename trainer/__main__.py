@@ -43,6 +43,8 @@ def prepare_training(
 ) -> Callable[[Launch, Ending], None]:
     """Check the plan, import the libraries it needs, and return the function that trains it on this rank.
 
+    `launch` has this rank's number and the number of ranks; `ending` records how the training ends.
+
     Raises:
         TrainerError: the plan cannot be trained, or not on this machine.
     """

@@ -47,8 +47,8 @@ class StepBar(MegatronProgressBar):
 class ModelFlops(Callback):
     """Logs each step's model FLOPs per second and GPU, in the field of NeMo's own callback for this.
 
-    It counts FLOPs as the plan does; NeMo's callback has other formulas. Without FLOPs in the plan nothing is
-    logged.
+    The FLOPs per sample are the plan's (`PlannedRun.model_flops`), because NeMo's callback has other
+    formulas. If the plan has none, nothing is logged.
     """
 
     def __init__(self, run: PlannedRun, timing: TimingCallback):
@@ -164,7 +164,7 @@ class Records(Callback):
         self.progress = ending.progress
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Print the start record, with the measured peak FLOP rate on the CPU.
+        """Print the start record; if the training is on the CPU, measure its peak FLOP rate for the record.
 
         Raises TrainerError if the loaded checkpoint continues at another step than planned.
         """
@@ -208,7 +208,7 @@ class Records(Callback):
         """Record the step for the watchdog and the end record, and log its wall time.
 
         NeMo's own step time ends before the GPU has finished the step, and omits the time between steps.
-        A progress bar as in release 24.11 shows no wall time.
+        In a run of the NeMo image 24.11 (`step_log: bar`) the wall time is recorded but not logged.
         """
         self.progress.step_ended(trainer.global_step - 1)
         wall_time_s = self.progress.wall_time_s

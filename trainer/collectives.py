@@ -38,7 +38,10 @@ def bus_bandwidth_gb_s(collective: str, size: int, ranks: int, seconds: float) -
 
 
 class Measurements:
-    """Times of messages that rank 0 has measured, printed as a step line per cycle and a final record."""
+    """Times of messages that rank 0 has measured, for a final record.
+
+    A cycle, one pass over all message sizes, is printed as a step: its time is that of the largest message.
+    """
 
     def __init__(self, collective: str, launch: Launch, arguments: argparse.Namespace) -> None:
         self._collective, self._ranks = collective, launch.world_size
@@ -46,7 +49,7 @@ class Measurements:
         self._times = defaultdict[int, list[float]](list)
 
     def add(self, size: int, seconds: float, *, last: bool) -> None:
-        """Add the time of a message of `size` bytes; `last`: it completes a cycle, whose step is printed."""
+        """Add the time of a message of `size` bytes; if it is the `last` of a cycle, print the step."""
         self._times[size].append(seconds)
         if last:
             step = len(self._times[size]) - 1

@@ -78,7 +78,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Demands:
-    """Requirements for a node's GPUs: type, number, and least percentages of each GPU's nominal values."""
+    """Requirements for a node's GPUs: type, number, and minimum values.
+
+    The minimum free memory is in percent of the GPU's memory, those of power limit and clock in percent of
+    the GPU's defaults.
+    """
 
     product: str
     """A word that its name has, such as H100."""

@@ -230,10 +230,10 @@ def link_errors() -> dict[str, int]:
 
 
 def sampled_steps(run: PlannedRun) -> range:
-    """Return the global steps to summarize: the measurement window, extended backwards to 20 steps.
+    """Return the global steps to summarize: the measurement window, or without one the last 20 steps.
 
-    It is extended within the second half of the run only; without a window these are its last 20 steps. Some
-    workloads measure just the last step, which is too short for a sample.
+    A window of fewer than 20 steps begins earlier here, because some workloads measure only the last step,
+    which is too short for a sample. Steps of the run's first half are never added.
     """
     end = run.max_steps if run.window is None else run.window.last + 1
     begin = max((run.first_step + run.max_steps) // 2, end - FEWEST_STEPS)

@@ -42,14 +42,17 @@ _HARDWARE_ERRORS = ("uncorrectable ECC error", "uncorrectable NVLink error", "ha
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of the check, which exchange their results."""
+    """The ranks of the node check, which exchange their results through torch's TCPStore."""
 
     launch: Launch
     store: Any
     """torch's TCPStore."""
 
     def exchange(self, what: str, own: Any, judge: Callable[[list[Any]], Any]) -> Any:
-        """Call `judge` on rank 0 with all ranks' JSON values, in order; return its result on every rank."""
+        """Call `judge` on rank 0 with all ranks' JSON values, in order; return its result on every rank.
+
+        `what` names the exchange: the same on all ranks, and not used before.
+        """
         self.store.set(f"{what}/{self.launch.rank}", json.dumps(own))
         if self.launch.rank == 0:
             reports = [json.loads(self.store.get(f"{what}/{rank}")) for rank in range(self.launch.world_size)]

@@ -57,7 +57,7 @@ class RankTimes(Callback):
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Gather the times of all ranks, and print the record on rank 0."""
         self.marks = {step: chunks for step, chunks in self.marks.items() if any(chunks)}
-        times = ranks.gathered((self._seconds(), ranks.with_same_work(), records.own_node_name()))
+        times = ranks.gathered((self._seconds(), ranks.work_group(), records.own_node_name()))
         seconds, groups, names = zip(*times, strict=True)
         if trainer.is_global_zero and len(times) > 1 and None not in seconds:
             nodes = list(dict.fromkeys(names))

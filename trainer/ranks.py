@@ -54,10 +54,10 @@ def gathered(own: Value) -> list[Value]:
     return values
 
 
-def with_same_work() -> int:
-    """Return the number of this rank's group of ranks with the same layers and experts.
+def work_group() -> int:
+    """Return the index of the group that this rank is in: ranks with the same layers and experts.
 
-    Compute times are comparable within a group only.
+    Compute times are comparable only within a group.
     """
     experts = parallel_state.get_expert_model_parallel_world_size()
     stage = parallel_state.get_pipeline_model_parallel_rank()

@@ -172,7 +172,8 @@ class Parallelism:
     def counts_embedding(self, num_layers: int) -> bool:
         """Return whether embedding and output each count as a layer when layers are divided into stages.
 
-        Llama 3.1 405b (126 layers, 64 stages) and its proxies with 30 and 62 layers are divisible only so.
+        Llama 3.1 405b (126 layers, 64 stages) and its smaller stand-ins with 30 and 62 layers need this to be
+        divided evenly.
         """
         return not self.own_layers and num_layers % self.stages != 0 and (num_layers + 2) % self.stages == 0
 
@@ -251,7 +252,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Performance:
-    """How a run is launched; the trainer needs only the NeMo settings."""
+    """The performance settings of a run, of which the trainer reads only those for NeMo."""
 
     trainer: Settings = Settings()
 
@@ -323,7 +324,7 @@ def check_trainable(run: PlannedRun) -> None:
         )
     if shape.architecture == GPT and shape.nemo is None:
         raise ValueError(
-            "its model does not name the NeMo config class to build it from: set nemo "
+            "its model does not name the NeMo config class to build it from: set nemo for this model "
             "(docs/reference/workloads.md)."
         )
     if shape.moe is not None:

@@ -20,8 +20,8 @@ class SyntheticTokens(Dataset):
     """Tokens to train on: uniformly random as in NeMo's mock data, or a sequence that a model can learn.
 
     Uniform tokens keep the loss at ln(vocabulary). In the learnable sequence each token is the previous one
-    plus one (modulo the vocabulary), or, with `RESTART_PROBABILITY`, a new token, of which the n-th has a
-    probability ∝ 1/n. A model first learns which tokens are frequent, within a few steps, and then to count.
+    plus one (modulo the vocabulary) or, with `RESTART_PROBABILITY`, a random one: the n-th token of the
+    vocabulary with a probability ∝ 1/n. A model first learns which tokens are frequent, then to add one.
     """
 
     def __init__(self, vocab_size: int, seq_length: int, seed: int, *, attention_mask: bool, uniform: bool):

@@ -70,8 +70,8 @@ def accepted(of: Callable[..., Any], **options: Any) -> dict[str, Any]:
             installed = versions()
             raise TrainerError(
                 f"{of.__name__} has no '{name}' in NeMo {installed['nemo']} with Megatron-Core "
-                f"{installed['megatron_core']}, but the plan sets it: choose the workload's own image, "
-                "or leave it out of the workload's performance."
+                f"{installed['megatron_core']}, but the plan sets it: use the image that the workload "
+                "file names, or remove the setting from performance in that file."
             )
     return options
 

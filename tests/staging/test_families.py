@@ -35,8 +35,8 @@ def _mixture_on_cpu(recipe: Recipe) -> Recipe:
 UNTRAINABLE = {
     "family": (
         lambda run: {"recipe": run.recipe.model_copy(update={"model": _as_gpt(run.recipe.model)})},
-        "its model does not name the NeMo config class to build it from: set nemo "
-        "(docs/reference/workloads.md).",
+        "its model does not name the NeMo config class to build it from: set nemo for "
+        "this model (docs/reference/workloads.md).",
     ),
     "tensor parallel experts on the CPU": (
         lambda run: {"recipe": _mixture_on_cpu(run.recipe)},
