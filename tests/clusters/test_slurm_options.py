@@ -46,19 +46,23 @@ WHAT_BECOMES = (
     (BY_IT, "set variables in environment", "export", "export-file", "get-user-env"),
     (BY_IT, "write resubmissions", "requeue"),
     (BY_IT, "leave it out: the time limit is each run's", "time"),
-    ("follows from the plan: use gpus instead", "follows from each run's gpus", "nodes", "ntasks"),
-    ("follows from the plan: use gpus instead", "write gpu_option: gpus", "gpus"),
-    ("follows from the plan: use gpus_per_node instead", "write gpu_option: gpus-per-node", "gpus-per-node"),
+    ("is set by steptime: use the option gpus instead", "follows from each run's gpus", "nodes", "ntasks"),
+    ("is set by steptime: use the option gpus instead", "write gpu_option: gpus", "gpus"),
     (
-        *("follows from the plan: use gpus_per_node instead", "write gpus_per_node"),
+        "is set by steptime: use the option gpus_per_node instead",
+        "write gpu_option: gpus-per-node",
+        "gpus-per-node",
+    ),
+    (
+        *("is set by steptime: use the option gpus_per_node instead", "write gpus_per_node"),
         *("gpus-per-task", "ntasks-per-node"),
     ),
     (
-        *("follows from the plan: use gpus_per_node instead", "follows from each run's gpus"),
+        *("is set by steptime: use the option gpus_per_node instead", "follows from each run's gpus"),
         # They would have fewer ranks or GPUs fit on a node than the plan has there: no node would do.
         *("gpus-per-socket", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket"),
     ),
-    ("follows from the plan: use gres instead", PASSES, "gres"),
+    ("is set by steptime: use the option gres instead", PASSES, "gres"),
     (PASSES, PASSES, "partition", "account", "nodelist", "exclude", "reservation", "segment"),
     (PASSES, "give it to a run, in additional_slurm_params", "begin", "deadline", "dependency"),
     (

@@ -228,7 +228,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {**SLURM, "additional_slurm_params": "job-nam=x"},
         "unknown option of sbatch 'job-nam' of additional_slurm",
     ),
-    ({**SLURM, "additional_slurm_params": "nodes=3"}, "'nodes' follows from the plan: use gpus instead."),
+    (
+        {**SLURM, "additional_slurm_params": "nodes=3"},
+        "'nodes' is set by steptime: use the option gpus instead.",
+    ),
     (
         {**SLURM, "additional_slurm_params": "constrant=x"},
         "'constrant' of additional_slurm_params: did you mean 'con",

@@ -145,7 +145,7 @@ class JobStatus(Frozen):
 
 
 class StagedFiles(Frozen):
-    """The trainer's code and environment or image, as staged on the cluster for a run.
+    """What is staged on a cluster for a run: the trainer's code, and its Python environment or an image.
 
     File names follow from the content, so staging again finds or rebuilds the same files.
     """

@@ -48,7 +48,7 @@ class NotApplicableError(Exception):
 
 
 class Check(NamedTuple):
-    """One line of `steptime cluster check`."""
+    """One check of `steptime cluster check`: its name, and the function that makes it."""
 
     name: str
     look: Callable[[], Awaitable[str]]

@@ -33,7 +33,7 @@ class Origin(Frozen):
 
 
 async def collect_log(cluster: Cluster, job: Job) -> Path:
-    """Return the path of a job's log as a local file, with the planned run beside it.
+    """Return the path of a job's log as a local file; the same folder has the job's plan, `run.json`.
 
     If this machine can open the cluster's files, it is the log itself. Otherwise it is a copy in
     `<STEPTIME_HOME>/logs-collected/<cluster>/<job>/`, which is updated now. Raises UserError if the job left

@@ -208,8 +208,8 @@ class ClusterConfig(ClusterFile, Frozen):
         if run.recipe.image is not None and self.image_form is None:
             raise UserError(
                 f"{run.label} runs in the image {run.recipe.image}, and cluster {self.name} runs no images "
-                f"(container: {self.container}): name the program that runs them as container: in "
-                f"config/clusters/{self.name}.yaml, or name another cluster."
+                f"(container: {self.container}): set container in config/clusters/{self.name}.yaml "
+                f"to the program that runs images there, or name another cluster."
             )
 
     def options_of_owner(self, owner: str) -> dict[str, str]:
@@ -221,7 +221,10 @@ class ClusterConfig(ClusterFile, Frozen):
         self.require_permitted("DAG owner", owner, "permitted_owners")
 
     def require_permitted(self, what: str, value: str, field: str) -> None:
-        """Raise UserError if this file has a list `field` and no pattern in it matches the value."""
+        """Raise UserError if this file has a list `field` of patterns and none matches `value`.
+
+        `what` says in the message what the value is, such as `image`.
+        """
         patterns: tuple[str, ...] | None = getattr(self, field)
         if patterns is None or any(fnmatchcase(value, pattern) for pattern in patterns):
             return
@@ -268,7 +271,8 @@ class ClusterConfig(ClusterFile, Frozen):
     ) -> dict[str, Any]:
         """Return the values that this kind's template `job.sh.j2` needs beyond the common ones.
 
-        Raises UserError for a run that the script could not start.
+        `directory` is the job's folder, `environment` the variables that the script sets. Raises UserError
+        for a run that the script could not start.
         """
         return {}
 
@@ -292,9 +296,10 @@ class ClusterConfig(ClusterFile, Frozen):
         directory: PurePosixPath,
         environment: Iterable[str],
     ) -> LaunchCommand:
-        """Return how to start a command in the staged image of a run, so that it can import the trainer.
+        """Return how to start `command` in the staged image of a run, with the trainer on its PYTHONPATH.
 
-        Raises UserError if no image is staged, or if the cluster's container program cannot start it.
+        `directory` is the job's folder, `environment` the names of the variables to pass in. Raises UserError
+        if no image is staged, or if the cluster's container program cannot start it.
         """
         if staged.image_path is None:
             raise UserError(

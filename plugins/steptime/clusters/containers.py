@@ -195,7 +195,7 @@ def mounts(work_dir: str, of_site: Sequence[str], to_read: Sequence[str | None] 
         if PurePosixPath(work_dir).is_relative_to(folder):
             raise UserError(
                 f"'{shown(folder)}' cannot be mounted: it contains the cluster's work_dir '{work_dir}'; "
-                "name a folder of its own, for a checkpoint the one above weights/."
+                "use a folder that does not contain it, for a checkpoint the parent folder of weights/."
             )
         found[folder] = False
     return tuple(sorted((Mount(*each) for each in found.items()), key=lambda mount: mount.folder.count("/")))

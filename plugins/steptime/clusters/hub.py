@@ -30,7 +30,8 @@ def hub_cache(run: Run, environment: Mapping[str, str], root: str) -> str | None
         the cluster's or the run's variables).
 
     Raises:
-        UserError: the folder is not an absolute path, or the image has no known release.
+        UserError: the folder is not an absolute path, or the Megatron-Bridge release in the recipe's
+            image is unknown.
     """
     variables = {**environment, **run.environment}
     if variables.get("HF_HUB_OFFLINE") == "0" or not hub_files(run.recipe):

@@ -88,9 +88,10 @@ def job_spec(
         run: what to train.
         staged: the files staged for it on the cluster.
         config: the cluster.
-        identity: `dag_id/run_id/cell`; with `installation` and `attempt` it determines the job's name, so a
-            repeated submission finds the same job.
-        started: Unix time in whole seconds, for the name of the folder.
+        identity: `dag_id/run_id/cell`, where the cell is the run's name within the DAG run. Together with
+            `installation` and `attempt` it determines the job's name, so a repeated submission finds the
+            same job.
+        started: Unix time in whole seconds, part of the name of the job's folder.
         attempt: number of the job among all jobs of the run, from 1.
         installation: the Airflow that owns the job; None outside of Airflow.
 
@@ -165,8 +166,9 @@ def saved_checkpoint_dir(job: Job) -> str:
 async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
     """Return the folder of the checkpoint that a job saved, for `Run.checkpoint_path`.
 
-    It is the folder above `weights/`, or for Megatron-Bridge the folder with its tracker file, above the
-    iterations. Raises SystemFailure if there is none, more than one, or an incomplete one.
+    It is the folder that contains `weights/`, or for Megatron-Bridge the one that contains
+    `latest_train_state.pt` and a folder for each saved iteration. Raises SystemFailure if there is none, more
+    than one, or an incomplete one.
     """
     folder = saved_checkpoint_dir(job)
     # NeMo keeps a file `<checkpoint>-unfinished` beside a checkpoint for as long as it is being written.
@@ -192,8 +194,9 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
 def job_environment(run: Run, staged: StagedFiles, config: ClusterConfig) -> dict[str, str]:
     """Return the environment variables that a job script sets.
 
-    Later ones override earlier ones: defaults, the workload's, the Hugging Face cache's, the cluster's, the
-    run's, and the job's own. On a cluster with a fabric, NCCL logs its network unless NCCL_DEBUG is set.
+    Of a variable that is set several times the last value counts, in this order: defaults, the workload, the
+    Hugging Face cache, the cluster's file, the run's mode, the run, and what every job needs. If the
+    cluster's file sets `fabric`, NCCL prints which network it uses, unless one of these sets NCCL_DEBUG.
     Raises UserError for a variable that a run may not set.
     """
     check_environment(run.environment)
@@ -226,9 +229,9 @@ def trace_environment(run: Run) -> dict[str, str]:
 
 
 def brought_files(run: Run) -> dict[str, str]:
-    """Return the texts of files that the workload brings, by the paths in its environment variables.
+    """Return the files that are part of the workload file, as {path: text}.
 
-    They are written into the job's folder, and the variables are changed to point there.
+    `job_spec` writes them into the job's folder; a variable whose value is such a path gets the new path.
     """
     if run.recipe.launcher is not None:
         return run.recipe.launcher.files
@@ -263,8 +266,8 @@ def rank_program(run: Run, root: str) -> tuple[str, ...]:
 def on_one_machine(run: Run, root: str) -> tuple[str, ...]:
     """Return the arguments of Python that start all ranks of a run on one machine.
 
-    The trainer forks its own ranks on the CPU; torchrun starts all others. Raises UserError if the workload's
-    command cannot be built for this run.
+    On the CPU steptime's trainer forks its ranks itself; in all other cases torchrun starts them. Raises
+    UserError if the workload's command cannot be built for this run.
     """
     by_others = run.recipe.launcher is not None or isinstance(run.recipe.model, NamedRecipe)
     if run.recipe.gpu_type == "cpu" and not by_others:

@@ -70,7 +70,7 @@ class LocalJob:
 
 @dataclass(frozen=True)
 class Runner:
-    """The content of `runner.json`: the process that runs the job. Its start detects a reused process id."""
+    """The content of `runner.json`: the process that runs the job, and its start (process ids are reused)."""
 
     pid: int
     start_tick: int
@@ -129,9 +129,10 @@ class JobFolder:
         write_whole(self.path / _FILE_OF[type(record)], text)
 
     def runner_lives(self) -> bool:
-        """Return whether the job's runner is alive, which it shows by holding its lock.
+        """Return whether the job's runner is alive: a live runner holds an exclusive lock on a file.
 
-        It tries a shared lock, so that simultaneous callers do not take each other for the runner.
+        This method tries a shared lock, so that two simultaneous calls do not mistake each other for a
+        runner.
         """
         try:
             descriptor = os.open(self.runner_lock, os.O_RDONLY)

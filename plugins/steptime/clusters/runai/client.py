@@ -318,7 +318,8 @@ def base_url(connection: Connection) -> str:
         raise UserError(f"{written}, '{shown(host)}', is not an address: write https://… .") from None
     if url.username or url.password or not url.hostname or url.query or url.fragment:
         raise UserError(
-            f"{written} is not a plain address: write https://… and put the login into its fields."
+            f"{written} has more than an address: write https://… only, and the login into the connection's "
+            "fields Login and Password."
         )
     if url.scheme != "https" and url.hostname not in _LOOPBACK:
         raise UserError(f"{written}, '{shown(host)}', would send the secret unencrypted: write https://… .")

@@ -88,8 +88,8 @@ class RunaiCluster:
     async def submit(self, spec: JobSpec) -> Job:
         """Create the workload of `spec`, or return the existing job of that name.
 
-        Raises UserError for a job that can never run here, SystemFailure if it is not known to be submitted:
-        submit it again then, which never creates a second workload.
+        Raises UserError for a job that can never run here, SystemFailure if the workload was not created or
+        may not have been; calling this again is safe, because it never creates a second workload.
         """
         notes = self._notes(spec.name)
         self._config.pods(spec.slots)
@@ -299,8 +299,8 @@ class RunaiCluster:
         job = await poll_until_async(look, every_s=_LOOK_S, timeout_s=_APPEARS_WITHIN_S)
         if job is None:
             raise SystemFailure(
-                f"job {name} may or may not have been submitted to {self.name}, and is not seen there: "
-                f"{error}; submitting it again looks for it first"
+                f"job {name} may or may not have been submitted to {self.name}, where it is not found: "
+                f"{error}. Submit it again: steptime first looks for an existing one."
             ) from None
         return job
 

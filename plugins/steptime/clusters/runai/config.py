@@ -71,7 +71,7 @@ class RunaiConfig(ClusterConfig):
 
     @classmethod
     def starts(cls, launcher: Launcher) -> bool:
-        """Return whether the launcher takes an image by name: Run:ai itself starts jobs as containers."""
+        """Return whether `launcher` leaves it to the cluster to start the containers, as Run:ai does."""
         return launcher.image is ImageForm.NAME
 
     @model_validator(mode="after")
@@ -114,7 +114,10 @@ class RunaiConfig(ClusterConfig):
     def pod_variables(
         self, notes: str, *, directory: str, log_path: str, time_limit_s: float
     ) -> dict[str, str]:
-        """Return the variables that `start.sh` needs in a pod: folders, log and time limit."""
+        """Return the variables that `start.sh` needs in a pod: folders, log and time limit.
+
+        `notes` is the folder where the pods record starts and ends, `directory` the job's folder.
+        """
         return {
             "STEPTIME_STATE": notes,
             "STEPTIME_DIRECTORY": directory,
@@ -140,7 +143,7 @@ class RunaiConfig(ClusterConfig):
 def workload_name(job_name: str) -> str:
     """Return the workload name of a job: legal in Kubernetes, and different for every job.
 
-    It begins readable and ends with a hash of the job's name, which is kept whole as an annotation.
+    It is a shortened form of the job's name, followed by a hash. An annotation has the full name.
 
     >>> workload_name("pretrain_llama3.1_8b_fp8_64-0a1b2c3d4e-1")
     'steptime-pretrain-llama3-1-8b-fp8-64-0a-4c3b48120a'

@@ -96,8 +96,8 @@ async def _gpus(config: SlurmConfig, slurm: SlurmCommands) -> str:
     kinds = {kind for kind, _ in lists if kind}
     if not kinds:
         raise NotApplicableError(
-            f"nodes have {shown}, and Slurm does not say of which type: node_check in the file compares it "
-            "before a training"
+            f"nodes have {shown}, and Slurm does not say of which type: with node_check in {_file(config)} "
+            "each job checks it before the training"
         )
     if not any(word in kind.lower() for kind in kinds):
         raise CheckFailedError(

@@ -343,7 +343,7 @@ class SlurmCluster:
             if (records[0].state, records[0].reason) == ("PENDING", HELD_BY_USER) and await self._noted(name)
         ]
         if held:
-            await self._slurm.release_those_never_free(held)
+            await self._slurm.release_never_released(held)
 
     async def _failed_nodes(self, status: JobStatus) -> tuple[str, ...]:
         """Return the job's nodes that are out of order; if none is and it had one node, that node."""

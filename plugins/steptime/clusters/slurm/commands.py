@@ -116,15 +116,16 @@ class SlurmCommands:
         if ids:
             await self._slurm(["scancel", f"--name={name}", *ids], harmless=_HAS_ENDED)
 
-    async def release_those_never_free(self, ids: Sequence[str]) -> None:
-        """Release those of these held jobs that were never released before. Raises SystemFailure.
+    async def release_never_released(self, ids: Sequence[str]) -> None:
+        """Release those of the held jobs `ids` that have never been released. Raises SystemFailure.
 
-        Slurm sets a job's AccrueTime when it is first released, and keeps it if the job is held later.
+        They have no AccrueTime: Slurm sets it at a job's first release, and keeps it if the job is held
+        later.
         """
         shown_by = ["squeue", "--noheader", f"--jobs={','.join(ids)}", "--Format=JobID:|,AccrueTime:|"]
         rows = [line.split("|") for line in (await self._slurm(shown_by)).stdout.splitlines()]
-        if never_free := [id for id, accrues_since, *_ in rows if not accrues_since.isdecimal()]:
-            await self._slurm(["scontrol", "release", *never_free])
+        if never_released := [id for id, accrues_since, *_ in rows if not accrues_since.isdecimal()]:
+            await self._slurm(["scontrol", "release", *never_released])
 
     async def out_of_order(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """Return which of these nodes are down, drained or not responding; () if Slurm does not answer."""

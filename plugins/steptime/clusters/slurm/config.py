@@ -101,9 +101,10 @@ def _check(
 
 
 def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
-    """Return the `#SBATCH` options of plan, cluster and run; later ones override earlier ones.
+    """Return the `#SBATCH` options that a run's size, the cluster's file and the run's own options give.
 
-    Raises UserError if the run does not fit whole nodes or segments, or an option is malformed.
+    Later ones override earlier ones. Raises UserError if the GPUs do not fill whole nodes, the nodes do not
+    fill whole segments (`--segment`), or an option is malformed.
     """
     own = SlurmOptions.of(run.cluster_options)
     per_node = _ranks_per_node(run.recipe, own.gpus_per_node or site.gpus_per_node, site)

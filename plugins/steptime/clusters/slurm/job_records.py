@@ -235,11 +235,11 @@ def _time(text: str) -> float | None:
 
 
 class EndRecord(Frozen):
-    """The end of a job's script, which `job.sh.j2` records beside the log in case Slurm does not know it.
+    """How a job's script ended, as `job.sh.j2` records it beside the log, in case Slurm forgets the job.
 
-    A script that Slurm is ending, as at the time limit, can have any exit code: a training that ends in good
-    order on a signal ends with 0. So the record has Slurm's state of the job at that moment, and unless that
-    is RUNNING the record does not decide how the job ended.
+    The exit code alone is not enough: a script that Slurm ends, for instance at the time limit, can still
+    exit with 0. So the record also has the state that Slurm gave the job when its script ended. Only if that
+    is RUNNING does the record tell how the job ended.
     """
 
     job_id: str
@@ -261,7 +261,7 @@ class EndRecord(Frozen):
         return f"its script ended with exit code {self.exit_code}{while_it}"
 
     def status(self, nodes: Sequence[str]) -> JobStatus:
-        """Return the job's status as this record has it, which must be conclusive; `nodes` are the job's."""
+        """Return the status of a job that ran on `nodes`; this record must be conclusive."""
         exit_code = f"exit code {self.exit_code}, " if self.exit_code else ""
         return JobStatus(
             state=JobState.FAILED if self.exit_code else JobState.SUCCEEDED,

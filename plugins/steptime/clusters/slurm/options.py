@@ -136,7 +136,10 @@ class SlurmOptions(ClusterOptions):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """Parse a run's Slurm options; what `additional_slurm_params` repeats moves to its own field.
+        """Parse a run's Slurm options.
+
+        An option in `additional_slurm_params` that has a field here, such as `partition`, moves to that
+        field.
 
         Raises:
             UserError: a value of another form; an option of sbatch that steptime sets itself, an unknown one,
@@ -163,12 +166,12 @@ class SlurmOptions(ClusterOptions):
         if recipe.gpus > per_node and recipe.gpus % per_node:
             raise UserError(
                 f"gpus_per_node {per_node} does not divide {recipe.gpus} GPUs: choose another number, "
-                f"or leave {recipe.gpus} out of gpus."
+                f"or remove {recipe.gpus} from the option gpus."
             )
 
     @property
     def as_given(self) -> tuple[str, ...]:
-        """The options that sbatch gets unchanged: without those for GPUs, which also depend on the plan."""
+        """The options that sbatch gets unchanged; those for GPUs are not among them (`sbatch_options`)."""
         values = self.model_dump(include=set(_FIELDS), exclude_none=True)
         further = (self.additional_slurm_params or "").split(";")
         return (
@@ -234,7 +237,8 @@ def _check_name(name: str, part: str) -> None:
         )
     if name in _OF_THE_PLAN:
         raise UserError(
-            f"additional_slurm_params: '{name}' follows from the plan: use {_OF_THE_PLAN[name]} instead."
+            f"additional_slurm_params: '{name}' is set by steptime: use the option {_OF_THE_PLAN[name]} "
+            "instead."
         )
     if not re.fullmatch(r"[a-z][a-z-]*", name, re.ASCII):
         raise UserError(

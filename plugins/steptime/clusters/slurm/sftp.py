@@ -91,7 +91,7 @@ class Sessions:
             if call.done():
                 return call.result()
             if session.given_up.is_set():
-                raise asyncssh.SFTPConnectionLost("its server hangs at another file")
+                raise asyncssh.SFTPConnectionLost("the SFTP session hangs while it accesses another file")
             self._give_up(session)
             raise TimeoutError
         except (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection):

@@ -60,10 +60,10 @@ if logging.getLogger("asyncssh").level == logging.NOTSET:
 
 
 class LoginNode:
-    """Runs commands and accesses files on a cluster's login node: the first of a connection that answers.
+    """Runs commands and accesses files on a login node of a cluster: the first one that answers.
 
     Nothing is connected before the first call. After a dropped connection the next call reconnects: it tries
-    `login_nodes` in order, or without them the connection's own host. See `ssh_route`.
+    `login_nodes` in order, or, if there are none, the host of the connection in Airflow. See `ssh_route`.
     """
 
     def __init__(self, name: str, connections: Connections, login_nodes: Sequence[str] = ()) -> None:
