@@ -247,7 +247,7 @@ async def test_no_redirect_takes_a_secret_or_a_token_to_another_server(
     [
         ("", "is empty: write Run:ai's address"),
         ("http://nvidia.run.ai", "would send the secret unencrypted"),
-        ("https://me:hush@nvidia.run.ai", "put the login into its fields"),
+        ("https://me:hush@nvidia.run.ai", "the login into the connection's fields"),
     ],
 )
 def test_an_address_that_cannot_be_is_refused(host: str, message: str) -> None:
