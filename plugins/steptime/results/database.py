@@ -76,7 +76,10 @@ def read_connection(url: str) -> "Iterator[Connection]":
 
 @contextmanager
 def write_transaction(url: str) -> "Iterator[Connection]":
-    """Open a transaction: committed at the end, rolled back on an exception. Raises as `read_connection`."""
+    """Open a transaction: committed at the end, rolled back on an exception.
+
+    Raises the same errors as `read_connection`.
+    """
     with _named_failures(url), _for_writing(_engine(url)).begin() as connection:
         yield connection
 
@@ -196,8 +199,8 @@ def _parse(url: str) -> "URL":
         )
     if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_absolute():
         raise UserError(
-            f"STEPTIME_STORE_URL names '{parsed.database}', which is another file in every "
-            f"folder: write an absolute path, as in {valid.partition(' ')[0]}."
+            f"STEPTIME_STORE_URL has the relative path '{parsed.database}', which is another file in every "
+            f"folder that steptime is started in: write an absolute path, as in {valid.partition(' ')[0]}."
         )
     return parsed
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, Self
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from steptime.frozen import Frozen
-from steptime.results.stragglers import FEWEST_OTHERS, RankTimes, outside
+from steptime.results.stragglers import FEWEST_OTHERS, RankTimes, find_outliers
 
 LEAST_SLOWER_CLOCK, LEAST_HOTTER = 0.05, 0.15
 """Below this nobody's clocks are low, or temperature (in °C) is high, whatever the spread."""
@@ -37,7 +37,7 @@ Numbers = tuple[_Number | None, ...]
 
 
 class NodeSamples(Frozen):
-    """Power, clocks, temperatures and errors of one node's GPUs during a run, summed up from samples.
+    """Power, clocks, temperatures and errors of one node's GPUs during a run, summarized from samples.
 
     Lists are by GPU, with None for what a GPU does not report.
     """
@@ -68,7 +68,7 @@ class NodeSamples(Frozen):
         lists = (self.power_w, self.sm_clock_mhz, self.least_sm_clock_mhz, self.memory_clock_mhz)
         others = (self.temperature_c, self.corrected_ecc_errors, self.uncorrected_ecc_errors)
         if any(len(one) != len(self.gpus) for one in (*lists, *others, *self.slowed_percent.values())):
-            raise ValueError("its lists need one value for each GPU")
+            raise ValueError("each list must have one value for each GPU")
         return self
 
     def errors(self, others: float) -> Iterator[str]:
@@ -150,7 +150,7 @@ class GpuSamples(Frozen):
             return
         median = statistics.median(unit.value for unit in units)
         ratios = {str(at): (unit.value / median,) for at, unit in enumerate(units)}
-        for at, (ratio, _) in outside(ratios, least).items():
+        for at, (ratio, _) in find_outliers(ratios, least).items():
             yield units[int(at)], ratio
 
 
@@ -199,9 +199,9 @@ def energy(record: Mapping[str, Any] | None, gpus: int, tokens: int, step_time_s
 
     Args:
         record: the trainer's record of GPU samples.
-        gpus: number of the run's GPUs; each counts with the mean power.
+        gpus: number of the run's GPUs; all are taken to draw the mean power of the sampled ones.
         tokens: tokens per step.
-        step_time_s: mean step time of the window.
+        step_time_s: mean time of the steps in the measurement window.
     """
     samples = gpu_samples(record)
     power_w = None if samples is None else samples.mean_power_w

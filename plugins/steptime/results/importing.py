@@ -98,7 +98,8 @@ class RefusedImport(NamedTuple):
 def find_imports(path: Path, asked: ImportOptions) -> Iterator[Import | RefusedImport]:
     """Yield every run in an archive, log or folder, or a `RefusedImport` for one that cannot be imported.
 
-    Raises UserError if there is nothing to read, or if the name of the cluster is not plain.
+    Raises UserError if there is nothing to read, or if the cluster's name in `asked` has characters other
+    than letters, digits, `.`, `_` and `-`.
     """
     if asked.cluster is not None:
         _require_plain("cluster", asked.cluster)

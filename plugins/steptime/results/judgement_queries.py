@@ -175,8 +175,8 @@ def verdicts(store: "Store", *, newest: bool = False, since: float = 0.0) -> dic
     """Return, by job name, the stored judgements of runs submitted at or after `since` (Unix time).
 
     `newest` restricts this to the newest run of each series. Each judgement has `verdict`, `direction`,
-    `ratio` and `baseline_mean_s`. A series with runs that the reader may not read is left out, as its
-    judgements depend on those.
+    `baseline_mean_s`, and `ratio`: the mean of the judged runs over that of the baseline. A series is left
+    out if the store's user may not read all of its runs, as its judgements depend on all of them.
     """
     from sqlalchemy import select
 
@@ -212,7 +212,7 @@ def newest_of_each(store: "Store") -> list[dict[str, Any]]:
 
 
 def _latest_of_each_series(store: "Store", limit: int) -> "Select[tuple[int]]":
-    """Select the ids of the newest valid runs of each series that the reader may read."""
+    """Select the ids of the newest valid runs of each series that the store's user may read."""
     from sqlalchemy import func, select
 
     from steptime.results.schema import is_valid, runs
@@ -226,7 +226,7 @@ def _latest_of_each_series(store: "Store", limit: int) -> "Select[tuple[int]]":
 
 
 def hidden(store: "Store") -> list[dict[str, Any]]:
-    """Return the series with valid runs that the reader of the store may not read."""
+    """Return the series with valid runs that the store's user may not read."""
     from sqlalchemy import select
 
     from steptime.results.schema import is_valid, runs

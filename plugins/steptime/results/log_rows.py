@@ -87,11 +87,15 @@ def log_row(
 ) -> dict[str, Any]:
     """Read the log of one run (or its logs, after a requeue) into a row with the columns `COLUMNS`.
 
-    Unknown values are None. Logs of `other_nodes` are only searched for failures. The plan is taken from
-    `run.json` beside the log; for logs of NVIDIA's scripts from their folder. The default window is that of
-    the plan or the release, or else the last step, which NVIDIA's releases up to 25.04 use; `window_from`
-    says which. `state` is `complete`, `incomplete`, `failed` or `unknown`, see docs/reference/logs.md. Raises
-    UserError if a log cannot be read.
+    Unknown values are None. `state` is `complete`, `incomplete`, `failed` or `unknown`, see
+    docs/reference/logs.md. Raises UserError if a log cannot be read.
+
+    Args:
+        logs: the run's logs, oldest first. What was planned is read from `run.json` beside the last one; for
+            runs that NVIDIA's scripts started, from the files and the name of its folder.
+        window: the steps to average. By default those of the plan, else those that the NVIDIA release
+            averages, else the last step; the column `window_from` says which were used.
+        other_nodes: logs of the run's other nodes, which are only searched for failures.
     """
     run, remark = planned_run(logs[-1].with_name(RUN_FILE))
     if run is None:
@@ -255,7 +259,7 @@ def _cut_off(window: Window, found: int | None) -> list[str]:
 def decide_state(fatal: Sequence[Problem], *, lacks_numbers: bool) -> str:
     """Return the state of a log with these fatal problems: `complete`, `incomplete`, `failed` or `unknown`.
 
-    `lacks_numbers` says whether steps or numbers of its window are missing.
+    `lacks_numbers` says whether the log lacks steps of the measurement window, or their times.
     """
     kinds = {problem.kind for problem in fatal}
     if kinds - _NO_FAILURE:

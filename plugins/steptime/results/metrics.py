@@ -86,8 +86,8 @@ def throughput(
         recipe: the recipe.
         step_time_s: the step time.
         peak: replaces the peak of `config/gpus.yaml`.
-        as_published: use the constants that reproduce the MFU printed in NVIDIA's publication, where they
-            differ from those that it states (`config/references/`).
+        as_published: the MFU that NVIDIA prints does not always follow from the constants that NVIDIA states.
+            If True, use the constants (peak, flops) that reproduce it, from `config/references/`.
         logged_tflops: TFLOPS per GPU as logged, for publications whose MFU is based on them.
     """
     # First, as it refuses step times that cannot be.
@@ -150,8 +150,9 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
 def steady_numbers(log: TrainingLog, window: Window) -> dict[str, Any]:
     """Return the median and interquartile range of a run's steady steps, and which steps these are.
 
-    The keys are fields of `Measurement`. Runs are judged by this median, as the published step time may be
-    from a single step.
+    The steady steps are the last `STEADY_STEPS` of the run, or the window if that is longer. The keys are
+    fields of `Measurement`. Runs are compared with each other by this median, because the window is that of
+    the publication, which may be a single step.
     """
     every = {step.global_step: step.step_time_s for step in log.steps if step.step_time_s is not None}
     times = {step: time for step, time in every.items() if math.isfinite(time) and time > 0}

@@ -40,6 +40,15 @@ def validate(
 ) -> Verdict:
     """Run all quality checks (`plug_points.CHECKS`) on a run, in order; a failed check does not raise.
 
+    Args:
+        run: the planned run.
+        status: how its job ended.
+        log: what was read from its log.
+        measurement: its numbers; None if nothing can be measured.
+        earlier_attempts: earlier jobs of the same run that were given up.
+        origin: the archive, folder or log that the run was imported from; None if steptime submitted it.
+        fabric: the network between the nodes, from the cluster's file; None if the file has none.
+
     Raises SystemFailure if Great Expectations itself fails, UserError if `config/expectations/steps.yaml` has
     a mistake.
     """

@@ -108,7 +108,7 @@ def find_batch_size(log: TrainingLog) -> int | None:
 
 
 def alternatives(runs: Sequence[Run]) -> str:
-    """Name in words the runs that one experiment's name may mean, as in `on b200 or gb200`."""
+    """Describe the runs that an ambiguous experiment name may stand for, as in `on b200 or gb200`."""
     if len({run.recipe.workload for run in runs}) == 1:
         return f"on {' or '.join(run.recipe.gpu_type for run in runs)}"
     return " or ".join(f"{run.recipe.workload} on {run.recipe.gpu_type}" for run in runs)

@@ -298,7 +298,7 @@ def has_changed_to(made: Mapping[str, Any], event: str) -> bool:
 
 
 def is_notable(event: str) -> bool:
-    """Return whether a change such as `image a → b` is of more than the nodes and the version of steptime."""
+    """Return whether a change such as `image a → b` is not merely one of nodes or of steptime's version."""
     return event.partition(" ")[0].rstrip(":") not in (_NODES, "steptime", "commit")
 
 

@@ -17,9 +17,10 @@ from steptime.results.record import describe_code, read_setup
 
 
 def make_request(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
-    """Return the request that plans this run alone; `asked_for` has the fields of its whole plan's request.
+    """Return a request from which only this run is planned.
 
-    Values that were left to defaults are written out, as defaults may change: release, steps, time limit, …
+    `asked_for` has the fields of the original request, which may have planned several runs. Values that were
+    left to defaults are written out, as defaults may change: release, steps, time limit, …
     """
     loads = run.mode is Mode.CHECKPOINT_LOAD
     request = parse_request({**asked_for, "workload": run.recipe.workload})
@@ -43,7 +44,10 @@ def make_request(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
 
 
 def repeat_command(run: Run, request: PlanRequest) -> str | None:
-    """Return the `steptime run` command for one run's request; None if today's recipes plan another run."""
+    """Return the `steptime run` command that repeats a run, given its own request.
+
+    None if the current recipes would no longer give this run.
+    """
     try:
         planned = plan(request).all_runs
     except UserError:
@@ -54,7 +58,8 @@ def repeat_command(run: Run, request: PlanRequest) -> str | None:
 def repeat_command_of_record(record: Mapping[str, Any]) -> str | None:
     """Return the `steptime run` command that repeats the run of a record.
 
-    None if today's recipes plan another run, or if this version of steptime cannot read the record.
+    None if the current recipes would no longer give this run, or if this version of steptime cannot read the
+    record.
     """
     try:
         run = Run.model_validate(record["run"])
@@ -66,8 +71,8 @@ def repeat_command_of_record(record: Mapping[str, Any]) -> str | None:
 def describe_repeat(record: str) -> dict[str, Any]:
     """Return how to repeat a run, from its record, and what would differ today.
 
-    `command` is None if today's recipes no longer plan the run. `made_with` has commit, hashes and image by
-    name, as far as recorded. `differs` has a sentence for each of these that is known to differ today.
+    `command` is None if the current recipes would no longer give it. `made_with` has commit, hashes and image
+    by name, as far as recorded. `differs` has a sentence for each of these that is known to differ today.
     """
     made = read_setup(record)
     names = ("steptime", "commit", "image", "image digest", "venv lock", "trainer")

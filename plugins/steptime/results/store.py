@@ -43,8 +43,9 @@ class Store:
     It holds no connection: engines are cached per process and address, so a Store is cheap to make and may be
     used by any thread. Every method raises SystemFailure if the database fails.
 
-    With `dags`, only runs of these DAGs and runs without a DAG are returned, except by `find` and `measured`,
-    so that nothing shown can be based on others.
+    `dags` are the DAGs whose runs the store's user may read; None for all. Runs of other DAGs are neither
+    returned nor used for what is; runs that belong to no DAG always are. `find` and `measured` ignore `dags`:
+    they serve Airflow's tasks and commands, not users of the web pages.
     """
 
     def __init__(self, url: str | None = None, *, dags: Collection[str] | None = None) -> None:
@@ -193,8 +194,8 @@ class Store:
     def lost_jobs(self, *, since: float | None = None, **dag_run: str) -> list[dict[str, Any]]:
         """Return the jobs that failed or were cancelled and left no run in the store, newest first.
 
-        Each has some columns of the ledger, and `resubmitted`: whether another job replaced it after its
-        cluster failed it.
+        Each has some columns of the table `jobs` (the job ledger), and `resubmitted`: whether another job
+        replaced it after its cluster failed it.
 
         Args:
             since: only jobs created at or after this Unix time.
@@ -237,7 +238,7 @@ class Store:
             return list(dicts(connection.execute(query.order_by(jobs.c.created_at.desc()))))
 
     def excluded_nodes(self, job_name: str) -> tuple[str, ...]:
-        """Return the nodes that a job was not allowed to use; none for a job unknown to the ledger."""
+        """Return the nodes that a job was not allowed to use; empty if the job ledger lacks the job."""
         from sqlalchemy import select
 
         from steptime.results.schema import jobs
@@ -443,7 +444,7 @@ class Store:
         return self.readable(query)
 
     def readable(self, query: "Select[*tuple[Any, ...]]") -> "Select[*tuple[Any, ...]]":
-        """Restrict a query of runs to those published or rejected, in DAGs that the reader may read."""
+        """Restrict a query of runs to published and rejected ones that the store's user may read (`dags`)."""
         from sqlalchemy import or_
 
         from steptime.results.schema import is_result, runs

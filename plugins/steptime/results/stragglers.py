@@ -38,7 +38,7 @@ class Straggler(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The subject of a sentence: `node gb-017: ranks` or `rank 13 on gb-017`."""
+        """The words before `6.0 % slower than the others`: `node gb-017: ranks` or `rank 13 on gb-017`."""
         return f"node {self.node}: ranks" if self.rank is None else f"rank {self.rank} on {self.node}"
 
     @property
@@ -67,14 +67,15 @@ class RankTimes(Frozen):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if not len(self.node) == len(self.group) == len(self.seconds) or max(self.node) >= len(self.nodes):
-            raise ValueError("its lists need one value for each rank")
+            raise ValueError("each list must have one value for each rank")
         return self
 
     @property
     def ratios(self) -> dict[int, float]:
         """Return each rank's time relative to the median of its group.
 
-        Ranks in a group with fewer than `FEWEST_OTHERS` others are left out.
+        All ranks of a group have the same layers and experts. Ranks in a group with fewer than
+        `FEWEST_OTHERS` others are left out.
         """
         groups = defaultdict[int, list[float]](list)
         for group, seconds in zip(self.group, self.seconds, strict=True):
@@ -113,9 +114,9 @@ class RankTimes(Frozen):
     def stragglers(self) -> tuple[Straggler, ...]:
         """Return the slow nodes, then the slow ranks of other nodes, slowest first."""
         ratios = self.ratios
-        slow = outside(self._by_node(ratios))
+        slow = find_outliers(self._by_node(ratios))
         left = {rank: ratio for rank, ratio in ratios.items() if self.nodes[self.node[rank]] not in slow}
-        ranks = outside({str(rank): (ratio,) for rank, ratio in left.items()})
+        ranks = find_outliers({str(rank): (ratio,) for rank, ratio in left.items()})
         return (
             *(Straggler(node, None, *found) for node, found in slow.items()),
             *(
@@ -139,13 +140,19 @@ def rank_times(record: Mapping[str, Any] | None) -> RankTimes | None:
         return None
 
 
-def outside(units: Mapping[str, Sequence[float]], least: float = LEAST) -> dict[str, tuple[float, float]]:
-    """Return the units (nodes, ranks or GPUs) that are slower than the spread of the others, slowest first.
+def find_outliers(
+    units: Mapping[str, Sequence[float]], least: float = LEAST
+) -> dict[str, tuple[float, float]]:
+    """Return the units (nodes, ranks or GPUs) whose values are above the spread of the others, highest first.
 
     Each is given with its ratio to the mean of the others, and half of that ratio's 95 % confidence interval.
-    `units` has ratios to the median of all, by unit; their lower median counts, so one slow rank does not
-    make a slow node. `least` is the smallest relative difference to report. Several slow units hide each
-    other, so as many as possible are tested against the rest (Grubbs' test, repeated).
+    Several such units hide each other, so as many as possible are tested against the rest (Grubbs' test,
+    repeated).
+
+    Args:
+        units: the values of each unit, such as times, relative to their median. The lower median of a unit's
+            values stands for it, so that one slow rank does not make a slow node.
+        least: smallest relative difference to report: 0.03 is 3 %.
     """
     from scipy import stats
 

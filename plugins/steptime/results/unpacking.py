@@ -29,7 +29,7 @@ def unpack(file: Path, folder: Path) -> None:
             for member in archive:
                 if member.issparse():
                     raise tarfile.ReadError(
-                        f"its member '{shown(member.name)}' claims to be larger than the archive"
+                        f"its file '{shown(member.name)}' is sparse, so it could unpack to any size"
                     )
                 if member.isfile():
                     archive.extract(member, folder, filter="data")

@@ -33,10 +33,11 @@ _CONTENT = {"submitted", "status", "measurement", "log"}
 
 
 def keep_measured(url: str, result: Result, on_change: "OnChange") -> bool:
-    """Store a measured run with its steps and record; return False if exactly this is already stored.
+    """Store a measured run with its steps and record; return False if the store has the same result already.
 
-    What an earlier reading of the run stored is replaced, except for the record; the run must then be checked
-    and published again.
+    What was stored when the run's log was read earlier is replaced, except for the record; the run must then
+    be checked and published again. `on_change` is called in the same transaction, with the connection and the
+    run's row, if the run was published.
     """
     from sqlalchemy import select
 
@@ -78,7 +79,8 @@ def keep_measured(url: str, result: Result, on_change: "OnChange") -> bool:
 def keep_verdict(url: str, job_name: str, verdict: Verdict, on_change: "OnChange") -> bool:
     """Store the checks of a measured run, which make it valid or rejected; return False if already stored.
 
-    Raises UserError for an unknown run.
+    `on_change` is called in the same transaction, with the connection and the run's row, if the run was
+    published and is now rejected. Raises UserError for an unknown run.
     """
     from sqlalchemy import select
 
@@ -107,9 +109,10 @@ def keep_verdict(url: str, job_name: str, verdict: Verdict, on_change: "OnChange
 
 
 def publish(url: str, job_name: str, on_change: "OnChange") -> bool:
-    """Publish a valid run; return False if it is already published.
+    """Publish a valid run, that is, show it among the results; return False if it is already published.
 
-    Raises UserError if the run is unknown, is not valid or has no step times.
+    `on_change` is called in the same transaction, with the connection and the run's row. Raises UserError if
+    the run is unknown, is not valid or has no step times.
     """
     from steptime.results.schema import runs
 
