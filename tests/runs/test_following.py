@@ -178,7 +178,9 @@ async def test_whichever_limit_runs_out_is_told_with_its_value(a_run: MakeRun) -
     )
     runs = Watched(a_run(), limits, submitted_at=queued_for)
     assert await runs.sees(RUNNING) is None, "its time begins when it is first seen to run"
-    with pytest.raises(Overdue, match=r"running for 0 s, beyond its time limit with 60 min of grace \(0 s\)"):
+    with pytest.raises(
+        Overdue, match=r"running for 0 s, longer than its time limit plus 60 min of grace \(0 s\)"
+    ):
         await runs.sees(RUNNING)
 
 

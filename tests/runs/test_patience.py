@@ -147,7 +147,7 @@ def test_a_submit_limit_is_waited_for_as_long_as_a_job_may_queue(through: Throug
     gone = through(gate, 0, work)
     assert isinstance(gone, Overdue)
     assert (
-        "The job has been submitted again for 2.1 h, and queue_patience_h of cluster 'local' allows 2.0 h"
+        "steptime has tried to submit the job for 2.1 h, and queue_patience_h of cluster 'local' allows 2.0 h"
         in str(gone)
     )
     assert len(gate.warnings) == 1

@@ -22,9 +22,10 @@ _JUDGED = ("verdict", "suspicion", "change_percent", "minimum_detectable_change_
 
 
 def published_results(workload: str) -> Asset:
-    """Return the asset that is updated when a valid run of a workload or its family is published.
+    """Return the asset that is updated when a valid run of a workload is published.
 
-    Raises UserError for an unknown workload.
+    A family's name without a release, such as `llama3.1`, means the family's default release. Raises
+    UserError for an unknown workload.
     """
     name = load_workload(workload).workload
     return Asset(name=f"steptime_results_{name}", uri=f"x-steptime://results/{name}", group=_GROUP)
@@ -38,9 +39,10 @@ def finished_sweep(sweep: str) -> Asset:
 def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str, Any]:
     """Return the extra of the asset event for a published run: its numbers, and the verdict on its series.
 
-    `verdict`, `suspicion`, `change_percent` and `minimum_detectable_change_percent` are those that the page
-    *This week* shows; None for a run that is not judged. `against_publication` is None if the recipe's
-    publication has no step time for such a run.
+    `verdict`, `suspicion` (`suspected`, `confirmed`, `dismissed` or empty), `change_percent` and
+    `minimum_detectable_change_percent` are those that the web page *This week* shows; None for a run that is
+    not judged. `against_publication` compares the run with the step time that NVIDIA published for its
+    configuration; None if none is published.
     """
     from steptime.results.columns import COLUMNS
 
@@ -51,9 +53,10 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
 
 
 def extra_of_sweep(sweep: str, sentence: str, cells: Iterable["Finding"]) -> dict[str, Any]:
-    """Return the extra of the asset event for a finished sweep: a sentence, and each series' newest run.
+    """Return the extra of the asset event for a finished sweep.
 
-    Saving and loading a checkpoint are separate series, as on the page *This week*.
+    It has the `sentence` that sums up the sweep, and in `cells` what `extra_of_run` returns for each series'
+    newest run. Saving and loading a checkpoint are separate series, as on the page *This week*.
     """
     return {
         "sweep": sweep,

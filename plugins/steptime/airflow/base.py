@@ -56,7 +56,8 @@ def as_json(model: BaseModel) -> dict[str, Any]:
 class WaitingTrigger(BaseTrigger):
     """A trigger that fires once, with the result of its method `event`.
 
-    `arguments` are those of its constructor, for serialization.
+    Subclasses pass the arguments of their own constructor as `arguments`, so that Airflow can serialize the
+    trigger.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -80,9 +81,9 @@ class WaitingTrigger(BaseTrigger):
 
 
 class RoomTrigger(WaitingTrigger):
-    """Fires once the GPU limits admit a job of the ledger, or the job no longer needs to be submitted.
+    """Fires once a job fits into the GPU limits of its cluster and sweep, or need not be submitted any more.
 
-    :param job: the job's name.
+    :param job: the job's name in the job ledger (the table `jobs`).
     """
 
     def __init__(self, *, job: str) -> None:
@@ -96,10 +97,10 @@ class RoomTrigger(WaitingTrigger):
 
 
 class Refused(SystemExit):
-    """Ends a task because of an impossible request, after its sentence was logged as an error.
+    """Ends a task whose request is impossible, after the reason was logged as an error.
 
-    Airflow prints every exception of a task with its traceback, which would hide the sentence; for a task
-    that exits it prints only one line.
+    Airflow prints any other exception of a task with its traceback, which would bury the reason; for a
+    SystemExit it prints one line.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -118,7 +119,10 @@ class RefusingOperator(BaseOperator):
 
     @contextmanager
     def refusals(self, context: Context) -> Iterator[None]:
-        """Convert UserError into `Refused` and notify of it; convert other errors by `airflow_errors`."""
+        """Convert a UserError of the block into `Refused`, after notifying people that the run failed.
+
+        Other errors are converted by `airflow_errors`.
+        """
         with airflow_errors():
             try:
                 yield
@@ -132,8 +136,8 @@ class RefusingOperator(BaseOperator):
 def airflow_errors() -> Iterator[None]:
     """Convert UserError into failures that Airflow does not retry, and SystemFailure into retried ones.
 
-    An unreachable cluster or a refused job is not retried either: that was already done for as long as the
-    cluster's file allows.
+    Airflow does not retry after an unreachable cluster or a refused job either: steptime itself has already
+    retried for as long as the cluster's file allows.
     """
     try:
         yield
@@ -166,8 +170,8 @@ class HoldsJob(BaseOperator):
     """Base class of operators whose job is cancelled by `on_kill` if the task was failed, cleared or deleted.
 
     Airflow calls `on_kill` both when a person fails or clears a running task and when its worker shuts down
-    or loses its connection. That must not end a training that a retry will find again, so `on_kill` asks
-    Airflow for the task's state.
+    or loses its connection. A lost worker must not end a training that a retry will find again, so `on_kill`
+    asks Airflow for the task's state.
     """
 
     deferrable = True
@@ -195,7 +199,8 @@ class HoldsJob(BaseOperator):
     ) -> Done:
         """Call `submit` with the open cluster; retry while the cluster is unavailable, as `patiently` does.
 
-        If a submit limit lasts too long, the ledger records that the job was refused, and Overdue is raised.
+        If the cluster's limit on submitted jobs refuses the job for too long, this is recorded in the job
+        ledger, and Overdue is raised.
         """
         try:
             return await patiently(config, submit, self.log.warning)
@@ -249,9 +254,9 @@ def is_taken_away(
 ) -> bool:
     """Return whether the task instance was failed, cleared or deleted, so that nothing will resume it.
 
-    Airflow is asked twice, a moment apart, because it also calls `on_kill` when a task only moves to another
-    triggerer or worker, or waits for its retry. If Airflow does not answer, the result is False, and the
-    teardown `end` ends the job later. Blocks for that time.
+    Airflow is asked twice, because it also calls `on_kill` when a task only moves to another triggerer or
+    worker, or waits for its retry; this call blocks for half a second in between. If Airflow does not answer,
+    the result is False, and the teardown `end` ends the job later.
 
     Args:
         ti: the task instance that `on_kill` was called for.

@@ -95,14 +95,15 @@ def training_dag(
 
     Args:
         dag_id: the DAG's id.
-        workload: name of a workload of `config/workloads`; without its release its family's default.
+        workload: name of a workload of `config/workloads`; a family's name without a release means its
+            default release.
         defaults: values of `PlanRequest` fields that the trigger form shows instead of their own defaults.
         deferrable: wait for jobs in the triggerer; False if no triggerer runs, to wait in a worker.
         schedule: when it starts by itself, as Airflow takes it; missed runs are not made up for.
         default_args: of every task, as Airflow takes them, such as `owner` and `pool`. They replace the
             retries set here, except those of the tasks that wait; an `on_failure_callback` is called after
             steptime's own.
-        tags: added to `steptime` and the workload's name.
+        tags: further tags of the DAG, besides `steptime` and the workload's name.
         patience_h: hours for which a job's cluster may be out of reach; None for the cluster file's value.
         queue_patience_h: hours that a job may queue before it is ended; None for the cluster file's value.
         dag_arguments: further arguments of Airflow's `DAG`, such as `on_failure_callback`, `start_date` or
@@ -177,9 +178,10 @@ def train(
         run: the run, as XCom.
         staged: the files staged for the run, as XCom.
         waiting: arguments of `TrainingSensor`.
-        published: the asset that its results update; None in a sweep, whose runs are of several workloads.
+        published: the asset that is updated when its results are published; None in a sweep, which updates
+            an asset of its own.
         saving: the task that waits for the job whose checkpoint this run loads.
-        sweep_cell: in a sweep, the run's cell, as XCom.
+        sweep_cell: in a sweep, the `Cell` of its plan that the run belongs to, as XCom; None otherwise.
     """
     saved_in = None if saving is None else saving.task_id.removesuffix(".wait")
     submit = SubmitTrainingOperator(

@@ -71,7 +71,10 @@ def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any
 
 
 def own_ids() -> list[str]:
-    """Return this Airflow's installation ids, from its database. Raises SystemFailure if that fails."""
+    """Return this Airflow's installation ids, from its database: normally one.
+
+    There are several if the first tasks ran at the same instant. Raises SystemFailure if the database fails.
+    """
     try:
         return [key.removeprefix(KEY_PREFIX) for key in Variable.keys(prefix=KEY_PREFIX)]
     except AirflowRuntimeError as error:

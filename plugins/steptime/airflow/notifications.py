@@ -89,9 +89,10 @@ def notify(event: Event, sentence: str, context: Context, error: Callable[..., N
 
 
 def notify_of_incidents(task: BaseOperator, context: Context) -> None:
-    """Update the incidents, and notify people once of each incident that opened or changed its state.
+    """Update the stored incidents, and notify people once of each that opened or changed its state.
 
-    If the task dies in between, the next call sends the remaining notifications.
+    An incident is a group of series that got slower or faster together (`judging.incidents`). If the task
+    dies before all notifications are sent, the next call sends the others.
     """
     from steptime.judging.incident_updates import update_incidents
     from steptime.judging.incidents import mark_notified

@@ -166,8 +166,8 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     :param staged: what `StageTrainingOperator` returned. (templated)
     :param saved_in: for a checkpoint load, the task group of the job that saved it.
     :param deferrable: wait for GPUs in the triggerer, holding no worker slot; otherwise in the worker.
-    :param sweep_cell: in a sweep, the run's `Cell` as JSON, which has its request; None otherwise, as the DAG
-        run's params have it. (templated)
+    :param sweep_cell: in a sweep, the run's `Cell` as JSON, from which the run's request is taken; None
+        outside of sweeps, where the request is in the DAG run's params. (templated)
     """
 
     template_fields: Sequence[str] = ("run", "staged", "sweep_cell")

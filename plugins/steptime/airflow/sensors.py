@@ -34,13 +34,13 @@ _JUST_SUBMITTED_S = 60
 class TrainingSensor(RunOperator, HoldsJob):
     """Waits until a training job has ended, and fails if the training failed.
 
-    The job is the latest one that the ledger has for this mapped instance. A job that failed through the
-    cluster's fault is resubmitted, as often as `resubmissions` in the cluster's file allows.
+    The job is the latest one that the job ledger has for this mapped task instance. A job that failed through
+    the cluster's fault is resubmitted, as often as `resubmissions` in the cluster's file allows.
 
     The task's log shows the job's states, why it queues, and the training's steps as they come. Failing or
-    deleting the task cancels the job. Clearing it does not: the next try goes on with the same job. Neither
-    does restarting worker, triggerer or scheduler, nor a cluster out of reach. The run and the cluster's file
-    limit the time: see `WaitLimits`.
+    deleting the task cancels the job. Clearing it does not: the next try goes on with the same job.
+    Restarting the worker, triggerer or scheduler does not cancel it either, nor does losing contact with the
+    cluster. How long the task waits is limited by the run and the cluster's file: see `WaitLimits`.
 
     :param submitted: what `SubmitTrainingOperator` returned. (templated)
     :param deferrable: wait in the triggerer, holding no worker slot; the cluster is polled once per
@@ -209,5 +209,8 @@ class TrainingSensor(RunOperator, HoldsJob):
 def _on_cluster(job: LedgerJob) -> Job:
     """Return a job that is known to be on its cluster."""
     if job.job is None:
-        raise SystemFailure(f"the ledger does not know whether job '{job.name}' was submitted")
+        raise SystemFailure(
+            f"it is not recorded whether job '{job.name}' was submitted: clear 'submit' to end it and "
+            "start a new one"
+        )
     return job.job

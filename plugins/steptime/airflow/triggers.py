@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 class TrainingTrigger(WaitingTrigger):
     """Fires when the job has ended or a limit is exceeded; the task's log shows its progress.
 
-    The event's payload is `{"job": …, "status": …}`, the job's name and its `JobStatus` as JSON. In place of
-    `status` it has a sentence in `overdue` if the job took too long, in `out_of_reach` if the cluster was.
+    The event's payload is `{"job": …, "status": …}`, the job's name and its `JobStatus` as JSON. Instead of
+    `status` it has `overdue` if the job took too long, or `out_of_reach` if the cluster did not answer for
+    too long; either is a sentence.
 
-    Marking the task failed or deleting it cancels the job (`on_kill`). A restart of the triggerer, or another
-    triggerer that takes over, does not: the trigger starts there and finds the job in the ledger.
+    Marking the task failed or deleting it cancels the job (`on_kill`). A restart of the triggerer does not,
+    nor does a takeover by another triggerer: the trigger starts again there, and finds the job in the ledger.
 
     :param cluster: the cluster's name.
     :param job: the job's name.
@@ -57,7 +58,10 @@ class TrainingTrigger(WaitingTrigger):
 
         noted = await in_store(lambda: ledger.find(self.job), self.log.warning)
         if noted is None or noted.job is None:
-            raise SystemFailure(f"job '{self.job}' is no longer in the ledger of this metrics store")
+            raise SystemFailure(
+                f"the metrics store no longer has job '{self.job}': was the store replaced? Clear "
+                "'submit' to start a new job."
+            )
         own = {name: hours for name, hours in self.patience.items() if hours is not None}
         config = load_cluster(self.cluster).model_copy(update=own)
         try:
@@ -78,8 +82,8 @@ class TrainingTrigger(WaitingTrigger):
     async def on_kill(self) -> None:
         """Cancel the job if a person failed or deleted the task.
 
-        Airflow also calls this when another triggerer has taken over the trigger. It cancels the call every
-        second until it returns, so the work is done in a separate task.
+        Airflow also calls this when another triggerer has taken over the trigger. Airflow cancels this
+        coroutine every second until it returns, so the work is done in a separate asyncio task.
         """
         ending = asyncio.create_task(self._end_if_taken_away())
         while not ending.done():

@@ -78,7 +78,8 @@ Variable: type[_Variable] = _Variable if hasattr(_Variable, "keys") else ListedV
 async def get_connection(name: str) -> Connection:
     """Return an Airflow connection, in a task or a trigger. Raises AirflowNotFoundException.
 
-    In tasks of Airflow 3.1 the asynchronous method does not find connections stored in Airflow's database.
+    In tasks of Airflow 3.1 `BaseHook.aget_connection` does not find connections that are stored in Airflow's
+    database, so the blocking `get_connection` is called then.
     """
     try:
         return await BaseHook.aget_connection(name)

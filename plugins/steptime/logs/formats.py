@@ -87,7 +87,10 @@ class LogFormat:
         return values
 
     def number(self, values: Values) -> int | None:
-        """Return the global step of parsed values; None if they lack it and belong to the next step."""
+        """Return the global step of a line's values.
+
+        None if the line has no step number; its values then belong to the step that is printed next.
+        """
         for name in self.counters:
             if (count := whole(values.get(name))) is not None:
                 return count - self.first

@@ -186,15 +186,16 @@ class JobFollower:
         if phase is JobState.QUEUED and limits.queue_s is not None and lasted_s > limits.queue_s:
             raise Overdue(
                 f"job '{job}' has waited in the queue for {duration(lasted_s)}{why}, and queue_patience_h of "
-                f"cluster '{cluster}' allows {duration(limits.queue_s)}: steptime ends it. Raise "
-                "queue_patience_h in the cluster's file, or choose fewer or other nodes, and clear 'submit'."
+                f"cluster '{cluster}' allows {duration(limits.queue_s)}, so steptime ends it. "
+                "Raise queue_patience_h in the cluster's file, or choose fewer or other nodes, and clear "
+                "'submit'."
             )
         if phase is JobState.RUNNING and limits.run_s is not None and lasted_s > limits.run_s:
             raise Overdue(
-                f"job '{job}' has been running for {duration(lasted_s)}{why}, beyond its time limit with "
-                f"{duration(_GRACE_S)} of grace ({duration(limits.run_s)}), and cluster '{cluster}' has not "
-                "ended it: steptime ends it. See on the cluster why, raise the run's time_limit if it needs "
-                "more, and clear 'submit'."
+                f"job '{job}' has been running for {duration(lasted_s)}{why}, longer than its time limit "
+                f"plus {duration(_GRACE_S)} of grace ({duration(limits.run_s)}), and cluster '{cluster}' has "
+                "not ended it, so steptime ends it. See on the cluster why, raise the run's time_limit if it "
+                "needs more, and clear 'submit'."
             )
 
 

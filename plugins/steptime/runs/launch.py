@@ -124,8 +124,8 @@ async def add_job(
 ) -> LedgerJob:
     """Insert a job into the ledger and return it with its name, under the first free attempt number.
 
-    Jobs on the cluster that have a number already, without being in the ledger, are ended: the store was
-    lost. Raises BudgetExceeded if the job does not fit into a budget.
+    If the cluster already has a job of that name, which the ledger lacks because the store was lost, that job
+    is ended and the next number is used. Raises BudgetExceeded if the job does not fit into a budget.
     """
     while True:
         spec = make_job_spec(job, config)

@@ -130,7 +130,10 @@ class LedgerJob(Frozen):
 
 
 def add(job: LedgerJob, check: "Callable[[Connection], None] | None" = None) -> None:
-    """Insert a job into the ledger. `check` is called first in the transaction; if it raises, nothing is."""
+    """Insert a job into the ledger.
+
+    `check` is called first, in the same transaction; if it raises, the job is not inserted.
+    """
     from steptime.results.schema import jobs
 
     with write_transaction(store_url()) as connection:
@@ -192,7 +195,10 @@ def find(name: str) -> LedgerJob | None:
 
 
 def jobs_at(place: Place, cell: str | None = None) -> list[LedgerJob]:
-    """Return the jobs of a place, oldest first; with `cell` also that run's jobs elsewhere in the DAG run."""
+    """Return the jobs of a place, oldest first.
+
+    With `cell`, the name of the run there, also the jobs of that run at other places of the DAG run.
+    """
     from sqlalchemy import and_, or_
 
     from steptime.results.schema import jobs
@@ -212,9 +218,9 @@ def latest_at(place: Place) -> LedgerJob | None:
 
 
 def latest_submitted(jobs: Sequence[LedgerJob]) -> LedgerJob | None:
-    """Return the latest job that was submitted in the last attempt among a place's jobs, oldest first.
+    """Return the newest submitted job of the last attempt; None if that attempt has submitted none.
 
-    None if there is none.
+    `jobs` are the jobs of one place, oldest first. Clearing the task begins another attempt.
     """
     attempt = [(job.run_after, job.max_tries) for job in jobs][-1:]
     return next(

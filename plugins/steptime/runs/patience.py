@@ -73,7 +73,7 @@ class SubmitQueue:
         refused_s = now - self._since
         if refused_s > self._patience_s:
             raise Overdue(
-                f"{limit}. The job has been submitted again for {duration(refused_s)}, and "
+                f"{limit}. steptime has tried to submit the job for {duration(refused_s)}, and "
                 f"queue_patience_h of cluster '{self._cluster_name}' allows {duration(self._patience_s)}. "
                 "Raise queue_patience_h in the cluster's file, or wait until fewer jobs queue, and clear "
                 "this task."

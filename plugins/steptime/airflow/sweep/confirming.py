@@ -40,13 +40,13 @@ _ANSWERS_WITHIN_S = 60
 
 
 class ConfirmOperator(BaseOperator):
-    """Plans further runs of cells in which this sweep suspects a slowdown or speedup: the fresh runs.
+    """Plans fresh runs: further runs of cells in which this sweep suspects a slowdown or speedup.
 
-    It plans as many as confirm or dismiss the suspicion, worst cells first, and no more than the sweep's
-    budget has left; the cluster's own budget may refuse all of them. They run on other nodes if the cluster
-    can exclude nodes. Returns what `runs_with_staged` does. Runs that have begun are in the job ledger: a
-    retry, or clearing the task, plans them again, adds the cells that have become suspect since, and starts
-    nothing twice.
+    It plans as many as are needed to confirm or dismiss each suspicion, worst cells first, within what is
+    left of the sweep's budget; the cluster's own budget may refuse all of them. They run on other nodes if
+    the cluster can exclude nodes. Returns what `runs_with_staged` does. Runs that have begun are in the job
+    ledger: a retry, or clearing the task, plans them again, adds the cells that have become suspect since,
+    and starts nothing twice.
 
     :param checked: what `CheckSweepOperator` returned. (templated)
     :param staged: what `StageSweepOperator` returned. (templated)
@@ -218,8 +218,8 @@ class NodeExclusion(NamedTuple):
 def node_exclusion(cell: Cell, nodes: str, slow: Sequence[str] = ()) -> NodeExclusion:
     """Exclude `nodes`, a list such as `node[1-4]`, from a cell's fresh runs if the cluster has enough others.
 
-    The nodes in `slow`, as a node sweep found them, are excluded as well if enough are left then. If the
-    cluster does not answer, no node is excluded: that the runs start matters more than on which nodes.
+    The nodes in `slow`, which a node sweep found to be slow, are excluded too if enough others then remain.
+    If the cluster does not answer, no node is excluded: starting the runs matters more than where they run.
     """
     if slow:
         found = node_exclusion(cell, fold_nodes({*expand_nodes(nodes), *slow}))

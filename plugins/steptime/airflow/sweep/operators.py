@@ -83,9 +83,11 @@ class ApproveSweepOperator(ApprovalOperator):
         plan = SweepPlan.model_validate(self.checked)
         if not plan.needs_approval:
             limit = plan.approval_above_gpu_hours
-            why = "the sweep asks for no approval"
-            why = why if limit is None else f"approval begins above {format_hours(limit)}"
-            raise AirflowSkipException(f"at most {format_hours(plan.gpu_hours_max)} GPU-hours: {why}")
+            why = "its file asks for no approval"
+            why = why if limit is None else f"approval is needed only above {format_hours(limit)}"
+            raise AirflowSkipException(
+                f"the sweep takes at most {format_hours(plan.gpu_hours_max)} GPU-hours, and {why}"
+            )
         at_most = format_at_most(sum(cell.jobs for cell in plan.cells), plan.gpu_hours_max)
         cost = _expected(plan)
         self.subject = f"Start sweep {plan.sweep}: {at_most}?"
