@@ -46,14 +46,17 @@ def archive(
     *,
     to: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file, which must not be there yet.", metavar="FILE.tar.zst"),
+        typer.Option(
+            "--output", "-o", help="The file to write; it must not exist yet.", metavar="FILE.tar.zst"
+        ),
     ] = None,
     selection: RunFilters,
 ) -> None:
-    """Write results to one file: with steps, records, accepted levels, logs and config.
+    """Write results to one file: runs with their steps, records and accepted baselines, logs and config.
 
-    Rejected runs are in it, too; checkpoints and profiles are not. Logs are in it if this machine has them:
-    those of its own clusters, and copies of others. 'steptime results import' reads it into any store.
+    Rejected runs are in it, too; checkpoints and profiles are not. Logs are in it if they are on this
+    machine: those of jobs that ran here, and copies of logs from other clusters. 'steptime results import'
+    reads it into any store.
     """
     if to is None:
         raise UserError(f"no file is named: give one with -o, like results{SUFFIX} in an existing folder.")

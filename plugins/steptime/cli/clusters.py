@@ -80,7 +80,8 @@ def add(
     """Write the file of a Slurm cluster, with comments, from what its login node shows.
 
     Values without an option are asked for in a terminal; elsewhere the suggested ones are taken. Nothing is
-    changed on the cluster, and no existing file is. For Run:ai see docs/reference/clusters.md.
+    changed on the cluster, and an existing file is never overwritten. For Run:ai see
+    docs/reference/clusters.md.
     """
     from steptime.clusters.config import load_cluster
     from steptime.clusters.slurm.survey import listed_gpu_type, survey
@@ -222,7 +223,7 @@ def check(
     workload: Annotated[
         str | None,
         typer.Option(
-            help="Check only what this one needs, its files of the Hugging Face hub, too.",
+            help="Check only what this workload needs, including its files on the Hugging Face hub.",
             show_default="what the recipes for the cluster's type of GPU need",
         ),
     ] = None,

@@ -87,7 +87,8 @@ def compare(
 ) -> None:
     """Show what got slower: each cell judged by its own history, worst first, after a summary.
 
-    A run outside of what is usual for its cell is suspected; the mean of the next two decides.
+    A run outside of its cell's usual range is suspected; the mean of the cell's next two runs confirms or
+    dismisses that.
     The exit code is 3 if a slowdown is confirmed, 0 if none is, 1 for bad input, 2 if the store
     cannot be read.
     """
@@ -150,8 +151,9 @@ def accept(
 ) -> None:
     """Accept a changed step time: from that run on, its cell has a new baseline.
 
-    If the run belongs to a suspicion, or to a confirmed change, the baseline begins with the first run of
-    that. Below 6 runs its cell has insufficient history. The store keeps who accepted it, when, and the note.
+    If the run belongs to a suspected or confirmed change, the baseline begins with the first run of that
+    change. Until the new baseline has 6 runs, the cell has insufficient history to be judged. The store keeps
+    who accepted it, when, and the note.
     """
     from steptime.judging import judgements
     from steptime.results.store import Store
@@ -175,10 +177,13 @@ def _compare(
         raise UserError(f"{' and '.join(asked)} exclude each other: name one of them.")
     if len(runs) not in (0, 2):
         raise UserError(
-            f"{len(runs)} runs are named ({', '.join(runs)}): name two, or none for a whole week."
+            f"{len(runs)} runs are named ({', '.join(runs)}): name two to compare them, or none to "
+            "compare the cells of the last week."
         )
     if runs and selection.flags:
-        raise UserError(f"{', '.join(selection.flags)} and two runs exclude each other: name one of them.")
+        raise UserError(
+            f"{', '.join(selection.flags)} cannot be combined with two runs: give either filters or runs."
+        )
     require_results(store, "compare")
     if runs:
         return compare_runs(store, *runs)

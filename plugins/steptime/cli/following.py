@@ -188,7 +188,7 @@ def airflow_client(url: str | None, user: str | None) -> AirflowClient:
 
         service = running()
         if service is None:
-            raise SystemFailure(f"{why_not_running()}, or name one with --url")
+            raise SystemFailure(f"{why_not_running()}, or name another Airflow with --url")
         return service.client()
     check_address(url)
     if user is None:

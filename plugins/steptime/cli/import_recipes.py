@@ -48,7 +48,9 @@ def import_recipes(
     ] = None,
     tag: Annotated[
         str | None,
-        typer.Option(help="Of the git repository PATH. Default: its files as they are.", show_default=False),
+        typer.Option(
+            help="Tag of the git repository PATH. Default: its files as checked out.", show_default=False
+        ),
     ] = None,
     into: Annotated[
         Path | None, typer.Option(help="Folder for the files. Default: config/workloads.", show_default=False)
@@ -57,7 +59,7 @@ def import_recipes(
         list[str] | None, typer.Option(help="Names of upstream's workloads, as gpt_oss.", show_default=False)
     ] = None,
 ) -> None:
-    """Write the workload files of a release, from what its own launch scripts would submit.
+    """Write the workload files of a release of NVIDIA's recipes, from what its launch scripts would submit.
 
     The scripts run in a sandbox without network. Only files that an import has written are replaced. What is
     left out, and why, is printed.

@@ -39,8 +39,8 @@ def import_results(
     cluster: Annotated[
         str | None,
         typer.Option(
-            help="Where the runs were made: the name of your cluster if they are its history, or another. "
-            "By default what an archive of steptime, or the run.json beside a log, says.",
+            help="Cluster that the runs were made on: one of yours, to extend its history, or any other "
+            "name. By default the one in an archive of steptime, or in the run.json beside a log.",
             show_default=False,
         ),
     ] = None,
@@ -58,9 +58,9 @@ def import_results(
         ),
     ] = None,
     workload: Annotated[str | None, typer.Option(help="Recipe of logs that do not show it.")] = None,
-    size: Annotated[str | None, typer.Option(help="Its size.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Its number format.")] = None,
-    gpus: Annotated[int | None, typer.Option(help="Its number of GPUs.")] = None,
+    size: Annotated[str | None, typer.Option(help="Model size, of logs that do not show it.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Number format, of logs that do not show it.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="Number of GPUs, of logs that do not show it.")] = None,
 ) -> None:
     """Read runs that were made elsewhere into the store, check them like your own, and judge their series.
 

@@ -45,7 +45,7 @@ def parse(
         list[str] | None,
         typer.Argument(
             metavar="[PATH...]",
-            help="Logs, or folders with logs. Default: the folder experiments, as of NVIDIA's script.",
+            help="Logs, or folders with logs. Default: the folder experiments, as NVIDIA's scripts make it.",
             show_default=False,
         ),
     ] = None,
@@ -55,8 +55,8 @@ def parse(
         typer.Option(
             metavar="FIRST:LAST",
             help="Global steps to average, both included. Default: the window of the run.json beside "
-            "the log, or of the release that llmb-config_*.yaml or the experiment's name shows; else the "
-            "last step, as in the recipe documents up to 25.04.",
+            "the log, or of the release that llmb-config_*.yaml or the experiment's name shows; else only "
+            "the last step, as NVIDIA's recipes up to 25.04 measure.",
             show_default=False,
         ),
     ] = None,
@@ -71,8 +71,8 @@ def parse(
     training steps.
     The logs of a requeued job (`…_0.out`, `…_1.out`) are one run, and so are those of several nodes (`%n`).
     Checkpoint runs, profiles and traces have
-    tables of their own. A save has two times: `save` until it was whole on disk, `save blocked` how long
-    training waited for it.
+    tables of their own. A save has two times: `save`, until the checkpoint was complete on disk, and
+    `save blocked`, for how long training waited for it.
     """
     given = None if window is None else parse_window(window)
     runs = group_by_run(log for path in paths or [_DEFAULT_FOLDER] for log in find_logs(path))

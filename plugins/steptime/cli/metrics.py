@@ -47,10 +47,12 @@ def metrics(
     gpu_type: Annotated[str, typer.Option(help="Type of GPU, as h100.")],
     gpus: Annotated[int, typer.Option(help="Number of GPUs.")],
     step_time: Annotated[float, typer.Option(help="Seconds per training step.")],
-    scaling: Annotated[str, typer.Option(help="weak, or strong if the document has it.")] = "weak",
+    scaling: Annotated[
+        str, typer.Option(help="weak, or strong if the recipe's publication has it.")
+    ] = "weak",
     gbs: Annotated[
         int | None,
-        typer.Option(help="Global batch size, if it is not the document's.", show_default=False),
+        typer.Option(help="Global batch size, if it is not the published one.", show_default=False),
     ] = None,
     peak_tflops: Annotated[
         float | None,
@@ -60,7 +62,8 @@ def metrics(
         bool,
         typer.Option(
             "--as-published",
-            help="MFU with the constants behind the document's tables, if it prints others.",
+            help="MFU with the constants that reproduce the MFU in NVIDIA's publication, where these differ "
+            "from the constants that it states.",
         ),
     ] = False,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,

@@ -77,7 +77,7 @@ def recipes(
     ] = None,
     published: Annotated[
         bool,
-        typer.Option("--published", help="Only the rows of the recipe documents, as printed there."),
+        typer.Option("--published", help="Only the rows that NVIDIA's recipe documents print."),
     ] = False,
     launch: Annotated[
         bool,
@@ -90,7 +90,7 @@ def recipes(
 
     Without --published: what steptime runs, CPU sizes included.
 
-    With it: what the recipes' publications print, which may differ from what was run for them.
+    With --published: the rows as NVIDIA's recipe documents print them; what NVIDIA ran may differ from them.
 
     If a file is broken, the others are listed, stderr says what is wrong with it, and the exit code is 1.
     """

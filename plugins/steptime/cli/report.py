@@ -39,16 +39,16 @@ def report(
     suite: Annotated[
         str | None,
         typer.Option(
-            help="The dossier of this sweep as a suite: whether each cell passes at 95 % of its published "
-            "throughput, what is lacking, versions, and hashes of logs."
+            help="Report on this sweep as a suite, that is, compared with the publications: whether each "
+            "cell reaches 95 % of its published throughput, what is lacking, versions, and hashes of logs."
         ),
     ] = None,
     to_archive: Annotated[
         Path | None,
         typer.Option(
             "--archive",
-            help="With --suite: also write the logs of the runs that count, in the form of NVIDIA's "
-            "'llmb-run archive', for submission. The file must not be there yet.",
+            help="With --suite: also write the logs of the suite's valid runs, in the form of NVIDIA's "
+            "'llmb-run archive', for submission. The file must not exist yet.",
             metavar="FILE.tar.zst",
         ),
     ] = None,
@@ -64,7 +64,7 @@ def report(
 
     With --suite it is about one suite, and all valid runs of its cells count, however they were started.
     The file needs no network: it can be mailed, kept, and read in any browser, light or dark.
-    It shows every run of the store that it is about, whoever may read those in Airflow.
+    It includes runs of the store that its readers may not be allowed to see in Airflow.
     """
     from steptime.cli.archive import check_name, write_llmb_archive
     from steptime.files import write_whole

@@ -103,8 +103,8 @@ def results(
 ) -> None:
     """Show the results of all runs: step time, throughput, MFU, checkpoint times.
 
-    The table shows what runs are compared by; csv and json have every column, with its unit in its name.
-    'steptime results columns' describes each of them.
+    The table shows only the columns by which runs are compared; csv and json have all columns, with the unit
+    in each name. 'steptime results columns' describes them.
     """
     if context.invoked_subcommand:
         return

@@ -80,7 +80,7 @@ class RunFilters:
         return store.results(**self._filters(store, False))
 
     def cell_filters(self, store: "Store") -> dict[str, Any]:
-        """Return the given filters on columns that identify a series, with the stored values.
+        """Return the given filters on columns that identify a series, each value spelled as in the store.
 
         Raises UserError for a value that no stored run has.
         """
@@ -165,7 +165,7 @@ def _stored(name: str, asked: Any, stored: Sequence[Any]) -> Any:
     if name == "workload":  # without the release its family's default is meant
         found = found or [value for value in stored if asked.lower() == value.rpartition("-")[0].lower()]
     if not found:
-        raise unknown_value(f"{name.replace('_', ' ')} of stored results", asked, stored)
+        raise unknown_value(name.replace("_", " "), asked, stored, of="the stored results")
     return max(found)
 
 

@@ -52,7 +52,7 @@ def up(
     ssh_host: Annotated[
         str | None,
         typer.Option(
-            help="Address of this machine that sshd listens on, for logins from others.",
+            help="Address of this machine that sshd listens on, for logins from other machines.",
             show_default="that of last time, at first 127.0.0.1",
         ),
     ] = None,
@@ -66,10 +66,11 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Start the daemons of the mini Slurm that are not running, and wait until every node can be used.
+    """Start a small, real Slurm on this machine (the mini Slurm), and wait until every node can be used.
 
-    It runs as you, from Debian's packages; the command names those that are missing. All its state is
-    below STEPTIME_HOME; its sshd listens on 127.0.0.1. It goes on when the terminal closes.
+    Daemons that already run are kept. It runs as you, from Debian's packages; the command names those that
+    are missing. All its state is below STEPTIME_HOME; its sshd listens on 127.0.0.1 unless --ssh-host names
+    another address. It keeps running when the terminal closes.
     """
     from steptime.mini_slurm import layout as layouts
     from steptime.mini_slurm import service

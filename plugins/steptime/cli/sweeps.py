@@ -150,9 +150,9 @@ def cancel(
     url: Url = None,
     user: User = None,
 ) -> None:
-    """End a sweep: mark its DAG run as failed, whose tasks then end their jobs.
+    """End a sweep: mark its DAG run as failed; its tasks then cancel their jobs.
 
-    The exit code is 0 if it has ended, also if it had before, 1 if there is no such sweep, and 2 if it still
+    The exit code is 0 if the sweep has ended, now or earlier, 1 if there is no such sweep, and 2 if it still
     runs after five minutes.
     """
     with airflow_client(url, user) as client:
