@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from half_year import half_years, quarter_with_bad_node
 from hypothesis import settings
+from local_home import config_folder
 from sixty_cells import sixty_cells
 from slurm_service import mini_slurm, slurm_of_session
 from sqlalchemy import event
@@ -29,6 +30,7 @@ from steptime.service.standalone_config import write_config
 
 # Imported in the conftests of two folders, a fixture of the session would be made twice.
 __all__ = [  # fixtures and hooks
+    "config_folder",
     "half_years",
     "mini_slurm",
     "pytest_runtest_setup",

@@ -1,6 +1,7 @@
 """A state folder and config of a test's own with a local cluster, and runs that are planned on it."""
 
 import asyncio
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,13 +14,25 @@ from steptime.recipes.planning import Plan, PlanRequest, plan
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def config_folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tmp_path / "config"`, an empty folder that is at the same place in each test.
+
+    What is read of a file is cached by its path: elsewhere each test would read all workloads again.
+    """
+    folder = tmp_path_factory.getbasetemp() / "config-of-a-test"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (tmp_path / "config").symlink_to(folder)
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path, config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A state folder and config of the test's own: a local cluster that is polled often, with many slots.
 
     Jobs that a test leaves are ended after it.
     """
-    config = tmp_path / "config"
-    config.mkdir()
+    config = config_folder
     shipped = Path(__file__).parents[1] / "config"
     for entry in shipped.iterdir():
         if entry.name != "clusters":

@@ -44,7 +44,7 @@ class ConfigurationRow(Frozen):
 
 def config_with(data: Path, folder: Path) -> Path:
     """The shipped configuration in a folder, with the workloads and references of some data in it."""
-    shutil.copytree(settings.config_dir(), folder)
+    shutil.copytree(settings.config_dir(), folder, dirs_exist_ok=True)
     for kind in ("workloads", "references"):
         for path in (data / kind).glob("*.yaml"):
             shutil.copy(path, folder / kind)

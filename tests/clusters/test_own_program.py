@@ -32,9 +32,9 @@ FILE = "titan-llama3-25.12.yaml"
 
 
 @pytest.fixture(autouse=True)
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The shipped config with torchtitan's file."""
-    folder = config_with(TITAN, tmp_path / "config")
+    folder = config_with(TITAN, config_folder)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
     return folder
 

@@ -194,12 +194,11 @@ MISTAKES = {
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the shipped configuration, which is the one that is read."""
-    config = tmp_path / "config"
-    shutil.copytree(settings.config_dir(), config)
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
-    return config
+    shutil.copytree(settings.config_dir(), config_folder, dirs_exist_ok=True)
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config_folder))
+    return config_folder
 
 
 def refusal(config: Path, text: str) -> list[str]:

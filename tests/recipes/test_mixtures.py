@@ -32,9 +32,9 @@ QWEN, LLAMA = "qwen3-25.12", "llama4-25.08"
 
 
 @pytest.fixture(autouse=True)
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The shipped configuration, with the files of the mixtures in it."""
-    folder = config_with(MIXTURES, tmp_path / "config")
+    folder = config_with(MIXTURES, config_folder)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
     return folder
 

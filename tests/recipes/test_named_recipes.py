@@ -33,12 +33,11 @@ ROWS = [recipe for name in BY_NAME for recipe, _ in load_workload(name).recipes(
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the shipped configuration."""
-    folder = tmp_path / "config"
-    shutil.copytree(settings.shipped("config"), folder)
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
-    return folder
+    shutil.copytree(settings.shipped("config"), config_folder, dirs_exist_ok=True)
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config_folder))
+    return config_folder
 
 
 def run_of(recipe: Recipe, mode: Mode = Mode.PERFORMANCE, **fields: Any) -> Run:

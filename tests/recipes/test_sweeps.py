@@ -22,10 +22,10 @@ LLAMA = {"workload": "llama3.1", "size": ["8b", "70b"], "dtype": ["bf16", "fp8"]
 
 
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def write(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Writes a sweep `night` into a config like the shipped one, with a cluster of H100s."""
-    config = tmp_path / "config"
-    (config / "sweeps").mkdir(parents=True)
+    config = config_folder
+    (config / "sweeps").mkdir()
     for entry in shipped("config").iterdir():
         if entry.name not in ("sweeps", "clusters"):
             (config / entry.name).symlink_to(entry)

@@ -219,6 +219,6 @@ def test_files_that_cannot_be_run_are_told_with_line_and_field_and_change_no_dag
     broken.write_text("name: broken\ngpu_hours_max: 1\nrepeats: often\nruns: []\n")
     with pytest.raises(UserError) as refused:
         check_config_files()
-    assert f"{broken}, line 3, repeats" in str(refused.value)
+    assert f"{broken.resolve()}, line 3, repeats" in str(refused.value)
     assert "unknown cluster 'moon'" in str(refused.value)
     assert sweep_dag("any_sweep", sweep="night").task_ids == before
