@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.clusters.config import load_cluster
+from steptime.clusters.slurm.commands import Partition
 from steptime.clusters.slurm.site import Site
+from steptime.clusters.slurm.survey import Survey
 from steptime.service import connection_file
 from steptime.settings import config_dir
 
@@ -49,6 +51,45 @@ def test_a_cluster_that_was_added_passes_its_check(
     again = runner.invoke(app, add)
     assert isinstance(again.exception, ValueError)
     assert "exists already" in str(again.exception)
+
+
+@pytest.mark.parametrize(
+    ("gres", "asked", "found"),
+    [
+        ("gpu:h100:8(S:0-1)", [], ("h100", 8, "pyxis")),
+        ("(null)", [], ("cpu", None, "none")),
+        ("gpu:8", ["--gpu-type", "b200", "--container", "none"], ("b200", 8, "none")),
+    ],
+    ids=["GPUs", "no GPUs", "GPUs without a type"],
+)
+def test_what_no_option_gives_is_as_the_login_node_shows_it(
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gres: str,
+    asked: list[str],
+    found: tuple[str, int | None, str],
+) -> None:
+    partition = Partition(name="batch", is_default=True, is_up=True, state="idle", nodes=4, gres=gres)
+    seen = Survey(
+        where="ada@login",
+        partitions=(partition,),
+        accounts=("ml",),
+        containers=("pyxis", "bwrap"),
+        folders=("/shared/ada",),
+        pythons=("python3.12",),
+    )
+
+    async def look(*_: object) -> Survey:
+        return seen
+
+    monkeypatch.setattr("steptime.clusters.slurm.survey.survey", look)
+    added = runner.invoke(app, ["cluster", "add", "eos", *asked])
+    assert added.exit_code == 0, added.output
+    cluster = load_cluster("eos")
+    assert isinstance(cluster, Site)
+    assert (cluster.gpu_type, cluster.gpus_per_node, cluster.container) == found
+    assert (cluster.connection, cluster.partition, cluster.account) == ("eos", "batch", "ml")
+    assert (cluster.root, cluster.python) == ("/shared/ada/steptime", "python3.12")
 
 
 def test_a_failed_check_is_exit_code_2_and_an_unknown_cluster_is_refused(

@@ -117,6 +117,18 @@ async def test_a_busy_server_is_given_the_time_it_asks_for(
     assert len(runai_server.workloads) == 1
 
 
+async def test_a_submitted_job_that_cannot_be_recorded_is_named(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(runai_backend.JobNotes, "write_submitted", full)
+    with pytest.raises(SystemFailure, match=r"job full was submitted, but .* recorded .*: .*No space left"):
+        await runai.submit(make_spec("full", "true"))
+    assert len(runai_server.workloads) == 1
+
+
 async def test_a_server_that_asks_for_too_much_time_is_not_waited_for(
     impatient: RunaiClient, runai_server: RunaiStandIn
 ) -> None:

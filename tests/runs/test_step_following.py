@@ -42,6 +42,14 @@ def test_a_restart_is_told_and_its_steps_come_again() -> None:
     assert [step.global_step for step in news[1:] if isinstance(step, Step)] == [5, 6, 7]
 
 
+def test_a_loss_that_is_no_number_is_told_before_its_step() -> None:
+    follower = StepFollower()
+    news = follower.feed(
+        b"".join(line_forms.nemo2(step, loss=loss).encode() for step, loss in ((0, "9.1"), (1, "nan")))
+    )
+    assert [one.kind if isinstance(one, Problem) else one.global_step for one in news] == [0, "nan_loss", 1]
+
+
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_log_or_its_ranks() -> None:
     follower = StepFollower()
