@@ -165,7 +165,7 @@ def test_the_log_is_that_of_the_latest_try(api: Any, client: AirflowClient) -> N
 
 
 def test_an_address_with_a_login_is_refused_without_showing_it() -> None:
-    with pytest.raises(UserError, match=r"the address of airflow.example holds a user") as refused:
+    with pytest.raises(UserError, match=r"the address of airflow.example contains a user name") as refused:
         AirflowClient("http://ada:hush@airflow.example:8080", "ada", "x")
     assert "hush" not in str(refused.value)
 

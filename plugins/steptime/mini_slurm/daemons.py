@@ -40,7 +40,8 @@ def start(layout: SlurmLayout, daemon: str) -> None:
 def start_nodes(layout: SlurmLayout, nodes: Iterable[str]) -> None:
     """Start the node daemons of `nodes`.
 
-    A node that also lost its jobs registers as rebooted, so that Slurm stops looking for them.
+    If a node's jobs have ended with its daemon, the new daemon registers the node as rebooted, so that Slurm
+    stops looking for them.
     """
     living = processes.node_processes(layout)
     for node in nodes:

@@ -76,7 +76,7 @@ class Ports(Frozen):
 
     @property
     def first_job_id(self) -> int:
-        """The first job's id: clusters on one host need different ids, as jobs' ports follow from them."""
+        """The first job's id. Mini Slurms on one host use different ids: a job's ports follow from its id."""
         return 1 + (self.first - _FIRST_PORT) // _PORTS_EACH * _JOBS_EACH % (_BLOCKS * _JOBS_EACH)
 
     def by_daemon(self) -> dict[str, int]:
@@ -162,7 +162,7 @@ def check_ssh_host(host: str) -> None:
     try:
         if not _HOST.fullmatch(host):
             raise OSError(
-                "it is neither a host name nor an IPv4 address: write one, such as localhost or 127.0.0.1"
+                "it is neither a host name nor an IPv4 address: write for instance localhost or 127.0.0.1"
             )
         with socket.socket() as probe:
             probe.bind((host, 0))
@@ -185,9 +185,10 @@ def prepare(home: Path) -> None:
 
 
 def leads_home(home: Path, layout: SlurmLayout) -> bool:
-    """Return whether the cluster's root folder still leads to `home`, directly or by a short link.
+    """Return whether `layout.root` still is the mini Slurm's folder in `home`, or a symbolic link to it.
 
-    `down` removes such a link, as does a cleaned /tmp. A link is trusted only in a folder of this user.
+    The link is used if the folder's path is too long for Slurm. `down` removes it, and so may a cleanup of
+    /tmp. It counts only if its parent folder belongs to this user.
     """
     if layout.root == folder(home):
         return True
@@ -196,7 +197,7 @@ def leads_home(home: Path, layout: SlurmLayout) -> bool:
 
 
 def remove_link(home: Path, layout: SlurmLayout) -> None:
-    """Remove the short link to the mini Slurm's folder, if there is one."""
+    """Remove the symbolic link that gives the mini Slurm's folder a short path, if there is one."""
     if layout.root != folder(home) and leads_home(home, layout):
         layout.root.unlink()
         layout.root.parent.rmdir()
@@ -225,7 +226,7 @@ def _root(home: Path) -> Path:
 
 
 def program(name: str) -> str:
-    """Return the path of a program that the mini Slurm needs, even in a daemons' folder that PATH lacks.
+    """Return the path of a program that the mini Slurm needs, from PATH or a folder such as /usr/sbin.
 
     Raises SystemFailure, with the command that installs its package, if it is missing.
     """

@@ -43,11 +43,12 @@ class SlurmStatus(Frozen):
 def up(
     home: Path, announce: Announce, *, ssh_host: str | None = None, plugstack: str | None = None
 ) -> tuple[SlurmLayout, bool]:
-    """Start those parts of the cluster in `home` that are not running; the flag is True if all were running.
+    """Start those daemons of the mini Slurm in `home` that are not running.
 
-    `ssh_host` is the address that sshd listens on; None for that of the last start, at first 127.0.0.1.
-    `plugstack` is the text of Slurm's plugstack.conf with SPANK plugins; None for that of the last start, at
-    first empty. `announce` gets a sentence for each phase. Raises SystemFailure if a daemon does not start.
+    Returns its layout, and whether all daemons were running already. `ssh_host` is the address that sshd
+    listens on, `plugstack` the text of Slurm's plugstack.conf with SPANK plugins. None keeps what the last
+    start used; the first start uses 127.0.0.1 and an empty plugstack.conf. `announce` gets a sentence for
+    each phase. Raises SystemFailure if a daemon does not start.
     """
     layouts.require_packages()
     if ssh_host is not None:

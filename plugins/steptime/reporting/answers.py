@@ -51,8 +51,13 @@ def comparison(store: Store, compared: Comparison) -> dict[str, Any]:
     """Return which series (cells) of a comparison got slower or faster, and what the runs cost.
 
     `{"sentence", "completeness", "took", "cost", "goodput", "remarks", "columns": […], "rows": [[…], …],
-    "recent"}`. `completeness` says which planned series are missing and why. `took` covers all runs, rejected
-    ones included. `recent` has the times of the recent runs of each row's series, oldest first, in seconds.
+    "recent"}`, with one row for each series.
+
+    - `sentence`: the numbers of slower, faster and unchanged series; `completeness`: which planned series are
+      missing and why; `remarks`: sentences on each change and its common causes.
+    - `took`: number and cost of all runs, rejected ones included; `cost`: GPU-hours by cluster, and those of
+      the period before; `goodput`: what the GPU-hours were spent on.
+    - `recent`: step times in s of the recent runs of each row's series, oldest first.
     """
     recent = recent_seconds(store)
     return (
@@ -152,9 +157,9 @@ def results(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def series(store: Store, among: Iterable[str] | None = None) -> dict[str, Any]:
     """Return every judged series with its newest run, worst first.
 
-    `{"series": [{"label", "job_name", "state", "direction", "change_percent", …}, …]}`; the last three are
-    None if there is no stored verdict that the reader may see. `among` restricts it to series whose newest
-    run has one of these job names.
+    `{"series": [{"label", "job_name", "state", "direction", "change_percent", …}, …]}`; `state`, `direction`
+    and `change_percent` are None if there is no stored verdict that the reader may see. `among` restricts it
+    to series whose newest run has one of these job names.
     """
     stood, wanted = verdicts(store, newest=True), None if among is None else set(among)
     found = []
@@ -175,13 +180,16 @@ def _worst_first(one: Mapping[str, Any]) -> tuple[int, float]:
 
 
 def series_trend(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
-    """Return a series over time, oldest run first: `{"label", "series", "columns", "rows", …}`.
+    """Return the series `own` over time, oldest run first: `{"label", "series", "columns", "rows", …}`.
 
+    - `may_accept`: whether the user may accept a new usual time; returned as given.
     - `stands`: the newest verdict in words, with what failed or did not run since; `missing`: whether
       anything failed or did not run.
     - `since`: a sentence on when the series got slower or faster.
-    - `range`: ends of the y axis, and whether the published time is within; None without rows.
-    - `passes_until_s`: the longest step time that passes against the publication; None if there is none.
+    - `range`: the ends of the y axis in s, and whether the published time lies between them; None without
+      rows.
+    - `passes_until_s`: the longest step time that still counts as reaching the published one; None if none is
+      published.
     - `failed`: rejected runs, and jobs that failed without a log (their `job_name` is None), oldest first.
     """
     rejected = store.results(include_rejected=True, state="rejected", **own.key)

@@ -189,7 +189,7 @@ def html(report: Report, now: float) -> str:
     for part, replacement in in_file.items():
         before, found, after = page.partition(part)
         if not found:
-            raise AssertionError(f"index.html has no {part}")
+            raise AssertionError(f"static/index.html of the web pages lacks {part}")
         page = before + replacement + after
     return page
 

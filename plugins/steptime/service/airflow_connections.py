@@ -19,8 +19,8 @@ async def airflow_connection(name: str) -> Connection:
     """Return the Airflow connection `name`.
 
     It is looked up in the file of connections that steptime creates, then by the command `airflow connections
-    get`, which knows the environment, secrets backends and the database. That is the Airflow of `steptime up`
-    if there is one, else the one that AIRFLOW_HOME leads to.
+    get`, which knows the environment, secrets backends and the database. The command runs in the Airflow
+    that `steptime up` has set up, or if there is none in that of AIRFLOW_HOME.
 
     Raises UserError if there is no such connection, SystemFailure if Airflow does not answer.
     """

@@ -147,8 +147,8 @@ def _counted(processes: list[psutil.Process]) -> str:
 def session(service: Service) -> list[psutil.Process]:
     """Return the processes of a service, whether its supervisor is running or not.
 
-    The kernel does not reuse the id of a session that has members. So the members are this service's, unless
-    the machine has been rebooted or the id belongs to a process that was started later.
+    They are the members of the session whose id is the supervisor's process id: the kernel does not reuse the
+    id while the session has members. Empty after a reboot, or if the id now belongs to another process.
     """
     try:
         another = start_tick(service.pid) != service.start_tick

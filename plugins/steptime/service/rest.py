@@ -361,8 +361,8 @@ def check_address(url: str) -> str:
         raise UserError(f"'{shown(url)}' is not an address of the form http://host:port")
     if address.userinfo:
         raise UserError(
-            f"the address of {address.host} holds a user: leave it out, and set STEPTIME_AIRFLOW_USER and "
-            "STEPTIME_AIRFLOW_PASSWORD"
+            f"the address of {address.host} contains a user name: remove it, and set "
+            "STEPTIME_AIRFLOW_USER and STEPTIME_AIRFLOW_PASSWORD"
         )
     return address.host
 

@@ -235,7 +235,7 @@ def _wait_until_ready(
             return waiting_for is None
 
         if not poll_until(is_ready, every_s=_POLL_S, timeout_s=timeout_s):
-            raise _failed_start(f"not ready after {timeout_s:.0f} s, {reported}", "api-server")
+            raise _failed_start(f"it is not ready after {timeout_s:.0f} s: {reported}", "api-server")
 
 
 def _missing(service: Service, client: AirflowClient, starts_before: Mapping[str, int]) -> str | None:

@@ -87,7 +87,7 @@ class Component:
         self._start_at = 0.0
 
     def keep(self, now: float) -> bool:
-        """Start the component if it is not running, or notice that it died; return whether that changed.
+        """Start the component if it is not running, or record that it died; return whether either happened.
 
         After an early death it is started again once a pause is over. `now` is in seconds of a monotonic
         clock. Raises OSError if the first start fails.
@@ -235,7 +235,10 @@ def prepare_database() -> int:
 
 
 def main() -> int:
-    """Run until SIGTERM or SIGINT. Returns 1 if the database could not be prepared."""
+    """Supervise Airflow's components until SIGTERM or SIGINT; return 0.
+
+    Returns 1 at once if the database could not be prepared.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     stop = threading.Event()
 

@@ -31,8 +31,8 @@ def require_trainable(runs: Iterable[Run]) -> None:
         if "nemo" not in name and any(other in name for other in _OTHER_PROGRAMS):
             raise UserError(
                 f"{recipe.workload} {recipe.size} is trained by steptime's trainer, which needs NeMo, and "
-                f"image {recipe.image} has another program: choose an image with NeMo, or give the "
-                "workload's file the launcher that its program needs (docs/reference/workloads.md)."
+                f"image {recipe.image} has another program: choose an image with NeMo, or, to run "
+                "that program, set launcher in the workload's file (docs/reference/workloads.md)."
             )
         if (problem := _untrainable(run)) is not None:
             raise UserError(

@@ -33,9 +33,10 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 def claimed(thing: Path, doing: str) -> Iterator[int]:
     """Wait for the exclusive right to make the file or folder `thing`, and keep it within this context.
 
-    Yields the descriptor of its lock, which child processes must inherit. A waiting process prints that it
-    waits, using the words `doing`, such as `build of`. A process that loses the right, because it did not
-    renew it within the lease, is killed with its process group.
+    Yields the descriptor of a lock, which child processes must inherit. While it waits, it prints `waiting
+    for another <doing> <thing>`; `doing` is for instance `build of`. A thread here renews the right
+    regularly. If the process stood still for so long (LEASE_S) that another one took the right, it is killed
+    with its process group.
     """
     thing.parent.mkdir(parents=True, exist_ok=True)
     claim = thing.parent / f".{thing.name}.claim"
@@ -143,8 +144,8 @@ def _renew(claim: Path, owner: str, ended: threading.Event) -> None:
 def run_holding(lock: int, argv: Sequence[str]) -> tuple[int, str]:
     """Run a command, printing its output; return its exit code and its last lines.
 
-    The command inherits the lock: even if this process is killed, no other starts before the command has
-    ended.
+    The command inherits the lock from `claimed`, so that even if this process is killed, no other process
+    makes the same thing before the command has ended.
     """
     tail: deque[str] = deque(maxlen=_LINES_KEPT)
     with subprocess.Popen(

@@ -124,7 +124,7 @@ async def _work_dir(cluster: Cluster, config: ClusterConfig) -> str:
         ) from None
     if read != content:
         raise CheckFailedError(
-            f"a file that was written in {config.root} and renamed was read back with different content",
+            f"a file that was written to {config.root} and renamed had other content when read back",
             "use a file system that shows a renamed file at once",
         )
     return f"{config.root}: written, renamed and read back"
