@@ -104,7 +104,10 @@ def test_the_file_without_its_launcher_is_refused_before_the_wrong_program_start
         ({"command": ["python", "{"]}, "'{' has a word that nothing gives"),
         ({"command": []}, "has to have entries, 1 or more"),
         ({"command": ["x"], "files": {"../x": ""}}, "has to be a plain file name"),
-        ({"command": ["x"], "files": {"job.sh": ""}}, "is a file that steptime writes into that folder"),
+        (
+            {"command": ["x"], "files": {"job.sh": ""}},
+            "is the name of a file that steptime writes into the job's folder",
+        ),
     ],
 )
 def test_what_a_launcher_cannot_have_is_refused(

@@ -97,7 +97,8 @@ def test_no_text(tmp_path: Path) -> None:
 
 def test_a_list_that_holds_itself(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match="a value is not a text, number, truth value, list or mapping: Circular reference"
+        UserError,
+        match="a value cannot be read as a string, number, boolean, list or mapping: Circular reference",
     ):
         load_yaml_model(_file(tmp_path, "name: &name [*name]"), Cart)
 

@@ -264,8 +264,8 @@ MISTAKES = {
         ("flops_formula: megatron-bridge", "flops_formula: llama3.1-25.04"),
         (
             "flops_formula: ",
-            "flops_formula: formula 'llama3.1-25.04' counts a model's sizes, and of a recipe by name nobody "
-            "has them (120b): formulas for that are megatron-bridge.",
+            "flops_formula: formula 'llama3.1-25.04' needs a model's sizes, which a recipe known only by "
+            "name does not give (120b): formulas for that are megatron-bridge.",
         ),
     ),
     "a GPU type that the release has not": (

@@ -224,7 +224,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"size": "8b", "gpus": "8", "checkpoint": True},
-        "tested from 16 GPUs on, and loading from 16",
+        "tested on 16 GPUs or more, loading on 16",
     ),
     (
         {"workload": "nemotron4-340b", "gpu_type": "gb300", "checkpoint": True},

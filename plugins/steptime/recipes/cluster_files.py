@@ -20,7 +20,7 @@ from steptime.settings import config_dir
 
 
 class ClusterFile(BaseModel):
-    """The fields of a cluster's file that planning reads; the cluster's kind has the others."""
+    """The fields of a cluster's file that planning reads; each kind of cluster defines further ones."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -221,8 +221,8 @@ class Document:
 def read_entries(path: Path, none: str) -> Document:
     """Read a YAML file of named entries; it is read again only when it changes.
 
-    Raises UserError with the text `none` if the file has no mapping, and with its own text if the file cannot
-    be read or has a key twice.
+    Raises UserError if the file cannot be read, has a key twice, or is not a mapping; `none` is the message
+    for the last case.
     """
     return _read_entries(path, file_state(path), none)
 
@@ -312,7 +312,7 @@ def read_document(path: Path) -> Document:
         raise
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"{path}: a value is not a text, number, truth value, list or mapping: {error}."
+            f"{path}: a value cannot be read as a string, number, boolean, list or mapping: {error}."
         ) from None
     return Document(path, root, content, repeated)
 

@@ -190,7 +190,11 @@ def misfit(name: str, shape: Model) -> str | None:
     if isinstance(shape, Collective):
         return None
     if not isinstance(shape, ModelShape):
-        return "counts a model's sizes, and of a recipe by name nobody has them" if formula.counted else None
+        return (
+            "needs a model's sizes, which a recipe known only by name does not give"
+            if formula.counted
+            else None
+        )
     if shape.architecture not in formula.architectures:
         return f"counts {', '.join(formula.architectures)} models, and this is {shape.architecture}"
     return None if formula.counted is None else formula.counted.misfit(shape)
@@ -199,18 +203,19 @@ def misfit(name: str, shape: Model) -> str | None:
 def model_flops(shape: Model, formula: str) -> float:
     """Return the floating-point operations of a training step on one sample, by the named formula.
 
-    Raises UserError if the formula is unknown, does not fit the model, or has FLOPs stated or logged, not
-    counted.
+    Raises UserError if the formula is unknown, does not fit the model, or cannot compute FLOPs because it
+    has only stated or logged ones.
     """
     described = load_formula(formula)
     if not isinstance(shape, ModelShape):
         raise UserError(
-            f"the formula {formula} {misfit(formula, shape)}: choose one with logged: true for its recipe."
+            f"the formula {formula} {misfit(formula, shape)}: choose one that takes FLOPs from the "
+            "training's log (logged: true)."
         )
     if described.counted is None:
         raise UserError(
-            f"the formula {formula} does not count FLOPs, as its publication states or logs them: use one "
-            "with the field counted."
+            f"the formula {formula} cannot compute FLOPs, because it has only stated or logged ones: use a "
+            "formula that has the field counted."
         )
     if (problem := described.counted.misfit(shape)) is not None:
         raise UserError(

@@ -39,7 +39,7 @@ class Image(Frozen):
 
     @property
     def is_own(self) -> bool:
-        """Whether the image is built from the trainer's environment, not imported from a registry."""
+        """Whether steptime builds the image itself, from its trainer's environment; others are imported."""
         return self.registry is None and self.repository == OWN_REPOSITORY
 
     @property
@@ -52,9 +52,9 @@ class Image(Frozen):
         return f"{registry}{self.repository}/{self.tag or self.digest}".translate(_IN_FILE_NAMES)
 
     def uri(self, separator: str) -> str:
-        """Return `docker://…` with the separator after the registry that the importing program needs.
+        """Return the image as `docker://REGISTRY<separator>REPOSITORY:TAG`.
 
-        That is `#` or `/`.
+        `separator` is what the importing program expects after the registry: `#` for enroot, else `/`.
         """
         registry = "" if self.registry is None else f"{self.registry}{separator}"
         version = f"@{self.digest}" if self.digest else f":{self.tag}"

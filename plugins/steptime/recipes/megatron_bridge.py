@@ -147,10 +147,11 @@ def _by_tag(_path: Path, _state: tuple[int, int]) -> dict[str, BridgeRelease]:
 
 
 def misnamed(model: NamedRecipe, image: str | None) -> Mistake | None:
-    """Return a mistake if an image's Megatron-Bridge lacks a model's recipe, family or sample length.
+    """Return a mistake if the Megatron-Bridge release in the image has no such recipe; None if it has.
 
-    For a model with a `launch` of its own, the words in its arguments are checked instead. Raises UserError
-    if the image's release is unknown.
+    The recipe must have the model's family, name and sample length. If the model has its own `launch`, only
+    the placeholders in its arguments are checked, such as `{gpus}`. Raises UserError if the image's release
+    is unknown.
     """
     if model.launch is not None:
         texts = enumerate(model.launch.arguments)
@@ -248,7 +249,8 @@ def bridge_command(run: Run) -> tuple[str, ...]:
     recipe, model = run.recipe, run.recipe.model
     if not isinstance(model, NamedRecipe):
         raise UserError(
-            f"{run.label} is not started by Megatron-Bridge: give its model as a recipe known by name."
+            f"{run.label} is not started by Megatron-Bridge: in the workload's file set architecture: "
+            "megatron-bridge and recipe in its model."
         )
     row = {"gpu_type": recipe.gpu_type, "dtype": recipe.dtype}
     wrong_name = misnamed(model, recipe.image)

@@ -22,7 +22,10 @@ _Model = TypeVar("_Model", ModelShape, NamedRecipe)
 
 
 class Placed(NamedTuple):
-    """A configuration or proxy of a workload file, with its location in the file."""
+    """A configuration of a workload file, with its location there: of a full model or of its proxy.
+
+    A proxy is a smaller stand-in for the model of a size: fewer layers or other changes.
+    """
 
     location: Location
     size: str
@@ -48,7 +51,7 @@ def list_keys(document: Document, part: str) -> tuple[str, ...]:
 
 
 def iterate_rules(document: Document) -> Iterator[Placed]:
-    """Yield the readable configurations and proxies of all sizes of a workload file, in the file's order."""
+    """Yield the readable configurations of all full models and proxies of a workload file, in order."""
     for size in list_keys(document, "sizes"):
         for kind in KINDS:
             listed = document.value("sizes", size, kind)
@@ -97,7 +100,7 @@ def find_steps(document: Document, size: str) -> Steps | None:
 
 
 def model_of_rule(document: Document, placed: Placed) -> ModelShape | None:
-    """Return the model that a configuration runs, with a proxy's changes; None if it cannot be read."""
+    """Return the model that a configuration runs, which is smaller for a proxy; None if it cannot be read."""
     whole = find_model(document, placed.size)
     if whole is None or not placed.rule.is_proxy:
         return whole

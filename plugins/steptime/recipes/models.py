@@ -271,7 +271,7 @@ class NamedRecipe(Frozen):
 
 
 class Collective(Frozen):
-    """A collective operation that is timed alone, by `trainer/collectives.py`; the size's name says which."""
+    """A collective operation that `trainer/collectives.py` times; the workload's size is named after it."""
 
     architecture: Literal["collective"]
 
@@ -338,7 +338,9 @@ class Launcher(Frozen):
         for name in self.files:
             if name in (RUN_FILE, "job.sh"):
                 raise FieldError(
-                    "is a file that steptime writes into that folder: choose another name", "files", name
+                    "is the name of a file that steptime writes into the job's folder: choose another",
+                    "files",
+                    name,
                 )
         return self
 

@@ -209,7 +209,7 @@ def _saved_at(request: PlanRequest, max_steps: int, recipes: Sequence[Recipe]) -
 
 
 def checked_checkpoint(path: str) -> str:
-    """Return the path of a checkpoint folder. Raises UserError unless it is absolute and plain."""
+    """Return `path` if it can be a checkpoint folder: absolute, printable, without `..`. Raises UserError."""
     if (
         not path.startswith("/")
         or not path.isprintable()
@@ -224,30 +224,30 @@ def checked_checkpoint(path: str) -> str:
 
 
 def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
-    """Return the recipe with the most GPUs, at least as many as checkpoints are tested on.
+    """Return the recipe for a pair of runs that saves and loads a checkpoint: the one with the most GPUs.
 
-    `recipes` are ascending by GPU count. Raises UserError if all have fewer GPUs than saving and loading were
-    tested on.
+    `recipes` are ascending by GPU count. Raises UserError if all have fewer GPUs than the smallest number
+    that saving and loading are tested with.
     """
     save, load = _tested(selection)
     large_enough = [recipe for recipe in recipes if recipe.gpus >= max(save, load)]
     if not large_enough:
         raise UserError(
-            f"saving checkpoints of {selection} is tested from {save} GPUs on, and loading from {load}: "
+            f"saving checkpoints of {selection} is tested on {save} GPUs or more, loading on {load} or more: "
             f"ask for one of {_from(selection, max(save, load))} GPUs, too."
         )
     return large_enough[-1]
 
 
 def require_tested(selection: Selection, mode: Mode, recipes: Sequence[Recipe]) -> None:
-    """Raise UserError if a run would save or load a checkpoint on fewer GPUs than that was tested on."""
+    """Raise UserError if a run has fewer GPUs than saving or loading a checkpoint was tested with."""
     save, load = _tested(selection)
     least, doing = (save, "saving") if mode is Mode.CHECKPOINT_SAVE else (load, "loading")
     for recipe in recipes:
         if recipe.gpus < least:
             raise UserError(
-                f"{doing} checkpoints of {selection} is tested from {least} GPUs on, not on {recipe.gpus}: "
-                f"ask for one of {_from(selection, least)} GPUs."
+                f"{doing} checkpoints of {selection} is tested on {least} GPUs or more, not on "
+                f"{recipe.gpus}: ask for one of {_from(selection, least)} GPUs."
             )
 
 

@@ -56,7 +56,10 @@ def option(
     default_of: Callable[[Recipe], Any] | None = None,
     **field: Any,
 ) -> Any:
-    """Declare an option as a model's field; `text` is its help, pydantic's `Field` gets `field`."""
+    """Declare an option as a model's field; `text` is its help, pydantic's `Field` gets `field`.
+
+    The other arguments are explained in `Declaration`.
+    """
     declaration = Declaration(section, needs, pattern, checks, sets_trainer, only_in, default_of)
     if "default_factory" not in field:
         field["default"] = default

@@ -168,7 +168,7 @@ class PerformanceRules(Frozen):
 
         Args:
             recipe: what the run trains.
-            size: the recipe's size; for a proxy that of its model.
+            size: the model size whose rules apply; for a proxy, a smaller stand-in, that of the full model.
             mode: the mode of the run.
             cluster_kind: one of `plug_points.CLUSTER_KINDS`.
         """
@@ -215,10 +215,10 @@ class PerformanceRules(Frozen):
                 yield Mistake("the rule holds for no row of this workload", ("rules", index))
 
     def misfits(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
-        """Yield a mistake for each contradiction between settings, once for all rows that share it.
+        """Yield a mistake for each contradiction between settings; rows with the same one give one mistake.
 
-        The location is within this block, at the last rule that sets one of them. Rows are skipped if a rule
-        with unknown names (`misnamed`, from `unknown_names`) may be meant for them.
+        Its location, within the file's `performance`, is the last rule that sets one of these settings. A row
+        is skipped if it might be meant by a rule with unknown names (`misnamed`, from `unknown_names`).
         """
         unclear = self._whatever_is_meant(misnamed)
         setting = [(index, rule) for index, rule in enumerate(self.rules) if rule.trainer.model_fields_set]

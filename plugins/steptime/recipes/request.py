@@ -50,7 +50,7 @@ def _with_tensor_parallelism(name: str, value: Any, recipe: Recipe) -> None:
 class PlanRequest(Frozen):
     """A request for runs. An option that is None has the default that its description names.
 
-    In JSON the options of a kind of cluster are beside the others, as people write them.
+    In JSON, options that only one kind of cluster has are on the same level as all others.
     """
 
     workload: str = Field(

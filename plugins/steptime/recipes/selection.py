@@ -48,8 +48,8 @@ class Selection:
 def select(request: PlanRequest) -> Selection:
     """Select the part of a workload that a request asks for; workload and cluster provide defaults.
 
-    Raises UserError for a value that they do not have. If the request names a family without a release, the
-    error names the family's other releases, too.
+    Raises UserError if the workload or the cluster does not have what is asked for. If the request names a
+    family without a release, one release is chosen, and the error lists the family's others.
     """
     cluster = read_cluster_file(request.cluster)
     try:

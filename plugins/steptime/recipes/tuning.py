@@ -48,7 +48,10 @@ def tune(recipe: Recipe, request: PlanRequest) -> tuple[Recipe, str]:
 def tuned_performance(
     performance: Performance, recipe: Recipe, request: PlanRequest, tuning: str
 ) -> Performance:
-    """Return the launch settings of a tuned recipe, without those that fit only the published parallelism."""
+    """Return the launch settings of a tuned recipe, without those that fit only the published parallelism.
+
+    `tuning` is the description from `tune`; if it is empty, the settings are returned unchanged.
+    """
     if not tuning:
         return performance
     trainer: dict[str, bool | None] = {"tp_comm_overlap_cfg": None}

@@ -74,7 +74,7 @@ class Steps(Frozen):
     time_limit: dict[Scaling, TimeLimit]
 
     def choose_window(self, max_steps: int) -> Window:
-        """Return the window of a run with that many steps; it may lie outside a shorter run."""
+        """Return the steps to average in a run of `max_steps` steps; the caller checks that it has them."""
         if self.window == LAST_STEP:
             return Window(first=max_steps - 1, last=max_steps - 1)
         return parse_window(self.window)

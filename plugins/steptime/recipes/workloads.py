@@ -16,7 +16,10 @@ from steptime.settings import config_dir
 
 
 def list_workloads() -> tuple[str, ...]:
-    """List all workloads by name, sorted: the stems of `config/workloads/*.yaml`. Raises UserError."""
+    """List all workloads by name, sorted: the stems of `config/workloads/*.yaml`.
+
+    Raises UserError if there are none.
+    """
     folder = config_dir() / "workloads"
     names = names_in(folder)
     if not names:

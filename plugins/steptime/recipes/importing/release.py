@@ -230,7 +230,10 @@ def names_batch(commit: str, sandbox: Sandbox) -> bool:
 
 
 def record_jobs(source: Source, sandbox: Sandbox, mode: str | None = None) -> dict[Cell, dict[str, Any]]:
-    """Return, by run of a recipe, the job that its launch script would submit, or why the script refuses."""
+    """Return for each run of a recipe the job that its launch script would submit, or why it refuses.
+
+    `mode` is `checkpoint` or `profile` to have the script turn this on, None for a plain run.
+    """
     rows = [
         {
             "workload": f"pretrain_{source.name}",

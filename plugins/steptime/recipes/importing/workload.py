@@ -131,8 +131,8 @@ def workload_text(
         release: where the recipe is from.
         source: the recipe.
         rows: what its launch script submits.
-        profile: the job that it submits if it is asked for a profile, for any one row.
-        described: the tokens of a sample and the files of the Hugging Face hub, by size.
+        profile: the job that it submits for one of the rows with profiling turned on.
+        described: by model size, the tokens per sample and the Hugging Face files, from `describe_sizes`.
     """
     name, sizes = name_workload(release, source), list(dict.fromkeys(row.sizes for row in rows))
     commits = {source.images[row.gpu_types]: source.commits[row.gpu_types] for row in rows}
@@ -232,7 +232,9 @@ def _block(indent: int = -2, **fields: Any) -> Iterator[str]:
 def _script(rows: Sequence[Row]) -> str:
     scripts = {str(row.job["script"]).removeprefix("/bridge/").partition("/")[2] for row in rows}
     if len(scripts) > 1:
-        raise NotImportable(f"its runs start several scripts, and one is supported: {sorted(scripts)}")
+        raise NotImportable(
+            f"its runs start several scripts, and steptime supports only one: {sorted(scripts)}"
+        )
     return scripts.pop()
 
 
@@ -384,7 +386,7 @@ def _conditions(held: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, list
 
 
 def recipe_questions(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
-    """Return what to ask Megatron-Bridge's recipes (see `recorder/describe.py`), by size and GPU type."""
+    """Return, by model size and GPU type, the questions that `recorder/describe.py` is to answer."""
     return {
         (row.sizes, row.gpu_types): [
             row.words["model_family_name"],

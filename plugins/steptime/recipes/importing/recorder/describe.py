@@ -100,7 +100,7 @@ class _Absent(types.ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports upstream's modules from its tree, and stand-ins for modules that are missing."""
+    """Imports modules of the Megatron-Bridge checkout `tree`, and stand-ins for missing libraries."""
 
     def __init__(self, tree: Path, folders: Mapping[str, str]) -> None:
         self.tree = tree
@@ -159,9 +159,10 @@ def _described(family: str, recipe: str, gpu_type: str, dtype: str, variant: str
 
 
 def main(tree: Path, questions: Path, answers: Path) -> None:
-    """Answer each question about a Megatron-Bridge recipe; an error in upstream's code ends the import.
+    """Answer questions about what Megatron-Bridge's recipes train on, by running code of the checkout `tree`.
 
-    `questions` and `answers` are JSON files, and `tree` is a checkout of Megatron-Bridge.
+    `questions` and `answers` are JSON files, each a list in the same order. A question names a recipe's
+    family, the recipe, GPU type, number format and variant. An error in Megatron-Bridge's code is not caught.
     """
     sys.meta_path.insert(0, Finder(tree, FOLDERS))
     sys.modules["typing_extensions"] = typing  # which has what upstream takes from it

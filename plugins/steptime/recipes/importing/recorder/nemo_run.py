@@ -88,7 +88,7 @@ def _rank_arguments(script: str, words: Sequence[str]) -> list[list[str]]:
 
 
 def run(script: Script, *, executor: Kept, plugins: Sequence[Any] = (), name: str = "", **_: Any) -> None:
-    """Write the job that NeMo-Run would submit, after upstream's plugins, to a JSON file, and exit."""
+    """Write the job that NeMo-Run would submit, as `plugins` change it, to a JSON file, and exit."""
     for plugin in plugins or ():
         plugin.setup(script, executor)
     given = json.loads(os.environ["STEPTIME_GIVEN"])

@@ -32,9 +32,9 @@ env -0 >{_STARTED}.environment
 
 
 def main(rows: Path, records: Path) -> None:
-    """Record the job that upstream's launch script submits for each row; if it refuses, its last output.
+    """Record for each row, the settings of one run, the job that upstream's launch script submits.
 
-    `rows` and `records` are JSON files with a list each.
+    If the script refuses, record its last output. `rows` and `records` are JSON files with a list each.
     """
     folder = _INSTALL / "bin"
     folder.mkdir(parents=True)
