@@ -103,8 +103,15 @@ def launch_ranks(ranks: int, run_id: str, output: Path, train: Train) -> int:
     except ChildFailedError as error:
         code = int(error.get_first_failure()[1].exitcode)
         return code if code > 0 else 128 - code
-    except SignalException as error:
-        raise Stopped(error.sigval) from None
+    except Exception as error:
+        # The handlers of torch's agent raise wherever it is at work: within the start of a thread, another
+        # exception replaces that of the signal.
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, SignalException):
+                raise Stopped(cause.sigval) from None
+            cause = cause.__context__
+        raise
     return 0
 
 

@@ -70,6 +70,17 @@ def terminated_within_the_fork():
     cpu_ranks._rank = rank
     os.register_at_fork(after_in_parent=send)
 
+
+def terminated_while_a_thread_starts():
+    from torch.distributed.elastic.multiprocessing.tail_log import TailLog
+    def start(self):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait()
+        except BaseException:
+            raise KeyError("as in threading.Thread.start, if the thread has begun")
+    TailLog.start = start
+
 if __name__ == "__main__":
     os.setpgid(0, 0)
     if sys.argv[1] == "run.json":
@@ -124,13 +135,19 @@ def test_a_signal_ends_all_ranks_and_is_recorded_once(warm_trainer: WarmTrainer,
     assert result["error"] == "the training was ended from outside, by SIGTERM."
 
 
-@pytest.mark.parametrize("when", ["import", "terminated_within_the_fork", "terminate_after_the_fork"])
+@pytest.mark.parametrize(
+    "when",
+    [
+        *("import", "terminated_within_the_fork", "terminate_after_the_fork"),
+        "terminated_while_a_thread_starts",
+    ],
+)
 def test_a_job_terminated_before_its_ranks_train_leaves_one_record(
     warm_trainer: WarmTrainer, tmp_path: Path, when: str
 ) -> None:
     write_run(planned(2), tmp_path)
     ended = _ran(warm_trainer, tmp_path, "run.json", when)
-    assert ended.exit_code == 128 + signal.SIGTERM
+    assert ended.exit_code == 128 + signal.SIGTERM, ended.log
     assert (ended.record("result")["state"], ended.record("result")["ranks"]) == ("terminated", 2)
     assert ended.log.count("steptime.result ") == 1
 

@@ -91,7 +91,7 @@ def test_what_only_the_training_finds(train: Train, tmp_path: Path) -> None:
     assert errors == [
         "the plan is for the GPU type 'h100', but torch finds no CUDA device here: plan for cpu, or run "
         "on a node with GPUs.",
-        "this trainer cannot train dtype 'bf16' on cpu; it can: fp32.",
+        "this trainer cannot train dtype 'bf16' on cpu; choose one of: fp32.",
         log.ended["error"],
     ]
     # Gate and up projection of the first layer: 2 × 2³⁰ × 256 numbers of 4 bytes.
