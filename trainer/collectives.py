@@ -38,9 +38,10 @@ def bus_bandwidth_gb_s(collective: str, size: int, ranks: int, seconds: float) -
 
 
 class Measurements:
-    """Times of messages that rank 0 has measured, for a final record.
+    """Communication times by message size, as rank 0 measured them, to be printed in one record at the end.
 
-    A cycle, one pass over all message sizes, is printed as a step: its time is that of the largest message.
+    Each pass over all sizes (a cycle) is also printed as a step, with the time of the largest message as the
+    step time.
     """
 
     def __init__(self, collective: str, launch: Launch, arguments: argparse.Namespace) -> None:

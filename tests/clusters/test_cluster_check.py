@@ -103,7 +103,7 @@ FAULTS = {
     "GPUs": (
         {"gpu_type": "b200"},
         {"sinfo": f"echo '{H100}'"},
-        "gpu_type is b200, and nodes have 8 × h100",
+        "gpu_type is b200, but the nodes have 8 × h100",
         "change gpu_type",
     ),
 }

@@ -199,7 +199,7 @@ def test_two_runs_are_compared_by_the_spread_of_their_series() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["small-4-24"], "1 runs are named (small-4-24): name two to compare them, or none to"),
+        (["small-4-24"], "a comparison takes two runs, not 1 (small-4-24): name two, or none to"),
         (["small-4-24", "small-4-26", "--sweep", "weekly"], "two runs and --sweep exclude each other"),
         (["--since", "7d", "--sweep", "weekly"], "--since and --sweep exclude each other"),
         (["--since", "monday"], "--since 'monday' is not a time"),

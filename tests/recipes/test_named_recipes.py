@@ -225,7 +225,7 @@ def test_an_image_of_no_known_release_starts_nothing() -> None:
     recipe = ROWS[0].model_copy(update={"image": "registry.example/team/nemo:nightly"})
     with pytest.raises(UserError) as refused:
         require_trainable([run_of(recipe)])
-    assert "image registry.example/team/nemo:nightly is in no release of " in str(refused.value)
+    assert "lists image registry.example/team/nemo:nightly under no release" in str(refused.value)
     assert "choose one of nemo:25.11, nemo:25.11.01, nemo:26.02" in str(refused.value)
 
 

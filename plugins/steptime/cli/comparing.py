@@ -177,8 +177,8 @@ def _compare(
         raise UserError(f"{' and '.join(asked)} exclude each other: name one of them.")
     if len(runs) not in (0, 2):
         raise UserError(
-            f"{len(runs)} runs are named ({', '.join(runs)}): name two to compare them, or none to "
-            "compare the cells of the last week."
+            f"a comparison takes two runs, not {len(runs)} ({', '.join(runs)}): name two, or none to compare "
+            "the cells of the last week."
         )
     if runs and selection.flags:
         raise UserError(

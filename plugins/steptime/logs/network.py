@@ -73,7 +73,7 @@ class NetworkFacts:
                 self._most[name] = max(int(value), self._most.get(name, 0))
 
     def result(self) -> Network | None:
-        """Return the chosen network; None if no line names one."""
+        """Return the network that NCCL chose; None if no line of the log names one."""
         if not self._names:
             return None
         chosen = {node: self._with_provider(node, name) for node, name in self._names.items()}

@@ -107,7 +107,7 @@ def _wait_for(layout: SlurmLayout, names: Sequence[str], condition: Callable[[],
         return False
 
     if not poll_until(is_ready, every_s=_POLL_S, timeout_s=_READY_TIMEOUT_S):
-        raise _failed_start(layout, names[-1], f"not ready after {_READY_TIMEOUT_S} s")
+        raise _failed_start(layout, names[-1], f"it is not ready after {_READY_TIMEOUT_S} s")
 
 
 def _failed_start(layout: SlurmLayout, daemon: str, what: str) -> SystemFailure:

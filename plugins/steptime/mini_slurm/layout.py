@@ -158,7 +158,7 @@ def choose(home: Path, ssh_host: str = LOOPBACK) -> SlurmLayout:
 
 
 def check_ssh_host(host: str) -> None:
-    """Raise UserError unless `host` is a name or IPv4 address of this machine."""
+    """Raise UserError unless the mini Slurm's sshd can listen on `host`, a name or IPv4 address."""
     try:
         if not _HOST.fullmatch(host):
             raise OSError(

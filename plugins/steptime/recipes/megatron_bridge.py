@@ -128,9 +128,8 @@ def bridge_release(image: str | None) -> BridgeRelease:
     release = by_tag.get("" if image is None else image.partition("@")[0].rpartition("/")[2])
     if release is None:
         raise UserError(
-            f"image {image or '(none)'} is in no release of {path}, so the command that starts its "
-            f"recipes is "
-            f"unknown: choose one of {', '.join(by_tag)}, or add its tag there."
+            f"{path} lists image {image or '(none)'} under no release, so the command for its recipes "
+            f"is unknown: choose one of {', '.join(by_tag)}, or add its tag there."
         )
     return release
 

@@ -78,7 +78,10 @@ def declaration(field: FieldInfo) -> Declaration:
 
 
 class ClusterOptions(Frozen):
-    """The run options of one kind of cluster, which declares them as `Options` in its folder."""
+    """Base class of the run options that only one kind of cluster has.
+
+    Each kind has a subclass of it, `Options`, in its package.
+    """
 
     clusters: ClassVar[str] = ""
     """What people call clusters of the kind: `Slurm`."""

@@ -85,7 +85,10 @@ def record(connection: "Connection", job_name: str) -> str:
 
 
 def made_sha256s(connection: "Connection", key: Key) -> dict[str, str | None]:
-    """Return, by job name, a hash of each run's software and settings; nodes do not affect it."""
+    """Return, by job name, a hash of the software and settings of each run of a series.
+
+    None for a run whose record cannot be read. The nodes of a run do not affect its hash.
+    """
     from sqlalchemy import select
 
     from steptime.results.schema import records, runs

@@ -292,7 +292,10 @@ def changed_to(event: str) -> tuple[str, str]:
 
 
 def has_changed_to(made: Mapping[str, Any], event: str) -> bool:
-    """Return whether a run (its `read_setup`) has the new value of a change such as `image a → b`."""
+    """Return whether a run has the new value (b) of a change (`event`, such as `image a → b`).
+
+    `made` is the run's setup, as `read_setup` returns it.
+    """
     values = [_value(value) for name, value in made.items() if event.startswith(f"{name} ")]
     return event.rpartition(" → ")[2] in (values or ["none"])
 

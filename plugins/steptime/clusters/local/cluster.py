@@ -77,7 +77,7 @@ class LocalConfig(ClusterConfig):
         return launcher.launch is not None and not launcher.of_srun
 
     def check(self, run: Run) -> None:
-        """Raise UserError for a run that needs more ranks than the cluster has slots, or Nsight Systems."""
+        """Raise UserError for a run that needs Nsight Systems, or more ranks than the cluster has slots."""
         super().check(run)
         self.check_slots(run.label, run.recipe.gpus)
 

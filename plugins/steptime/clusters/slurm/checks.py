@@ -89,7 +89,7 @@ async def _gpus(config: SlurmConfig, slurm: SlurmCommands) -> str:
     most = max(count for _, count in lists)
     if config.gpus_per_node is not None and config.gpus_per_node > most:
         raise CheckFailedError(
-            f"gpus_per_node is {config.gpus_per_node}, and nodes have {shown}",
+            f"gpus_per_node is {config.gpus_per_node}, but the nodes have {shown}",
             f"write gpus_per_node: {most} in {_file(config)}",
         )
     word = (load_gpu_type(config.gpu_type).product or config.gpu_type).lower()
@@ -101,7 +101,7 @@ async def _gpus(config: SlurmConfig, slurm: SlurmCommands) -> str:
         )
     if not any(word in kind.lower() for kind in kinds):
         raise CheckFailedError(
-            f"gpu_type is {config.gpu_type}, and nodes have {shown}",
+            f"gpu_type is {config.gpu_type}, but the nodes have {shown}",
             f"change gpu_type (a key of config/gpus.yaml) or partition in {_file(config)}",
         )
     return f"{shown} a node, as expected ({config.gpu_type})"

@@ -328,7 +328,9 @@ def _rules(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, Any]]]:
             common.append(value)
             continue
         if kind == "words":
-            raise NotImportable(f"only some of its runs have the argument {value}")
+            raise NotImportable(
+                f"only some of its runs have the argument {value}, and a workload file gives arguments to all"
+            )
         for conditions in _conditions(held, rows):
             binds = kind in _OF_BINDING
             target = rules[binds, flow(conditions)]
