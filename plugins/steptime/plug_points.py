@@ -40,7 +40,7 @@ class PlugPoint:
             raise unknown_value(self.what, name, (*self.names(), *also))
 
     def load(self, name: str, module: str = "") -> Any:
-        """Import and return the object with this name, or the submodule `module` of the package so named.
+        """Import and return what is registered as `name`, or its submodule `module` if it is a package.
 
         Raises UserError if there is none, or it cannot be imported.
         """

@@ -71,7 +71,7 @@ def triggers_settle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def budget(home: Path) -> Callable[[float], Path]:
     """Gives the test's cluster so many GPU-hours a month."""
-    path = home.parent / "config" / "clusters" / "local.yaml"
+    path = (home.parent / "config").resolve() / "clusters" / "local.yaml"
     without = path.read_text()
 
     def write(gpu_hours: float) -> Path:

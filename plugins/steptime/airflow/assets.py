@@ -55,8 +55,8 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
 def extra_of_sweep(sweep: str, sentence: str, cells: Iterable["Finding"]) -> dict[str, Any]:
     """Return the extra of the asset event for a finished sweep.
 
-    It has the `sentence` that sums up the sweep, and in `cells` what `extra_of_run` returns for each series'
-    newest run. Saving and loading a checkpoint are separate series, as on the page *This week*.
+    It has the `sentence` that sums up the sweep, and as `cells` what `extra_of_run` returns for the newest
+    run of each series in it. A cell that saves and loads a checkpoint has three series.
     """
     return {
         "sweep": sweep,

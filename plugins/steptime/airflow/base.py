@@ -157,7 +157,10 @@ class RunOperator(BaseOperator):
 
     @property
     def cell(self) -> str:
-        """The run's name, `tiny·fp32·2`; for templates, available once the fields are rendered."""
+        """The run's name, `tiny·fp32·2`, for the template that names the mapped task.
+
+        Known once Airflow has rendered the task's fields; empty if there is no run.
+        """
         run = self.planned_run()
         return "" if run is None else run.name
 

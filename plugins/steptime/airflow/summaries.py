@@ -24,7 +24,7 @@ def summarize_log(run: "Run", log: "TrainingLog", measurement: "Measurement | No
 
 
 def summarize_verdict(run: "Run", verdict: "Verdict") -> str:
-    """Summarize a run's checks: `tiny·fp32·2 is valid: 12 checks passed, 1 warns (first)`."""
+    """Summarize a run's checks: `tiny·fp32·2 is valid: 12 checks passed, 1 warned (mfu_possible)`."""
     passed = sum(check.passed for check in verdict.checks)
     warning = [check.name for check in verdict.checks if not check.passed and check.severity == "warning"]
     warns = f", {len(warning)} warned ({', '.join(warning)})" if warning else ""

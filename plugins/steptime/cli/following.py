@@ -121,8 +121,8 @@ def follow(client: AirflowClient, run: DagRun, *, of: int) -> DagRun:
 def progress(found: Sequence[RunLine], of: int, now: float, last_word: LastWord = lambda _line: "") -> str:
     """Describe the progress at a Unix time: `2 of 4 done · about 40 s left`.
 
-    Before the first run is done, it names the task or run at work and its last log line. The time left is
-    estimated from the runs that are done.
+    Before the first run is done, it names the task or run at work and its last log line, which `last_word`
+    returns. The time left is estimated from the runs that are done.
     """
     runs = [line for line in found if line.task.map_index >= 0]
     done = sum(line.state == "success" for line in runs)

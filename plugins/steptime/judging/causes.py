@@ -89,7 +89,7 @@ class CommonCause:
 
 
 def causes(judged: Mapping[Series, Sequence[Judgement]], has_changed: HasChanged) -> tuple[CommonCause, ...]:
-    """Find the causes that series which got slower or faster share: a node, a change, or the whole cluster.
+    """Find what series that got slower or faster have in common: a node, a change, or the whole cluster.
 
     Args:
         judged: the judgements of each series, newest run first.

@@ -76,7 +76,7 @@ class Baseline:
 
     @cached_property
     def mean(self) -> float:
-        """The mean time that changes are relative to: of `level` if two runs are compared, else of `runs`."""
+        """The mean time that changes are relative to: of `runs`, or of `level` if two runs are compared."""
         return _mean(self.level or self.runs)
 
     @cached_property

@@ -31,7 +31,7 @@ class Judgement:
 
     @property
     def is_step(self) -> bool:
-        """Whether it is a step: a small slowdown that all runs since it began confirm, not two fresh runs."""
+        """Whether it is a slowdown too small for a single run to show, which all runs since confirm."""
         return self.drift is not None and self.drift.step is not None and self.standing.state == "confirmed"
 
     @property

@@ -97,10 +97,10 @@ class LogFormat:
         return None
 
     def last_step(self, number: int, values: Values) -> int | None:
-        """Return the training's last global step by the iterations that are left.
+        """Return the training's last global step: the line's step `number` plus the iterations left.
 
-        None if the line lacks them. Lines count iterations from the start of the epoch or job, which may
-        differ from global step 0.
+        None if the line does not say how many are left. Its own total would not do: lines count iterations
+        from the start of the epoch or job, not from global step 0.
         """
         if "iterations" not in values:
             return None

@@ -19,8 +19,8 @@ def _column(description: str, **options: Any) -> dict[str, Any]:
 class Measurement(Frozen):
     """Step times, throughput, MFU and more at one step time, measured in a log or given by the user.
 
-    `mfu_percent` 62.5 means 62.5 %. Unknown numbers are None: for a given step time, all that describe the
-    measurement window; for a log without a plan, the rates that need one, such as the MFU.
+    `mfu_percent` 62.5 means 62.5 %. Unknown numbers are None: if the user gave the step time, all that
+    describe the measurement window; if a log has no plan, the rates that need one, such as the MFU.
     """
 
     window: Window | None = None

@@ -186,7 +186,7 @@ def launched_as_published(finished: FinishedRun) -> Iterator[Check]:
 
 
 def training_completed(finished: FinishedRun) -> Iterator[Check]:
-    """Check that the trainer recorded a complete end; other programs have no such record."""
+    """Check that the trainer recorded a finished training; other programs write no such record."""
     if not _by_trainer(finished):
         return
     expected = "the trainer recorded its end as completed"

@@ -39,7 +39,7 @@ _SHORTEST = 6
 
 
 class EarlierAttempt(Frozen):
-    """An earlier job of a run, replaced after its cluster failed it or somebody cleared its task."""
+    """An earlier job of a run, replaced after a fault of the cluster or because somebody cleared its task."""
 
     job: Job
     status: JobStatus

@@ -71,8 +71,9 @@ def repeat_command_of_record(record: Mapping[str, Any]) -> str | None:
 def describe_repeat(record: str) -> dict[str, Any]:
     """Return how to repeat a run, from its record, and what would differ today.
 
-    `command` is None if the current recipes would no longer give it. `made_with` has commit, hashes and image
-    by name, as far as recorded. `differs` has a sentence for each of these that is known to differ today.
+    `command` is None if the current recipes would no longer give the same run. `made_with` has commit, hashes
+    and image by name, as far as recorded. `differs` has a sentence for each of these that is known to differ
+    today.
     """
     made = read_setup(record)
     names = ("steptime", "commit", "image", "image digest", "venv lock", "trainer")

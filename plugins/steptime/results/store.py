@@ -43,9 +43,9 @@ class Store:
     It holds no connection: engines are cached per process and address, so a Store is cheap to make and may be
     used by any thread. Every method raises SystemFailure if the database fails.
 
-    `dags` are the DAGs whose runs the store's user may read; None for all. Runs of other DAGs are neither
-    returned nor used for what is; runs that belong to no DAG always are. `find` and `measured` ignore `dags`:
-    they serve Airflow's tasks and commands, not users of the web pages.
+    `dags` are the DAGs whose runs the store's user may read; None for all. Runs of other DAGs are not
+    returned, and do not affect what is returned; runs that belong to no DAG may always be read. `find` and
+    `measured` ignore `dags`: they serve Airflow's tasks and commands, not users of the web pages.
     """
 
     def __init__(self, url: str | None = None, *, dags: Collection[str] | None = None) -> None:
@@ -195,7 +195,7 @@ class Store:
         """Return the jobs that failed or were cancelled and left no run in the store, newest first.
 
         Each has some columns of the table `jobs` (the job ledger), and `resubmitted`: whether another job
-        replaced it after its cluster failed it.
+        replaced it after a fault of the cluster.
 
         Args:
             since: only jobs created at or after this Unix time.

@@ -38,7 +38,7 @@ class Straggler(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The words before `6.0 % slower than the others`: `node gb-017: ranks` or `rank 13 on gb-017`."""
+        """The subject of `… 6.0 % slower than the others`: `node gb-017: ranks` or `rank 13 on gb-017`."""
         return f"node {self.node}: ranks" if self.rank is None else f"rank {self.rank} on {self.node}"
 
     @property

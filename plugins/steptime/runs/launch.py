@@ -55,7 +55,7 @@ class Attempt:
         )
 
     def job(self, number: PositiveInt, config: ClusterConfig) -> LedgerJob:
-        """Return the attempt's first job, numbered `number`, for the ledger.
+        """Return the attempt's first job for the ledger; `number` counts all jobs of the run, from 1.
 
         `add_job` fills in its name, folder, log path and times.
         """

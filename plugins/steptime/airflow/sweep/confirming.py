@@ -44,9 +44,10 @@ class ConfirmOperator(BaseOperator):
 
     It plans as many as are needed to confirm or dismiss each suspicion, worst cells first, within what is
     left of the sweep's budget; the cluster's own budget may refuse all of them. They run on other nodes if
-    the cluster can exclude nodes. Returns what `runs_with_staged` does. Runs that have begun are in the job
-    ledger: a retry, or clearing the task, plans them again, adds the cells that have become suspect since,
-    and starts nothing twice.
+    the cluster can exclude nodes. Returns what `runs_with_staged` does.
+
+    A retry, or clearing the task, keeps the runs that have begun, which it finds in the job ledger, and adds
+    the cells that have become suspect since; no run is started twice.
 
     :param checked: what `CheckSweepOperator` returned. (templated)
     :param staged: what `StageSweepOperator` returned. (templated)
