@@ -66,12 +66,12 @@ class PlanRequest(Frozen):
     )
     size: str | None = option(
         "Model",
-        "Model size; by default tiny on a cluster without GPUs, else the document's default.",
+        "Model size; by default tiny on a cluster without GPUs, else the recipe's default.",
         examples=["tiny", "8b", "405b"],
     )
     dtype: str | None = option(
         "Model",
-        "Number format; by default the document's, or the only one of the size.",
+        "Number format; by default the recipe's, or the only one of the size.",
         examples=["bf16", "fp8"],
     )
     proxy: bool = option(
@@ -84,7 +84,7 @@ class PlanRequest(Frozen):
     )
     gpus: str | None = option(
         "Scale",
-        "GPU counts: a list with commas, or FIRST-LAST for the documented scales within it; by default the "
+        "GPU counts: a list with commas, or FIRST-LAST for the published ones in that range; by default the "
         "size's own.",
         pattern=NUMBERS_PATTERN,
     )
@@ -94,16 +94,18 @@ class PlanRequest(Frozen):
         default="weak",
         examples=["weak", "strong"],
     )
-    repeats: int = option("Scale", "How many times each run is made.", default=1, ge=1, le=100, examples=[3])
-    max_steps: int | None = option("Run", "Training steps; by default the document's.", ge=1, le=1_000_000)
+    repeats: int = option(
+        "Scale", "How many times to run each configuration.", default=1, ge=1, le=100, examples=[3]
+    )
+    max_steps: int | None = option("Run", "Training steps; by default the recipe's.", ge=1, le=1_000_000)
     window: str | None = option(
         "Run",
-        "Global steps to average, FIRST:LAST, both included; by default the document's.",
+        "Global steps to average, FIRST:LAST, both included; by default the recipe's.",
         pattern=WINDOW_PATTERN,
     )
     time_limit: str | None = option(
         "Run",
-        "Time after which the cluster ends a job, HH:MM:SS; by default the document's.",
+        "Time after which the cluster ends a job, HH:MM:SS; by default the recipe's.",
         pattern=TIME_LIMIT_PATTERN,
     )
     checkpoint: bool = option(
@@ -138,21 +140,21 @@ class PlanRequest(Frozen):
     )
     profile_start: int | None = option(
         "Profile and trace",
-        "Step at which profiling starts; by default the document's.",
+        "Step at which profiling starts; by default the recipe's.",
         only_in=Mode.PROFILE,
         ge=0,
         le=1_000_000,
     )
     profile_stop: int | None = option(
         "Profile and trace",
-        "Step at which profiling stops; by default the document's.",
+        "Step at which profiling stops; by default the recipe's.",
         only_in=Mode.PROFILE,
         ge=1,
         le=1_000_000,
     )
     profile_ranks: str | None = option(
         "Profile and trace",
-        "Ranks to profile; by default the document's.",
+        "Ranks to profile; by default the recipe's.",
         only_in=Mode.PROFILE,
         needs="With profile",
         pattern=NUMBERS_PATTERN,
@@ -181,17 +183,17 @@ class PlanRequest(Frozen):
     )
     tensor_parallel: int | None = option(
         "Tuning",
-        "Tensor parallelism, instead of the document's. With any of these options a run is tuned: it has its "
+        "Tensor parallelism, instead of the recipe's. With any of these options a run is tuned: it has its "
         "own history and verdicts.",
         ge=1,
     )
     pipeline_parallel: int | None = option(
-        "Tuning", "Pipeline parallelism, instead of the document's; its stages are not divided further.", ge=1
+        "Tuning", "Pipeline parallelism, instead of the recipe's; its stages are not divided further.", ge=1
     )
-    context_parallel: int | None = option("Tuning", "Context parallelism, instead of the document's.", ge=1)
-    expert_parallel: int | None = option("Tuning", "Expert parallelism, instead of the document's.", ge=1)
-    micro_batch_size: int | None = option("Tuning", "Micro batch size, instead of the document's.", ge=1)
-    global_batch_size: int | None = option("Tuning", "Global batch size, instead of the document's.", ge=1)
+    context_parallel: int | None = option("Tuning", "Context parallelism, instead of the recipe's.", ge=1)
+    expert_parallel: int | None = option("Tuning", "Expert parallelism, instead of the recipe's.", ge=1)
+    micro_batch_size: int | None = option("Tuning", "Micro batch size, instead of the recipe's.", ge=1)
+    global_batch_size: int | None = option("Tuning", "Global batch size, instead of the recipe's.", ge=1)
     arguments: dict[str, str] = option(
         "Tuning",
         "Further arguments of the script of Megatron-Bridge, by their names without dashes.",
@@ -215,7 +217,7 @@ class PlanRequest(Frozen):
     tp_comm_overlap: bool | None = option(
         "Machines",
         "Overlap tensor-parallel communication with matrix products; by default as the recipe does. Off "
-        "helps against time-outs on GB200, say the documents.",
+        "helps against time-outs on GB200, according to NVIDIA's published recipes.",
         needs="On GPUs, with tensor parallelism",
         checks=(_not_by_name, _on_gpus, _with_tensor_parallelism),
         sets_trainer=True,

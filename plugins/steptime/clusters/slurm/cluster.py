@@ -241,7 +241,7 @@ class SlurmCluster:
 
     async def _check_nodes(self, spec: JobSpec) -> None:
         """Raise UserError for named nodes that are drained or down: Slurm would let the job wait."""
-        if spec.nodes and (out := await self._slurm.drained_or_down(spec.nodes)):
+        if spec.nodes and (out := await self._slurm.unusable_nodes(spec.nodes)):
             raise UserError(
                 f"{self.name} cannot run job {spec.name} on the nodes that it asks for: "
                 f"{'; '.join(f'{node} is {state}' for node, state in out.items())}. Ask for other nodes, or "
@@ -346,11 +346,17 @@ class SlurmCluster:
             await self._slurm.release_never_released(held)
 
     async def _failed_nodes(self, status: JobStatus) -> tuple[str, ...]:
-        """Return the job's nodes that are out of order; if none is and it had one node, that node."""
+        """Return the nodes of a failed job that are out of order.
+
+        If Slurm knows of none, or does not answer, this is the node of a job with one node.
+        """
         if not status.nodes or status.reason == PREEMPTED:
             return ()
-        out_of_order = await self._slurm.out_of_order(status.nodes)
-        return out_of_order or (status.nodes if len(status.nodes) == 1 else ())
+        try:
+            bad = await self._slurm.unusable_nodes(status.nodes, ("down", "drain", "fail", "no_respond"))
+        except SystemFailure:
+            bad = {}
+        return tuple(bad) or (status.nodes if len(status.nodes) == 1 else ())
 
     async def _after_check(self, name: str, status: JobStatus) -> JobStatus:
         """Return the status of a job that the node check may have ended, with the refused nodes."""

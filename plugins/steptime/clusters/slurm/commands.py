@@ -127,25 +127,18 @@ class SlurmCommands:
         if never_released := [id for id, accrues_since, *_ in rows if not accrues_since.isdecimal()]:
             await self._slurm(["scontrol", "release", *never_released])
 
-    async def out_of_order(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Return which of these nodes are down, drained or not responding; () if Slurm does not answer."""
-        wanted = ["--states=down,drain,fail,no_respond", f"--nodes={','.join(nodes)}"]
-        try:
-            done = await self._slurm(["sinfo", "--Node", "--noheader", "--format=%N", *wanted])
-        except SystemFailure:
-            return ()
-        return tuple(sorted(set(done.stdout.split())))
+    async def unusable_nodes(
+        self, nodes: Sequence[str], states: Sequence[str] = ("down", "drain", "fail")
+    ) -> dict[str, str]:
+        """Return those of the nodes that are in one of sinfo's `states`: by default, that get no jobs.
 
-    async def drained_or_down(self, nodes: Sequence[str]) -> dict[str, str]:
-        """Return those of the nodes that get no jobs until an administrator resumes them.
-
-        Returns Slurm's word for the state and the reason given, by node, as in `drained (bad DIMM)`. Raises
+        The values are the state and the administrator's reason, as in `drained (bad DIMM)`. Raises
         SystemFailure.
         """
-        wanted = ["--states=down,drain,fail", f"--nodes={','.join(nodes)}"]
+        wanted = [f"--states={','.join(states)}", f"--nodes={','.join(nodes)}"]
         done = await self._slurm(["sinfo", "--Node", "--noheader", "--format=%N|%T|%E", *wanted])
         rows = [line.strip().split("|", 2) for line in done.stdout.splitlines()]
-        return {name: f"{state} ({reason})" for name, state, reason in rows}
+        return {name: f"{state} ({reason})" for name, state, reason in sorted(rows)}
 
     async def partitions(self) -> list[Partition]:
         """Return sinfo's lines: for each partition, its nodes grouped by state and GPUs.

@@ -16,6 +16,9 @@ export function sendBox(days) {
     const run = await sendAirflow(["dags", DAG, "dagRuns"], { conf, logical_date: null });
     box.replaceChildren(element("span", { role: "status" }, "It is sent by ", airflowLink(dagRunAddress(run), "a DAG run"), "."));
   });
-  attempt(async () => { box.hidden = !(await readAirflow(["connections"], { connection_id_pattern: "smtp_default" }))?.total_entries; });
+  attempt(async () => {
+    const mail = await readAirflow(["connections"], { connection_id_pattern: "smtp_default" }, { signal: null });
+    box.hidden = !mail?.total_entries;
+  });
   return box;
 }

@@ -37,10 +37,14 @@ async function textOf(reply) {
 /** Return an answer parsed from JSON. */
 export const read = async (address) => JSON.parse(await readText(address));
 
-/** Return an answer of Airflow's REST API; null if the object does not exist or the user may not read it. */
-export async function readAirflow(parts, query) {
+/**
+ * Return an answer of Airflow's REST API; null if the object does not exist or the user may not read it.
+ *
+ * `options` are those of fetch; `signal: null` keeps the request alive when the page shows something else.
+ */
+export async function readAirflow(parts, query, options = {}) {
   const path = `../api/v2/${parts.map(encodeURIComponent).join("/")}`;
-  const reply = await ask(query ? `${path}?${new URLSearchParams(query)}` : path);
+  const reply = await ask(query ? `${path}?${new URLSearchParams(query)}` : path, options);
   return [403, 404].includes(reply.status) ? null : JSON.parse(await textOf(reply));
 }
 
