@@ -135,6 +135,7 @@ def test_a_plan_takes_what_jobs_that_have_ended_did_not(
     assert (found.state, found.ended_at) == (JobState.SUCCEEDED, 1e9 + 36)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("home")
 def test_a_job_is_submitted_once_what_has_ended_is_given_back(
     a_run: MakeRun, staged: StagedFiles, make_context: MakeContext, budget: SetBudget, cluster: LocalCluster

@@ -78,6 +78,7 @@ def test_an_installation_has_the_address_of_its_airflow_and_the_id_that_was_ther
     assert installation.this_installation() == Installation(id="0", address="an Airflow without base_url")
 
 
+@pytest.mark.long
 def test_the_same_dag_run_of_two_installations_has_a_job_in_each(
     submit: Submit, make_context: MakeContext, other: Callable[..., Any], cluster: LocalCluster
 ) -> None:
@@ -92,6 +93,7 @@ def test_the_same_dag_run_of_two_installations_has_a_job_in_each(
     assert submit(make_context()).job == ours.job
 
 
+@pytest.mark.long
 def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_left_alone(
     submit: Submit,
     make_context: MakeContext,

@@ -54,6 +54,7 @@ def test_what_a_person_fails_before_the_last_try_is_ended(
     assert state_of(cluster, submitted["job"]["name"]) is JobState.CANCELLED
 
 
+@pytest.mark.long
 def test_a_job_that_took_too_long_is_ended_after_the_last_try_too(
     submission: Submit, cluster: LocalCluster, make_context: MakeContext
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_job_that_took_too_long_is_ended_after_the_last_try_too(
     assert state_of(cluster, submitted["job"]["name"]) is JobState.CANCELLED
 
 
+@pytest.mark.long
 def test_the_log_of_a_training_is_read_after_the_last_try_too(
     submission: Submit, make_context: MakeContext
 ) -> None:
@@ -79,6 +81,7 @@ def test_the_log_of_a_training_is_read_after_the_last_try_too(
     assert Store().measured(handle["job"]).measurement is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("try_number", "lives"), [(2, False), (3, True)])
 def test_a_worker_that_is_cut_off_in_its_last_try_leaves_the_job_alone(
     submission: Submit,

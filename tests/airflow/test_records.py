@@ -22,6 +22,8 @@ from steptime.settings import store_url
 from .conftest import MakeContext, RunDag, Submit, event_of, task_of, trigger_of
 from .test_submit import submit  # noqa: F401 (a fixture)
 
+pytestmark = pytest.mark.long
+
 CANARY = "canary-7c1e"
 PASSWORD = "hunter-2a8d"
 

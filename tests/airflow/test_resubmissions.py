@@ -33,6 +33,8 @@ from .conftest import (
     wait_task,
 )
 
+pytestmark = pytest.mark.long
+
 Lose = Callable[..., dict[str, Any]]
 
 

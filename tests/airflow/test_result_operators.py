@@ -34,6 +34,8 @@ from .conftest import (
     wait_task,
 )
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:

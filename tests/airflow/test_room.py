@@ -15,6 +15,8 @@ from steptime.runs.launch import end_job
 
 from .conftest import MakeContext, MakePlan, MakeRun, logged, submit_task, task_of
 
+pytestmark = pytest.mark.long
+
 Submit = Callable[[int], dict[str, str]]
 
 

@@ -10,6 +10,8 @@ from steptime.airflow.versions import AirflowException
 
 from .conftest import MakeContext
 
+pytestmark = pytest.mark.long
+
 
 def test_a_mail_server_that_is_away_is_named(
     make_context: MakeContext, tmp_path: Any, monkeypatch: pytest.MonkeyPatch

@@ -33,6 +33,8 @@ from .conftest import (
     task_of,
 )
 
+pytestmark = pytest.mark.long
+
 Submit = Callable[..., Submission]
 
 

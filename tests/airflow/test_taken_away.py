@@ -59,6 +59,7 @@ def test_the_question_is_about_one_mapped_instance(airflow_says: AirflowSays) ->
     assert said == ["this task is deferred: job a job goes on, and the next try finds it"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("answer", "lives"),
     [
@@ -94,6 +95,7 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
     assert state_of(cluster, submitted["job"]["name"]).is_live is lives
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("answer", "lives"), [("deferred", True), (None, True), (NO_ANSWER, True), ("failed", False)]
 )

@@ -92,6 +92,7 @@ def test_no_event_comes_before_airflow_has_settled(
     assert pauses == [pause_s]
 
 
+@pytest.mark.long
 def test_the_trigger_fires_when_the_training_has_ended(submission: Submit, make_context: MakeContext) -> None:
     submitted = submission()
     event = asyncio.run(event_of(trigger_of(submitted, make_context())))
@@ -105,6 +106,7 @@ def test_the_trigger_fires_when_the_training_has_ended(submission: Submit, make_
     assert in_ledger.ended_at is not None
 
 
+@pytest.mark.long
 def test_a_cleared_wait_of_a_job_that_succeeded_asks_no_cluster(
     submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +133,7 @@ def test_a_cleared_wait_goes_on_with_its_job_and_needs_no_xcom(
     assert deferred.value.trigger.job == submitted["job"]["name"]
 
 
+@pytest.mark.long
 def test_a_wait_without_a_job_says_what_to_clear(make_context: MakeContext, home: Path) -> None:
     with pytest.raises(AirflowFailException, match="clear 'submit'"):
         task_of("performance.wait", submitted=None).execute(make_context())
@@ -151,6 +154,7 @@ def test_an_event_of_a_job_from_before_a_clear_is_passed_over(
     assert any("an-earlier-job is not the latest one" in line["event"] for line in lines)
 
 
+@pytest.mark.long
 def test_a_failed_training_fails_for_good_and_says_why(
     submission: Submit, make_context: MakeContext, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,6 +234,7 @@ async def test_a_triggerer_that_shuts_down_leaves_the_job_alone(
     assert (await state(cluster, submitted)).is_live
 
 
+@pytest.mark.long
 def test_the_sensor_can_wait_in_the_worker(submission: Submit, make_context: MakeContext) -> None:
     waits = wait_task(submission(), deferrable=False)
 
@@ -238,6 +243,7 @@ def test_the_sensor_can_wait_in_the_worker(submission: Submit, make_context: Mak
     assert in_ledger.state is JobState.SUCCEEDED
 
 
+@pytest.mark.long
 def test_a_task_that_is_taken_away_while_it_waits_in_the_worker_ends_its_job(
     submission: Submit, make_context: MakeContext, airflow_says: AirflowSays, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_what_no_option_gives_is_as_the_login_node_shows_it(
     assert (cluster.root, cluster.python) == ("/shared/ada/steptime", "python3.12")
 
 
+@pytest.mark.long
 def test_a_failed_check_is_exit_code_2_and_an_unknown_cluster_is_refused(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

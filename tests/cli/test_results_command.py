@@ -94,6 +94,7 @@ def test_the_table_shows_what_runs_are_compared_by() -> None:
     assert "tiny·fp32·4" not in shown
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("filled_store")
 def test_a_narrow_terminal_hides_whole_columns_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = call().stdout

@@ -55,6 +55,7 @@ async def _submit(home: Path) -> tuple[LocalCluster, Job]:
     return cluster, await cluster.submit(spec)
 
 
+@pytest.mark.long
 def test_down_names_the_jobs_that_go_on_and_ends_them_when_asked(home: Path) -> None:
     cluster, job = asyncio.run(_submit(home))
     try:

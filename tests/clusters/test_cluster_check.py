@@ -192,6 +192,7 @@ async def test_a_local_cluster_passes(make_config: MakeLocalConfig, tmp_path: Pa
     assert "let the login's user create and rename files" in found["work_dir"].remedy
 
 
+@pytest.mark.long
 async def test_a_runai_cluster_without_its_project_or_secret_is_named(
     make_runai_config: MakeRunaiConfig, runai_connections: Connections, runai_server: RunaiStandIn
 ) -> None:

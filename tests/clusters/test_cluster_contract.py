@@ -28,6 +28,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
+@pytest.mark.long
 async def test_a_job_runs_in_its_folder_and_leaves_its_log(cluster: Cluster, make_spec: MakeSpec) -> None:
     spec = make_spec(
         "one", "pwd; cat run.json; echo to stderr >&2; test ! -t 0", files={"run.json": '{"a": 1}\n'}
@@ -53,6 +54,7 @@ async def test_a_job_runs_in_its_folder_and_leaves_its_log(cluster: Cluster, mak
         assert path.read_bytes() == log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("script", "exit_code", "reason"),
     [
@@ -69,6 +71,7 @@ async def test_a_failure_keeps_its_exit_code(
     assert (status.state, status.exit_code, status.reason) == (JobState.FAILED, exit_code, reason)
 
 
+@pytest.mark.long
 async def test_submitting_a_name_again_gives_the_first_job_back(
     cluster: Cluster, make_spec: MakeSpec
 ) -> None:
@@ -81,6 +84,7 @@ async def test_submitting_a_name_again_gives_the_first_job_back(
     assert (Path(first.directory) / "count").read_text() == "ran\n"
 
 
+@pytest.mark.long
 async def test_the_record_of_a_job_says_whose_it_is(cluster: Cluster, make_spec: MakeSpec) -> None:
     ours = Installation(id="f00", address="http://airflow.example")
     submitted = await cluster.submit(make_spec("ours", "true").model_copy(update={"installation": ours}))
@@ -98,6 +102,7 @@ async def test_an_unknown_job_is_unknown_and_never_success(cluster: Cluster) -> 
     await cluster.cancel("nobody")
 
 
+@pytest.mark.long
 async def test_cancelling_ends_the_whole_process_tree(cluster: Cluster, make_spec: MakeSpec) -> None:
     # A child, one that left for a session of its own, and an orphan whose parent has ended.
     script = """
@@ -136,6 +141,7 @@ async def test_the_time_limit_ends_a_job(
     assert status.ended_at - status.started_at >= 1
 
 
+@pytest.mark.long
 async def test_a_job_waits_for_its_slots_and_can_be_cancelled_there(
     cluster: Cluster, make_spec: MakeSpec
 ) -> None:
@@ -222,6 +228,7 @@ async def test_a_command_that_is_not_there_ends_as_in_a_shell(cluster: Cluster) 
     assert "no-such-command" in done.stderr
 
 
+@pytest.mark.long
 async def test_a_command_that_takes_too_long_is_ended(cluster: Cluster, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = 'sleep 1000 & echo $! > "$0"; wait'

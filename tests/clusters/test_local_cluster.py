@@ -66,6 +66,7 @@ async def status_of(cluster: Cluster, name: str) -> JobStatus:
 # --- what a job survives, and what it does not share -----------------------------------------------
 
 
+@pytest.mark.long
 async def test_a_job_survives_the_death_of_its_submitters_whole_process_group(
     make_config: MakeLocalConfig, make_gated: MakeGated
 ) -> None:
@@ -119,6 +120,7 @@ async def test_secrets_of_the_submitter_stay_outside_the_job(
 # --- one job per name ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_many_processes_that_submit_one_name_get_one_job(
     make_config: MakeLocalConfig, make_spec: MakeSpec
 ) -> None:
@@ -152,6 +154,7 @@ async def test_a_submit_that_died_before_the_start_is_taken_up_by_the_next(
     assert (Path(spec.directory) / "count").read_text() == "ran\n"
 
 
+@pytest.mark.long
 async def test_a_job_whose_runner_died_before_it_started_can_be_cancelled(
     local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated
 ) -> None:
@@ -193,6 +196,7 @@ async def test_the_job_of_a_killed_runner_is_unknown_and_leaves_no_process(
         assert await status_of(another, "lost") == status
 
 
+@pytest.mark.long
 async def test_the_next_job_starts_only_when_nothing_is_left_of_a_killed_runners_job(
     local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated
 ) -> None:
@@ -257,6 +261,7 @@ async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing(
 # --- the end of a job ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(
     make_config: MakeLocalConfig, make_gated: MakeGated
 ) -> None:

@@ -14,6 +14,8 @@ from steptime.errors import UserError
 
 from .conftest import MakeGated, MakeLocalConfig, MakeSpec, end_of, eventually
 
+pytestmark = pytest.mark.long
+
 
 async def test_exclusive_jobs_run_one_after_the_other_in_the_order_of_their_submission(
     make_config: MakeLocalConfig, make_spec: MakeSpec, tmp_path: Path

@@ -63,6 +63,7 @@ def place(request: pytest.FixtureRequest) -> tuple[Cluster, Any]:
     return request.getfixturevalue(request.param), request.getfixturevalue(make)()
 
 
+@pytest.mark.long
 async def test_it_runs_and_is_measured_checked_and_stored(
     place: tuple[Cluster, Any], make_result: Any, tmp_path: Path
 ) -> None:

@@ -168,6 +168,7 @@ def test_variables_of_a_run_mount_no_folder_that_the_file_does_not(site: Path) -
     assert refused(HF_HOME="/home/someone") == ""
 
 
+@pytest.mark.long
 def test_an_owner_has_its_own_account_and_no_other(site: Path) -> None:
     asked = {"cluster": "site", "size": "8b", "gpus": "8"}
 

@@ -16,6 +16,8 @@ from steptime.clusters.slurm.config import SlurmConfig
 from steptime.recipes.models import Run
 from trainer.launch import Launch, read_launch
 
+pytestmark = pytest.mark.long
+
 SRUN = Path(__file__).parents[1] / "stand_ins" / "srun"
 OF_NGC = "PYTORCH_VERSION=2.7.0\nNEMO=25.04\n"
 """The first is what pyxis and enroot's hook know an image of PyTorch by."""

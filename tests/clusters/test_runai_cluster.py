@@ -15,6 +15,8 @@ from steptime.errors import UserError
 
 from .conftest import MakeGated, MakeSpec, RunaiWith, end_of, eventually
 
+pytestmark = pytest.mark.long
+
 GATED_PODS = "echo $$ > pid-$RANK; while test ! -e go; do sleep 0.02; done"
 
 

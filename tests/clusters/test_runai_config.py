@@ -94,6 +94,7 @@ async def test_a_project_is_needed(
         await connect(make_runai_config(project=of_file), connection).__aenter__()
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(st.lists(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", fullmatch=True), unique=True))
 def test_names_are_legal_and_stay_apart(names: list[str]) -> None:

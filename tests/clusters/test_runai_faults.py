@@ -38,6 +38,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return waits_over_at_once(monkeypatch)
 
 
+@pytest.mark.long
 async def test_tokens_that_are_refused_in_mid_run_are_replaced_once_for_all_callers(
     runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated
 ) -> None:
@@ -51,6 +52,7 @@ async def test_tokens_that_are_refused_in_mid_run_are_replaced_once_for_all_call
     assert (await end_of(runai, "long")).state is JobState.SUCCEEDED
 
 
+@pytest.mark.long
 async def test_a_workload_beyond_a_quota_may_be_submitted_later(
     runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec
 ) -> None:
@@ -100,6 +102,7 @@ async def test_an_application_without_a_role_is_told_so(
         await runai.submit(make_spec("forbidden", "true"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("method", "path"), [("GET", "/workloads"), ("POST", CREATE)])
 async def test_a_busy_server_is_given_the_time_it_asks_for(
     runai: RunaiCluster,
@@ -138,6 +141,7 @@ async def test_a_server_that_asks_for_too_much_time_is_not_waited_for(
     assert len(runai_server.calls("GET", "/workloads")) == 1
 
 
+@pytest.mark.long
 async def test_a_failing_server_is_asked_again_and_then_given_up(
     impatient: RunaiClient, runai_server: RunaiStandIn, waits: list[float]
 ) -> None:
@@ -153,6 +157,7 @@ async def test_a_failing_server_is_asked_again_and_then_given_up(
     assert sum(waits) <= 5 < sum(waits) + 1.25 * least_pauses[-1]
 
 
+@pytest.mark.long
 async def test_a_server_that_never_answers_is_asked_again(
     runai_server: RunaiStandIn, runai_connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +177,7 @@ async def test_a_server_that_never_answers_is_asked_again(
     assert len(runai_server.calls("GET", "/workloads")) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["fail after", "drop after"])
 async def test_a_job_whose_submit_was_not_answered_is_found_and_not_submitted_twice(
     runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, *, kind: Any
@@ -183,6 +189,7 @@ async def test_a_job_whose_submit_was_not_answered_is_found_and_not_submitted_tw
     assert len(runai_server.calls("POST", CREATE)) == 1
 
 
+@pytest.mark.long
 async def test_a_submit_that_had_no_effect_fails_and_can_be_repeated(
     runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +202,7 @@ async def test_a_submit_that_had_no_effect_fails_and_can_be_repeated(
     assert len(runai_server.workloads) == 1
 
 
+@pytest.mark.long
 async def test_who_comes_back_without_a_note_finds_the_job_where_it_runs(
     runai: RunaiCluster,
     runai_server: RunaiStandIn,
@@ -213,6 +221,7 @@ async def test_who_comes_back_without_a_note_finds_the_job_where_it_runs(
     assert not (tmp_path / "another").exists()
 
 
+@pytest.mark.long
 async def test_two_who_submit_at_once_get_one_job(
     runai_server: RunaiStandIn, runai_with: RunaiWith, make_spec: MakeSpec
 ) -> None:

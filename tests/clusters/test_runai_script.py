@@ -65,6 +65,7 @@ def test_checkers_find_nothing(checker: list[str], script: Path) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("gpus_per_node", "arguments"),
     [

@@ -32,6 +32,7 @@ def texts(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)) + repr(error)
 
 
+@pytest.mark.long
 async def test_the_secret_is_in_no_text(
     runai: RunaiCluster,
     runai_server: RunaiStandIn,

@@ -11,6 +11,8 @@ from steptime.errors import LoginRefused, UserError
 
 from .ssh_site import Open, Site, connection, where
 
+pytestmark = pytest.mark.long
+
 
 async def test_user_certificates(site: Site, log_in: Open) -> None:
     """In a file, beside the key as ssh looks for it, and as text; why one was refused is told."""

@@ -16,6 +16,8 @@ from steptime.clusters.connections import Connection
 
 from .ssh_site import Host, Open, Site, connection, where
 
+pytestmark = pytest.mark.long
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "clusters.md"
 FOLDER = "/etc/steptime/ssh"
 

@@ -19,6 +19,7 @@ from .conftest import eventually
 from .ssh_site import SECRET, Host, Open, Site, Way, connection, where
 
 
+@pytest.mark.long
 async def test_two_hops_with_a_login_and_a_host_key_each(way: Way, log_in: Open, tmp_path: Path) -> None:
     node = log_in(way.connections())
     assert await where(node) == "node"
@@ -55,6 +56,7 @@ async def test_a_file_is_written_whole_though_the_connection_drops_in_the_middle
     assert (tmp_path / "file").read_bytes() == data
 
 
+@pytest.mark.long
 async def test_each_hop_that_refuses_is_named(
     way: Way, log_in: Open, caplog: pytest.LogCaptureFixture
 ) -> None:

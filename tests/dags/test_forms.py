@@ -16,7 +16,7 @@ from steptime.errors import UserError
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.settings import config_dir, shipped
 
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 
 _EXAMPLES = re.compile(r"(?:(?P<needs>On|With)(?P<what>[^.]*), f|F)or example: (?P<examples>.+)\.$")
 _BRIDGE = "With a recipe of Megatron-Bridge"

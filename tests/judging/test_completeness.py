@@ -94,6 +94,7 @@ LINE = (
 )
 
 
+@pytest.mark.long
 def test_cells_that_failed_or_did_not_run_are_named_with_the_cause(weeks: Store) -> None:
     day = time.strftime("%Y-%m-%d", time.localtime(NOW - 3600 - WEEK_S + 60))
     remarks = [
@@ -256,6 +257,7 @@ def test_two_levels_are_told_from_one_and_from_a_step(
     assert least <= sum(found) / len(found) <= most
 
 
+@pytest.mark.long
 def test_cells_that_alternate_or_are_too_noisy_are_counted(store: Store, make_result: MakeResult) -> None:
     def times(seed: int, level: Sequence[float], noise: float) -> list[float]:
         rng = random.Random(seed)  # noqa: S311 - step times, not secrets

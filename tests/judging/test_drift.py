@@ -92,6 +92,7 @@ def test_the_cell_that_drifts_is_named_and_no_other_and_no_verdict_changes(half_
     assert shown.exit_code == 0, "advice stops no script"
 
 
+@pytest.mark.long
 def test_a_trend_has_the_levels_that_its_runs_belong_to(half_a_year: Store) -> None:
     rows = trend(half_a_year, Series.from_row(half_a_year.run("2-00")))
     usual = trend(half_a_year, Series.from_row(half_a_year.run("1-00")))
@@ -182,6 +183,7 @@ def test_how_often_a_drift_is_seen_after_half_a_year(total: float, seen: float) 
     assert share == pytest.approx(seen, abs=0.06)
 
 
+@pytest.mark.long
 def test_the_same_runs_drift_or_do_not_whenever_they_are_asked() -> None:
     for seed in range(5):
         history = runs(steadily(0.035), seed=seed)

@@ -16,6 +16,8 @@ from steptime.judging.incidents import Incident, accept, comment, incident, inci
 from steptime.results.models import Result
 from steptime.results.store import Store
 
+pytestmark = pytest.mark.long
+
 MakeResult = Callable[..., Result]
 DAY_S = 86_400.0
 START = 1e9

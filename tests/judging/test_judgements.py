@@ -114,6 +114,7 @@ def test_stored_judgements_equal_a_fresh_judgement(store: Store, runs: list[Resu
     assert compare_since(store, 0).rows == told.rows
 
 
+@pytest.mark.long
 def test_a_run_that_is_rejected_after_all_leaves_no_judgement(store: Store, runs: list[Result]) -> None:
     for result in runs:
         publish(store, result)
@@ -137,6 +138,7 @@ def test_nothing_is_stored_where_judging_fails(
     assert store.results() == []
 
 
+@pytest.mark.long
 def test_a_published_step_time_passes_from_95_percent_of_its_throughput_on(
     store: Store, runs: list[Result]
 ) -> None:
@@ -195,6 +197,7 @@ def small_step(make_result: MakeResult) -> list[Result]:
     ]
 
 
+@pytest.mark.long
 def test_a_small_step_of_weeks_ago_is_confirmed_with_its_date_and_what_changed_then(
     store: Store, small_step: list[Result]
 ) -> None:
@@ -223,6 +226,7 @@ def test_a_small_step_of_weeks_ago_is_confirmed_with_its_date_and_what_changed_t
     assert accept(store, "run-27", note="meant", accepted_by="somebody") == "run-20"
 
 
+@pytest.mark.long
 def test_a_slowdown_after_a_lucky_run_is_told_as_that_and_nothing_is_dismissed(
     store: Store, make_result: MakeResult
 ) -> None:
@@ -237,6 +241,7 @@ def test_a_slowdown_after_a_lucky_run_is_told_as_that_and_nothing_is_dismissed(
     assert told == [("slower", "open"), ("slower", "confirmed")]
 
 
+@pytest.mark.long
 def test_an_accepted_level_is_the_new_baseline(
     store: Store, runs: list[Result], make_result: MakeResult
 ) -> None:
@@ -260,6 +265,7 @@ def test_an_accepted_level_is_the_new_baseline(
     assert (row["note"], row["accepted_by"], row["accepted_at"]) == ("meant", "somebody", 1e9)
 
 
+@pytest.mark.long
 def test_a_level_is_accepted_by_a_command_with_a_note(
     store: Store, runs: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +281,7 @@ def test_a_level_is_accepted_by_a_command_with_a_note(
         CliRunner().invoke(app, ["results", "accept", "run-8", "--note", " "], catch_exceptions=False)
 
 
+@pytest.mark.long
 def test_a_run_is_told_as_its_series_stood_after_it(store: Store, runs: list[Result]) -> None:
     for result in runs:
         publish(store, result)

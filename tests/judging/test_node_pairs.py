@@ -94,6 +94,7 @@ def swept(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFact
     return store
 
 
+@pytest.mark.long
 def test_the_heat_map_names_the_bad_link(swept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", swept.url)
     found = describe_node_pairs(swept, "nodes")
@@ -152,6 +153,7 @@ def test_pairs_too_short_to_be_timed_are_no_evidence(
     assert "Node sweep" not in found.evidence
 
 
+@pytest.mark.long
 def test_the_command_to_drain_a_slow_node_is_shown(
     make_result: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

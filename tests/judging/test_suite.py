@@ -81,6 +81,7 @@ def ran(
 BAD = Verdict(checks=(Check(name="loss", passed=False, message="The loss is NaN."),))
 
 
+@pytest.mark.long
 def test_each_verdict_and_the_dossier(make_result: MakeResult, cells: list[Run], tmp_path: Path) -> None:
     passing, below, undecided, alone, failing, _missing, unknown = cells
     (tmp_path / "log.out").write_text("iteration 1\n")
@@ -121,6 +122,7 @@ def test_each_verdict_and_the_dossier(make_result: MakeResult, cells: list[Run],
     assert "675de01b859eae371bc01bf59b001889438a7a12" in page
 
 
+@pytest.mark.long
 def test_only_runs_since_the_newest_run_of_the_sweep_count(make_result: MakeResult, cells: list[Run]) -> None:
     ran(make_result, cells[0], 3.0, 3.0, 3.0, at=1e9 - 1e6)
     assert judge_suite(Store(), "mini").cells[0].verdict == "below"

@@ -143,6 +143,7 @@ OTHERS = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=50)
 @given(
     st.one_of(*(st.lists(line, min_size=15, max_size=30) for line in LINES)),

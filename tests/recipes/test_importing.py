@@ -118,6 +118,7 @@ def imported(release: Path, into: Path) -> str:
     return done.output
 
 
+@pytest.mark.long
 def test_a_release_becomes_a_workload(upstream: tuple[Path, Path], tmp_path: Path) -> None:
     """Rows, batches, variables and arguments are what its launch script submits, without secrets."""
     release, _ = upstream
@@ -168,6 +169,7 @@ def test_a_file_of_a_person_is_not_replaced(upstream: tuple[Path, Path], tmp_pat
     assert path.read_text() == "workload: tiny-one-99.01\n"
 
 
+@pytest.mark.long
 def test_upstreams_code_reaches_nothing_of_this_machine(upstream: tuple[Path, Path], tmp_path: Path) -> None:
     """It sees no file of a person, writes to none, and has no network: all of it would be found here."""
     release, _ = upstream

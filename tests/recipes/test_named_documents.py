@@ -148,6 +148,7 @@ def test_a_job_on_slurm_has_upstreams_variables_and_arguments() -> None:
         assert limit == upstream.get("time_limit", limit)
 
 
+@pytest.mark.long
 def test_a_job_on_slurm_is_asked_for_and_bound_as_upstreams(tmp_path: Path) -> None:
     """What sbatch, srun and numactl are given, beside what upstream's executor gives them.
 

@@ -275,6 +275,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.long
 @given(cell=st.sampled_from(CELLS), repeats=st.integers(1, 4))
 def test_every_row_can_be_planned_as_it_stands(
     cell: tuple[str, str, str, str, str, int], repeats: int

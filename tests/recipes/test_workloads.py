@@ -51,6 +51,7 @@ def test_a_name_without_a_release_is_the_newest_one(name: str, full: str) -> Non
 DEFAULT = "default_release: true # llama3.1 means this one, which has a size for the CPU\n"
 
 
+@pytest.mark.long
 def test_a_family_may_mean_an_older_release(edit: Callable[[str, str], Path]) -> None:
     """As the newest may have no size for the default cluster: `llama3.1` goes on to mean what it meant."""
     path = edit(DEFAULT, DEFAULT)

@@ -33,6 +33,7 @@ def read(text: str) -> Samples:
     return found
 
 
+@pytest.mark.long
 def test_each_cell_has_the_numbers_of_its_newest_run(tmp_path: Path, make_result: MakeResult) -> None:
     store, now = Store(f"sqlite:///{tmp_path / 's.db'}"), time.time()
     for name, days, seconds in (("old", 3, 0.6), ("new", 2, 0.5)):

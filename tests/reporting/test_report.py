@@ -62,6 +62,7 @@ def of_sweep(make_result: MakeResult, job_name: str, week: str, **options: Any) 
     return make_result(job_name, made_by=made_by, **options)
 
 
+@pytest.mark.long
 def test_the_newest_run_of_a_sweep(
     make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

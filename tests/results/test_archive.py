@@ -98,6 +98,7 @@ def member(name: str, content: bytes = b"x", **values: Any) -> tuple[tarfile.Tar
     return made, io.BytesIO(content)
 
 
+@pytest.mark.long
 def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = call("archive", "-o", "all.tar.zst")
     assert told.startswith("archived: 3 runs, ")
@@ -126,6 +127,7 @@ def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pyt
     assert (level["note"], level["accepted_by"]) == ("NeMo 2.8", "ada")
 
 
+@pytest.mark.long
 def test_an_archive_of_imported_runs_has_their_logs(
     filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +190,7 @@ def bomb(file: Path, size: int) -> None:
             packed.write(bytes(1 << 20))
 
 
+@pytest.mark.long
 def test_a_few_bytes_do_not_fill_the_disk(here: Path) -> None:
     bomb(here / "x.tar.zst", 256 << 20)
     assert (here / "x.tar.zst").stat().st_size < 100_000
@@ -249,6 +252,7 @@ AS_IMPORTED = {
 """What the runs of the archive trained."""
 
 
+@pytest.mark.long
 def test_the_next_run_is_judged_by_runs_of_llmb(here: Path, make_result: MakeResult) -> None:
     """The archive was made by NVIDIA's own code: recorders/make_llmb_archive.py."""
     assert call("results", "import", str(LLMB), "--cluster", "mine").startswith(
@@ -264,6 +268,7 @@ def test_the_next_run_is_judged_by_runs_of_llmb(here: Path, make_result: MakeRes
     assert "CUDA out of memory" in store.results(state="rejected", include_rejected=True)[0]["reason"]
 
 
+@pytest.mark.long
 def test_runs_that_are_only_shown_judge_nothing(here: Path, make_result: MakeResult) -> None:
     call("results", "import", str(LLMB), "--cluster", "mine", "--not-judged")
     store = Store()

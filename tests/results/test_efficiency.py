@@ -148,6 +148,7 @@ def test_a_run_a_week_before_the_nearest_is_of_its_week(
     assert of(store)["alone"] == (50, *base)
 
 
+@pytest.mark.long
 def test_of_earlier_runs_of_one_scale_the_newest_is_the_base(store: Store, make: MakeResult) -> None:
     rates = {"monday": (1, 3.0), "tuesday": (1, 2.0), "wednesday": (2, 1.0)}
     runs = [
@@ -159,6 +160,7 @@ def test_of_earlier_runs_of_one_scale_the_newest_is_the_base(store: Store, make:
     assert of(store)["wednesday"] == (50, 1, "tuesday")
 
 
+@pytest.mark.long
 def test_of_an_earlier_sweep_all_repeats_of_its_smallest_scale_count(store: Store, make: MakeResult) -> None:
     earlier = [
         make("s-1a", 1, together="s", submitted_at=1e9),
@@ -227,6 +229,7 @@ def test_with_fewer_than_three_repeats_there_is_no_interval(store: Store, make: 
     assert {row["scaling_efficiency_low_percent"] for row in store.results()} == {None}
 
 
+@pytest.mark.long
 def test_repeats_of_both_scales_give_an_interval_of_the_scale(store: Store, make: MakeResult) -> None:
     rates = (0.99, 1.0, 1.01, 1.0, 0.995)
     publish(store, *(make(f"one-{number}", 1, rate) for number, rate in enumerate(rates)))

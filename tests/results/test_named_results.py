@@ -78,6 +78,7 @@ def test_the_mfu_is_of_the_tflops_that_were_logged(store: Store, tflops: float |
         assert row["tokens_per_s_per_gpu"] == pytest.approx(4096 * 1280 / 2 / 64)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")
 def test_every_command_and_page_shows_it(store: Store, tmp_path: Path) -> None:
     for command in (

@@ -249,6 +249,7 @@ def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult
     assert store.choices(size="small")["gpus"] == store.choices(size="small", mode=None)["gpus"] == [2]
 
 
+@pytest.mark.long
 def test_a_search_finds_words_in_the_texts_that_runs_are_known_by(
     store_url: str, make_result: MakeResult
 ) -> None:

@@ -54,6 +54,7 @@ def of_reader(store: Store, *dags: str) -> Store:
     return Store(store.url, dags=dags)
 
 
+@pytest.mark.long
 def test_runs_measured_together_have_several_scales(store: Store) -> None:
     listed = store.measured_together(limit=10)
     assert [(row["together"], row["submitted_at"], row["runs"]) for row in listed] == [
@@ -64,6 +65,7 @@ def test_runs_measured_together_have_several_scales(store: Store) -> None:
     assert [row["together"] for row in seen] == ["weekly/w", "llama31/one"]
 
 
+@pytest.mark.long
 def test_series_with_runs_that_a_reader_may_not_read_are_known(store: Store) -> None:
     def hidden(*dags: str) -> set[tuple[str, int]]:
         return {(row["size"], row["gpus"]) for row in judgement_queries.hidden(of_reader(store, *dags))}
@@ -86,6 +88,7 @@ def test_what_is_selected_by_tells_nothing_of_runs_that_a_reader_may_not_read(
     assert (seen["sweep"], seen["size"]) == (["s"], ["tiny"])
 
 
+@pytest.mark.long
 def test_the_newest_run_of_a_sweep_counts_if_it_was_rejected(store: Store, make: MakeResult) -> None:
     assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-1", "cell-4"]
     assert store.newest_sweep_run("another") == []
@@ -95,6 +98,7 @@ def test_the_newest_run_of_a_sweep_counts_if_it_was_rejected(store: Store, make:
     store.require("dag_id", "bad", "a DAG with nothing but rejected runs")
 
 
+@pytest.mark.long
 def test_a_value_that_no_run_has_is_answered_with_the_nearest(store: Store) -> None:
     store.require("dag_id", "secret", "the DAG 'secret'")
     with pytest.raises(UserError, match=r"there are no results of the DAG 'lama31'.*'llama31'"):

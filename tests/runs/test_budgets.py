@@ -106,6 +106,7 @@ def counted(now: float = NOW) -> tuple[float, float]:
     return round(found.used_gpu_hours, 6), round(found.committed_gpu_hours, 6)
 
 
+@pytest.mark.long
 def test_what_a_job_took_is_of_the_months_it_ran_in(
     store: str, clusters: Callable[..., Path], make_run: MakeRun, submit: Submit
 ) -> None:

@@ -85,6 +85,7 @@ def test_jobs_are_found_by_their_place_and_their_cell(ledger_job: MakeJob) -> No
     assert ledger.latest_at(place(map_index=7)) is None
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("store")
 def test_a_job_is_open_until_it_has_ended(ledger_job: MakeJob) -> None:
     def note(status: JobStatus) -> tuple[float | None, list[str]]:

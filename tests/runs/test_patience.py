@@ -190,6 +190,7 @@ def causes(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Failu
     return find
 
 
+@pytest.mark.long
 def test_the_causes_and_the_last_lines_of_a_log_are_told(causes: Causes, tmp_path: Path) -> None:
     log = tmp_path / "log.out"
     many = "".join(f"line {number:03} {'x' * 90}\n" for number in range(60))

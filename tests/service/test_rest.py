@@ -77,6 +77,7 @@ def test_of_a_dag_whose_file_airflow_could_not_read_the_reason_is_given(
     )
 
 
+@pytest.mark.long
 def test_a_dag_that_airflow_has_not_read_yet_is_waited_for(api: Any, client: AirflowClient) -> None:
     looks = iter([(404, {"detail": "not found"}), (200, {"dag_id": "llama31", "is_paused": False})])
     api.answers["GET /api/v2/dags/llama31"] = lambda _: next(looks)

@@ -33,6 +33,7 @@ class SweepUnderWay:
         return 200, {"dag_id": "scaling_sweep", "dag_run_id": "sweep", "state": self.state}
 
 
+@pytest.mark.long
 def test_cancelling_marks_the_sweep_as_failed_and_waits_for_its_end(
     api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_throttled_gpu_and_link_errors_are_told(node: Callable[[str], None], t
     assert found["xid_errors"] == ["Xid 79 (fallen off the bus) of the GPU at PCI 0000:41:00"]
 
 
+@pytest.mark.long
 def test_gpus_are_those_that_the_ranks_use(
     node: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

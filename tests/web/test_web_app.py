@@ -176,6 +176,7 @@ async def test_the_tab_of_a_dag_run_has_its_runs_alone(
     assert await rows(pages, **of_sweep) == []
 
 
+@pytest.mark.long
 async def test_the_runs_of_a_dag_run_have_the_verdicts_of_their_cells_then(
     pages: FastAPI, store: Store, make_result: Callable[..., Result]
 ) -> None:
@@ -238,6 +239,7 @@ async def test_the_columns_are_those_of_the_rows(pages: FastAPI, publish: Publis
     )
 
 
+@pytest.mark.long
 async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI, publish: Publish) -> None:
     for number in range(3):
         of_row = {"gpus": 2} if number else {"gpus": 1, "size": "small"}
@@ -283,6 +285,7 @@ async def test_an_answer_has_as_many_runs_as_fit_into_memory(pages: FastAPI) -> 
     assert (await get(pages, "/api/results?limit=10001")).status_code == 422
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("sweep")
 async def test_the_runs_of_one_dag_run_scale(pages: FastAPI) -> None:
     answer = (await get(pages, "/api/scaling")).json()
@@ -648,6 +651,7 @@ async def test_what_is_refused_changes_nothing(
     assert accepted(store, slower) == accepted(store, "week-7") == ""
 
 
+@pytest.mark.long
 async def test_who_may_only_read_accepts_nothing(
     pages: FastAPI, store: Store, slower: str, auth_manager: AuthManager
 ) -> None:
@@ -700,6 +704,7 @@ async def test_an_incident_is_accepted_with_the_level_of_its_cells(
     )
 
 
+@pytest.mark.long
 async def test_an_incident_is_changed_by_those_who_may_edit_its_runs_and_seen_by_those_who_may_read_them(
     pages: FastAPI, store: Store, incident_id: int, auth_manager: AuthManager
 ) -> None:

@@ -130,6 +130,7 @@ def test_the_report_shows_the_step_times_of_each_cell(
     assert printed.index(event.extra["sentence"]) < printed.index("results of manual__"), "it comes first"
 
 
+@pytest.mark.long
 def test_the_report_shows_no_times_of_checkpoint_runs(
     check: CheckSweep, report: Report, make_result: MakeResult, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,6 +154,7 @@ def test_the_report_shows_no_times_of_checkpoint_runs(
     assert not re.search(r"0\.5 |0\.75 ", told)
 
 
+@pytest.mark.long
 def test_the_report_fails_for_a_cell_that_was_rejected_and_one_without_a_result(
     report: Report, make_result: MakeResult, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,7 @@ def labels(cells: Sequence[dict[str, Any]]) -> list[str]:
     return [cell["label"] for cell in cells]
 
 
+@pytest.mark.long
 def test_a_suspected_cell_is_run_twice_again(check: CheckSweep, scene: Scene) -> None:
     scene.measure(SLOW_S, CELL)
     checked = check()
@@ -142,6 +143,7 @@ def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(
     assert "no fresh runs to add" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_what_is_planned_once_is_neither_doubled_nor_forgotten(
     check: CheckSweep, scene: Scene, staged: StagedFiles
 ) -> None:
@@ -169,6 +171,7 @@ def test_a_repeat_that_ran_counts_as_fresh(check: CheckSweep, scene: Scene) -> N
     assert [one["repeat"] for one in scene.confirm(checked)] == [3]
 
 
+@pytest.mark.long
 def test_only_what_is_suspected_is_run(check: CheckSweep, scene: Scene) -> None:
     checked = check(runs=[{"workload": "llama3.1", "gpus": 2, "checkpoint": True}])
     scene.measure(SLOW_S, CELL)
@@ -179,6 +182,7 @@ def test_only_what_is_suspected_is_run(check: CheckSweep, scene: Scene) -> None:
     assert [one["jobs"] for one in planned] == [1, 1], "not its checkpoint"
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_got_slower_is_saved_again(check: CheckSweep, scene: Scene) -> None:
     measurement = scene.make_result(mode=Mode.CHECKPOINT_SAVE).measurement
     for week, seconds in enumerate([1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.5]):
@@ -243,6 +247,7 @@ def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(
     assert balance.committed_gpu_hours == pytest.approx(FRESH)
 
 
+@pytest.mark.long
 def test_the_report_leads_with_what_got_slower_and_has_the_fresh_runs_too(
     check: CheckSweep, scene: Scene, report: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,8 @@ from tests.airflow.conftest import MakeContext, SetBudget
 
 from .conftest import CheckSweep, MakeTask, SweepTask
 
+pytestmark = pytest.mark.long
+
 ASKED = (1 + 2) * 600 / 3600
 """GPU-hours of the sweep's two cells, of one and of two ranks."""
 
