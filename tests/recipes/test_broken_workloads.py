@@ -101,8 +101,8 @@ MISTAKES = {
     "two rules for one cell": (
         "gpu_types: [b200]",
         "gpu_types: [b200, h100]",
-        f"line 38, {SECOND}: 16 h100 in bf16, weak scaling, has a rule already, {FIRST}: "
-        "take it out of one of the two.",
+        f"line 38, {SECOND}: 16 h100 in bf16, weak scaling, is already in the rule {FIRST}: "
+        "remove it from one of the two.",
     ),
     "a window outside of the run": (
         '"40:49"',
@@ -130,7 +130,7 @@ MISTAKES = {
         "flops_formula: llama3.1-25.04",
         "flops_formula: nemotron-h-25.05",
         "line 5, flops_formula: formula 'nemotron-h-25.05' counts nemotron_h models, and this is llama "
-        f"(8b): formulas for that are {formulas_for('llama')}.",
+        f"(8b): formulas that fit are {formulas_for('llama')}.",
     ),
     "layers that do not divide": (
         "{tensor: 1, pipeline: 4, context: 1}",
@@ -157,8 +157,8 @@ MISTAKES = {
     "a batch that does not grow in whole": (
         BATCH + "{per_gpu: 2}",
         BATCH + "{per_gpu: 0.3}",
-        f"line 37, {FIRST}.global_batch_size.weak: 0.3 per GPU on 16 GPUs is not a whole global batch size: "
-        "correct per_gpu.",
+        f"line 37, {FIRST}.global_batch_size.weak: 0.3 per GPU on 16 GPUs gives a global batch size "
+        "of 4.8, which has to be a whole number above 0: correct per_gpu.",
     ),
     "a time that YAML reads as a number": (
         '{weak: "00:30:00"}',

@@ -217,13 +217,13 @@ MISTAKES = {
         ("flops_formula: grok1-25.08", "flops_formula: deepseek-v3-25.08"),
         "flops_formula: ",
         "flops_formula: formula 'deepseek-v3-25.08' counts latent attention, and this gpt model has none "
-        f"(314b): formulas for that are {formulas_for('gpt', 'experts')}.",
+        f"(314b): formulas that fit are {formulas_for('gpt', 'experts')}.",
     ),
     "a first stage that leaves the others uneven": (
         DEEPSEEK,
         ("pipeline: 4, context: 1, virtual_pipeline: 1", "pipeline: 4, context: 1, first_stage_layers: 15"),
         "first_stage_layers: 15",
-        "sizes.671b.configurations.6.parallelism.first_stage_layers: 61 layers less these 15 cannot be "
+        "sizes.671b.configurations.6.parallelism.first_stage_layers: 61 layers minus these 15 cannot be "
         "spread over the other 3 pipeline stages.",
     ),
     "further tokens whose loss has no weight": (
@@ -267,7 +267,7 @@ def test_each_mistake_has_its_sentence(config: Path, mistake: str) -> None:
 def test_a_dense_model_under_a_mixtures_name_is_refused_for_all_that_it_is_not(config: Path) -> None:
     assert refusal(config, GROK, (f"      {MOE}\n", "")) == [
         "flops_formula: formula 'grok1-25.08' counts experts, and this gpt model has none (314b): formulas "
-        f"for that are {formulas_for('gpt')}.",
+        f"that fit are {formulas_for('gpt')}.",
         "sizes.314b.model: this model has 45.9 billion parameters, and the name of its size states 314: give "
         "the sizes of that very model, or name the size by what it has.",
         *(

@@ -265,7 +265,7 @@ MISTAKES = {
         (
             "flops_formula: ",
             "flops_formula: formula 'llama3.1-25.04' needs a model's sizes, which a recipe known only by "
-            "name does not give (120b): formulas for that are megatron-bridge.",
+            "name does not give (120b): formulas that fit are megatron-bridge.",
         ),
     ),
     "a GPU type that the release has not": (
@@ -290,8 +290,9 @@ MISTAKES = {
         ),
         (
             "    - {source: plugin, trainer",
-            "performance.rules.5.trainer: sets up steptime's own trainer, and Megatron-Bridge starts a "
-            "recipe by name with its own settings: leave it out, or name other sizes.",
+            "performance.rules.5.trainer: is for steptime's own trainer, which does not train all "
+            "sizes of this rule: leave it out, or limit the rule to sizes that are not recipes of "
+            "Megatron-Bridge.",
         ),
     ),
     "arguments of upstream's script that are set already": (

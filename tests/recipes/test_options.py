@@ -175,9 +175,9 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"async_save": True},
-        "async_save needs checkpoint or save_checkpoint: ask for that, too",
+        "async_save needs checkpoint or save_checkpoint: ask for that too",
     ),
-    ({"profile_start": 0}, "profile_start needs profile: ask for that, too, or leave it out"),
+    ({"profile_start": 0}, "profile_start needs profile: ask for that too, or leave profile_start out"),
     (
         {"profile": True, "gpus": "2", "gpu_metrics": True},
         "gpu_metrics needs GPUs, and this run is on the CPU",

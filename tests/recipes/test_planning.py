@@ -198,7 +198,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"workload": "nemotron4-340b", "gpu_type": "h100", "scaling": "strong"},
-        "strong scaling is not offered for nemotron4-340b-25.12 340b on h100, weak is; strong is for",
+        "strong scaling is not offered for nemotron4-340b-25.12 340b on h100, only weak; strong is for",
     ),
     (
         {"scaling": "string"},

@@ -203,8 +203,8 @@ def misfit(name: str, shape: Model) -> str | None:
 def model_flops(shape: Model, formula: str) -> float:
     """Return the floating-point operations of a training step on one sample, by the named formula.
 
-    Raises UserError if the formula is unknown, does not fit the model, or cannot compute FLOPs because it
-    has only stated or logged ones.
+    Raises UserError if the formula is unknown, does not fit the model, or takes FLOPs from a
+    publication or a log instead of computing them.
     """
     described = load_formula(formula)
     if not isinstance(shape, ModelShape):
@@ -214,13 +214,11 @@ def model_flops(shape: Model, formula: str) -> float:
         )
     if described.counted is None:
         raise UserError(
-            f"the formula {formula} cannot compute FLOPs, because it has only stated or logged ones: use a "
-            "formula that has the field counted."
+            f"the formula {formula} cannot compute the FLOPs of a model: use a formula that has the field "
+            "counted."
         )
     if (problem := described.counted.misfit(shape)) is not None:
-        raise UserError(
-            f"the formula {formula} {problem}: give the recipe the formula of its own publication."
-        )
+        raise UserError(f"the formula {formula} {problem}: use the formula of the recipe's publication.")
     return described.counted.flops(shape)
 
 

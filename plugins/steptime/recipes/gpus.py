@@ -15,7 +15,7 @@ from steptime.recipes.config_files import Document, broken_entries, read_entries
 
 
 class Peak(Frozen):
-    """A GPU's peak rate, by which model FLOPs utilization (MFU) divides."""
+    """A GPU's peak FLOP rate: the denominator of the model FLOPs utilization (MFU)."""
 
     tflops: float | None
     """Dense TFLOPS of one GPU (one process for `cpu`); None if the run itself measures it."""

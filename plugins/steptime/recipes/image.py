@@ -39,7 +39,7 @@ class Image(Frozen):
 
     @property
     def is_own(self) -> bool:
-        """Whether steptime builds the image itself, from its trainer's environment; others are imported."""
+        """Whether steptime builds the image from the trainer's environment, instead of importing it."""
         return self.registry is None and self.repository == OWN_REPOSITORY
 
     @property

@@ -1,8 +1,8 @@
-"""Megatron-Bridge recipes that are started by name: the command of a rank, by the image's release.
+"""How Megatron-Bridge recipes are started by name: the command of one rank, which depends on the image.
 
-Each release has a parser of its own, so that the arguments are data (`config/megatron_bridge.yaml`) with the
-file that they were read in. Parallelism and batch of a row are given to upstream, too: what runs is what was
-planned.
+Scripts of different Megatron-Bridge releases take different arguments. `config/megatron_bridge.yaml` lists
+them by release, with the source files that define them. The planned parallelism and batch sizes are passed as
+arguments too, so that the run is what was planned.
 """
 
 import functools
@@ -121,7 +121,7 @@ def _unknown_words(text: str, place: Location) -> Iterator[Mistake]:
 def bridge_release(image: str | None) -> BridgeRelease:
     """Return the Megatron-Bridge release in an image.
 
-    Raises UserError if the image or the file of releases is unknown or broken.
+    Raises UserError if no release lists the image, or if the file of releases has a mistake.
     """
     path = bridge_file()
     by_tag = _by_tag(path, file_state(path))
@@ -205,7 +205,10 @@ def hub_files(recipe: Recipe) -> dict[str, list[str]]:
 
 
 def set_already(arguments: Collection[str], images: Iterable[str | None]) -> list[str]:
-    """Return the names in `arguments` that steptime itself passes to the scripts of the images' releases."""
+    """Return those names in `arguments` that steptime itself passes to the launch scripts.
+
+    `images` determine the releases of Megatron-Bridge, whose scripts get different arguments.
+    """
     of_release = set()
     for image in images:
         with suppress(UserError):  # an image of no known release: its own problem

@@ -22,9 +22,9 @@ _Model = TypeVar("_Model", ModelShape, NamedRecipe)
 
 
 class Placed(NamedTuple):
-    """A configuration of a workload file, with its location there: of a full model or of its proxy.
+    """A configuration in a workload file, with its location there (a path of keys).
 
-    A proxy is a smaller stand-in for the model of a size: fewer layers or other changes.
+    It is for a full model or for its proxy, a smaller stand-in with fewer layers or other changes.
     """
 
     location: Location
@@ -65,7 +65,7 @@ def iterate_rules(document: Document) -> Iterator[Placed]:
 def all_read(document: Document, size: str) -> bool:
     """Return whether all configurations of a size and its proxy could be read.
 
-    If not, something that seems to be missing may be in an unreadable one.
+    If not, an entry that seems to be missing may be in one that could not be read.
     """
     configurations, proxies = (document.value("sizes", size, kind) for kind in KINDS)
     if not isinstance(configurations, list) or not isinstance(proxies, list | None):
@@ -155,7 +155,7 @@ def _experts(document: Document) -> Iterator[Mistake]:
             continue
         if spread.expert is None:
             yield Mistake(
-                "goes with expert, which is missing: give it, 1 for all experts on each rank", place
+                "needs the field expert, which is missing: set it, to 1 if every rank has all experts", place
             )
             continue
         experts, width = model.moe.num_moe_experts, model.moe.moe_ffn_hidden_size
@@ -181,7 +181,7 @@ def _proxies(document: Document) -> Iterator[Mistake]:
             yield Mistake("is for proxies: a configuration runs the whole model", (*placed.location, field))
         elif placed.kind == "proxies" and not rule.is_proxy:
             yield Mistake(
-                "a proxy needs its num_layers, or what else of its model is otherwise", placed.location
+                "a proxy must change the model: set num_layers, or other fields of the model", placed.location
             )
         elif rule.is_proxy and find_model(document, placed.size) is not None:
             yield from _misfits_of_changes(rule, whole, placed.location)
@@ -201,7 +201,8 @@ def _layers(document: Document) -> Iterator[Mistake]:
         stages = spread.pipeline * (spread.virtual_pipeline or 1)
         if spread.pipeline == 1 < stages:
             yield Mistake(
-                f"{stages} parts of each stage need more than one stage: raise pipeline, or leave this out",
+                f"{stages} virtual stages need more than one pipeline stage: raise pipeline, or leave this "
+                "out",
                 (*placed.location, "parallelism", "virtual_pipeline"),
             )
             continue
@@ -235,21 +236,21 @@ def _misfits_of_uneven_stages(
             return
         if layers % parts:
             yield Mistake(
-                f"{layers} layers cannot be spread over {parts} parts of the stage", (*place, field)
+                f"{layers} layers cannot be spread over the stage's {parts} virtual stages", (*place, field)
             )
     if left < others or (left % others if others else left):
         yield Mistake(
-            f"{num_layers} layers less these {sum(own.values())} cannot be spread over the other {others} "
+            f"{num_layers} layers minus these {sum(own.values())} cannot be spread over the other {others} "
             "pipeline stages",
             (*place, next(iter(own))),
         )
 
 
 def _countings(model: ModelShape) -> tuple[int, ...]:
-    """Return the possible numbers of layers that the stages may divide.
+    """Return the layer counts of which one must be divisible by the number of pipeline stages.
 
-    Llama 405b counts embedding and output as a layer each, so that 126 + 2 divide; DeepSeek-V3 also its layer
-    that predicts a further token: 61 + 3.
+    Some models count more than their layers: Llama 405b counts embedding and output as well (126 + 2),
+    DeepSeek-V3 also its layer for multi-token prediction (61 + 3).
     """
     further = model.mtp_num_layers or 0
     return tuple(dict.fromkeys(model.num_layers + more for more in (0, 2, 2 + further)))
@@ -259,13 +260,14 @@ MODEL_CHECKS = (_names, _heads, _experts, _proxies, _layers)
 
 
 def _named_proxies(document: Document) -> Iterator[Mistake]:
-    """Refuse proxies of recipes by name, whose models are unknown here."""
+    """Refuse proxies of Megatron-Bridge recipes known only by name, whose models steptime cannot change."""
     for placed in iterate_rules(document):
         if find_named_recipe(document, placed.size) is not None and (
             placed.kind == "proxies" or placed.rule.is_proxy
         ):
             yield Mistake(
-                "is for models that are described by their sizes: this one is known by name", placed.location
+                "is for models whose dimensions are in this file: this one is only named here",
+                placed.location,
             )
 
 
@@ -275,20 +277,24 @@ def _stages(document: Document) -> Iterator[Mistake]:
             given = getattr(placed.rule.parallelism, field)
             if given is not None and find_named_recipe(document, placed.size) is not None:
                 yield Mistake(
-                    "is upstream's to choose for a recipe by name: leave it out",
+                    "is set by Megatron-Bridge for a recipe known only by name: leave it out",
                     (*placed.location, "parallelism", field),
                 )
 
 
 def _launch(document: Document) -> Iterator[Mistake]:
-    """Refuse settings that upstream's launch script or its recipe already makes."""
+    """Refuse launch settings that do not reach the program that trains, or that steptime sets itself.
+
+    Rules for Megatron-Bridge recipes known only by name cannot set the trainer's options, and rules for other
+    models cannot pass arguments to Megatron-Bridge's script.
+    """
     named = {size for size in list_keys(document, "sizes") if find_named_recipe(document, size) is not None}
     rules, _ = document.part(PerformanceRules, "performance")
     for index, rule in enumerate(rules.rules if rules is not None else ()):
         if rule.trainer.model_fields_set and named.intersection(rule.sizes or list_keys(document, "sizes")):
             yield Mistake(
-                "sets up steptime's own trainer, and Megatron-Bridge starts a recipe by name with its own "
-                "settings: leave it out, or name other sizes",
+                "is for steptime's own trainer, which does not train all sizes of this rule: leave it out, "
+                "or limit the rule to sizes that are not recipes of Megatron-Bridge",
                 ("performance", "rules", index, "trainer"),
             )
         if (
@@ -297,8 +303,8 @@ def _launch(document: Document) -> Iterator[Mistake]:
             and not named.issuperset(rule.sizes or list_keys(document, "sizes"))
         ):
             yield Mistake(
-                "are for Megatron-Bridge's script, which starts recipes by name: leave them out, or name "
-                "sizes that are such",
+                "are for Megatron-Bridge's script, which does not train all sizes of this rule: leave them "
+                "out, or limit the rule to sizes that are recipes of Megatron-Bridge",
                 ("performance", "rules", index, "arguments"),
             )
         with_launch = any(
@@ -312,7 +318,7 @@ def _launch(document: Document) -> Iterator[Mistake]:
 
 
 def _releases(document: Document) -> Iterator[Mistake]:
-    """Check that the image of each row has a release that can start the recipe."""
+    """Check that the Megatron-Bridge release in each image can start the recipes that run in it."""
     told = set()
     for placed in iterate_rules(document):
         model, rule = find_named_recipe(document, placed.size), placed.rule
@@ -332,7 +338,10 @@ def _releases(document: Document) -> Iterator[Mistake]:
 
 
 def _recipe_names(document: Document) -> Iterator[Mistake]:
-    """Check that each size's recipe exists in its images, with the parameter count in the size's name."""
+    """Check that each size's recipe exists in the Megatron-Bridge releases of its images.
+
+    The recipe's parameter count must agree with the size's name.
+    """
     for size in list_keys(document, "sizes"):
         model = find_named_recipe(document, size)
         problems = (_misnamed(size, model, image) for image in _images(document, size)) if model else ()

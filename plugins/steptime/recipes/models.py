@@ -1,4 +1,4 @@
-"""The two results of planning: a `Recipe` (a row of a document's tables) and a `Run` (a planned job)."""
+"""The two results of planning: a `Recipe` (a row of a publication's tables) and a `Run` (a planned job)."""
 
 # mypy takes pydantic's models, which `Frozen` makes immutable, for mutable dataclasses.
 # mypy: disable-error-code="misc"
@@ -38,7 +38,7 @@ class Mode(StrEnum):
 
 
 class HybridShape(Frozen, spec.HybridShape):
-    """The Mamba side of a hybrid model (Nemotron-H): its layers by kind, and the state space's sizes."""
+    """The Mamba part of a hybrid model (Nemotron-H): layers by kind, and the state space's dimensions."""
 
     num_attention_layers: PositiveInt
     num_mlp_layers: PositiveInt
@@ -50,8 +50,8 @@ class HybridShape(Frozen, spec.HybridShape):
         counts = {"*": self.num_attention_layers, "-": self.num_mlp_layers, "M": self.num_mamba_layers}
         if self.pattern is not None and Counter(self.pattern) != Counter(counts):
             raise ValueError(
-                f"pattern has the layers {dict(Counter(self.pattern))}, and the numbers of layers are "
-                f"{counts}: let the two agree"
+                f"pattern has the layers {dict(Counter(self.pattern))}, but the fields for their numbers say "
+                f"{counts}: correct one of the two"
             )
         return self
 
@@ -82,7 +82,7 @@ _OF_THE_RUN = re.compile(
 
 
 class NemoConfig(Frozen, spec.NemoConfig):
-    """The config class of NeMo from which the trainer builds a model, and its fields other than sizes."""
+    """The NeMo config class from which the trainer builds a model, and further config fields to set."""
 
     config: Annotated[str, matching("[A-Z][A-Za-z0-9_]*", "the name of a class, as in MixtralConfig")]
     fields: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)
@@ -271,7 +271,10 @@ class NamedRecipe(Frozen):
 
 
 class Collective(Frozen):
-    """A collective operation that `trainer/collectives.py` times; the workload's size is named after it."""
+    """A collective operation, which `trainer/collectives.py` times instead of training a model.
+
+    The workload's size has the operation's name.
+    """
 
     architecture: Literal["collective"]
 
@@ -346,7 +349,7 @@ class Launcher(Frozen):
 
 
 class Recipe(Frozen, spec.Recipe):
-    """A training configuration: a row of a publication's tables, or a variant on other GPU counts or CPUs."""
+    """A training configuration: a row of a published table, or steptime's own on other GPU counts or CPUs."""
 
     workload: str
     """Family and version of the document, `llama3.1-25.04`."""
@@ -425,7 +428,7 @@ class Window(Frozen, spec.Window):
 
 
 class Nsight(Frozen):
-    """Options of Nsight Systems (`nsys profile`) from a publication, besides those of every profile run."""
+    """Options of Nsight Systems (`nsys profile`) from a publication, in addition to those of steptime."""
 
     trace: Annotated[tuple[str, ...], Field(min_length=1)] = ("nvtx", "cuda")
     options: tuple[Annotated[str, matching("--[a-z-]+=[A-Za-z0-9.-]+", "--option=value")], ...] = (
@@ -530,7 +533,10 @@ class Run(Frozen, spec.PlannedRun):
 
     @property
     def name(self) -> str:
-        """The run's unique name in the DAG run: its label, or in a sweep its cell's label and mode."""
+        """The run's unique name in the DAG run.
+
+        It is the label; in a sweep, the label of the run's cell, with the mode unless that is performance.
+        """
         if self.cell is None or self.mode is Mode.PERFORMANCE:
             return self.cell or self.label
         return f"{self.cell}·{self.mode.value.replace('_', ' ')}"

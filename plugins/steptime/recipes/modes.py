@@ -1,7 +1,7 @@
-"""The mode of a request, and what it changes: steps, window, time limit and profile.
+"""The mode of a request, and what it determines: steps, window, time limit and profile.
 
-A checkpoint pair is made beside performance runs. Every other kind is made instead of them, because its times
-are not for comparison, and no two kinds go together.
+A request has one mode. A checkpoint pair (a run that saves and a run that loads) is planned in addition to
+performance runs. Runs of any other mode replace them, because their step times are not comparable.
 """
 
 import re
@@ -43,7 +43,8 @@ class Schedule(Frozen):
 def requested_mode(request: PlanRequest) -> Mode:
     """Return the mode of the requested runs.
 
-    Raises UserError if a request asks for several modes, or has an option of a mode that it does not ask for.
+    Raises UserError if the request asks for several modes, or sets an option of a mode without asking for the
+    mode.
     """
     asked = [name for name in ("checkpoint", *_INSTEAD) if _is_given(request, name)]
     if len(asked) > 1:
@@ -55,7 +56,7 @@ def requested_mode(request: PlanRequest) -> Mode:
     for own, asking in _ASKS_FOR.items():
         for name in options_only_in(own):
             if _is_given(request, name) and not any(_is_given(request, one) for one in asking):
-                raise UserError(f"{name} needs {' or '.join(asking)}: ask for that, too, or leave it out.")
+                raise UserError(f"{name} needs {' or '.join(asking)}: ask for that too, or leave {name} out.")
     return mode
 
 
@@ -144,7 +145,10 @@ def make_profile_window(
 
 
 def _profiled_steps(request: PlanRequest, selection: Selection) -> int:
-    """Return the number of steps of a profile run; some documents end the run with its profile."""
+    """Return the number of steps of a profile run.
+
+    If a workload's default run ends with its profiled steps, so does this run.
+    """
     documented, (_, stop) = _documented(selection), _profile_steps(request, selection)
     return stop if documented.max_steps == documented.last_step else max(documented.max_steps, stop)
 
@@ -234,7 +238,7 @@ def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
     if not large_enough:
         raise UserError(
             f"saving checkpoints of {selection} is tested on {save} GPUs or more, loading on {load} or more: "
-            f"ask for one of {_from(selection, max(save, load))} GPUs, too."
+            f"add one of {_from(selection, max(save, load))} GPUs to the requested ones."
         )
     return large_enough[-1]
 
@@ -256,14 +260,16 @@ def _from(selection: Selection, least: int) -> str:
 
 
 def _tested(selection: Selection) -> tuple[int, int]:
-    """Return the smallest scales at which saving and loading are known to work."""
+    """Return the smallest GPU counts at which saving and loading a checkpoint are tested.
+
+    Raises UserError if they are not tested for the selected size and GPU type.
+    """
     limits = selection.size.checkpoint
     if limits is None or selection.proxy:
         having = [name for name, size in selection.workload.sizes.items() if size.checkpoint]
         raise UserError(
-            f"checkpoints of {selection} are not supported; sizes of {selection.workload.workload} with "
-            "them: "
-            f"{', '.join(having) or 'none'}."
+            f"checkpoints of {selection} are not supported; sizes of {selection.workload.workload} "
+            f"that support them: {', '.join(having) or 'none'}."
         )
     save, load = (
         minimum.get(selection.gpu_type)

@@ -58,11 +58,11 @@ def format_at_most(jobs: int, gpu_hours: float) -> str:
 
 
 def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[int, ...]:
-    """Return the GPU counts that `text` selects among `documented`, those that can be requested, ascending.
+    """Return the GPU counts that `text` selects among the valid ones (`documented`), ascending.
 
-    `"8,16"` means those two, `"8-128"` all documented ones from 8 to 128; parts may be mixed: `"8-32,128"`.
-    `of` names in errors what the counts belong to. Raises UserError if the text is of another form, or asks
-    for a count that is not documented.
+    `"8,16"` means those two, `"8-128"` all valid ones from 8 to 128; parts may be mixed: `"8-32,128"`. `of`
+    says in error messages what the counts belong to. Raises UserError if the text has another form, or names
+    a count that is not valid.
     """
     chosen: set[int] = set()
     valid = f"Valid{of and f' for {of}'} are: {', '.join(map(str, documented))}."
@@ -89,7 +89,10 @@ def parse_ranks(text: str) -> tuple[int, ...]:
 
 
 def _range(what: str, part: str, text: str, form: str) -> tuple[int, int, bool]:
-    """Return the ends of `8` or `8-16`, a part of `text`, and whether it is a range. Raises UserError."""
+    """Parse a number or range, such as `8` or `8-16`: return first, last, and whether it is a range.
+
+    `part` is parsed; `what`, `text` and `form` appear only in the UserError that an invalid part raises.
+    """
     match = re.fullmatch(_PART, part, re.ASCII)
     if not match:
         raise UserError(f"{what} '{shown(text)}' are not of the form {form}")

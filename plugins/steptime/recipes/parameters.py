@@ -1,4 +1,4 @@
-"""Parameter counts of models: counted from their sizes, stated by upstream, or in a size's name."""
+"""Parameter counts of models: computed from dimensions, stated by Megatron-Bridge, or in a size's name."""
 
 import re
 from collections.abc import Iterator
@@ -163,7 +163,10 @@ def misnamed_size(size: str, model: NamedRecipe, known: KnownRecipe) -> str | No
 
 
 def _numbers(size: str, has: Parameters | None) -> Iterator[tuple[str, float, float | None]]:
-    """Yield each number in a size's name: of what, its billions, and the model's actual number."""
+    """Yield each parameter count in a size's name: its kind, the count itself, and the model's actual count.
+
+    Counts are in billions; the model's count is None if it is unknown.
+    """
     named = _STATED.fullmatch(size)
     for kind, what in (("total", "parameters"), ("active", "active parameters")):
         if named is not None and named[kind] is not None:

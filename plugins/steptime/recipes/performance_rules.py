@@ -215,10 +215,10 @@ class PerformanceRules(Frozen):
                 yield Mistake("the rule holds for no row of this workload", ("rules", index))
 
     def misfits(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
-        """Yield a mistake for each contradiction between settings; rows with the same one give one mistake.
+        """Yield a mistake for each contradiction between settings, only once if several rows have it.
 
         Its location, within the file's `performance`, is the last rule that sets one of these settings. A row
-        is skipped if it might be meant by a rule with unknown names (`misnamed`, from `unknown_names`).
+        is skipped if a rule with unknown names (`misnamed`, from `unknown_names`) may be intended for it.
         """
         unclear = self._whatever_is_meant(misnamed)
         setting = [(index, rule) for index, rule in enumerate(self.rules) if rule.trainer.model_fields_set]

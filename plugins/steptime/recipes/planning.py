@@ -1,8 +1,8 @@
 """Plan the runs of a request. Nothing is submitted here.
 
-Every value is checked against the workload's file, and one that does not fit is answered with those that do.
-Only the scales of the documents (and of the CPU sizes) can be asked for: at any other there is nothing to
-compare with. Another scale is a number more in the workload's file, see docs/reference/workloads.md.
+Every value is checked against the workload's file; the error for an invalid value lists the valid ones. Only
+GPU counts in that file can be requested, because there is nothing to compare other runs with. To run at
+another GPU count, add it to the file, see docs/reference/workloads.md.
 """
 
 import re
@@ -223,7 +223,11 @@ def require_runnable(planned: Plan) -> None:
 
 
 def _experiment(selection: Selection, recipe: Recipe, tuning: str) -> str:
-    """Return the document's experiment name, with strong scaling, TP and tuning added."""
+    """Return the run's experiment name: the workload's template, with suffixes for what it does not show.
+
+    There are suffixes for tuning, for a tensor-parallel size other than the published one, and for strong
+    scaling.
+    """
     template, parallelism = selection.workload.experiment, recipe.parallelism
     name = template.format(
         size=selection.size_name,

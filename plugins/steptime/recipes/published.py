@@ -1,7 +1,7 @@
-"""The numbers that the recipe documents print: performance tables and constants.
+"""The numbers in NVIDIA's publications of recipes: performance tables and constants.
 
-`config/references/` holds the documents' numbers as they stand, one YAML file a document, and beside them the
-rows of all configuration tables in `configurations.csv`, to compare workloads with. Nothing here is computed.
+`config/references/` holds the numbers as printed, one YAML file for each publication. `configurations.csv`
+beside them has the rows of all configuration tables, to compare workloads with.
 """
 
 import functools
@@ -54,7 +54,7 @@ class Decimals(Frozen):
 
 
 class AsPublished(Frozen):
-    """Constants that reproduce the MFU printed in a publication where the constants printed there do not."""
+    """Constants that reproduce the MFU printed in a publication, if those printed there do not."""
 
     peak_tflops: dict[str, dict[str, PositiveFloat]] = Field(default_factory=dict)
     """By GPU type and dtype."""

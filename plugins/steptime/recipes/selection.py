@@ -49,7 +49,7 @@ def select(request: PlanRequest) -> Selection:
     """Select the part of a workload that a request asks for; workload and cluster provide defaults.
 
     Raises UserError if the workload or the cluster does not have what is asked for. If the request names a
-    family without a release, one release is chosen, and the error lists the family's others.
+    family without a release, one release is chosen, and the error lists the other releases.
     """
     cluster = read_cluster_file(request.cluster)
     try:
@@ -95,7 +95,7 @@ def _select(request: PlanRequest, cluster: ClusterFile) -> Selection:
 
 
 def _size(workload: Workload, request: PlanRequest, cluster_gpu_type: str) -> tuple[str, bool]:
-    """Return the size's key in the workload file, and whether its proxy is meant."""
+    """Return the size's key in the workload file, and whether the request is for the size's proxy."""
     if request.size is None:
         return _default_size(workload, request, cluster_gpu_type), request.proxy
     name = request.size.lower()
@@ -168,7 +168,7 @@ def _scaling(
             offering = [rule for rule in all_rules if scaling in rule.global_batch_size]
             elsewhere = f"; {scaling} is for {', '.join(_offered(offering, 'gpu_types'))}" if offering else ""
             raise UserError(
-                f"{scaling} scaling is not offered for {what}, {' and '.join(offered)} is{elsewhere}."
+                f"{scaling} scaling is not offered for {what}, only {' and '.join(offered)}{elsewhere}."
             )
     raise unknown_value("scaling", asked, kinds)
 
@@ -176,7 +176,7 @@ def _scaling(
 def select_recipes(selection: Selection, request: PlanRequest) -> list[Recipe]:
     """Return a recipe for each requested GPU count, ascending.
 
-    Raises UserError for one that is not offered.
+    Raises UserError for a GPU count that the selection does not have.
     """
     return [
         selection.workload.recipe(
@@ -193,9 +193,9 @@ def select_recipes(selection: Selection, request: PlanRequest) -> list[Recipe]:
 
 
 def _gpu_counts(selection: Selection, request: PlanRequest) -> tuple[int, ...]:
-    """Return the requested GPU counts; else the size's default; else the smallest documented one.
+    """Return the requested GPU counts; by default those of the size, else the smallest valid one.
 
-    If a checkpoint is saved or loaded, defaults are scales at which that is tested.
+    If a checkpoint is saved or loaded, the default is a GPU count at which that is tested, if there is one.
     """
     if request.gpus is not None:
         return select_gpus(request.gpus, selection.documented, of=str(selection))
@@ -208,7 +208,7 @@ def _gpu_counts(selection: Selection, request: PlanRequest) -> tuple[int, ...]:
 
 
 def _least_of_checkpoints(selection: Selection, request: PlanRequest) -> int:
-    """Return the smallest scale at which the requested checkpoint is tested; 1 without a limit."""
+    """Return the smallest GPU count at which the requested checkpoint is tested; 1 without a limit."""
     limits = selection.size.checkpoint
     if limits is None or not (request.checkpoint or request.save_checkpoint or request.load_checkpoint):
         return 1

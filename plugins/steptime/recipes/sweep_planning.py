@@ -67,11 +67,11 @@ class SweepPlan(Frozen):
 
 
 def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -> SweepPlan:
-    """Plan the cells (runs) of a sweep, entry by entry.
+    """Plan the cells of a sweep (runs with their checkpoint pairs), entry by entry.
 
-    Raises UserError with the reasons of all refused runs. Refused are cells for which `check` raises
-    UserError, a run that two combinations contain, an exclusion that excludes nothing, a sweep without runs
-    or with more than `MOST_CELLS` cells, and a plan above the budget.
+    Raises UserError, with all reasons, if `check` refuses cells or several combinations contain the same run.
+    Raises it also for an exclusion that excludes nothing, a cell that needs more GPUs than `at_once`, a sweep
+    without runs or with more than `MOST_CELLS` cells, and a plan above the budget.
     """
     exclusions = _Exclusions(sweep)
     cells = list(_all_cells(sweep, exclusions, check))
@@ -134,7 +134,7 @@ def fresh_cells(
 
 
 def fresh_number(label: str, cell: Cell) -> int:
-    """Return which repeat of `cell`, as made by `fresh_cells`, has this label; 0 if none has."""
+    """Return the number of the repeat of `cell` that has this label; 0 if `fresh_cells` did not make it."""
     number = label.removeprefix(f"{cell.label}{_FRESH}")
     return 0 if number == label else int(number)
 
@@ -190,8 +190,8 @@ class _Exclusions:
 def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], None]) -> Iterator[Cell]:
     """Yield the cells of all combinations that are not excluded; no run is in two cells.
 
-    Raises UserError at the end, with what is wrong with each combination that cannot be run; what is wrong
-    with several of an entry in the same words is there once.
+    Raises UserError at the end, with the reason why each refused combination cannot be run. A reason that
+    several combinations of an entry share is listed once.
     """
     asked_by: dict[str, str] = {}
     found = 0
@@ -222,7 +222,7 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], No
 
 
 def _require_new(cell: Cell, asked_by: dict[str, str]) -> None:
-    """Record a cell's runs with their entry. Raises UserError for a run that is already planned."""
+    """Note in `asked_by` which entry asks for the cell's runs. Raises UserError for a run noted before."""
     for run in expand_cell(cell):
         key = run.model_copy(update={"repeat": cell.repeat, "cell": None}).model_dump_json()
         if other := asked_by.get(key):
@@ -266,7 +266,7 @@ def _cells(planned: Plan, entry: int, sweep: str) -> Iterator[Cell]:
 
 
 def _with_labels(cells: Sequence[Cell]) -> Iterator[Cell]:
-    """Yield the cells with unique labels: fields that differ are appended to a shared label."""
+    """Yield the cells with unique labels: where cells share a label, the fields that differ are appended."""
     alike: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         alike[cell.label].append(cell)

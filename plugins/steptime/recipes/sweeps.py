@@ -1,8 +1,8 @@
 """The model of `config/sweeps/<name>.yaml`: combinations of options, exclusions, repeats, a budget.
 
-An entry of `runs` has any fields of `PlanRequest`. A list means each of its values, and several lists each
-combination. `gpus` is the exception: a list of GPU counts is what `"8,16"` is on the command line.
-`steptime.recipes.sweep_planning` makes cells of it.
+An entry of `runs` has any fields of `PlanRequest`. A field with a list stands for one run per value, and
+several lists for all combinations. `gpus` is the exception: a list of GPU counts means the same as `"8,16"`
+on the command line. `steptime.recipes.sweep_planning` turns entries into cells, the units that are run.
 """
 
 import itertools
@@ -66,7 +66,10 @@ def _checked_each(
     problems: list[Mistake],
     valid: Iterable[str],
 ) -> dict[str, JsonValue]:
-    """Return the checked values of fields among `valid`; mistakes in others are added to `problems`."""
+    """Check each value whose field is in `valid`; return the checked values.
+
+    Mistakes, including unknown fields, are appended to `problems`.
+    """
     checked: dict[str, JsonValue] = {}
     for name, value in values.items():
         try:

@@ -1,4 +1,4 @@
-"""Recipes in the form of the documents' configuration tables, under their short column names."""
+"""Recipes in the form of the published configuration tables, with their short column names."""
 
 from collections.abc import Iterator
 from typing import Any

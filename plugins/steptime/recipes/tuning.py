@@ -1,6 +1,6 @@
-"""Manual tuning: a document's row with other parallelism, batch size or arguments.
+"""Manual tuning: a published configuration with other parallelism, batch sizes or arguments.
 
-A tuned run is not the document's: its experiment, its label and its series say so.
+A tuned run is not comparable with the publication: its experiment name, label and series show the tuning.
 """
 
 import re
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from steptime.errors import UserError, shown
 from steptime.recipes.megatron_bridge import set_already
-from steptime.recipes.models import MEGATRON_BRIDGE, ModelShape, NamedRecipe, Parallelism, Performance, Recipe
+from steptime.recipes.models import ModelShape, NamedRecipe, Parallelism, Performance, Recipe
 from steptime.recipes.request import PlanRequest
 from steptime.refusals import in_words
 
@@ -66,7 +66,11 @@ def tuned_performance(
 
 
 def _parallelism(recipe: Recipe, changed: dict[str, int]) -> Parallelism:
-    """Return the parallelism with changed sizes on the same GPUs; a new number of stages makes them equal."""
+    """Return the recipe's parallelism with the `changed` sizes, on the same number of GPUs.
+
+    If the number of pipeline stages changes, all stages get the same number of layers and no virtual stages.
+    Raises UserError for an impossible size.
+    """
     values = recipe.parallelism.model_dump() | changed
     words = [f"{way[0]}p{size}" for way, size in changed.items()]
     if "pipeline" in changed:
@@ -104,8 +108,8 @@ def _arguments(recipe: Recipe, request: PlanRequest) -> Iterator[tuple[str, str]
     """Yield further arguments for upstream's script. Raises UserError for those that steptime sets."""
     if request.arguments and not isinstance(recipe.model, NamedRecipe):
         raise UserError(
-            f"arguments are for scripts of Megatron-Bridge, and {recipe.workload} {recipe.size} is not of "
-            f"'architecture: {MEGATRON_BRIDGE}': leave them out."
+            f"arguments are for scripts of Megatron-Bridge, and {recipe.workload} {recipe.size} is not "
+            "one of its recipes: leave them out."
         )
     for name in request.arguments:
         if not _ARGUMENT.fullmatch(name):

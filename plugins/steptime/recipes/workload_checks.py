@@ -1,7 +1,7 @@
 """Check that the parts of a workload file fit together.
 
-Each check takes the parts that it needs and that could be read: what is wrong within a part is found by
-its model, and what would only follow from that is left out. Problems are located from the top of the file.
+Each part is first checked on its own, by its model. The checks here use only parts that could be read, so
+that one mistake is not reported twice. Locations of mistakes begin at the top of the file.
 """
 
 import itertools
@@ -86,8 +86,8 @@ def _formula(document: Document) -> Iterator[Mistake]:
         wrong = [read[size] for size in of_sizes]
         fitting = [other for other in formula_names() if not any(misfit(other, model) for model in wrong)]
         yield Mistake(
-            f"formula '{name}' {problem} ({', '.join(of_sizes)}): formulas for that are "
-            f"{', '.join(fitting) or 'none'}",
+            f"formula '{name}' {problem} ({', '.join(of_sizes)}): formulas that fit "
+            f"are {', '.join(fitting) or 'none'}",
             ("flops_formula",),
         )
 
@@ -172,7 +172,7 @@ def _peaks() -> dict[str, GpuType | None] | None:
 
 
 def _scales(document: Document) -> Iterator[Mistake]:
-    """Check that GPU counts, batches and time limits are valid at each scale."""
+    """Check that parallelism, batch sizes and time limits are valid at each GPU count."""
     for location, size, rule in iterate_rules(document):
         steps = find_steps(document, size)
         for index, gpus in enumerate(rule.gpus):
@@ -207,7 +207,10 @@ def _uneven_batches(rule: Configuration, scaling: Scaling, place: Location) -> I
 
 
 def _cells(document: Document) -> Iterator[Mistake]:
-    """Check that no two rules cover the same cell: the later one would never be used."""
+    """Check that no two rules are for the same size, GPU type, dtype, GPU count and scaling.
+
+    The later rule would never be used.
+    """
     first: dict[tuple[object, ...], Placed] = {}
     reported = set()
     for placed in iterate_rules(document):
@@ -218,8 +221,8 @@ def _cells(document: Document) -> Iterator[Mistake]:
             if other is not placed and (other.location, placed.location) not in reported:
                 reported.add((other.location, placed.location))
                 yield Mistake(
-                    f"{gpus} {gpu_type} in {dtype}, {scaling} scaling, has a rule already, {other}: "
-                    "take it out of one of the two",
+                    f"{gpus} {gpu_type} in {dtype}, {scaling} scaling, is already in the rule {other}: "
+                    "remove it from one of the two",
                     placed.location,
                 )
 

@@ -1,7 +1,7 @@
 """The models of `config/workloads/*.yaml`, and the recipes (rows) that their rules define.
 
-One file describes one recipe document. docs/reference/workloads.md explains every field. Whether its parts
-fit together is checked in `workload_checks`, so that one bad part hides no other.
+One file has the recipes of one publication. docs/reference/workloads.md explains every field.
+`workload_checks` checks whether the parts fit together, so that one bad part hides no other.
 """
 
 import itertools
@@ -139,7 +139,8 @@ class BatchRule(Frozen):
         batch = gpus * (self.per_gpu or 0)
         if batch < 1 or batch != int(batch):
             raise ValueError(
-                f"{self.per_gpu} per GPU on {gpus} GPUs is not a whole global batch size: correct per_gpu"
+                f"{self.per_gpu} per GPU on {gpus} GPUs gives a global batch size of {batch:g}, which has to "
+                "be a whole number above 0: correct per_gpu"
             )
         return int(batch)
 

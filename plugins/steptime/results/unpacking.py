@@ -57,8 +57,8 @@ def allowed_bytes(file: Path) -> int:
 
 def _too_large(file: Path, allowed: int) -> UserError:
     return UserError(
-        f"'{shown(file)}' has {file.stat().st_size:,} bytes and unpacks to more than {allowed:,}, as no logs "
-        "do: unpack it yourself if you trust it, and import the folder."
+        f"'{shown(file)}' has {file.stat().st_size:,} bytes and unpacks to more than {allowed:,}, which is "
+        "too much for logs: if you trust it, unpack it yourself and import the folder."
     )
 
 

@@ -237,6 +237,7 @@ async def _hub(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> 
     if missing:
         raise NotApplicableError(
             f"{len(missing)} of {len(needing)} recipes lack files from the Hugging Face hub; 'steptime "
-            f"cluster check {config.name} --workload NAME' prints the command that downloads them for one"
+            f"cluster check {config.name} --workload NAME' prints the command that downloads them for one "
+            "workload"
         )
     return f"has the files of {len(needing)} recipes by name"

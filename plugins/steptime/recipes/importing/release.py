@@ -93,7 +93,8 @@ def unpack_commit(repository: Path, commit: str | None, into: Path, *paths: str)
         if archived.returncode:
             words = archived.stderr.decode(errors="replace").strip().splitlines() or ["no git repository"]
             raise UserError(
-                f"'{repository}' has no {commit}: {shown(words[-1])}. Fetch it there, or name another."
+                f"'{repository}' has no {commit}: {shown(words[-1])}. Fetch the commit there, or "
+                "name another repository."
             )
         with tarfile.open(fileobj=io.BytesIO(archived.stdout)) as tar:
             tar.extractall(into, filter="data")
@@ -110,7 +111,8 @@ def read_release(folder: Path) -> Release:
     except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
         raise UserError(
             f"'{folder}' is not a checkout of NVIDIA/exemplar-performance: its release.yaml has no "
-            f"llmb_version ({shown(str(error))}). Name the folder of one, or a repository with --tag."
+            f"llmb_version ({shown(str(error))}). Name the folder of a checkout, or a repository with "
+            "--tag."
         ) from error
     release = Release(version, folder)
     for path in sorted(folder.rglob("metadata.yaml")):
@@ -152,7 +154,10 @@ def _for_gpu(values: Any, gpu_type: str) -> Any:
 
 
 def _cells(types: Mapping[str, Any], scales: str) -> Iterator[Cell]:
-    """Yield the runs of a metadata.yaml, which lists scales beside the dtypes or below each of them."""
+    """Yield the runs of a metadata.yaml; `scales` is the key of its lists of GPU counts.
+
+    The key is beside the dtypes, or below each of them.
+    """
     for gpu_type, described in types.items():
         for model in described["model_configs"]:
             dtypes = model["dtypes"]

@@ -1,4 +1,4 @@
-"""Write the suites of a release's exemplar.yaml as sweeps, one for each type of GPU."""
+"""Write the benchmark suites in a release's exemplar.yaml as sweeps, one for each type of GPU."""
 
 import math
 from collections import defaultdict
@@ -19,11 +19,13 @@ _SECONDS = 3600
 def suites(
     release: Release, imported: Mapping[str, tuple[Source, Sequence[Row]]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the name and text of a sweep for each type of GPU, without the runs that were not imported.
+    """Yield the name and YAML text of a sweep for each GPU type in the release's exemplar.yaml.
+
+    Runs that were not imported are left out.
 
     Args:
         release: if it has no exemplar.yaml, nothing is yielded.
-        imported: the recipes that were imported, with their runs, by upstream's name.
+        imported: the imported recipes with their runs, by the recipe's name in the release.
     """
     if not (release.folder / "exemplar.yaml").exists():
         return

@@ -1,6 +1,6 @@
 """Write a workload file from a release's recorded recipe: small, stable, and readable as a diff.
 
-Rows become rules with conditions; what cannot be told of a recipe is listed and not guessed.
+Runs with common settings become rules with conditions. What cannot be imported is reported, never guessed.
 """
 
 import itertools
@@ -267,7 +267,10 @@ def _profile(job: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _time_limits(rows: Sequence[Row]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return time limits by size, and by GPU type where they differ. Raises NotImportable if neither fits."""
+    """Return time limits by model size, and exceptions by GPU type.
+
+    Raises NotImportable if the limits depend on anything else.
+    """
     by_size, by_type = defaultdict(set), defaultdict(set)
     for row in rows:
         by_size[row.sizes].add(row.job["executor"]["time"])
@@ -282,7 +285,7 @@ def _time_limits(rows: Sequence[Row]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _configurations(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Yield rules for a size's rows; rows with the same parallelism and batch share a rule."""
+    """Yield rules that give the runs of one model size their parallelism and batch sizes."""
     groups: dict[str, list[tuple[Row, dict[str, Any]]]] = defaultdict(list)
     for row in rows:
         degrees, micro, whole = row.spread
@@ -297,7 +300,10 @@ def _configurations(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
 
 
 def _boxes(cells: Sequence[tuple[str, str, int]]) -> Iterator[tuple[list[str], list[str], list[int]]]:
-    """Cover cells by products of GPU types, dtypes and GPU counts, each cell exactly once."""
+    """Group cells (GPU type, dtype, GPU count) into lists of GPU types, dtypes and GPU counts.
+
+    A yielded triple of lists means all their combinations; each cell is in exactly one triple.
+    """
     scales: dict[tuple[str, str], tuple[int, ...]] = {}
     for gpu_type, dtype, gpus in cells:
         scales[gpu_type, dtype] = (*scales.get((gpu_type, dtype), ()), gpus)
@@ -315,7 +321,7 @@ Setting = tuple[str, ...]
 
 
 def _rules(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the arguments common to all rows, and rules for all other settings."""
+    """Return the arguments that all rows share, and rules for the settings in which rows differ."""
     settings = {row: dict(_settings(row)) for row in rows}
     holders: dict[tuple[Setting, Any], list[Row]] = defaultdict(list)
     for row, of_row in settings.items():
@@ -363,7 +369,11 @@ def _settings(row: Row) -> Iterator[tuple[Setting, Any]]:
 
 
 def _conditions(held: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, list[Any]]]:
-    """Return the fewest conditions that select exactly these rows, as several sets if one is not enough."""
+    """Return conditions that select exactly the rows `held` among `rows`, as few as possible.
+
+    Each item is a set of conditions that must all be met. There are several items if one set cannot select
+    these rows.
+    """
     wanted = set(held)
     for number in range(len(_DIMENSIONS) + 1):
         for names in itertools.combinations(_DIMENSIONS, number):
@@ -443,7 +453,7 @@ def import_workload(release: Release, source: Source, sandbox: Sandbox) -> tuple
 
 
 def refusals(source: Source, rows: Sequence[Row], text: str) -> Iterator[str]:
-    """Yield, in words, what a recipe of a release has and its workload file (`text`) does not have."""
+    """Yield a phrase for each part of a recipe that its workload file (`text`) leaves out."""
     for repository in source.downloads:
         if repository not in text:
             yield f"download {repository}, which none of its runs asks for"

@@ -1,9 +1,10 @@
-"""Query a release's recipes for their training data, with stand-ins for all training libraries.
+"""Find out what a release's recipes train on, by running their code without the training libraries.
 
     python describe.py MEGATRON_BRIDGE QUESTIONS.json ANSWERS.json
 
-A question is a list of family, recipe, GPU type, dtype and variant. The answer has the tokens of a sample,
-null if the recipe does not say, and the files that it reads by repository on the Hugging Face hub.
+A question is a list of family, recipe, GPU type, dtype and variant. An answer has the tokens per sample (null
+if the recipe does not say) and the files that the recipe reads, by repository on the Hugging Face hub.
+Missing training libraries are replaced by stand-in objects.
 """
 
 import importlib
@@ -107,7 +108,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.folders = folders
 
     def knows(self, name: str) -> bool:
-        """Return whether a module is upstream's or has a stand-in."""
+        """Return whether a module belongs to Megatron-Bridge or is replaced by a stand-in."""
         return name.partition(".")[0] in (*_ABSENT, *self.folders)
 
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:

@@ -33,12 +33,12 @@ class Script(Kept):
     args: list[str]
 
     def to_command(self) -> list[str]:
-        """Return the command line that upstream logs."""
+        """Return the command line, which Megatron-Bridge writes to its log."""
         return [self.path, *self.args]
 
 
 class SlurmTemplate(Kept):
-    """Stand-in for NeMo-Run's SlurmTemplate: stores the commands that run before each rank's."""
+    """Stand-in for NeMo-Run's SlurmTemplate: stores the commands to run before the program of each rank."""
 
     nsys_extra_args = None
 
@@ -64,9 +64,10 @@ def _plain(value: Any) -> Any:
 
 
 def _rank_arguments(script: str, words: Sequence[str]) -> list[list[str]]:
-    """Return the arguments for a rank, by long name with their values; the launcher's own are left out.
+    """Return the arguments that reach a rank, each with its option's long name and its values.
 
-    What only the launcher reads is left out. The words go through a shell on their way to a rank.
+    Options that only the launcher reads are left out. Values are unquoted, because the launcher passes them
+    through a shell.
     """
     folder = Path(script).parent
     text = "".join((folder / name).read_text() for name in ("run_script.py", "utils/overrides.py"))
@@ -111,7 +112,7 @@ def _submodule(name: str, **has: Callable[..., Any] | type) -> None:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Set upstream's home folder: nothing is written there."""
+    """Ignore the home folder that Megatron-Bridge sets: nothing is written there."""
 
 
 _submodule("nemo_run.config", get_nemorun_home=lambda: _HOME, set_nemorun_home=_nothing)

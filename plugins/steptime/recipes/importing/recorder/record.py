@@ -3,8 +3,8 @@
     python record.py ROWS.json RECORDS.json
 
 A row has the folder of its launch script, the checkout of Megatron-Bridge and the script's variables. A
-stand-in for `python` notes what a launch script starts; that is run in a fork, which has the standard library
-already.
+stand-in for `python` records the command that a launch script starts. This process then runs that command in
+a fork, which saves importing the standard library again.
 """
 
 import argparse  # noqa: F401
@@ -32,7 +32,7 @@ env -0 >{_STARTED}.environment
 
 
 def main(rows: Path, records: Path) -> None:
-    """Record for each row, the settings of one run, the job that upstream's launch script submits.
+    """For each row (the settings of one run), record the job that upstream's launch script would submit.
 
     If the script refuses, record its last output. `rows` and `records` are JSON files with a list each.
     """
@@ -82,7 +82,7 @@ def _recorded(row: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _submit(asked: dict[str, str]) -> None:
-    """Run what the launch script started; upstream ends this process once it has submitted."""
+    """Run the Python command that the launch script started, in this forked process, and end the process."""
     words = os.open(_WORDS, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     os.dup2(words, 1)
     os.dup2(words, 2)
