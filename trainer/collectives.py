@@ -1,9 +1,9 @@
 """`python -m trainer.collectives COLLECTIVE`: time a collective operation over message sizes, on all ranks.
 
-The table is that of nccl-tests, and so are its terms: the size of an all-gather, a reduce-scatter and an
-all-to-all is what all ranks together have, and the bus bandwidth is the data rate of each rank's link
-(nccl-tests, doc/PERFORMANCE.md). Each cycle measures all sizes. The time of the largest message is the step
-time of the cycle; the record `steptime.collective` has the medians of all sizes.
+Terms are those of nccl-tests (doc/PERFORMANCE.md): the size of an all-gather, a reduce-scatter and an
+all-to-all is the sum over all ranks, and the bus bandwidth is the data rate of each rank's link. Each cycle
+measures all sizes. The time of the largest message is the step time of the cycle; the record
+`steptime.collective` has the medians of all sizes.
 """
 
 import argparse
@@ -144,7 +144,7 @@ def _meeting() -> str:
 
 
 def _call(collective: str, size: int, ranks: int, *, on_cpu: bool) -> tuple[Callable[[], Any], int, Any]:
-    """Return what to time, the elements of its message and their type."""
+    """Return the call to time, the number of elements in its message, and their data type."""
     import torch
     import torch.distributed as dist
 
@@ -186,7 +186,7 @@ def _time(call: Callable[[], Any], calls: int, *, on_cpu: bool) -> float:
 
 
 def _by_nccl_tests(arguments: argparse.Namespace, launch: Launch, found: Measurements) -> None:
-    """Run the program of nccl-tests, built with MPI, on this rank; rank 0's prints the table."""
+    """Run the nccl-tests program, built with MPI, on this rank; on rank 0 it prints the table of times."""
     program = f"{arguments.collective}_perf_mpi"
     options = {
         "-b": arguments.min_bytes,

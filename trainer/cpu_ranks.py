@@ -118,9 +118,10 @@ def launch_ranks(ranks: int, run_id: str, output: Path, train: Train) -> int:
 def _hold_signals_during_forks() -> None:
     """Delay signals that arrive while this process forks until after the fork.
 
-    The handlers of torch's agent raise. Python discards what a handler raises within the hooks that it runs
-    around a fork, and the hook that was interrupted leaves its lock held: that of `logging`, for which the
-    agent then waits forever. These hooks come last, so they enclose all others.
+    The signal handlers of torch's agent raise exceptions. Python runs hooks before and after a fork, and
+    discards an exception raised in them. The interrupted hook of `logging` would never release its lock, and
+    the agent would wait for it forever. The hooks registered here enclose those of all other modules, because
+    they are registered last.
     """
     launcher = os.getpid()
     handlers: dict[int, Any] = {}

@@ -1,7 +1,7 @@
 """How a run ends: one line of JSON, `steptime.result`, written by rank 0 whatever ends it.
 
-A rank that fails leaves its reason in a file before it ends. So rank 0, which then loses its connections or
-gets the launcher's SIGTERM, can log the cause, and not its own trouble.
+A rank that fails writes the reason to a file before it ends. Rank 0 then loses its connections or gets the
+launcher's SIGTERM. Thanks to the file it logs the original cause, and not these consequences.
 """
 
 import json

@@ -66,7 +66,7 @@ def heavy_imports() -> Iterator[None]:
 def filter_log(rank: int = 0) -> None:
     """Hide NeMo's lists of process groups, buckets, layers and configs; call it after importing NeMo.
 
-    NeMo logs only on rank 0, but if it was imported before the fork, it takes every forked rank for rank 0.
+    NeMo logs only on rank 0, but if it was imported before the fork, it treats every forked rank as rank 0.
     """
     if rank:
         from nemo.utils import logging as nemo_logging

@@ -1,8 +1,8 @@
-"""What makes steps fast on GPUs: number formats, fused kernels, CUDA graphs, communication beside products.
+"""Speed options on GPUs: number formats, fused kernels, CUDA graphs, overlap of communication and compute.
 
-The plan names what of this a run uses (`Settings`). This module has what is the same in all documents'
-releases: the number formats of nemo.collections.llm.recipes.precision, as NeMo's performance scripts change
-them.
+The plan says which of them a run uses (`Settings`). The number formats are those of
+nemo.collections.llm.recipes.precision with the changes that NeMo's performance scripts make, which are the
+same in all supported releases.
 """
 
 from typing import Any

@@ -1,14 +1,14 @@
 """`python -m trainer.gpu_samples FILE --gpus 0,1`: sample GPUs and links of a node, in a process of its own.
 
-The first rank of each node starts it before the first step, and asks it for a summary after the last one: a
-line with the begin and the end (Unix time) of some steps on the standard input, and a line of JSON as the
-answer. When that input ends, so does this process: it cannot outlive its rank.
+The first rank of each node starts it before the first step. After the last step the rank writes a line to its
+standard input, with the Unix times at which some steps began and ended, and gets their summary as a line of
+JSON. The process ends when its standard input ends, so it cannot outlive the rank.
 
-One nvidia-smi samples about once per second (`--loop=1`). `nvidia-smi --help-query-gpu` has the fields and
-units; `power.draw` is the mean of a second since Ampere. The bits of reasons are NvmlClocksEventReasons of
-the NVML API reference. Error counters of InfiniBand and RoCE ports are those of Linux
-(Documentation/ABI/stable/sysfs-class-infiniband) and of mlx5's `hw_counters`. These and those of NVLink are
-read before and after the steps.
+One nvidia-smi samples about once per second (`--loop=1`). `nvidia-smi --help-query-gpu` describes the fields
+and units; from Ampere on, `power.draw` is the mean of one second. The bits of the reasons for reduced clocks
+are NvmlClocksEventReasons in the NVML API reference. Error counters of InfiniBand and RoCE ports are those of
+Linux (Documentation/ABI/stable/sysfs-class-infiniband) and of mlx5's `hw_counters`. The counters of ports and
+NVLinks are read before and after the steps.
 """
 
 import argparse
@@ -200,7 +200,7 @@ def read_sample(line: str, at: float) -> Sample | None:
 def clocks_down_since(samples: Sequence[Sample]) -> float | None:
     """Return since when (Unix time) a GPU's SM clock has stayed below 95 % of its highest sample.
 
-    None if the last sample is not below.
+    None if the last sample is not below that.
     """
     clocks = [(one.at, one.sm_clock_mhz) for one in samples if one.sm_clock_mhz is not None]
     since, highest = None, max((clock for _, clock in clocks), default=0.0)

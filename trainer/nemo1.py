@@ -1,8 +1,9 @@
-"""Training in the image of release 24.11, which has NeMo 1: its own program, set up through Hydra.
+"""Training with NeMo 1, in the image of release 24.11: NeMo's own program, configured through Hydra.
 
-The release ran `megatron_gpt_pretraining.py` of the image with a config file of its own, given by name, which
-is not in the image (its /opt/NeMo-Framework-Launcher has one for another run of this model). The file beside
-this module has the same values, and names what differs; what the plan decides is added as overrides.
+The release ran the image's `megatron_gpt_pretraining.py` with a config file that is not in the image. (The
+image's /opt/NeMo-Framework-Launcher has the config of another run of this model.) The YAML file beside this
+module has the same values as the release's file, and names the differences. Values that the plan determines
+are added as overrides.
 """
 
 import re

@@ -51,7 +51,7 @@ class Ranks:
     def exchange(self, what: str, own: Any, judge: Callable[[list[Any]], Any]) -> Any:
         """Call `judge` on rank 0 with all ranks' JSON values, in order; return its result on every rank.
 
-        `what` names the exchange: the same on all ranks, and not used before.
+        `what` is a name that only this exchange uses; all ranks must pass the same.
         """
         self.store.set(f"{what}/{self.launch.rank}", json.dumps(own))
         if self.launch.rank == 0:
@@ -187,7 +187,7 @@ def _lowest_values(gpus: Sequence[gpu_health.Gpu]) -> dict[str, Any]:
 def _multiply(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
     """Measure this rank's matrix multiplication rate while all ranks multiply; return it with its faults.
 
-    Raises RuntimeError if torch cannot, for a reason that need not be the GPU's.
+    Raises RuntimeError if torch fails with an error that is not known as a hardware error.
     """
     local_rank = launch.rank % launch.local_world_size
     what = f"rank {local_rank}" if arguments.device == "cpu" else f"GPU {local_rank}"
@@ -204,7 +204,7 @@ def _multiply(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
 
 
 def _matmul_tflops(device: str, local_rank: int) -> float:
-    """Return 10¹² floating-point operations per second: of the best product on the CPU, averaged on a GPU."""
+    """Return the matrix multiplication rate in TFLOPS: the best one on the CPU, the mean on a GPU."""
     import torch
 
     if device == "cpu":
@@ -239,7 +239,7 @@ def _with_rates(nodes: dict[str, dict[str, Any]], reports: list[dict[str, Any]])
 
 
 def _all_reduce(arguments: argparse.Namespace, ranks: Ranks) -> dict[str, Any]:
-    """Measure the bandwidth of an all-reduce over all ranks; it judges no node, as it cannot tell them apart.
+    """Measure the bandwidth of an all-reduce over all ranks, which cannot show a fault of a single node.
 
     Raises RuntimeError if it fails.
     """

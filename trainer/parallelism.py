@@ -49,7 +49,10 @@ def model_options(device: str) -> dict[str, Any]:
 
 
 def _uneven_stages(parallelism: Parallelism) -> dict[str, Any]:
-    """Return MegatronStrategy's arguments for uneven pipeline stages; NeMo 2.2 has neither."""
+    """Return MegatronStrategy's arguments for uneven pipeline stages.
+
+    Raises TrainerError if the installed NeMo does not have them (2.2).
+    """
     options: dict[str, Any] = {}
     if parallelism.first_stage_layers is not None:
         first = parallelism.first_stage_layers

@@ -1,4 +1,4 @@
-"""The progress of the training, read by the record of its end, its watchdog and its log lines."""
+"""The training's progress, which the end record, the watchdog and the log lines use."""
 
 import resource
 import statistics

@@ -72,7 +72,10 @@ class RankTimes(Callback):
             records.emit("rank_times", fields)
 
     def _seconds(self) -> float | None:
-        """Return the median over the steps; None if nothing was timed."""
+        """Return the median time of the forward passes of a step in seconds, over the timed steps.
+
+        None if nothing was timed, or if the GPU has not recorded an event.
+        """
         if self.device != "cpu":
             torch.cuda.synchronize()
         try:
@@ -82,7 +85,10 @@ class RankTimes(Callback):
         return float(f"{statistics.median(steps):.6g}") if steps else None
 
     def _sum_chunk(self, marks: list[Any]) -> float:
-        """Add up the micro batches, without the first if there are more: it may wait for parameters."""
+        """Return the seconds of all micro batches but the first, which may wait for parameters.
+
+        If there is only one micro batch, it counts.
+        """
         pairs = list(zip(marks[::2], marks[1::2], strict=False))
         if self.device == "cpu":
             return math.fsum(end - begin for begin, end in pairs[1:] or pairs)

@@ -128,7 +128,10 @@ def fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, devic
 
 
 def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, device: str) -> list[Any]:
-    """In the order in which they act at the end of a step: the time first, as the lines after it show it."""
+    """Return the callbacks, in the order in which they act at the end of a step.
+
+    The timing comes first, because the lines that other callbacks print show it.
+    """
     timing = TimingCallback()
     callbacks = [timing, ModelParallelSeed(run.seed), Records(run, device, ending)]
     if run.recipe.step_log == "bar":

@@ -100,10 +100,11 @@ def watched(ending: Ending, limits: HangLimits) -> Iterator[None]:
 
 
 def _leave_signals_to_forks(ended: threading.Event) -> None:
-    """Give the processes that Megatron forks to write a checkpoint their signals; none is lost between.
+    """Block SIGTERM while Megatron forks processes that write a checkpoint, so that no signal is lost.
 
-    Python keeps what it calls at a fork for good, so it does nothing once the watch has `ended`: a later
-    handler may raise an exception, which would be lost if its signal came in here.
+    The forked processes get the default action of SIGTERM back. Fork hooks cannot be removed, so these do
+    nothing once the watch has `ended`: a signal handler that is installed later may raise an exception, and
+    Python would discard it in a fork hook.
     """
     process = os.getpid()
     fork = threading.local()

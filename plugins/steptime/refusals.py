@@ -1,4 +1,4 @@
-"""Rephrase pydantic's validation errors as what a value has to be."""
+"""Turn pydantic's validation errors into phrases such as `has to be a whole number`."""
 
 import re
 from collections.abc import Mapping

@@ -89,7 +89,7 @@ MISTAKES = {
     "heads and query groups": (
         "num_query_groups: 8",
         "num_query_groups: 12",
-        "line 26, sizes.8b.model.num_query_groups: 32 attention heads cannot be shared out to 12 query "
+        "line 26, sizes.8b.model.num_query_groups: 32 attention heads cannot be divided among 12 query "
         "groups: give a number that divides them.",
     ),
     "heads and tensor parallel": (

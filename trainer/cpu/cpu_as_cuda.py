@@ -107,13 +107,16 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _splits(tensor: Any, as_numpy: bool = False, **_: Any) -> Any:
-    """What goes to each rank, as Megatron has it when it comes from a GPU; it leaves a CPU's tensor alone."""
+    """Return a tensor, as a numpy array if asked for, in place of Megatron's `maybe_move_tensor_to_cpu`.
+
+    Megatron's function leaves a tensor of the CPU as it is, even if a numpy array is asked for.
+    """
     return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
 
 @cache
 def _results_queue() -> Any:
-    """What the writers of a checkpoint have done, for this process to read."""
+    """Return the queue in which the processes that write a checkpoint report their results."""
     return multiprocessing.get_context("fork").Manager().Queue()
 
 

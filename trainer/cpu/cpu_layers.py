@@ -1,4 +1,4 @@
-"""Layers that Megatron-Core has for Transformer Engine only, built for the CPU from torch and Megatron.
+"""CPU versions, from torch and Megatron, of layers that Megatron-Core has only with Transformer Engine.
 
 Llama needs none of this: Megatron's `local_layer_spec` builds it. The names in checkpoints are those of the
 layers with Transformer Engine, as in Megatron's own local layers.

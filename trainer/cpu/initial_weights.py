@@ -1,10 +1,10 @@
 """Initial weights for the CPU that do not depend on how the model is spread over ranks.
 
-Megatron draws on each rank what that rank has: with tensor parallelism it takes its half of the SwiGLU matrix
-for a gate and an up projection of its own, and every pipeline stage has a random state of its own. Here
-each weight is drawn whole, from the seed and its name, and a rank keeps its part, as Megatron describes it
-for its checkpoints. The distributions are Megatron's. A rank draws all of each weight that it has a part of:
-cheap for what the CPU trains, and for nothing larger.
+In Megatron they do depend on it, because each rank draws only its own weights: every pipeline stage has a
+random state of its own, and a tensor-parallel rank draws its part of the SwiGLU matrix without the others.
+Here each weight is drawn as a whole, from the seed and its name, and a rank keeps the part that Megatron
+describes for its checkpoints. The distributions are Megatron's. A rank draws the whole of every weight of
+which it has a part. This is cheap only for models small enough for the CPU.
 """
 
 import math
@@ -65,7 +65,7 @@ def _fill(part: ShardedTensor, draw: Draw, seed: int) -> None:
 
 
 def _distribution(key: str, config: Any) -> Draw | None:
-    """What Megatron draws the weight of this name from; None if it begins with zeros or ones."""
+    """Return the distribution from which Megatron draws the weight `key`; None if it is constant at first."""
     draws: dict[tuple[str, ...], Draw] = {
         INTO: config.init_method,
         OUT_OF: config.output_layer_init_method,
@@ -86,6 +86,6 @@ def _decay(whole: Tensor) -> object:
 
 
 def _time_step(whole: Tensor) -> object:
-    """So that softplus gives a Δ that is log-uniform in its range."""
+    """Draw the bias whose softplus is the time step Δ, so that Δ is log-uniform in its range."""
     step = whole.uniform_(*map(math.log, TIME_STEP)).exp()
     return whole.copy_(step + torch.log(-torch.expm1(-step)))

@@ -1,9 +1,9 @@
 """The Mamba2 mixer in plain torch; the kernels of mamba_ssm and causal_conv1d need CUDA.
 
 The mixer itself, with its projections, its tensor parallelism and its checkpoint format, is Megatron-Core's.
-Here are the three pieces that it takes from the kernels: the causal convolution, the state-space scan, and
-the gated norm. The scan follows Dao and Gu, "Transformers are SSMs" (2024), section 6: within a chunk of the
-sequence matrix products, from chunk to chunk a recurrence.
+This module has the three pieces that Megatron takes from the kernels: the causal convolution, the state-space
+scan, and the gated norm. The scan follows Dao and Gu, "Transformers are SSMs" (2024), section 6: it uses
+matrix products within a chunk of the sequence, and a recurrence from chunk to chunk.
 """
 
 from typing import Any
@@ -60,7 +60,7 @@ def chunked_scan(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, *, chun
 
 
 def _chunks(values: Tensor, padding: int, chunk_size: int) -> Tensor:
-    """(batch, length, …) as (batch, chunk, position in it, …), with zeros behind the end."""
+    """Reshape (batch, length, …) to (batch, chunk, position in the chunk, …), with zeros after the end."""
     padded = F.pad(values, (0, 0) * (values.dim() - 2) + (0, padding))
     return padded.unflatten(1, (-1, chunk_size))
 

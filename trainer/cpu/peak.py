@@ -23,8 +23,8 @@ class MeasuredPeak:
 def measure_peak() -> MeasuredPeak:
     """Measure the peak by multiplying two fp32 matrices on all ranks at once (collective, about 0.2 s).
 
-    Each repetition starts behind a barrier and counts with its slowest rank, as a training step does; the
-    best one is the peak. Ranks that share cores also share the peak.
+    Each repetition starts at a barrier and takes the time of its slowest rank, as a training step does; the
+    fastest repetition gives the peak. Ranks that share cores also share the peak.
     """
     left, right = torch.rand(SIZE, SIZE), torch.rand(SIZE, SIZE)
     product = torch.mm(left, right)  # the first product also starts the threads

@@ -93,7 +93,11 @@ def _sizes(shape: ModelShape) -> dict[str, Any]:
 
 
 def _layers(config_class: Any, shape: ModelShape) -> dict[str, Any]:
-    """Layers with and without experts, in a config by whose layers each would have them."""
+    """Return the option that gives experts to only some layers, if the model needs it.
+
+    NeMo's default layers would all have experts. Megatron's decoder block takes dense layers and layers with
+    experts.
+    """
     if shape.moe is None or all(shape.moe.expert_layers(shape.num_layers)):
         return {}
     if _find_layers(config_class) is not default_layer_spec:
@@ -109,7 +113,7 @@ def _further_tokens(shape: ModelShape) -> dict[str, Any]:
 
 
 def _require_plain_layers(config_class: Any) -> None:
-    """Refuse a config whose layers are for Transformer Engine alone: with others it is another model."""
+    """Refuse a config with layers that only Transformer Engine has: with other layers it is another model."""
     layers = _find_layers(config_class)
     if layers is default_layer_spec or getattr(layers, "func", None) is get_gpt_decoder_block_spec:
         return

@@ -40,7 +40,10 @@ def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) 
 
 
 def _config_class(shape: ModelShape) -> Any:
-    """NeMo's class of the same hidden size, for what depends on it; else the family's base class."""
+    """Return NeMo's config class for this hidden size, else the base class of the family.
+
+    Other defaults of the class may depend on the hidden size.
+    """
     for size in SIZES:
         (hidden_size,) = [field.default for field in fields(size) if field.name == "hidden_size"]
         if hidden_size == shape.hidden_size:

@@ -47,7 +47,10 @@ def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) 
 
 
 def _mamba_heads(shape: ModelShape, hybrid: HybridShape) -> dict[str, int]:
-    """The number of heads, which the config takes from NeMo 2.4 on; before, it follows from the sizes."""
+    """Return the config field for the number of Mamba heads; empty before NeMo 2.4, which derives the number.
+
+    Raises TrainerError if NeMo would derive another number than the plan has.
+    """
     if has_option(NemotronHConfigBase, "mamba_num_heads"):
         return {"mamba_num_heads": hybrid.mamba_num_heads}
     heads = EXPANSION * shape.hidden_size // hybrid.mamba_head_dim

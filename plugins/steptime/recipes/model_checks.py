@@ -124,7 +124,7 @@ def _heads(document: Document) -> Iterator[Mistake]:
         model = find_model(document, size)
         if model is not None and model.num_attention_heads % model.num_query_groups:
             yield Mistake(
-                f"{model.num_attention_heads} attention heads cannot be shared out to "
+                f"{model.num_attention_heads} attention heads cannot be divided among "
                 f"{model.num_query_groups} query groups: give a number that divides them",
                 ("sizes", size, "model", "num_query_groups"),
             )

@@ -362,7 +362,7 @@ class Recipe(Frozen, spec.Recipe):
     launcher: Launcher | None = None
     """What trains; None for steptime's trainer, or the script of Megatron-Bridge."""
     flops_formula: str
-    """Name of the document's model-flops formula; MFU of different formulas must never be compared."""
+    """Name of the publication's formula for model FLOPs; MFU of different formulas must never be compared."""
 
     @property
     def gpus(self) -> int:

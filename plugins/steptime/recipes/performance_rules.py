@@ -101,7 +101,7 @@ class Rule(Frozen):
         return {name: value for name in _MACHINE_SETTINGS if (value := getattr(self, name)) is not None}
 
     def holds_for_row(self, row: Row) -> bool:
-        """Return whether the rule applies to a recipe's row, in some mode and on some kind of cluster."""
+        """Return whether the rule's conditions on a recipe are met; those on mode and cluster are ignored."""
         conditions: tuple[tuple[tuple[object, ...], object], ...] = (
             *((self.gpu_types, row.gpu_type), (self.sizes, row.size), (self.dtypes, row.dtype)),
             (self.gpus, row.parallelism.world_size),

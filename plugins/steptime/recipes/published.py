@@ -61,7 +61,7 @@ class AsPublished(Frozen):
     model_flops: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Per sample, by size."""
     num_query_groups: dict[str, PositiveInt] = Field(default_factory=dict)
-    """By size; goes into the document's formula instead of the model's own."""
+    """By size; used in the publication's formula instead of the model's own."""
 
 
 class PerformanceTable(Frozen):

@@ -146,7 +146,7 @@ class BatchRule(Frozen):
 
 
 PrintedValue = str | int | None
-"""Of a document's table, as printed: `NA`, empty if it has no such column; null for what is run."""
+"""A value of a published table, as printed: `NA`, empty if it has no such column; null for what is run."""
 
 
 class PrintedRow(Frozen):

@@ -1,1 +1,1 @@
-"""What the pages show, as data, and as a single HTML file to send."""
+"""The content of the web pages, as data and as a single HTML file to send."""

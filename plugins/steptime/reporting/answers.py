@@ -1,4 +1,4 @@
-"""What the pages show, as JSON: both the pages' server and the report file use it."""
+"""The content of the web pages as JSON, for the web server and for the report file."""
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -222,7 +222,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
     - `gpu_samples`: a sentence on power, clock and temperature of its GPUs; None if they were not sampled.
     - `has_trend`: whether runs of its series are judged.
     - `may_accept`: whether the user may accept its time as the new usual one.
-    - `may_run_again`: whether it is of a mapped task, in a DAG run that the user may edit.
+    - `may_run_again`: whether it comes from a mapped task, in a DAG run that the user may edit.
     """
     job_name = row["job_name"]
     has_trend = Series.from_row(row).is_judged

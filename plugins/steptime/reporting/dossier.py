@@ -1,4 +1,7 @@
-"""The dossier of a suite as one HTML file: verdicts, what is missing, versions, and checksums of logs."""
+"""The dossier: one HTML file on a suite, which is a sweep judged against published step times.
+
+It has the verdicts, what is missing, versions, and checksums of the logs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +33,7 @@ _RUNS = (
 
 
 def _without_control_characters(value: object) -> object:
-    """Escape control characters in a value of a template; results of macros are HTML and already escaped."""
+    """Escape control characters in a value that a template inserts; HTML is already escaped."""
     return shown(value, at_most=None) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
@@ -46,7 +49,7 @@ _templates = jinja2.Environment(
 
 @dataclass(frozen=True)
 class _Table:
-    """A table as people read it."""
+    """A table whose values are formatted for people."""
 
     title: str
     headings: Sequence[str]
@@ -55,7 +58,7 @@ class _Table:
 
 
 def _make_table(rows: Sequence[Any], of: Sequence[Column]) -> _Table | None:
-    """Format a table as the command line prints it with full names; None without rows."""
+    """Format the rows as a table that includes job names; None if there are no rows."""
     if not rows:
         return None
     used, title = choose_columns(rows, full_names=True, of=of)

@@ -74,7 +74,10 @@ def _write(
     written: "Run | None",
     report: Callable[[str], None],
 ) -> bool:
-    """Write a result, or the tags of one that was written whole; return whether it is new."""
+    """Write a result as an MLflow run; return whether it is new.
+
+    If an earlier export has completed the run (`written`), only its tags are updated.
+    """
     from mlflow.entities import Metric, Param, RunTag
 
     name, ended_ms = row["job_name"], _milliseconds(row["ended_at"] or row["submitted_at"])

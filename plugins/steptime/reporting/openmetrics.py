@@ -1,7 +1,7 @@
-"""The newest numbers of each cell as OpenMetrics text, for Prometheus.
+"""The newest numbers of each series (runs of one configuration) as OpenMetrics text, for Prometheus.
 
-All metrics are gauges. Labels name cells, clusters and verdicts only, not jobs or DAG runs, whose number
-keeps growing. A cell without a run in the last 31 days has no metrics.
+All metrics are gauges. Labels name series, clusters and verdicts only, not jobs or DAG runs, whose number
+keeps growing. A series without a run in the last 31 days has no metrics.
 """
 
 from collections import Counter

@@ -103,7 +103,10 @@ def _report(
 
 
 def _scaling(store: Store, together: str | None) -> dict[str, Any]:
-    """Return how a sweep run or DAG run scaled, and those of the same DAG from the five weeks before."""
+    """Return the scaling of `together` (a sweep run or DAG run) as answers by API address.
+
+    DAG runs of the same DAG from the five weeks before are included.
+    """
     if together is None:
         return {"api/scaling": answers.results([]) | {"together": None, "known": []}}
     latest = answers.scaling(store, together)
@@ -121,12 +124,12 @@ def _dag(together: str) -> str:
 
 
 def _nothing(_dag_id: str | None) -> bool:
-    """Return False: the reader of a file may edit nothing."""
+    """Return False: in a report file nothing can be edited."""
     return False
 
 
 def _opened(store: Store, found: Comparison) -> list[dict[str, Any]]:
-    """Return the runs whose details the file includes: failed ones, and the newest of cells that moved."""
+    """Return the runs whose details the file includes: failed ones, and the newest of each changed series."""
     missing = found.completeness.missing if found.completeness else []
     failed = [one["job_name"] for one in missing if one["attempts"] and one["job_name"]]
     moved = [one.run.job_name for one in found.findings if one.moved]
@@ -136,7 +139,10 @@ def _opened(store: Store, found: Comparison) -> list[dict[str, Any]]:
 
 
 def _aliases(store: Store, named: Mapping[Series, str], told: Mapping[str, Any]) -> dict[str, str]:
-    """Return, for other runs that trend links name, the newest run of their series."""
+    """Return, for each older run that a trend link names, the newest run of its series.
+
+    The file has the trend of a series only under its newest run (`named`).
+    """
     cells = [cell for one in told["api/incidents"]["incidents"] for cell in one["cells"]]
     completeness = told["api/comparison"]["completeness"] or {"missing": []}
     links = {one["job_name"] for one in (*cells, *completeness["missing"])} - {None, *named.values()}

@@ -1,7 +1,7 @@
 """The columns of results, each declared once: its meaning, how its value is computed, how it is shown.
 
-The table `runs`, the tables, CSV and JSON of the command line, and the page (`/api/columns`) follow from
-these declarations. A new column needs a declaration and its computation.
+The table `runs`, the tables, CSV and JSON of the command line, and the web pages (`/api/columns`) are derived
+from these declarations. A new column needs a declaration and its computation.
 """
 
 from collections.abc import Callable, Mapping
@@ -95,7 +95,7 @@ def _planned(name: str, kind: Kind, description: str, of_run: Callable[[Run], An
 
 
 def _identity(name: str, description: str, **options: Any) -> Column:
-    """Declare a column of the row of a recipe document that was run."""
+    """Declare a column that identifies the recipe of a run."""
     kind: Kind = "integer" if name == "gpus" else "text"
     of_run = lambda run: run.recipe.identity[name]  # noqa: E731
     return _planned(name, kind, description, of_run, choice=True, **options)
@@ -137,7 +137,10 @@ def _queue_wait_s(result: Result) -> float | None:
 
 
 def _against_publication(result: Result) -> str | None:
-    """Return `passes` or `below` for performance runs; other modes are not published."""
+    """Return `passes` or `below` in comparison with the published step time; None if there is none.
+
+    Published step times are for performance runs only.
+    """
     over = result.measurement and result.measurement.step_time_over_published
     return against_publication(over) if over and result.run.mode is Mode.PERFORMANCE else None
 
@@ -150,7 +153,7 @@ def _nodes(result: Result) -> str | None:
 
 
 def _job_time(part: str) -> Callable[[Result], float | None]:
-    """Return a function that computes the seconds of a run's job in one part of its time."""
+    """Return a function that gives the seconds that a run's job spent in `part`, a field of `JobTimes`."""
 
     def take(result: Result) -> float | None:
         times = job_times(result)
@@ -258,7 +261,7 @@ COLUMNS = (
     _planned(
         "tuning",
         "text",
-        "Options that replace the document's, such as `tp4 mbs2`. Such runs are judged apart.",
+        "Options that replace the published ones, such as `tp4 mbs2`. Such runs are judged apart.",
         lambda run: run.tuning,
         priority=5,
         shared=True,

@@ -233,7 +233,10 @@ def _create_engine(url: "URL") -> "Engine":
 
 
 def _for_writing(engine: "Engine") -> "Engine":
-    """Return an engine whose SQLite transactions wait at the start: a later upgrade to writing fails."""
+    """Return an engine whose SQLite transactions take the write lock when they begin.
+
+    They wait for it there. A transaction that begins as a reader fails if it must wait when it first writes.
+    """
     return engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
 
 

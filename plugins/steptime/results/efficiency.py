@@ -1,8 +1,9 @@
-"""Scaling efficiency of runs: computed when runs are published, and stored with the base it refers to.
+"""Scaling efficiency of runs: computed when runs are published, and stored with its base run.
 
-It is the run's tokens/s per GPU over that of its base, the smallest number of GPUs in the same sweep run or
-DAG run. If that has only one number of GPUs, the base is the smallest of the nearest earlier runs. A base
-differs only in the number of GPUs, and is of the same DAG, so whoever may read a run may read its base.
+It is the run's tokens/s per GPU divided by that of the base: the run on the fewest GPUs in the same sweep run
+or DAG run. If all its runs have the same number of GPUs, the base is the one on the fewest GPUs among the
+nearest earlier runs. A base differs only in the number of GPUs and is of the same DAG, so whoever may read a
+run may read its base.
 """
 
 import math
@@ -150,7 +151,10 @@ def interval(rates: Sequence[float], base: Sequence[float]) -> tuple[float | Non
 
 
 def _nearest_earlier(rows: Sequence[Row], place: int) -> Row | None:
-    """Of the week that ends with the nearest earlier run of fewer GPUs the newest of the smallest scale."""
+    """Return an earlier run on fewer GPUs than the run `rows[place]`; None if there is none.
+
+    Of the week that ends with the nearest such run, it is the newest run on the smallest number of GPUs.
+    """
     found: Row | None = None
     until = -math.inf
     for row in (rows[before] for before in reversed(range(place))):
@@ -164,16 +168,16 @@ def _nearest_earlier(rows: Sequence[Row], place: int) -> Row | None:
 
 
 def _smallest(rows: Iterable[Row]) -> list[Row]:
-    """Of runs measured together those of the fewest GPUs."""
+    """Return the runs on the fewest GPUs."""
     rows = list(rows)
     fewest = min(row["gpus"] for row in rows)
     return [row for row in rows if row["gpus"] == fewest]
 
 
 def _together(row: Row) -> Any:
-    """What the runs of one DAG run have in common; a run of none is by itself.
+    """Return a key that is the same for runs of one DAG run; a run outside of Airflow has its own key.
 
-    Of one family, and so of one DAG: the run's id alone names it.
+    All rows are of one family, and so of one DAG: the DAG run's id is unique among them.
     """
     return row["dag_run_id"] or ("", row["job_name"])
 

@@ -1,7 +1,7 @@
 """Goodput: the share of the jobs' GPU-hours spent in training steps, and where the rest went.
 
-A run's log shows its steps and the time spent waiting for checkpoints; the rest of its job is start and end.
-A job without a valid run is lost as a whole. Time in the queue takes no GPU-hours.
+A run's log shows its steps and the time spent waiting for checkpoints; the rest of its job counts as start
+and end. A job without a valid run counts as lost. Time in the queue takes no GPU-hours.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,7 +37,7 @@ class JobTimes:
 def job_times(result: "Result") -> JobTimes | None:
     """Return how the time of a run's job was spent, from its log; None if nothing was measured.
 
-    In a log with one line for every ten steps, a line has their mean and counts ten times.
+    If the log has one line for every ten steps, with their mean time, each line counts as ten steps.
     """
     measured, log, run = result.measurement, result.log, result.run
     times = {step.global_step: step.step_time_s for step in log.steps if step.step_time_s is not None}

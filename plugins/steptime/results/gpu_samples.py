@@ -133,9 +133,10 @@ class GpuSamples(Frozen):
     def _apart(
         self, values: Callable[[NodeSamples], Numbers], least: float
     ) -> Iterator[tuple["_Gpu", float]]:
-        """Yield GPUs whose value is above the others', with the ratio.
+        """Yield the GPUs whose value is above that of the others, with the ratio.
 
-        Nodes are compared by their highest, if there are enough of them, else all GPUs with one another.
+        If there are enough nodes, each counts by the highest value of its GPUs; otherwise all GPUs are
+        compared.
         """
         by_node = [
             [_Gpu(node, at, value) for at, value in enumerate(values(node)) if value] for node in self.nodes
@@ -164,7 +165,7 @@ class _Gpu(NamedTuple):
 
     @property
     def clock(self) -> str:
-        """Its lowest clock, and since when if that is known."""
+        """The GPU's lowest clock, and since when it has been reduced, if that is known."""
         since = self.node.clocks_down_since
         at = "" if since is None else f" since {datetime.fromtimestamp(since, UTC):%H:%M} UTC"
         return f"{self.node.least_sm_clock_mhz[self.at] or 0:,.0f} MHz{at}"

@@ -235,9 +235,9 @@ def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], ask
 
 
 def _here(submitted: Submission, log_name: str, asked: ImportOptions) -> Submission:
-    """Return a submission as one of this store, whose files are in a folder named after its job.
+    """Return a submission with the folder of this store into which its files are imported.
 
-    Raises UserError for a name that is not plain: it becomes part of paths, commands and pages.
+    Raises UserError for names with unsafe characters, because they become part of paths, commands and pages.
     """
     check_job_name(submitted.job.name)
     cluster = asked.cluster or submitted.run.cluster

@@ -1,4 +1,4 @@
-"""A run as the archives of NVIDIA's `llmb-run` have it: its log, and a configuration of what it was.
+"""A run in the form in which NVIDIA's `llmb-run` archives it: its log, and a YAML file that describes it.
 
 pretrain_<workload>/experiments/<experiment>/<experiment>_<time>/llmb-config_<job>.yaml
 pretrain_<workload>/experiments/<experiment>/<experiment>_<time>/<experiment>/log-<experiment>_<job>_0.out

@@ -159,7 +159,7 @@ def _remark_other_nodes(logs: Sequence[Path]) -> str | None:
 
 
 def _loop(log: TrainingLog) -> str | None:
-    """Return a remark if not NeMo trained: then the times depend on the hardware alone, not on the recipe."""
+    """Return a remark if the trainer ran its own loop: its times depend on the hardware, not the recipe."""
     loop = (log.started or {}).get("loop", "nemo")
     return None if loop == "nemo" else f"trained by the trainer's {loop} loop, not by NeMo"
 
@@ -172,7 +172,7 @@ def _other_mode(run: Run | None, log: TrainingLog) -> str | None:
 
 
 def _unknown_gpu_type(recipes: Sequence[Run]) -> str | None:
-    """Return a remark if nothing shows the GPU type, which names of experiments do not have."""
+    """Return a remark if the GPU type is unknown: names of experiments do not contain it."""
     if len(recipes) < 2:
         return None
     which = alternatives(recipes)
@@ -180,7 +180,7 @@ def _unknown_gpu_type(recipes: Sequence[Run]) -> str | None:
 
 
 def _invalid_rates(upstream: Upstream | None, log: TrainingLog) -> str | None:
-    """Return a remark if the document says that the TFLOPS logged by its recipe are wrong."""
+    """Return a remark if the publication says that the TFLOPS logged by its recipe are wrong."""
     workload = upstream.runs[0].recipe.workload if upstream and upstream.runs else None
     if workload not in list_references() or all(step.tflops_per_gpu is None for step in log.steps):
         return None
@@ -203,7 +203,10 @@ def _choose_window(
 
 
 def _numbers(log: TrainingLog, window: Window | None, run: Run | None) -> tuple[dict[str, Any], str | None]:
-    """Return all numbers of the window, or why there are none; planned runs are measured as for the store."""
+    """Return the numbers measured over the window, and None or the reason why there are none.
+
+    Checkpoint times and peak memory are always included. A run with a plan is measured as for the store.
+    """
     of_run = {**checkpoint_seconds(log), "peak_memory_gib": peak_memory_gib(log)}
     if window is None or not log.steps:
         return of_run, None

@@ -1,7 +1,7 @@
-"""From step times to throughput: tokens per second, days to a trillion tokens, model flops utilization (MFU).
+"""Compute throughput from step times: tokens per second, days to a trillion tokens, model FLOPs utilization.
 
-The formulas are those of the recipe documents. `throughput` gives all of them for one recipe and one step
-time; `measure` applies it to the steps of a run's window, `measure_window` needs no plan.
+The formulas are those of the publications. `throughput` gives all numbers for one recipe and one step time;
+`measure` applies it to the steps of a run's window, `measure_window` needs no plan.
 """
 
 import math
@@ -55,7 +55,7 @@ def mfu_percent(model_tflops: float, peak: float) -> float:
 
 
 def against_publication(over_published: float) -> str:
-    """Return `passes` if a run has 95 % of the published throughput, else `below`.
+    """Return `passes` if a run reaches at least 95 % of the published throughput, else `below`.
 
     `over_published` is its step time divided by the published one.
     """
@@ -130,9 +130,9 @@ def throughput(
 def measure(run: Run, log: TrainingLog) -> Measurement:
     """Measure a run over its window: throughput and MFU by the mean of the step times logged in it.
 
-    The peak of CPU runs is the one measured by the trainer at the start. An incomplete window is measured
-    over the steps it has; `results.quality` decides whether that counts. Raises UserError naming the steps if
-    the log has none of the window, or if a step time is not positive and finite.
+    For CPU runs the peak is the one that the trainer measured at the start. An incomplete window is measured
+    over the steps it has; `results.quality` decides whether the run is valid. Raises UserError naming the
+    steps if the log has none of the window, or if a step time is not positive and finite.
     """
     times = measure_window(log, run.window)
     rates = throughput(
@@ -286,7 +286,7 @@ def _token_rates(
 
 
 def _flops_per_sample(recipe: Recipe, *, as_published: bool) -> Flops:
-    """Return the model flops of one sample and their source: stated by the document, or by its formula."""
+    """Return the model FLOPs of one sample with their source: a number or a formula of the publication."""
     if recipe.workload in list_references():
         reference = load_reference(recipe.workload)
         if as_published and (found := _flops_as_published(recipe, reference.as_published)):
@@ -318,7 +318,7 @@ def _peak(recipe: Recipe, *, as_published: bool) -> Peak:
 
 
 def peak_source(row: Mapping[str, Any]) -> str | None:
-    """Return the source of the peak TFLOPS in a run's MFU; None if config/gpus.yaml now has another peak."""
+    """Return the source of the peak behind a run's MFU; None if config/gpus.yaml now has another peak."""
     try:
         peak = peak_tflops(row["gpu_type"], row["dtype"])
     except UserError:

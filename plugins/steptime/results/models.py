@@ -17,10 +17,10 @@ def _column(description: str, **options: Any) -> dict[str, Any]:
 
 
 class Measurement(Frozen):
-    """Step times, throughput, MFU and more at one step time, measured in a log or given by the user.
+    """Throughput, MFU and more for one step time, which was measured in a log or given by the user.
 
-    `mfu_percent` 62.5 means 62.5 %. Unknown numbers are None: if the user gave the step time, all that
-    describe the measurement window; if a log has no plan, the rates that need one, such as the MFU.
+    `mfu_percent` 62.5 means 62.5 %. Unknown numbers are None. If the user gave the step time, these are all
+    numbers about the measurement window; if a log has no plan, the rates that need a plan, such as the MFU.
     """
 
     window: Window | None = None

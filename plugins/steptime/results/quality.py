@@ -86,7 +86,10 @@ def log_without_failure(finished: FinishedRun) -> Iterator[Check]:
 
 
 def _has_own_check(problem: Problem) -> bool:
-    """Return whether a problem is steps trained twice, which matter only within the window."""
+    """Return whether a problem is about steps that were trained twice.
+
+    `_no_step_trained_twice` checks these: they matter only within the window.
+    """
     return problem.kind == "duplicate_steps" and bool(problem.steps)
 
 

@@ -1,4 +1,4 @@
-"""Recognize the run that a log is of: by `run.json` beside it, or by the folder of NVIDIA's scripts."""
+"""Find the run that wrote a log: by `run.json` beside it, or by the folder names of NVIDIA's scripts."""
 
 import functools
 import re
@@ -47,7 +47,7 @@ class Upstream(NamedTuple):
 
 
 def planned_run(path: Path) -> tuple[Run | None, str | None]:
-    """Read the planned run from a `run.json`; a pair of None if there is no such file.
+    """Read the planned run from a `run.json`; return it and None, or (None, None) if there is no such file.
 
     For a file that cannot be read, return None and a remark that says so.
     """
@@ -96,9 +96,9 @@ def find_upstream(log: Path, global_batch_size: int | None) -> Upstream | None:
 
 
 def find_batch_size(log: TrainingLog) -> int | None:
-    """Return the global batch size of all steps; None if they differ or show none.
+    """Return the global batch size if it is the same in all steps, else None.
 
-    Where a log has a progress bar, it follows from the consumed samples of the last step.
+    If the steps only have consumed samples, as in a progress bar, it is computed from those of the last step.
     """
     batches = {step.global_batch_size for step in log.steps} - {None}
     if not batches and log.steps and log.steps[-1].consumed_samples:
@@ -238,13 +238,13 @@ def _planned(**request: Any) -> Iterator[Run]:
 
 
 def _window(run: Run) -> Window | None:
-    """Return the window of a run's document; None for only the last step."""
+    """Return the published measurement window of a run; None if that is only the last step."""
     workload = load_workload(run.recipe.workload)
     return None if workload.steps.window == LAST_STEP else run.window
 
 
 def _plain(name: str) -> str:
-    """Return a name without what releases write differently: `llama3.1`, `30b-a3b`."""
+    """Return a name in a form common to all releases: lower case, with `_` for `-`, and `31` for `3.1`."""
     return re.sub(r"[-.]", "_", re.sub(r"(?<=\d)\.(?=\d)", "", name.lower()))
 
 

@@ -245,7 +245,7 @@ def _without_in_text(text: str, secrets: list[str]) -> str:
 
 
 def _without_secret(assignment: re.Match[str]) -> str:
-    """Return an assignment of a script without its secret; `"$HF_TOKEN"` is a reference and holds none."""
+    """Return a script's assignment with its secret replaced; a reference such as `"$HF_TOKEN"` is kept."""
     name, value = assignment["name"], assignment["value"]
     if not _SECRET_NAME.search(name) or value.strip("'\"").startswith("$"):
         return assignment[0]
@@ -301,7 +301,7 @@ def has_changed_to(made: Mapping[str, Any], event: str) -> bool:
 
 
 def is_notable(event: str) -> bool:
-    """Return whether a change such as `image a → b` is not merely one of nodes or of steptime's version."""
+    """Return whether a change such as `image a → b` is about more than nodes or steptime's version."""
     return event.partition(" ")[0].rstrip(":") not in (_NODES, "steptime", "commit")
 
 

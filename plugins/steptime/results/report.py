@@ -112,7 +112,7 @@ def _iso_8601(seconds: float | None) -> str | None:
 def csv_text(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
     """Return rows as CSV with a line of column names; a missing value is empty.
 
-    Control characters other than line breaks are escaped, as people read it in terminals.
+    Control characters other than line breaks are escaped, because people also view CSV in terminals.
     """
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")

@@ -150,7 +150,10 @@ def _stated_and_finite(gxe: Any, column: str, above: float | None = None) -> lis
 
 
 def _steadiness(run: Run, steps: Sequence[Step]) -> tuple[_RowRule, ...]:
-    """Return the warning about a noisy window; none if it has no spread (one step, or an infinite time)."""
+    """Return the rule for the warning about a noisy window.
+
+    Without two finite step times there is no spread to check, and the result is empty.
+    """
     from great_expectations import expectations as gxe
     from great_expectations.expectations.row_conditions import Column
 
@@ -178,7 +181,7 @@ def _in_window(step: Step, run: Run) -> bool:
 
 
 def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dict[str, list[Any]]:
-    """Return what Great Expectations found by name of the broken rule: global steps, or an observed value."""
+    """Return what broke each rule, by the rule's name: global steps, or an observed value."""
     import great_expectations
     from great_expectations.data_context.types.base import ProgressBarsConfig
 

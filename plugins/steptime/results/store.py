@@ -1,8 +1,8 @@
 """Read the metrics store: every run with its steps, checkpoint timings, checks and record.
 
 The store is SQLite by default, PostgreSQL by `STEPTIME_STORE_URL`. `results.writing` writes it. Readers see
-only runs that were published or rejected, not those still being measured or checked; `Store.find` and
-`Store.measured` see these, too.
+only runs that were published or rejected. `Store.find` and `Store.measured` also return runs that are still
+being measured or checked.
 """
 
 import difflib

@@ -132,7 +132,7 @@ def publish(url: str, job_name: str, on_change: "OnChange") -> bool:
 
 
 def _locked_row(connection: "Connection", job_name: str) -> dict[str, Any]:
-    """Return the row of a run, and lock its family until the transaction ends."""
+    """Return the row of a run, and lock all runs comparable with it until the transaction ends."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs
@@ -195,7 +195,10 @@ def run_row(result: Result) -> dict[str, Any]:
 
 
 def _reading(result: Result) -> dict[str, Any]:
-    """Return what was read besides steps and checkpoints, as pydantic's JSON: PostgreSQL refuses NaN."""
+    """Return job status, measurement and log, without steps and checkpoints, as data for a JSON column.
+
+    pydantic writes NaN as null, because PostgreSQL refuses NaN.
+    """
     included, children = {"status", "measurement", "log"}, {"log": {"steps", "checkpoints"}}
     reading: dict[str, Any] = json.loads(result.model_dump_json(include=included, exclude=children))
     return reading

@@ -1,1 +1,1 @@
-"""A run from launch to result: its job in the ledger, on the cluster and in its log. Knows no Airflow."""
+"""A run from launch to result: its job in the ledger, on the cluster and in its log; without Airflow."""

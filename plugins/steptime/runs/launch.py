@@ -164,7 +164,10 @@ def may_resubmit(job: LedgerJob, status: JobStatus, config: ClusterConfig) -> bo
 async def add_resubmission(
     cluster: Cluster, config: ClusterConfig, job: LedgerJob, status: JobStatus, warn: Callable[[str], None]
 ) -> LedgerJob:
-    """Insert into the ledger a replacement for a job that the cluster failed; it avoids the failed nodes."""
+    """Insert into the ledger a replacement for a job that failed through the cluster's fault.
+
+    The replacement avoids the nodes that failed.
+    """
     excluded = tuple(dict.fromkeys((*job.excluded_nodes, *status.failed_nodes)))
     warn(
         f"the cluster failed job {job.name} ({status.reason}): resubmitting the run, {job.resubmission + 1} "

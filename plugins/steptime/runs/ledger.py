@@ -32,7 +32,7 @@ _SETTLED_WITHIN_S = 86_400
 
 
 class Place(Frozen):
-    """A run's place in an Airflow: its DAG run, task group and map index, which own the run's jobs."""
+    """The Airflow tasks that make a run, and own its jobs: a DAG run, task group and map index."""
 
     installations: tuple[str, ...]
     """All ids of this Airflow: see `airflow.installation`."""
@@ -195,9 +195,9 @@ def find(name: str) -> LedgerJob | None:
 
 
 def jobs_at(place: Place, cell: str | None = None) -> list[LedgerJob]:
-    """Return the jobs of a place, oldest first.
+    """Return the jobs of the run at `place`, oldest first.
 
-    With `cell`, the name of the run there, also the jobs of that run at other places of the DAG run.
+    `cell` is the run's name. With it, jobs of the same run at other places of the DAG run are included.
     """
     from sqlalchemy import and_, or_
 
@@ -208,19 +208,19 @@ def jobs_at(place: Place, cell: str | None = None) -> list[LedgerJob]:
 
 
 def jobs_of_dag_run(place: Place) -> list[LedgerJob]:
-    """Return all jobs of the DAG run that the place is in, oldest first."""
+    """Return all jobs of the DAG run that `place` belongs to, oldest first."""
     return _jobs(*_match_dag_run(place))
 
 
 def latest_at(place: Place) -> LedgerJob | None:
-    """Return the newest job in the ledger of the run at this place; None if it has none."""
+    """Return the newest job in the ledger of the run at `place`; None if there is none."""
     return next(reversed(jobs_at(place)), None)
 
 
 def latest_submitted(jobs: Sequence[LedgerJob]) -> LedgerJob | None:
     """Return the newest submitted job of the last attempt; None if that attempt has submitted none.
 
-    `jobs` are the jobs of one place, oldest first. Clearing the task begins another attempt.
+    `jobs` are the jobs at one `Place`, oldest first. Clearing the task begins another attempt.
     """
     attempt = [(job.run_after, job.max_tries) for job in jobs][-1:]
     return next(
@@ -229,7 +229,7 @@ def latest_submitted(jobs: Sequence[LedgerJob]) -> LedgerJob | None:
 
 
 def open_jobs(cluster: str) -> list[LedgerJob]:
-    """Return the jobs on a cluster that the ledger has no end for."""
+    """Return the jobs on a cluster for which the ledger has no end time."""
     from steptime.results.schema import jobs
 
     return _jobs(jobs.c.cluster == cluster, jobs.c.ended_at.is_(None))

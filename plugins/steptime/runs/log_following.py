@@ -251,7 +251,10 @@ class LogFollower:
         return await self._piece(cluster, 0, _PIECE_BYTES)
 
     def _may_be_late(self, there: bytes, known_bytes: int) -> bool:
-        """Return whether a log has become shorter for the first time: a login node may lag behind."""
+        """Return whether the log may be outdated: it is shorter than before, and was not at the last look.
+
+        A login node's view of a file may lag behind. A log that stays shorter was replaced.
+        """
         self._was_shorter = len(there) < known_bytes and not self._was_shorter
         return self._was_shorter
 

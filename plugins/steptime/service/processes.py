@@ -106,10 +106,10 @@ def end_session(service: Service, announce: Announce) -> None:
 
 
 def _end_components(service: Service) -> None:
-    """Send SIGTERM to the components of a killed supervisor, as it would have done.
+    """Send SIGTERM to the components of a supervisor that was killed and cannot do it itself.
 
-    A component that ends by itself records that in the database. Otherwise its successor has to wait until
-    its heartbeat is too old.
+    A component that ends on SIGTERM records its end in the database. After a SIGKILL its successor would have
+    to wait until the last heartbeat is too old.
     """
     try:
         state = supervisor_state()

@@ -46,7 +46,7 @@ _FIRST_DAG = "llama31"
 
 
 class _PortTaken(Exception):
-    """Another program took the port that was free when the start began."""
+    """Another program took the port that was free when Airflow's start began."""
 
 
 class AirflowStatus(Frozen):
@@ -142,7 +142,7 @@ def _lock(announce: Announce) -> AbstractContextManager[None]:
 
 
 def _free_port(wanted: int | None, before: Service | None, announce: Announce) -> int:
-    """Return the first free port, beginning with `wanted`, the last one that was used, or the default."""
+    """Return the first free port from `wanted` on, or from the last port that was used or the default."""
     first = wanted or (before.port if before else DEFAULT_PORT)
     for port in range(first, min(first + _PORTS_TRIED, 65536)):
         if not is_free(port):
@@ -270,7 +270,10 @@ def _missing(service: Service, client: AirflowClient, starts_before: Mapping[str
 
 
 def _missing_dag(client: AirflowClient) -> str | None:
-    """Return that the DAGs are missing, or None. Raises SystemFailure if the first one cannot be read."""
+    """Return `waiting for the DAGs`, or None if they are there.
+
+    Raises SystemFailure if Airflow cannot read the file of the first DAG.
+    """
     try:
         if any(dag.dag_id == _FIRST_DAG for dag in client.dags()):
             return None

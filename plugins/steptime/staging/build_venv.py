@@ -2,10 +2,11 @@
 
     python3.11 build_venv.py TARGET LOCK BOOTSTRAP
 
-TARGET is the environment's folder. An environment cannot be moved once it is built, so it is built in its
-final place, under a claim, and is complete when it has the file `.complete`, which is written last. LOCK is
-the list of pinned packages, BOOTSTRAP that of the installer (uv). Standard library only. Exit code 0: the
-environment is there; 1: it could not be built, and the output has the reason.
+TARGET is the environment's folder. An environment cannot be moved, so it is built in its final place. A claim
+(`claim.py`) keeps other processes from building it at the same time. It is complete when it has the file
+`.complete`, which is written last. LOCK is the list of pinned packages, BOOTSTRAP the list that pins the
+installer (uv). Standard library only. Exit code 0: the environment is complete; 1: it could not be built, and
+the output has the reason.
 """
 
 import json
@@ -105,8 +106,8 @@ def _build(target: Path, lock: str, bootstrap: Path, run: Run) -> None:
 def _make_empty(target: Path, run: Run) -> tuple[str, ...]:
     """Create the environment without packages; return the pip command that installs into it.
 
-    That of this Python, if it has one that can (22.3 or later): to put another one into the environment
-    takes five seconds.
+    If this Python has a pip that can install into another environment (22.3 or later), it is used: installing
+    a pip in the new environment takes five seconds.
     """
     python = str(target / "bin" / "python")
     run(sys.executable, "-m", "venv", "--without-pip", str(target))
@@ -127,8 +128,8 @@ def _split(lock: str) -> tuple[str, str]:
 def _install_torch(target: Path, torch: str, install: Run) -> None:
     """Install PyTorch by pip: from pip's configured index, else from PyTorch's own index.
 
-    By pip, as a machine's pip may know a folder of wheels at hand, which uv does not look at. Its
-    dependencies are in the lock like all others.
+    pip is used because a machine's pip may be configured with a local folder of wheels, which uv ignores.
+    PyTorch's dependencies are in the lock like all other packages.
     """
     requirements = target / "requirements-torch.txt"
     requirements.write_text(torch, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Check a plan before staging: what passes can be started, as far as this can be known."""
+"""Check a plan before staging, so that a plan that passes can be started, as far as this can be known."""
 
 from collections.abc import Iterable
 

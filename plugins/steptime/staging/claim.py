@@ -35,8 +35,8 @@ def claimed(thing: Path, doing: str) -> Iterator[int]:
 
     Yields the descriptor of a lock, which child processes must inherit. While it waits, it prints `waiting
     for another <doing> <thing>`; `doing` is for instance `build of`. A thread here renews the right
-    regularly. If the process stood still for so long (LEASE_S) that another one took the right, it is killed
-    with its process group.
+    regularly. If this process was suspended for so long (LEASE_S) that another one took the right, it is
+    killed with its process group.
     """
     thing.parent.mkdir(parents=True, exist_ok=True)
     claim = thing.parent / f".{thing.name}.claim"

@@ -1,17 +1,22 @@
-"""Brings a container image into one file. Runs on the cluster, started by the cluster's own Python.
+"""Bring a container image into one file. Runs on the cluster, started by the cluster's own Python.
 
     python3.11 import_image.py TARGET IMAGE enroot|apptainer URI
     python3.11 import_image.py TARGET IMAGE squash_venv VENV
     python3.11 import_image.py --look TARGET IMAGE enroot|apptainer URI
 
-TARGET is the image's file, `….sqsh` or `….sif`. It is made under a claim, under a temporary name, synced and
-renamed when it is whole; beside it `TARGET.json` records what it is. A file that is there and is what was
-recorded is kept; one that somebody copied there whole is taken, and recorded. IMAGE is the name for the
-record. URI is where enroot or apptainer fetch it, with the logins of their own configuration; VENV is the
-trainer's environment, of which `squash_venv.py` beside this file makes an image.
-With --look nothing is made: the last line says where the image is, its file or its registry.
-Standard library only. Exit code 0: the file is there; 1: it could not be made; 2: nor will it be when it is
-tried again; 3: --look cannot tell. The last line has the reason.
+TARGET is the image's file, `….sqsh` or `….sif`. IMAGE is the image's name for the record. enroot or apptainer
+fetch the image from URI, with the logins of their own configuration. VENV is the trainer's environment, which
+`squash_venv.py` beside this file turns into an image.
+
+The file is written under a temporary name, synced, and renamed when it is complete. A claim (`claim.py`)
+keeps other processes from making it at the same time. `TARGET.json` beside it records what it is. An existing
+file is kept if it matches its record. A complete file without a record, as when somebody copied it there, is
+kept and recorded.
+
+With --look nothing is made; the last line of output says where the image is: in its file or its registry.
+
+Standard library only. The last line of output has the reason of a failure. Exit code 0: the file exists; 1:
+it could not be made; 2: it could not be made, and another try will not help; 3: --look cannot find out.
 """
 
 import hashlib
@@ -70,7 +75,7 @@ def _end(*_: object) -> NoReturn:
 
 
 def _look(target: Path, kind: str, source: str) -> int:
-    """Print where the image can be fetched; return 0, or 3 if only fetching it could tell."""
+    """Print where the image is available; return 0, or 3 if that is unknown before it is fetched."""
     if target.exists():
         print(f"{target} is there", flush=True)
         return 0
@@ -106,7 +111,10 @@ def _is_there(target: Path, image: str, kind: str, source: str) -> bool:
 
 
 def _adopted(target: Path, image: str, source: str) -> bool:
-    """Accept a complete file without a record: an import was killed before it, or a person copied it."""
+    """Accept a complete file without a record: a killed import left it, or a person copied it there.
+
+    The file is recorded.
+    """
     try:
         _require_whole(target)
     except _FailedError as error:
@@ -185,9 +193,9 @@ def _tool_version(kind: str) -> str:
 
 
 def _registry_digest(kind: str, source: str) -> tuple[str | None, str]:
-    """Return the manifest's digest, from the name or the program (enroot from 4.0 on), or None.
+    """Return the digest of the image's manifest, or None, and what the program printed on stderr.
 
-    The second is what the program said on stderr.
+    The digest is in the image's name, or enroot (4.0 or newer) asks the registry for it.
     """
     _, pinned, digest = source.partition("@sha256:")
     if pinned:

@@ -122,7 +122,10 @@ def _exit_code(job: Job, status: JobStatus) -> int:
 async def _live_job(
     cluster: Cluster, config: ClusterConfig, argv: Sequence[str], options: Sequence[str]
 ) -> Job:
-    """Return the live job with the same command, or a new one; the name is a hash of it and a number."""
+    """Return the live job that runs the same command, or submit a new one.
+
+    A job's name consists of a hash of its command and a number.
+    """
     from steptime.clusters.jobscript import staging_job_spec
 
     key = hashlib.sha256(json.dumps(argv).encode()).hexdigest()[:16]

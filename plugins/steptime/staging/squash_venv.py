@@ -1,10 +1,10 @@
-"""Makes a squashfs image of a virtual environment, with all that it needs. Runs on the cluster.
+"""Make a squashfs image of a virtual environment, with all that it needs. Runs on the cluster.
 
     python3.11 squash_venv.py VENV OUT
 
-In the image the environment is /opt/trainer; its Python stands at the path that it has on this machine, with
-the shared libraries that Python and the packages are linked to, and a shell. So a job in it needs nothing of
-the machine but the kernel. Needs mksquashfs (4.5 or newer) and ldd. Standard library only.
+In the image the environment is /opt/trainer. Its Python has the same path as on this machine. The image also
+has a shell and the shared libraries to which Python and the packages are linked, so a job in it needs nothing
+of the machine but the kernel. Needs mksquashfs (4.5 or newer) and ldd. Standard library only.
 """
 
 import io
@@ -105,7 +105,7 @@ def _needed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _libraries(files: Iterable[Path], besides: tuple[Path, ...]) -> Iterator[Path]:
-    """Yield the shared libraries that the files are linked to, with the loader, outside of `besides`."""
+    """Yield the shared libraries and the loader that the files need, except those below `besides`."""
     names = sorted({str(path) for path in files})
     found: set[str] = set()
     for start in range(0, len(names), _BATCH):

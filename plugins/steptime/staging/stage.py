@@ -349,7 +349,7 @@ async def find_image(cluster: Cluster, config: ClusterConfig, name: str) -> str 
 
 
 def _source(image: Image, config: ClusterConfig, venv: str | None) -> tuple[str, str, PurePosixPath]:
-    """Return the program that makes the image's file, its source, and the file."""
+    """Return the program that makes the image's file, what it is made from (URI or folder), and its path."""
     suffix = "sif" if config.image_form is ImageForm.SIF else "sqsh"
     target = PurePosixPath(config.root, "images", f"{image.file_stem}.{suffix}")
     if not image.is_own:

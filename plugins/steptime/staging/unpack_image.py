@@ -1,11 +1,13 @@
-"""Unpacks an image, for running in it by bwrap. Runs on the cluster, started by the cluster's own Python.
+"""Unpack an image, so that bwrap can run programs in it. Runs on the cluster with the cluster's own Python.
 
     python3.11 unpack_image.py IMAGE FOLDER MOUNT_POINT ...
 
-FOLDER gets the files of the squashfs IMAGE: unpacked once, under a claim, under a temporary name, and renamed
-when they are whole. A job sees them read-only, so the places where its other folders and files are mounted
-must exist: each MOUNT_POINT is a folder, or a file if it is one on this machine. Standard library only.
-Exit code 0: it is there; 1: it could not be unpacked; 2: trying again will not help.
+FOLDER gets the files of the squashfs IMAGE. They are unpacked once, under a temporary name that is changed
+when they are complete. A claim (`claim.py`) keeps other processes from unpacking it at the same time. A job
+sees the files read-only, so the places where its other folders and files are mounted must exist: each
+MOUNT_POINT becomes an empty folder, or an empty file if it is a file on this machine. Standard library only.
+Exit code 0: the folder exists; 1: the image could not be unpacked; 2: it could not, and another try will not
+help.
 """
 
 import os

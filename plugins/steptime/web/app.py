@@ -65,7 +65,10 @@ def _page() -> FileResponse:
 
 
 async def _asset(path: str, request: Request) -> Response:
-    """Serve a static file; 304 if the browser has it already. It is a route, as mounts skip dependencies."""
+    """Serve a static file; 304 if the browser has it already.
+
+    This is a route, because a mounted app would not require a login.
+    """
     response = await StaticFiles(directory=_STATIC).get_response(path, request.scope)
     response.headers.update(_HEADERS)
     return response

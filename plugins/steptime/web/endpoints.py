@@ -90,9 +90,9 @@ def results(
 ) -> Response:
     """Answer with the newest runs of a selection, at most `limit`, in the order in which pages list them.
 
-    Beside the rows are the number of runs in the selection (`matching`), the number without its filters
-    (`all`), and the values to filter by (`choices`). For a DAG run there is also the comparison of its
-    series, and each valid run has the verdict on its series.
+    The answer also has the number of runs in the selection (`matching`), the number without its filters
+    (`all`), and the values to filter by (`choices`). If a DAG run is selected, it also has the comparison of
+    its series, and each valid run has the verdict on its series.
     """
     every = store.count(include_rejected=True, **selection.scope)
     found = store.in_reading_order(limit=limit, **selection.whole)
@@ -215,7 +215,7 @@ def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[
 
 
 def _compared(store: Store, selection: SelectedRuns) -> Comparison | None:
-    """Compare the cells of the selected DAG run; None if none is selected."""
+    """Compare the series of the selected DAG run with their history; None if no DAG run is selected."""
     if selection.dag_id is None or selection.dag_run_id is None:
         return None
     return compare_dag_run(store, selection.dag_id, selection.dag_run_id)
@@ -224,7 +224,7 @@ def _compared(store: Store, selection: SelectedRuns) -> Comparison | None:
 def _with_verdicts(
     rows: Iterable[dict[str, Any]], compared: Comparison | None
 ) -> tuple[list[str], Iterable[dict[str, Any]]]:
-    """Return column names and rows; for a DAG run each row has the verdict of its cell."""
+    """Return column names and rows; if there is a comparison, each row has the verdict on its series."""
     names = [column.name for column in COLUMNS]
     if compared is None:
         return names, rows

@@ -90,7 +90,7 @@ class Row:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The job's variables, without secrets and without folders of upstream's installation."""
+        """The job's variables, without secrets and without paths of upstream's installation folder."""
         exported = {name: value for name, value in self.job["exported"].items() if _OF_LIBRARIES.match(name)}
         both = exported | self.job["executor"]["env_vars"]
         return {
