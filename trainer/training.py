@@ -1,4 +1,4 @@
-"""One training job, put together from NeMo's parts and run."""
+"""Assemble one training job from NeMo's parts, and run it."""
 
 import contextlib
 import time

@@ -77,7 +77,7 @@ def recipes(
     ] = None,
     published: Annotated[
         bool,
-        typer.Option("--published", help="Only the rows that NVIDIA's recipe documents print."),
+        typer.Option("--published", help="Only published rows, as NVIDIA printed them."),
     ] = False,
     launch: Annotated[
         bool,
@@ -86,11 +86,11 @@ def recipes(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """List every recipe: sizes, dtypes, GPU types, scales, parallelism and batch sizes.
+    """List every recipe: sizes, dtypes, GPU types and counts, parallelism and batch sizes.
 
     Without --published: what steptime runs, CPU sizes included.
 
-    With --published: the rows as NVIDIA's recipe documents print them; what NVIDIA ran may differ from them.
+    With --published: the rows as NVIDIA printed them; what NVIDIA ran may differ from them.
 
     If a file is broken, the others are listed, stderr says what is wrong with it, and the exit code is 1.
     """

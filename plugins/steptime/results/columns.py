@@ -230,7 +230,7 @@ COLUMNS = (
     ),
     _identity(
         "workload",
-        "Recipe document, with its release.",
+        "Model family and release of the published recipe.",
         priority=2,
         shared=True,
         series="model",
@@ -358,8 +358,8 @@ COLUMNS = (
     Column(
         "scaling_efficiency_percent",
         "number",
-        "Tokens/s per GPU relative to the smallest scale of the same sweep run or DAG run, else of the "
-        "nearest earlier runs.",
+        "Tokens/s per GPU relative to the runs on the fewest GPUs in the same sweep run or DAG run, else "
+        "among the nearest earlier runs.",
         heading="efficiency",
         unit="%",
         priority=2,
@@ -369,7 +369,7 @@ COLUMNS = (
         Column(
             f"scaling_efficiency_{end}_percent",
             "number",
-            f"{words} end of a 95 % interval of the efficiency; empty below 3 jobs of either scale.",
+            f"{words} end of a 95 % interval of the efficiency; empty below 3 jobs at either GPU count.",
             heading=f"scale mean {preposition}",
             unit="%",
             priority=8,
@@ -381,13 +381,13 @@ COLUMNS = (
     Column(
         "scaling_base_gpus",
         "integer",
-        "GPUs of the scale that the efficiency is relative to.",
+        "GPU count of the runs to which the efficiency is relative.",
         heading="efficiency relative to",
         unit="GPU",
         priority=8,
         shared=True,
     ),
-    Column("scaling_base_jobs", "text", "Jobs of that scale; the efficiency is relative to their mean."),
+    Column("scaling_base_jobs", "text", "Jobs to whose mean the efficiency is relative."),
     *_measured(after="tokens_per_s_per_gpu", to="mfu_percent"),
     _planned(
         "flops_formula",

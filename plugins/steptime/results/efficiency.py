@@ -1,9 +1,9 @@
-"""Scaling efficiency of runs: computed when runs are published, and stored with its base run.
+"""Scaling efficiency of runs: computed when runs are published, and stored with its base.
 
-It is the run's tokens/s per GPU divided by that of the base: the run on the fewest GPUs in the same sweep run
-or DAG run. If all its runs have the same number of GPUs, the base is the one on the fewest GPUs among the
-nearest earlier runs. A base differs only in the number of GPUs and is of the same DAG, so whoever may read a
-run may read its base.
+It is the run's tokens/s per GPU divided by the mean of its base, the runs on the fewest GPUs in the same
+sweep run or DAG run. If all runs there have the same number of GPUs, the base is from an earlier sweep run or
+DAG run with fewer GPUs (`_nearest_earlier`). A base differs only in the number of GPUs and is of the same
+DAG, so whoever may read a run may read its base.
 """
 
 import math

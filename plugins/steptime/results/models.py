@@ -74,7 +74,7 @@ class Measurement(Frozen):
     published_step_time_s: Annotated[
         float | None,
         _column(
-            "Step time that the document prints for the same row, scale and batch; empty if none.",
+            "Published step time of the same recipe at this GPU count and batch size; empty if none.",
             heading="published",
             unit="s",
             priority=4,
@@ -229,7 +229,7 @@ class Measurement(Frozen):
     flops_formula: str | None = None
     flops_per_sample: float | None = None
     flops_source: str | None = None
-    """Whether the model's flops are stated by the document or computed by its formula."""
+    """Whether the model's flops are stated by the publication or computed by its formula."""
     peak_source: str | None = None
     """The document of the peak, or what measured it."""
 
