@@ -189,6 +189,16 @@ def test_components_end_before_the_api_server_that_they_call(home: Path) -> None
     assert last == "api-server"
 
 
+def test_a_supervisor_that_is_told_to_end_ends_everything_and_exits_with_0(home: Path) -> None:
+    """As systemd does it, without `steptime down`."""
+    service, _ = up(quiet, port=free_port())
+    started = pids()
+    supervising = psutil.Process(service.pid)
+    supervising.terminate()
+    assert supervising.wait(90) == 0
+    wait_until(lambda: not any(alive(pid) for pid in started), "tasks and workers, too, are gone")
+
+
 def test_what_is_forked_while_a_killed_supervisors_processes_are_ended_is_ended_too(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
