@@ -189,6 +189,19 @@ def test_components_end_before_the_api_server_that_they_call(home: Path) -> None
     assert last == "api-server"
 
 
+def test_the_status_of_an_airflow_that_does_not_answer_says_so(home: Path) -> None:
+    service, _ = up(quiet, port=free_port())
+    os.kill(service.pid, signal.SIGSTOP)  # it would start the api-server again
+    try:
+        psutil.Process(pid_of("api-server")).kill()
+        wait_until(lambda: not alive(pid_of("api-server")), "the api-server is gone")
+        now = status()
+    finally:
+        os.kill(service.pid, signal.SIGCONT)
+    assert (now.running, now.healthy, now.url) == (True, False, service.url)
+    assert f"no Airflow answers at {service.url}" in (now.problem or "")
+
+
 def test_a_supervisor_that_is_told_to_end_ends_everything_and_exits_with_0(home: Path) -> None:
     """As systemd does it, without `steptime down`."""
     service, _ = up(quiet, port=free_port())

@@ -55,7 +55,6 @@ def cluster_check_dag(dag_id: str) -> DAG:
         description="Check that a cluster can be used",
         doc_md=_DOCUMENTATION,
         schedule=None,
-        catchup=False,
         params={
             "cluster": Param(
                 default_cluster(),

@@ -62,7 +62,6 @@ def send_report_dag(dag_id: str) -> DAG:
         description="Send This week by mail",
         doc_md=_DOCUMENTATION,
         schedule=None,
-        catchup=False,
         is_paused_upon_creation=False,  # the page's button starts it
         params={
             "to": Param(
