@@ -15,11 +15,13 @@ from logs import line_forms
 from own_clock import waits_over_at_once
 
 from steptime.airflow.assets import published_results
+from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.judging.judgements import keep_measured, publish
 from steptime.logs.models import Network
 from steptime.results.models import Check, Result, Verdict
+from steptime.results.record import EarlierAttempt, make_record
 from steptime.results.store import Store
 from steptime.runs import patience
 
@@ -131,12 +133,16 @@ def test_a_fallback_to_sockets_is_rejected_by_the_fabric_of_its_clusters_file(
         run=plain.run.model_copy(update={"recipe": recipe}),
         log=plain.log.model_copy(update={"network": network}),
     )
-    keep_measured(Store(), result)
+    lost = EarlierAttempt(job=result.job, status=JobStatus(state=JobState.FAILED, reason="NODE_FAIL"))
+    record = make_record(result.submitted, result.status, result.log, (lost,))
+    keep_measured(Store(), result.model_copy(update={"record": record}))
     handle = {"cluster": "local", "job": result.job.name}
     with pytest.raises(AirflowFailException, match=r"fabric_used: .* fell back to sockets on gb-017\."):
         task_of("performance.validate", handle=handle).execute(make_context())
     (row,) = Store().results(include_rejected=True)
     assert (row["state"], row["network"]) == ("rejected", "Socket")
+    checks = {check["name"]: check["message"] for check in Store().checks(result.job.name)}
+    assert "this is attempt 2" in checks["first_attempt"]
 
 
 def test_a_run_becomes_a_result_when_it_is_published(

@@ -262,7 +262,10 @@ def test_show_tells_what_is_needed_to_repeat_a_run() -> None:
         assert text in shown
     assert "✓ It did." in shown
     assert "torchrun -m trainer --run run.json" in shown
-    assert "✗ Expected 20 steps, but found 3." in call("show", "bad").stdout
+    bad = call("show", "bad").stdout
+    assert "✗ Expected 20 steps, but found 3." in bad
+    assert re.search(r"failed +Expected 20 steps, but found 3", bad)
+    assert "failed" not in shown
 
 
 def test_show_has_the_lines_of_the_log_around_the_cause(make_result: MakeResult) -> None:
@@ -320,3 +323,5 @@ def test_every_column_is_explained() -> None:
     assert {line["name"]: line["description"] for line in csv.DictReader(StringIO(shown))} == {
         column.name: column.description for column in COLUMNS
     }
+    assert call("columns").stdout.split("\n")[0].split() == ["name", "kind", "unit", "description"]
+    assert set(shown.split("\n")[0].strip().split(",")) == COLUMNS[0].published.keys()
