@@ -1,6 +1,6 @@
 """steptime: seconds per training step, measured on a schedule, with results people can trust.
 
-The way of one run, each arrow one frozen model that prints, saves as JSON and reads back:
+A run goes through these steps. Each passes its result to the next as an immutable model with a JSON form:
 recipes -> plan -> stage -> submit -> wait -> read log -> measure -> validate -> publish -> show.
 """
 

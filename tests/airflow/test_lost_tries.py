@@ -32,7 +32,7 @@ def test_what_waits_behind_a_last_try_that_was_lost_leaves_the_job_alone(
     submission: Submit, cluster: LocalCluster, make_context: MakeContext, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submitted, context = submission(STAND_IN="hang"), make_context(**LAST_TRY)
-    left = f"this is the last try: should it be lost, job {submitted['job']['name']} is left as it is"
+    left = f"this is the last try: if its worker dies, job {submitted['job']['name']} keeps running"
     assert left in logged(lambda: begin(submitted, context))
 
     task_of("performance.end").execute(context)

@@ -1,1 +1,1 @@
-"""The tasks of Airflow: operators, sensor, triggers, params, the DAG of a workload, the plugin."""
+"""steptime in Airflow: operators, a sensor, triggers, DAG params, builders of DAGs, and the plugin."""

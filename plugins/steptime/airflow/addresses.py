@@ -1,4 +1,4 @@
-"""Addresses in the Airflow UI, below the base address; nothing of Airflow is imported for them."""
+"""Build paths of pages in the Airflow UI, relative to its base address, without importing Airflow."""
 
 from urllib.parse import quote
 

@@ -37,12 +37,13 @@ def finished_sweep(sweep: str) -> Asset:
 
 
 def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str, Any]:
-    """Return the extra of the asset event for a published run: its numbers, and the verdict on its series.
+    """Return the field `extra` of the asset event for a published run: its numbers and its verdict.
 
-    `verdict`, `suspicion` (`suspected`, `confirmed`, `dismissed` or empty), `change_percent` and
-    `minimum_detectable_change_percent` are those that the web page *This week* shows; None for a run that is
-    not judged. `against_publication` compares the run with the step time that NVIDIA published for its
-    configuration; None if none is published.
+    The verdict says whether the run's series (the comparable runs over time) got slower or faster. `verdict`,
+    `suspicion` (`suspected`, `confirmed`, `dismissed` or empty), `change_percent` and
+    `minimum_detectable_change_percent` are those that the web page *This week* shows; they are None for runs
+    that are not compared with their history, such as profiles. `against_publication` compares the run with
+    the step time that NVIDIA published for its configuration; None if none is published.
     """
     from steptime.results.columns import COLUMNS
 
@@ -53,10 +54,10 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
 
 
 def extra_of_sweep(sweep: str, sentence: str, cells: Iterable["Finding"]) -> dict[str, Any]:
-    """Return the extra of the asset event for a finished sweep.
+    """Return the field `extra` of the asset event for a finished sweep.
 
-    It has the `sentence` that sums up the sweep, and as `cells` what `extra_of_run` returns for the newest
-    run of each series in it. A cell that saves and loads a checkpoint has three series.
+    `sentence` sums up the sweep. `cells` has what `extra_of_run` returns, for the newest run of each series:
+    one for performance, and two more where a checkpoint is saved and loaded.
     """
     return {
         "sweep": sweep,

@@ -1,4 +1,4 @@
-"""Base classes of operators and triggers: access to the run, errors in Airflow's terms, cancelling a job."""
+"""Base classes of operators and triggers: find the run, convert errors, cancel the job."""
 
 import asyncio
 import logging
@@ -91,7 +91,7 @@ class RoomTrigger(WaitingTrigger):
         self.job = job
 
     async def event(self) -> TriggerEvent:
-        """Wait until the job may have its GPUs; return the event, which has the job's name."""
+        """Wait until the GPU limits leave room for the job, then return an event with the job's name."""
         await launch.wait_for_room(self.job, self.log.info, self.log.warning)
         return TriggerEvent({"job": self.job})  # type: ignore[no-untyped-call]
 
@@ -150,7 +150,7 @@ def airflow_errors() -> Iterator[None]:
 
 
 class RunOperator(BaseOperator):
-    """Base class of operators about one planned run, whose name is the mapped task's name."""
+    """Base class of operators that work on one planned run, whose name labels the task in Airflow's UI."""
 
     def __init__(self, *, map_index_template: str | None = "{{ task.cell }}", **kwargs: Any) -> None:
         super().__init__(map_index_template=map_index_template, **kwargs)
@@ -194,7 +194,7 @@ class HoldsJob(BaseOperator):
             )
 
     def reporter(self, context: Context) -> Reporter:
-        """Return a reporter that passes a launch's messages to this task's log, and its job to `hold`."""
+        """Return a reporter that logs the messages of a job's launch, and calls `hold` with the job."""
         return Reporter(info=self.log.info, warn=self.log.warning, hold=lambda job: self.hold(job, context))
 
     async def submit_patiently(
@@ -213,7 +213,7 @@ class HoldsJob(BaseOperator):
             raise
 
     def wait_for_room(self, full: NoRoom, context: Context) -> Any:
-        """Wait until the job that `full` names may have its GPUs, then execute this task again.
+        """Wait until the GPU limits leave room for the job named in `full`, then execute this task again.
 
         The task is deferred; without `deferrable` it waits in the worker.
         """
@@ -224,7 +224,7 @@ class HoldsJob(BaseOperator):
         return self.execute(context)
 
     def go_on(self, context: Context, event: dict[str, Any]) -> Any:
-        """Execute this task again, as its job may have its GPUs now."""
+        """Execute this task again, now that the GPU limits leave room for its job."""
         self.log.info("job %s has room", event["job"])
         return self.execute(context)
 
@@ -263,7 +263,7 @@ def is_taken_away(
 
     Args:
         ti: the task instance that `on_kill` was called for.
-        job_name: the job to end or to keep, for the message.
+        job_name: name of the job that the message is about.
         info: gets a line with the result and its reason.
         may_be_lost: the task runs in a worker and has no retry left: then it may be failed only because
             Airflow missed its heartbeat, which must not end a job.
@@ -273,22 +273,22 @@ def is_taken_away(
         try:
             state = _read_state(ti)
         except AirflowRuntimeError as error:
-            info(f"Airflow cannot be asked about this task, so job {job_name} goes on: {error}")
+            info(f"Airflow cannot be asked about this task, so job {job_name} keeps running: {error}")
             return False
         if state == "failed" and may_be_lost:
-            info(f"this was the last try, and why it failed is not known: job {job_name} goes on")
+            info(f"this was the last try, and why it failed is not known: job {job_name} keeps running")
             return False
         if state not in _TAKEN_AWAY:
-            info(f"this task is {state or 'cleared'}: job {job_name} goes on, and the next try finds it")
+            info(f"this task is {state or 'cleared'}: job {job_name} keeps running, the next try finds it")
             return False
-    info(f"the task was taken away ({state}): cancelling job {job_name}")
+    info(f"nothing will resume this task ({state}): cancelling job {job_name}")
     return True
 
 
 def _read_state(ti: RuntimeTaskInstanceProtocol) -> str | None:
-    """Return a task instance's state: None before it begins and once it is cleared, or DELETED.
+    """Return a task instance's state: None if it has not begun or was cleared, DELETED if it is gone.
 
-    For tasks and for triggers. Raises AirflowRuntimeError if Airflow does not answer.
+    It can be called in a task and in a trigger. Raises AirflowRuntimeError if Airflow does not answer.
     """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
@@ -308,7 +308,7 @@ async def cancel(cluster_name: str, job_name: str) -> None:
 
 
 def task_place(context: Context, task_group: str | None = None) -> Place:
-    """Return the place that owns a task's jobs: its DAG run, map index, and own or given task group."""
+    """Return the owner of a task's jobs: its DAG run, map index, and task group (by default its own)."""
     ti = context["ti"]
     return Place(
         installations=tuple(own_ids()),

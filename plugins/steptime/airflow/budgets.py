@@ -1,7 +1,7 @@
-"""Budgets in tasks: reserve GPU-hours before submission, and release those of ended DAG runs.
+"""Reserve GPU-hours in the budgets before jobs are submitted, and release those of ended DAG runs.
 
-Before a budget refuses a request, Airflow and the cluster are asked whether all reservations are still
-needed: a deleted DAG run does not release its own.
+A deleted DAG run does not release its reservations. So, before a budget refuses a request, Airflow and the
+cluster are asked which reservations are still needed.
 """
 
 import asyncio

@@ -32,9 +32,9 @@ async def patiently(
     warn: Callable[[str], None],
     was_reached: Callable[[], bool] = lambda: True,
 ) -> Done:
-    """Call `work` with the open cluster, retrying while it is unavailable: see `runs.patience.patiently`.
+    """Call `work` with the open cluster, retrying while it is unavailable.
 
-    The logins are those of Airflow's connections.
+    The logins are those of Airflow's connections. `runs.patience.patiently` has the limits and the errors.
     """
     return await patience.patiently(config, airflow_connection, work, warn, was_reached)
 

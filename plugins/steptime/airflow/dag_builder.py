@@ -1,13 +1,13 @@
-"""The DAG of a workload family, built once for all of them.
+"""Build the DAG that benchmarks a workload; all workloads have the same tasks.
 
     check_params ─▶ stage ──────────┬─▶ performance [per run]  submit ─▶ wait ─▶ parse ─▶ validate ─▶ publish
                  ├▶ performance_runs┤
                  └▶ checkpoint_pairs┴─▶ checkpoint [per pair] save: as above; load: the same after save.wait
 
-The teardown `end` leaves no job behind. It has no setup, because Airflow clears a setup with each task that
-it is for, in all mapped instances. Clearing `submit` begins a new attempt, clearing `wait` goes on with the
-same job. `check_params` is a setup whose teardown `report` prints all results and
-decides the state of the DAG run.
+Each run also has a teardown task, `end`, which ends jobs that no task waits for. It has no setup task: when a
+task is cleared, Airflow would clear its setup too, and that for all runs. Clearing `submit` starts a new job,
+clearing `wait` waits again for the same job. `check_params` is a setup task. Its teardown, `report`, prints
+all results and decides the state of the DAG run.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -52,8 +52,8 @@ _RUNS_AT_ONCE = 200
 class SelectOperator(BaseOperator):
     """Returns one field of another task's return value.
 
-    Airflow maps over a task's whole return value only. `@task` would do the same, but importing its
-    decorator takes a third of the time that a DAG file may take.
+    It is needed because Airflow can map only over a task's whole return value. A function with `@task` could
+    do the same, but importing that decorator would take a third of the time allowed for reading a DAG file.
 
     :param returned: what the other task returned. (templated)
     :param field: the name of the field; an empty list is returned if there is none.
@@ -99,9 +99,9 @@ def training_dag(
             default release.
         defaults: values of `PlanRequest` fields that the trigger form shows instead of their own defaults.
         deferrable: wait for jobs in the triggerer; False if no triggerer runs, to wait in a worker.
-        schedule: when it starts by itself, as Airflow takes it; missed runs are not made up for.
-        default_args: of every task, as Airflow takes them, such as `owner` and `pool`. They replace the
-            retries set here, except those of the tasks that wait; an `on_failure_callback` is called after
+        schedule: when the DAG starts by itself, as Airflow's `DAG` takes it; missed runs are not caught up.
+        default_args: Airflow's default arguments of all tasks, such as `owner` and `pool`. `retries` replaces
+            steptime's number, except for the tasks `wait`; an `on_failure_callback` is called after
             steptime's own.
         tags: further tags of the DAG, besides `steptime` and the workload's name.
         patience_h: hours for which a job's cluster may be out of reach; None for the cluster file's value.
@@ -207,13 +207,13 @@ def train(
 
 
 def display_name(document: Workload) -> str:
-    """Return a workload's name for people, `Llama 3.1 · 25.04`."""
+    """Return the name of a workload that the UI shows, such as `Llama 3.1 · 25.04`."""
     title = document.title.removesuffix(f"({document.release})").rstrip()
     return f"{title} · {document.release}"
 
 
 def documentation(document: Workload) -> str:
-    """Describe in Markdown what the DAG benchmarks, at which scales, and where results appear."""
+    """Return a text in Markdown: what the DAG benchmarks, at which GPU counts, and where results appear."""
     page = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/plugin/step-times"
     return (
         f"Benchmarks the pre-training of **{document.title}** as `{document.document}` describes it.\n\n"
@@ -233,7 +233,7 @@ def _table(document: Workload) -> str:
 
 
 def _rows(size: str, rules: Iterable[Configuration]) -> Iterable[tuple[str, ...]]:
-    """Yield a size's table rows; rules that differ only in values not shown are one row."""
+    """Yield a table row for each configuration of a model size, without repeated rows."""
     return dict.fromkeys(
         (
             size,

@@ -1,4 +1,4 @@
-"""Airflow's connection type `runai`, with its connection test; clusters themselves need no hook."""
+"""The hook that gives Airflow the connection type `runai` and its connection test; jobs do not use it."""
 
 import asyncio
 from typing import Any

@@ -139,7 +139,7 @@ def stage_for(run: Run, task: BaseOperator) -> StagedFiles:
 
 @contextmanager
 def _folded(info: Callable[..., None]) -> Iterator[Callable[[str], None]]:
-    """Log lines in a collapsible group, such as pip's hundreds of lines at first staging."""
+    """Return a function that logs lines, all in one collapsible group: pip may print hundreds of them."""
     begun = False
 
     def report(line: str) -> None:
@@ -159,15 +159,15 @@ def _folded(info: Callable[..., None]) -> Iterator[Callable[[str], None]]:
 class SubmitTrainingOperator(RunOperator, HoldsJob):
     """Submits the job of a run, or finds the one that an earlier try of this task submitted.
 
-    A retry after a killed worker finds the same job. A cleared task begins a new attempt, and the job of the
-    attempt before is ended. Returns `{"cluster": …, "job": …}`.
+    A retry after a killed worker finds the same job. If the task is cleared, it ends that job and submits a
+    new one. Returns `{"cluster": …, "job": …}`.
 
     :param run: the planned run, a `Run` as JSON. (templated)
     :param staged: what `StageTrainingOperator` returned. (templated)
-    :param saved_in: for a checkpoint load, the task group of the job that saved it.
+    :param saved_in: if the run loads a checkpoint, the task group of the job that saved it.
     :param deferrable: wait for GPUs in the triggerer, holding no worker slot; otherwise in the worker.
-    :param sweep_cell: in a sweep, the run's `Cell` as JSON, from which the run's request is taken; None
-        outside of sweeps, where the request is in the DAG run's params. (templated)
+    :param sweep_cell: in a sweep, the `Cell` that the run belongs to, as JSON: it has the requested options.
+        None outside of sweeps, where the DAG run's params have them. (templated)
     """
 
     template_fields: Sequence[str] = ("run", "staged", "sweep_cell")
@@ -293,8 +293,8 @@ class EndTrainingOperator(RunOperator):
                 config = load_cluster(job.cluster)
                 if job.abandoned:
                     self.log.warning(
-                        "'wait' gave up job %s, which may be sound: out of reach, or lost with its last "
-                        "worker. It is not ended: clear 'wait' to go on with it, or end it by hand: %s",
+                        "job %s is not ended, because it may still train: 'wait' lost its cluster or its own "
+                        "last worker. Clear 'wait' to wait for the job again, or end it by hand: %s",
                         job.name,
                         config.ending_by_hand(job.name),
                     )

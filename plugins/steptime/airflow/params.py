@@ -67,7 +67,7 @@ def _placed(section: str) -> dict[str, Any]:
 
 @cache
 def _properties() -> Mapping[str, Any]:
-    """Return the JSON schema of each option; it is the same in each reading of a DAG's file."""
+    """Return the JSON schema of each option, by the option's name."""
     models: list[type[BaseModel]] = [PlanRequest, *options_of_kinds().values()]
     models.reverse()  # of two kinds of cluster that share an option, the first describes it
     return MappingProxyType(
@@ -105,7 +105,7 @@ def _first_cluster(workload: Workload) -> str:
 
 
 def _choices(workload: Workload) -> dict[str, tuple[str, ...]]:
-    """Return the values that a workload's file has for the params that are choices."""
+    """Return the values to choose from for some params, such as `size`, as the workload's file lists them."""
     rules = [rule for size in workload.sizes.values() for rule in (*size.configurations, *size.proxies)]
     return {
         "size": workload.size_names(),
@@ -120,10 +120,10 @@ def _unique(values: Any) -> tuple[str, ...]:
 
 
 class _Hints:
-    """Hints of a workload's form: defaults, scales, and examples that can be run."""
+    """Hints in a workload's trigger form: defaults, GPU counts, and examples that can be run."""
 
     def __init__(self, workload: Workload, begins_with: Mapping[str, Any]) -> None:
-        """`begins_with` are the values of the form's fields before anybody has typed."""
+        """`begins_with` has the values with which the form opens, by field."""
         self._workload = workload
         self._defaults = _defaults(workload)
         # No enum: a cluster whose file was written since the DAG was read can be named at once.
@@ -133,7 +133,7 @@ class _Hints:
         self._planned = {**_planned_examples(workload, begins_with), "cluster": fitting}
 
     def default(self, name: str) -> str | None:
-        """Return the value of an empty field, by what it depends on; None if the description names it."""
+        """Return the default of an empty field as text, such as `20 for tiny; 50 for 8b`; None if unknown."""
         return self._defaults.get(name)
 
     def examples(self, name: str, field: Mapping[str, Any]) -> list[Any]:
@@ -151,7 +151,7 @@ class _Hints:
         """Return the text below a field of the form."""
         sentences = [str(field["description"])]
         if name == "gpus":
-            sentences.append(f"Scales are: {_scales(self._workload)}.")
+            sentences.append(f"GPU counts are: {_scales(self._workload)}.")
         if lists_choices:
             return " ".join(sentences)
         if name in self._defaults:
@@ -167,7 +167,7 @@ class _Hints:
 def _shown(
     name: str, field: dict[str, Any], choices: tuple[str, ...] | None, hints: _Hints
 ) -> dict[str, Any]:
-    """Return the form's field with its choices and its text."""
+    """Return the JSON schema of a field of the form: its input, its limits and its description."""
     # Pydantic writes an optional field as anyOf [schema, null].
     variants = field.get("anyOf", [field])
     [typed] = [variant for variant in variants if variant["type"] != "null"]
@@ -224,9 +224,9 @@ def _defaults(workload: Workload) -> dict[str, str]:
 
 
 def _planned_examples(workload: Workload, begins_with: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return examples of fields that depend on the workload: the plan of the untouched form.
+    """Return example values by field, taken from the plan that the form gives if nothing is changed in it.
 
-    If its cluster has no GPU that the workload runs on, they are for the workload's first type of GPU.
+    If the default cluster cannot run the workload, they are for the first type of GPU that can.
     """
     asked = {**begins_with, "workload": workload.workload}
     try:
@@ -244,7 +244,7 @@ def _planned_examples(workload: Workload, begins_with: Mapping[str, Any]) -> dic
 
 
 def _first_plan(asked: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Plan:
-    """Return the plan of the first of two requests that can be planned. Raises UserError."""
+    """Plan `asked`, or `otherwise` if that is impossible. Raises UserError if both are impossible."""
     try:
         return plan(PlanRequest(**asked))
     except UserError:
@@ -291,7 +291,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 def _grouped(values: Iterable[tuple[str, object]]) -> str:
-    """Group owners by value: `20 for tiny; 50 for 8b, 70b`, or the value alone if there is only one."""
+    """Format (name, value) pairs by value: `20 for tiny; 50 for 8b, 70b`; without names if all are equal."""
     groups: dict[str, list[str]] = {}
     for owner, value in values:
         if value is not None:

@@ -117,7 +117,7 @@ class ReadLogOperator(RunOperator):
     async def _read(
         self, cluster: Cluster, submitted: Submission, earlier: Sequence[Job]
     ) -> tuple[JobStatus, TrainingLog, str]:
-        """Return how the job ended, its log, and its record."""
+        """Return how the job ended, its parsed log, and its record: what is needed to repeat it, as JSON."""
         from steptime.clusters.collecting import collect_log
         from steptime.logs.reader import read_log
         from steptime.results.record import EarlierAttempt, make_record, with_script
@@ -146,7 +146,7 @@ class ReadLogOperator(RunOperator):
         return status, log, make_record(await with_script(cluster, submitted), status, log, attempts)
 
     def _stored_status(self, job: Job, otherwise: JobStatus) -> JobStatus:
-        """Return the status of a job from the store if its log was read before."""
+        """Return the status of a job that the store has; `otherwise` if the job's log was never stored."""
         from steptime.results.store import Store
 
         stored = with_store(self, job.cluster, lambda: Store().find(job.name))
@@ -300,7 +300,7 @@ class ReportOperator(BaseOperator):
 
 
 def _first_cause(ti: Any, task_ids: Iterable[str], planned: Plan, label: str) -> str | None:
-    """Return the recorded failure of the first task that kept a run from a valid result, or None."""
+    """Return why the first failed task of the run `label` failed; None if no failure is recorded."""
     groups = {
         "performance": planned.runs,
         "checkpoint.save": [pair.save for pair in planned.checkpoint_pairs],

@@ -67,7 +67,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         self.patience = {"patience_h": patience_h, "queue_patience_h": queue_patience_h}
 
     def planned_run(self) -> Run | None:
-        """Return the run whose job is waited for; None without a job, or if the store does not answer."""
+        """Return the run whose job is waited for; None without a job, or while the store does not answer."""
         try:
             job = ledger.find(self.submitted["job"]) if self.submitted else None
         except SystemFailure:  # only the task's label needs it here
@@ -106,7 +106,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         self.log.info("its log: %s", job.log_path)
         self.hold(job, context)
         if is_last_try(context["ti"]):
-            self.log.warning("this is the last try: should it be lost, job %s is left as it is", job.name)
+            self.log.warning("this is the last try: if its worker dies, job %s keeps running", job.name)
             self._note_abandoned(job, abandoned=True)
         if status is not None:
             return self._ended(job, status, context)
@@ -142,7 +142,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         place = task_place(context)
         job = wait_for_store(lambda: ledger.latest_at(place), self.log.warning)
         if job is None or job.name != event["job"]:
-            self.log.info("job %s is not the latest one: waiting on", event["job"])
+            self.log.info("job %s is not the latest one: still waiting for the latest", event["job"])
             return self.execute(context)
         if "overdue" in event:
             self._not_lost(job, context)
@@ -198,7 +198,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         )
 
     def _not_lost(self, job: LedgerJob, context: Context) -> None:
-        """Record that this try was not lost with its worker: the try itself decides about the job."""
+        """Withdraw the note `abandoned`, which the last try makes beforehand in case its worker dies."""
         if is_last_try(context["ti"]):
             self._note_abandoned(job, abandoned=False)
 
@@ -207,7 +207,7 @@ class TrainingSensor(RunOperator, HoldsJob):
 
 
 def _on_cluster(job: LedgerJob) -> Job:
-    """Return a job that is known to be on its cluster."""
+    """Return the submitted job. Raises SystemFailure if no submission is recorded."""
     if job.job is None:
         raise SystemFailure(
             f"it is not recorded whether job '{job.name}' was submitted: clear 'submit' to end it and "

@@ -1,4 +1,4 @@
-"""Compatibility of Airflow 3.1 to 3.3: names that moved or are missing; others are in `airflow.sdk`."""
+"""Compatibility with Airflow 3.1 to 3.3: what differs between these versions is imported from here."""
 
 from datetime import timedelta
 from inspect import signature

@@ -206,7 +206,10 @@ def test_a_sweep_may_want_no_fresh_runs(
     scene.measure(SLOW_S, CELL)
 
     assert scene.confirm(check(confirm=False)) == []
-    assert "no fresh runs: the sweep's file has 'confirm: false'" in capsys.readouterr().out
+    assert (
+        "no cell is run again to confirm a change: the sweep's file has 'confirm: false'"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,7 +228,7 @@ def test_fresh_runs_take_no_more_than_the_sweep_has_left(
 
     assert len(scene.confirm(check(**fields))) == number
     refused = re.search(
-        r"may take 0\.67 GPU-hours, of which the sweep has 0\.\d\d left: none is started",
+        r"no fresh run is started: they may take 0\.67 GPU-hours, and the sweep has 0\.\d\d left",
         capsys.readouterr().out,
     )
     assert bool(refused) == (number == 0)

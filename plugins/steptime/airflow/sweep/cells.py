@@ -1,4 +1,4 @@
-"""The cells of a sweep, checked, and as the XCom over which the training tasks are mapped."""
+"""Plan and check a sweep's cells (its planned runs), and make the inputs of its mapped training tasks."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ def check_config_files() -> None:
 def runs_with_staged(cells: Iterable[Cell], staged: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Return the inputs of the mapped training tasks as JSON: `runs` and `checkpoint_pairs`.
 
-    `staged` has what was staged for each cell, by label.
+    `staged` has, by the label of each cell, the files that were staged for it.
     """
     runs, pairs = [], []
     for cell in cells:

@@ -1,4 +1,4 @@
-"""The operator that runs cells again in which a sweep suspects a change."""
+"""The operator that starts further runs of cells whose results look slower or faster, to make sure."""
 
 import asyncio
 import time
@@ -67,7 +67,7 @@ class ConfirmOperator(BaseOperator):
             return runs_with_staged((), {})
         plan = SweepPlan.model_validate(self.checked)
         if not plan.confirm_up_to_gpu_hours:
-            self.log.info("no fresh runs: the sweep's file has 'confirm: false'")
+            self.log.info("no cell is run again to confirm a change: the sweep's file has 'confirm: false'")
             return runs_with_staged((), {})
         with airflow_errors():
             begun = _begun(plan, wait_for_store(partial(_jobs_of_dag_run, context), self.log.warning))
@@ -82,7 +82,7 @@ class ConfirmOperator(BaseOperator):
         return runs_with_staged(fresh, of_fresh)
 
     def _added(self, ti: Any, plan: SweepPlan, fresh: Sequence[Cell]) -> list[Cell]:
-        """Return fresh runs of the suspected cells that have none yet."""
+        """Plan fresh runs of the suspected cells that have none in `fresh`, the runs planned earlier."""
         store = Store()
         ran = _ran(ti, plan, store)
         suspicions = [
@@ -103,15 +103,15 @@ class ConfirmOperator(BaseOperator):
             check_plan(cell_plan(cells[0]))
             hours = sum(one.gpu_hours_max for one in cells)
             self.log.info(
-                "%s is suspected to be %s by %.1f %%: %d fresh runs decide, %s",
+                "%s is suspected to be %s by %.1f %%: %d fresh runs confirm or dismiss it, %s",
                 *(cell.label, "slower" if change > 0 else "faster", abs(change), runs, apart.words),
             )
             if len(fresh) + len(added) + len(cells) > MOST_CELLS:
-                self.log.warning("Airflow maps a task over at most %d values: none is started", MOST_CELLS)
+                self.log.warning("no fresh run is started: Airflow maps a task over at most %d", MOST_CELLS)
                 continue
             if hours > room:
                 self.log.warning(
-                    "these may take %s GPU-hours, of which the sweep has %s left: none is started",
+                    "no fresh run is started: they may take %s GPU-hours, and the sweep has %s left",
                     *(format_hours(hours), format_hours(max(0.0, room))),
                 )
                 continue
@@ -202,7 +202,7 @@ def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) 
 
 
 def _slow_nodes(store: Store, cluster: str) -> tuple[str, ...]:
-    """Return the nodes that the newest node sweep of the last four weeks found to be slow."""
+    """Return the slow nodes by the newest node sweep (runs on each node and pair) of the last four weeks."""
     swept = newest_node_sweep(store, store.results(cluster=cluster, since=time.time() - LOOK_BACK_S))
     return tuple(swept.slow_nodes) if swept else ()
 
@@ -243,7 +243,7 @@ def node_exclusion(cell: Cell, nodes: str, slow: Sequence[str] = ()) -> NodeExcl
 
 
 async def _refusal(config: ClusterConfig, run: Run) -> str:
-    """Return why a cluster has no nodes for the run, in its own words; empty if it has some."""
+    """Return the cluster's message if it could never find nodes for the run; empty if it could."""
     try:
         async with open_cluster(config) as cluster:
             done = await cluster.run(config.placement_test(run) or (), timeout_s=_ANSWERS_WITHIN_S)

@@ -4,10 +4,11 @@
                                      └▶ checkpoint_pairs ─▶ checkpoint [per pair] ──┘
     report
 
-`performance` and `checkpoint` are the task groups of a workload's DAG (see `dag_builder`), and `fresh` has
-both once more, for the cells that `confirm` runs again. `approve` is skipped below the sweep's limit. The
-teardown `report` runs even if somebody fails the DAG run, and decides its state. No task after `check_sweep`
-depends on the sweep's file: it may be edited while a sweep runs.
+A cell is one planned run with its options. `performance` and `checkpoint` are the task groups of a workload's
+DAG (see `dag_builder`); `fresh` contains both again, for the cells that `confirm` runs once more. `approve`
+is skipped if the sweep costs at most the limit in its file. The teardown `report` runs even if somebody fails
+the DAG run, and decides its state. Tasks after `check_sweep` do not depend on the sweep's file, so it may be
+edited while a sweep runs.
 """
 
 from typing import Any
@@ -82,7 +83,7 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
 
 
 def _train_each(planned: Any) -> list[Any]:
-    """Create the tasks that train each cell; `planned` has the XCom of `runs_with_staged`."""
+    """Create the tasks that train each cell; `planned` is the XCom that `runs_with_staged` made."""
     waiting = {"deferrable": True}
 
     @task_group(group_id="performance")

@@ -132,7 +132,7 @@ class StageSweepOperator(BaseOperator):
 
 
 def approval(checked: Any) -> ApproveSweepOperator:
-    """Create the task that asks for approval. It times out before the next week's sweep."""
+    """Create the task that asks for approval; it fails after six days without an answer."""
     limit = response_limit(HITLOperator, timedelta(days=6))
     return ApproveSweepOperator(task_id=APPROVAL_TASK, checked=checked, retries=0, **limit)
 
@@ -236,7 +236,7 @@ class ReportSweepOperator(BaseOperator):
 def _row(cell: Cell, stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a cell's row of the table, with the numbers of its performance run.
 
-    A cleared task makes a new attempt: the latest one of each job counts.
+    If a run was repeated because a task was cleared, its latest job counts.
     """
     latest = {row["mode"]: row for row in stored}
     modes = [run.mode for run in expand_cell(cell)]
