@@ -110,11 +110,16 @@ def answer(api: Any, polls: Iterator[tuple[str, list[dict[str, Any]]]]) -> None:
 @pytest.mark.usefixtures("fast")
 def test_follow_says_each_change_once(api: Any, capsys: pytest.CaptureFixture[str]) -> None:
     deferred = task("train.wait", "deferred", 0, "tiny·fp32·1", second=1)
-    polls = iter([("running", [deferred])] * 3 + [("success", [deferred | {"state": "success"}])])
-    answer(api, polls)
+    staging = task("stage", "running", second=0)
+    polls = [("running", [staging])] * 2 + [("running", [deferred])] * 3
+    answer(api, iter([*polls, ("success", [deferred | {"state": "success"}])]))
     with AirflowClient(api.url, "ada", "x") as client:
         assert follow(client, RUN, of=1).state == "success"
-    assert capsys.readouterr().err.splitlines() == ["0 of 1 done · tiny·fp32·1", "1 of 1 done"]
+    assert capsys.readouterr().err.splitlines() == [
+        "0 of 1 done · stage",
+        "0 of 1 done · tiny·fp32·1",
+        "1 of 1 done",
+    ]
 
 
 @pytest.mark.usefixtures("fast")
