@@ -105,6 +105,7 @@ def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
     third = waits_for(wait_task(submitted), context, lose(second, "node5", "node3"))
 
     assert len({first.name, second.name, third.name}) == 3
+    assert [noted(job.name).attempt for job in (first, second, third)] == [1, 2, 3]
     assert len({first.directory, second.directory, third.directory}) == 3
     assert list(dict.fromkeys(avoided)) == [("node3",), ("node3", "node5")]
     assert live_jobs(cluster) == [third.name]
