@@ -92,6 +92,12 @@ MISTAKES = {
         "line 26, sizes.8b.model.num_query_groups: 32 attention heads cannot be divided among 12 query "
         "groups: give a number that divides them.",
     ),
+    "heads and their width": (
+        "hidden_size: 4096",
+        "hidden_size: 4100",
+        "line 23, sizes.8b.model.hidden_size: a hidden_size of 4100 cannot be shared out to 32 attention "
+        "heads: correct one, or give kv_channels.",
+    ),
     "heads and tensor parallel": (
         "gpus: [16, 32]\n        parallelism: {tensor: 4,",
         "gpus: [24, 48]\n        parallelism: {tensor: 3,",

@@ -122,7 +122,15 @@ def _names(document: Document) -> Iterator[Mistake]:
 def _heads(document: Document) -> Iterator[Mistake]:
     for size in list_keys(document, "sizes"):
         model = find_model(document, size)
-        if model is not None and model.num_attention_heads % model.num_query_groups:
+        if model is None:
+            continue
+        if model.kv_channels is None and model.mla is None and model.hidden_size % model.num_attention_heads:
+            yield Mistake(
+                f"a hidden_size of {model.hidden_size} cannot be shared out to "
+                f"{model.num_attention_heads} attention heads: correct one, or give kv_channels",
+                ("sizes", size, "model", "hidden_size"),
+            )
+        if model.num_attention_heads % model.num_query_groups:
             yield Mistake(
                 f"{model.num_attention_heads} attention heads cannot be divided among "
                 f"{model.num_query_groups} query groups: give a number that divides them",
