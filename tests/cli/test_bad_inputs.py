@@ -295,7 +295,7 @@ def test_a_fault_of_our_own_is_no_traceback_and_no_users_error(
     def fail() -> None:
         raise KeyError("forgotten")
 
-    monkeypatch.setattr("steptime.cli.recipes.list_workloads", fail)
+    monkeypatch.setattr("steptime.cli.recipes.load_workloads", fail)
     assert steptime("recipes") == 2
     assert capsys.readouterr().err == (
         "steptime: a fault of steptime itself, KeyError: 'forgotten'. Please report it with what "

@@ -312,6 +312,19 @@ def test_a_broken_workload_hides_no_other(config: Path, capsys: pytest.CaptureFi
     )
 
 
+def test_a_dag_id_of_two_workloads_is_refused_for_either(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = changed(GOOD, "dag_id: small", "dag_id: llama31")
+    (config / "workloads" / "small-1.0.yaml").write_text(text)
+    for name, other in (("small-1.0", "llama3.1-25.04"), ("llama3.1-25.04", "small-1.0")):
+        assert steptime("recipes", "--workload", name) == 1
+        assert capsys.readouterr().err == (
+            f"steptime: {config}/workloads/{name}.yaml: dag_id 'llama31' is also that of {other}: "
+            "choose another one.\n"
+        )
+
+
 def test_a_broken_gpu_type_hides_no_other(config: Path) -> None:
     """What has no peak that can be read is not run; everything else is listed and planned."""
     gpus = config / "gpus.yaml"

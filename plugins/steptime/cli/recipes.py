@@ -19,7 +19,7 @@ from steptime.recipes.megatron_bridge import broken_releases, hub_files
 from steptime.recipes.models import Run
 from steptime.recipes.parameters import Parameters, recipe_parameters
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
-from steptime.recipes.workloads import list_workloads, load_workload
+from steptime.recipes.workloads import load_with_own_dag, load_workloads
 from steptime.staging.checking import check_plan
 
 RECIPES_EXAMPLES = """
@@ -98,9 +98,8 @@ def recipes(
         return
     if published and launch:
         raise UserError("--published and --launch are separate lists: give one of them.")
-    names = list_workloads() if workload is None else (workload,)
     make_rows = tables.launch_rows if launch else tables.published_rows if published else tables.rows
-    workloads, broken = load_each(names, load_workload)
+    workloads, broken = load_each([workload], load_with_own_dag) if workload else load_workloads()
     rows = [cells for document in workloads for cells in make_rows(document)]
     in_brief = output_format is Format.TABLE and not (published or launch)
     if rows or broken is None:

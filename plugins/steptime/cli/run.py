@@ -11,7 +11,7 @@ from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, complain
 from steptime.cli.recipes import check_budgets, show_plan
 from steptime.errors import SystemFailure
 from steptime.recipes.planning import Plan, PlanRequest, plan
-from steptime.recipes.workloads import dag_id
+from steptime.recipes.workloads import load_with_own_dag
 from steptime.service.rest import AirflowClient, DagRun, LogLine
 from steptime.staging.checking import check_plan
 
@@ -76,7 +76,8 @@ def trigger(client: AirflowClient, planned: Plan) -> DagRun:
     """Start a DAG run for the plan, and return it."""
     # With every default filled in: what was checked here is what runs there.
     conf = planned.request.model_dump(mode="json", exclude={"workload"})
-    return client.trigger(dag_id(planned.request.workload), conf, patience_s=DAG_PATIENCE_S)
+    dag_id = load_with_own_dag(planned.request.workload).dag_id
+    return client.trigger(dag_id, conf, patience_s=DAG_PATIENCE_S)
 
 
 def wait_for_results(

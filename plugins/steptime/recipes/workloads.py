@@ -78,17 +78,30 @@ def load_workloads() -> tuple[Sequence[Workload], BrokenFiles | None]:
     def load(name: str) -> Workload:
         workload = load_workload(name)
         if (other := name_of.setdefault(workload.dag_id, name)) != name:
-            raise UserError(
-                f"{_path(name)}: dag_id '{workload.dag_id}' is also that of {other}: choose another one."
-            )
+            raise _shared_dag(workload, other)
         return workload
 
     return load_each(list_workloads(), load)
 
 
-def dag_id(workload: str) -> str:
-    """Return the id of the DAG that runs the workload of that name. Raises UserError."""
-    return load_workload(workload).dag_id
+def load_with_own_dag(name: str) -> Workload:
+    """Load a workload by name. Raises UserError, also if the file of another one has the same DAG id."""
+    workload = load_workload(name)
+    for other in list_workloads():
+        path = _path(other)
+        if other != workload.workload and _dag_id(path, file_state(path)) == workload.dag_id:
+            raise _shared_dag(workload, other)
+    return workload
+
+
+def _shared_dag(workload: Workload, other: str) -> UserError:
+    path = _path(workload.workload)
+    return UserError(f"{path}: dag_id '{workload.dag_id}' is also that of {other}: choose another one.")
+
+
+@functools.lru_cache(maxsize=64)
+def _dag_id(path: Path, _state: tuple[int, int]) -> object:
+    return read_document(path).value("dag_id")
 
 
 @functools.lru_cache(maxsize=64)
