@@ -56,7 +56,7 @@ def test_a_cluster_of_ones_own(clusters: Path) -> None:
         ({"nodes": 4}, "mine.yaml, line 5, nodes: unknown field"),
         ({"kind": None}, "kind: is missing"),
         ({"kind": "lokal"}, "unknown kind of cluster 'lokal': did you mean 'local'? Valid are: local"),
-        ({"name": "yours"}, "line 1, name: 'yours' is not the file's name, 'mine': let the two agree"),
+        ({"name": "yours"}, "line 1, name: 'yours' differs from the file's name, 'mine': change one of them"),
         ({"work_dir": "scratch"}, "line 4, work_dir: 'scratch' is no absolute path"),
     ],
     ids=str,

@@ -275,7 +275,7 @@ def test_a_level_is_accepted_by_a_command_with_a_note(
 
     shown = CliRunner().invoke(app, ["results", "accept", "run-8", "--note", "meant"], catch_exceptions=False)
 
-    assert shown.stdout == "accepted: the baseline begins anew with run-7\n"
+    assert shown.stdout == "accepted: the new baseline begins with run-7\n"
     assert compare_since(store, 0).sentence.endswith("0 unchanged, 1 with insufficient history")
     with pytest.raises(UserError, match="--note is empty"):
         CliRunner().invoke(app, ["results", "accept", "run-8", "--note", " "], catch_exceptions=False)

@@ -266,7 +266,7 @@ def test_all_that_is_wrong_with_a_sweep_is_told_at_once(write: Callable[..., Pat
     with pytest.raises(UserError) as refusal:
         load_sweep("night")
     assert [told.removeprefix(f"{path}, ") for told in str(refusal.value).split("\n")] == [
-        "line 1, name: 'noon' is not the file's name, 'night': let the two agree.",
+        "line 1, name: 'noon' differs from the file's name, 'night': change one of them.",
         "line 2, gpu_hours_max: has to be above 0, not 0.",
         "line 9, runs.0.sise: unknown field 'sise': did you mean 'size'? Valid are: "
         + ", ".join(["workload", *option_fields()])

@@ -53,7 +53,7 @@ def test_a_sweep_that_has_ended_is_left_alone(
 ) -> None:
     sweep = SweepUnderWay(api, "success")
     assert steptime("sweep cancel sweep") == 0
-    assert (sweep.marked, capsys.readouterr().out) == (0, "nothing of sweep runs: it is success\n")
+    assert (sweep.marked, capsys.readouterr().out) == (0, "sweep is not running: its state is success\n")
 
 
 def test_a_sweep_that_does_not_end_is_named(

@@ -1,4 +1,4 @@
-"""The `steptime` command: one module per group of commands, over the same functions that the DAGs use.
+"""The `steptime` command: one module per group of commands. They call the same functions as the DAGs.
 
 Exit codes: 0 done, 1 bad input, 2 the system or a job failed, 3 a slowdown is confirmed. Data goes
 to stdout, everything else to stderr.
@@ -126,7 +126,7 @@ def _run() -> int:
 
 
 def _is_read() -> bool:
-    """Return whether the output still has a reader."""
+    """Return whether stdout and stderr can still be written: no program that they are piped to has exited."""
     outputs = select.poll()
     for stream in (sys.stdout, sys.stderr):
         outputs.register(stream.fileno(), 0)

@@ -1,9 +1,9 @@
 """`steptime archive`: results with their records, logs and config as one file.
 
-manifest.json       what it is
-runs/000001.json    a run: its plan, record, steps, and whether its level was accepted
-logs/000001/        the files beside its log that people read, without checkpoints and profiles
-config/             the YAML files as they were
+manifest.json       the version of steptime, and when the archive was made
+runs/000001.json    a run: its plan, record, steps, and whether its step time was accepted as a baseline
+logs/000001/        the run's log and the files beside it, without checkpoints and profiles
+config/             the YAML files of the config folder
 
 `steptime results import` reads it.
 """
@@ -160,7 +160,7 @@ def _add(archive: tarfile.TarFile, name: str, content: str) -> None:
 
 
 def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return a file's entry without this machine's user accounts."""
+    """Remove this machine's user and group from an archive entry, and return the entry."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member

@@ -1,4 +1,4 @@
-"""`steptime cluster`: check a cluster's file against the cluster itself, and write one."""
+"""`steptime cluster`: check that a cluster is as its file says, and write the file of a new cluster."""
 
 import asyncio
 import json
@@ -102,7 +102,7 @@ def add(
     partitions = tuple(dict.fromkeys(one.name for one in seen.partitions))
     suggested = seen.suggested_partition
     if suggested is None:
-        raise SystemFailure(f"Slurm shows no partition to {seen.where}: ask the cluster's administrators.")
+        raise SystemFailure(f"Slurm lists no partition for {seen.where}: ask the cluster's administrators.")
     chosen = _chosen("partition", partition, suggested.name, "partition", partitions)
     lines = [one for one in seen.partitions if one.name == chosen]
     of_slurm = next((kind for one in lines if (kind := listed_gpu_type(one)) not in (None, "cpu")), None)
@@ -143,7 +143,7 @@ def add(
     load_cluster(name)
     typer.echo(f"next: steptime cluster check {name}")
     typer.echo(
-        "Runs can name it at once; the forms in Airflow suggest it when Airflow has read the DAGs again."
+        "You can use it in runs now; the forms in Airflow suggest it once Airflow has read the DAGs again."
     )
 
 
@@ -231,8 +231,8 @@ def check(
 ) -> None:
     """Check that a cluster can be used: login, scheduler, GPUs, work_dir, Python, containers, images.
 
-    One line a check: ✓, ✗ with what to do, or – with why it does not apply. Nothing is submitted. The exit
-    code is 2 if a check fails.
+    Each check prints a line: ✓ passed, ✗ failed and what to do, – does not apply and why. Nothing is
+    submitted. The exit code is 2 if a check fails.
     """
     from steptime.clusters.checks import Finding, Outcome
     from steptime.clusters.config import load_cluster

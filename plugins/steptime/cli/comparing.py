@@ -85,10 +85,10 @@ def compare(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """Show what got slower: each cell judged by its own history, worst first, after a summary.
+    """Show what got slower: a summary, then each cell compared with its own history, worst first.
 
-    A run outside of its cell's usual range is suspected; the mean of the cell's next two runs confirms or
-    dismisses that.
+    A cell is a series of runs with the same cluster, model, number of GPUs and settings. A run outside of its
+    cell's usual range is suspected; the mean of the cell's next two runs confirms or dismisses that.
     The exit code is 3 if a slowdown is confirmed, 0 if none is, 1 for bad input, 2 if the store
     cannot be read.
     """
@@ -127,9 +127,10 @@ def compare(
 
 
 def judge() -> None:
-    """Judge all runs of the store again, as after a change of the rules.
+    """Compare all stored runs with their history again: whether each is slower or faster than usual.
 
-    Runs are judged as they are published, so this is rarely needed.
+    Each run is judged like this when it is published, so the command is needed only after a version of
+    steptime has changed how runs are judged.
     """
     from steptime.judging.judgements import judge_all
     from steptime.results.store import Store
@@ -143,13 +144,13 @@ def accept(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="JOB", help="A run of the new level: its job's name, a unique beginning of it, or last."
+            metavar="JOB", help="A run with the new step time: its job's name, a unique prefix, or last."
         ),
     ],
     *,
-    note: Annotated[str, typer.Option(help="Why it is accepted, for those who ask later.")],
+    note: Annotated[str, typer.Option(help="The reason, for people who look at it later.")],
 ) -> None:
-    """Accept a changed step time: from that run on, its cell has a new baseline.
+    """Accept a changed step time: from this run on, its cell (series of like runs) has a new baseline.
 
     If the run belongs to a suspected or confirmed change, the baseline begins with the first run of that
     change. Until the new baseline has 6 runs, the cell has insufficient history to be judged. The store keeps
@@ -159,11 +160,11 @@ def accept(
     from steptime.results.store import Store
 
     if not note.strip():
-        raise UserError("--note is empty: write why the new level is accepted.")
+        raise UserError("--note is empty: write why the new step time is accepted.")
     store = Store()
     require_results(store, "accept")
     first = judgements.accept(store, run, note=note.strip(), accepted_by=getpass.getuser())
-    typer.echo(f"accepted: the baseline begins anew with {first}")
+    typer.echo(f"accepted: the new baseline begins with {first}")
 
 
 def _compare(
@@ -202,11 +203,11 @@ def show_trend(
     full_names: Annotated[bool, typer.Option("--full-names", help="Name runs by their job.")] = False,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """Show a series over time: each run with its verdict, the baseline, what was usual, and what changed.
+    """Show a series of like runs over time: verdicts, baseline, usual range, and what changed between runs.
 
     JOB or filters select the series; without either it is the one that ran last. If filters select several,
     the command lists them.
-    Beside each run is the published value, and the note if its step time was accepted as a new baseline.
+    Each row also has the published value, and the note of a person who accepted the run as a new baseline.
     """
     from steptime.judging.completeness import find_missing
     from steptime.judging.trend import COLUMNS, sentence, trend

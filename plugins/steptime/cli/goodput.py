@@ -78,7 +78,7 @@ def show_goodput(
     elif rows:
         show_table(rows, COLUMNS, wide=wide)
     else:
-        typer.echo(f"No job took GPU-hours since {since}: --since names an earlier time.", err=True)
+        typer.echo(f"No job took GPU-hours since {since}: give an earlier time with --since.", err=True)
 
 
 def _monthly(store: Any, since: float) -> list[dict[str, Any]]:

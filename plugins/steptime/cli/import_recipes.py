@@ -104,7 +104,7 @@ def import_recipes(
         for suite, text in suites(release, found) if not only else ():
             sweeps = folder.parent / "sweeps" if into is None else into
             write_whole(sweeps / f"{suite}.yaml", text)
-            typer.echo(f"{sweeps / suite}.yaml: a suite")
+            typer.echo(f"{sweeps / suite}.yaml: a sweep of the published runs")
     _show_left_out(release)
 
 

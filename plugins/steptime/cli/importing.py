@@ -1,4 +1,4 @@
-"""`steptime results import`: runs that were made elsewhere, into the store."""
+"""`steptime results import`: add runs that were made elsewhere to the metrics store."""
 
 import shutil
 import tempfile
@@ -65,9 +65,9 @@ def import_results(
     """Read runs that were made elsewhere into the store, check them like your own, and judge their series.
 
     PATH is an archive of NVIDIA's 'llmb-run archive' or of 'steptime archive', a folder with experiments of
-    any release, or logs. A log's recipe is taken from its run.json, its llmb-config_*.yaml or the name of its
-    experiment. A run that is in the store already stays as it is. Logs are copied to
-    STEPTIME_HOME/imported.
+    any release of NVIDIA's recipes, or logs. A log's recipe is taken from its run.json, its
+    llmb-config_*.yaml or the name of its experiment. A run that is in the store already stays as it is. Logs
+    are copied to STEPTIME_HOME/imported.
     """
     from steptime.clusters.config import load_cluster
     from steptime.judging.judgements import keep_imported
@@ -114,7 +114,7 @@ def import_results(
 
 
 def _checked(one: "Import") -> "tuple[Result, Verdict, Mapping[str, Any] | None]":
-    """Return a run with its verdict, and its copied files."""
+    """Check a run and copy its files; return it, its verdict, and its acceptance as a baseline, if any."""
     from steptime.results.quality import validate
     from steptime.settings import imported_dir
 

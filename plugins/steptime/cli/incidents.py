@@ -93,7 +93,7 @@ def show_incident(number: NUMBER, *, output_format: Annotated[Format, FORMAT_OPT
 
 @group.command("accept")
 def accept_incident(
-    number: NUMBER, *, note: Annotated[str, typer.Option(help="Why it is accepted, for those who ask later.")]
+    number: NUMBER, *, note: Annotated[str, typer.Option(help="The reason, for people who look at it later.")]
 ) -> None:
     """Accept the changed step times of an incident's cells: they become the new baselines.
 

@@ -1,4 +1,4 @@
-"""`steptime parse`: what is in training logs, one row a run."""
+"""`steptime parse`: read training logs, and print one row per run."""
 
 import os
 import re
@@ -64,15 +64,14 @@ def parse(
     full_names: Annotated[bool, typer.Option("--full-names", help="Whole paths in the table.")] = False,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """Read training logs and show their step times, one row a run, failed and short ones with the reason.
+    """Read training logs and show one row per run: its step time, or why there is none.
 
-    Every installed log format is understood (docs/reference/plug-points.md), also in `.gz` and `.zst`. Of a
-    folder all `log*.out` are read; if there is none, all `*.out`; if there is none, `*.log` and `*.txt` with
-    training steps.
-    The logs of a requeued job (`…_0.out`, `…_1.out`) are one run, and so are those of several nodes (`%n`).
-    Checkpoint runs, profiles and traces have
-    tables of their own. A save has two times: `save`, until the checkpoint was complete on disk, and
-    `save blocked`, for how long training waited for it.
+    Every installed log format is understood (docs/reference/plug-points.md), also in `.gz` and `.zst`. In a
+    folder, all `log*.out` are read; if there is none, all `*.out`; if there is none, `*.log` and `*.txt` with
+    training steps. The logs of a requeued job (`…_0.out`, `…_1.out`) are one run, and so are those of several
+    nodes (`%n`). Checkpoint runs, profiles and traces have tables of their own. A checkpoint save has two
+    times: `save`, until the checkpoint was complete on disk, and `save blocked`, for how long training waited
+    for it.
     """
     given = None if window is None else parse_window(window)
     runs = group_by_run(log for path in paths or [_DEFAULT_FOLDER] for log in find_logs(path))
@@ -132,8 +131,8 @@ def _in_words(rows: Sequence[Mapping[str, Any]]) -> str:
 def short_names(logs: Sequence[Path]) -> list[str]:
     """Return a unique readable name for each log: its experiment, with as much of its path as needed.
 
-    Logs are named `log-<experiment>.out`, with an account before and a job's id behind if Slurm wrote
-    them: `log-<account>.<experiment>_<jobid>_<restarts>.out`.
+    Logs are named `log-<experiment>.out`; logs that Slurm wrote are named
+    `log-<account>.<experiment>_<jobid>_<restarts>.out`.
     """
     names = [_experiment(log) for log in logs]
     folders = [list(log.parts[:-1]) for log in logs]

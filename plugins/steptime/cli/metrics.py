@@ -93,7 +93,7 @@ def metrics(
 
 
 def _with_batch(recipe: Recipe, gbs: int | None) -> Recipe:
-    """Return the recipe at another global batch size. Raises UserError if it does not divide."""
+    """Return the recipe with another global batch size. Raises UserError if the GPUs cannot share it."""
     if gbs is None:
         return recipe
     if gbs > _MAX_GBS:
@@ -113,7 +113,7 @@ def _given_peak(tflops: float | None) -> Peak | None:
 
 
 def _record(recipe: Recipe, rates: Measurement, published: PerformanceRow | None) -> dict[str, Any]:
-    """Return all values for programs, unrounded."""
+    """Return all values, unrounded, for CSV and JSON."""
     return {
         **recipe.identity,
         "seq_length": recipe.model.seq_length,
@@ -128,7 +128,7 @@ def _record(recipe: Recipe, rates: Measurement, published: PerformanceRow | None
 def _lines(
     recipe: Recipe, rates: Measurement, published: PerformanceRow | None
 ) -> list[dict[str, str | None]]:
-    """Return the values for people: one line each, with the document's value and the formula."""
+    """Return the rows of the table: each value with the published one and how it is computed."""
     batch, seq_length = recipe.global_batch_size, recipe.model.seq_length
     tflops = rates.peak_tflops_per_gpu
     peak = rates.peak_source if tflops is None else f"{tflops:g} TFLOPS ({rates.peak_source})"

@@ -4,8 +4,8 @@
     @takes_plan_request
     def run(request: PlanRequest, *, wait: Annotated[bool, typer.Option("--wait")] = False) -> None: ...
 
-gives a command `run WORKLOAD --cluster … --size … --wait`: one flag a field, its help the field's
-description, in panels that are the sections of the trigger form.
+gives a command `run WORKLOAD --cluster … --size … --wait`. There is one flag for each field, with the field's
+description as its help. The help groups the flags into the same sections as the trigger form in Airflow.
 """
 
 import inspect
@@ -25,7 +25,8 @@ from steptime.recipes.request import DICTIONARIES, option_fields, sections
 def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
     """Replace the first parameter of `command`, a `PlanRequest`, by the workload and a flag for each option.
 
-    Values that the model refuses raise UserError; `plan()` later refuses combinations that fit no recipe.
+    Values that `PlanRequest` refuses raise UserError. Combinations that fit no recipe are refused later, by
+    `plan()`.
     """
     fields = option_fields()
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]

@@ -120,7 +120,7 @@ def show_columns(
     called: str,
     beside: Mapping[str, Any] | None = None,
 ) -> None:
-    """Print rows of declared columns with all values: as CSV, or as JSON with the schema version.
+    """Print all values of these columns as CSV, or as JSON with the schema version.
 
     In JSON, `called` is the key of the rows, and `beside` has fields that precede them.
     """
@@ -147,7 +147,7 @@ def show_table(
     title: str | None = None,
     wide: bool = False,
 ) -> None:
-    """Print rows of declared columns as a table; the least important columns that do not fit are dropped."""
+    """Print these columns as a table; drop the least important ones if the terminal is too narrow."""
     from steptime.results.report import format_column
 
     shown_ones = [
@@ -214,9 +214,9 @@ def _least_width(columns: Sequence[_Shown], *, cells: bool) -> int:
 
 
 def _print_fitting(columns: Sequence[_Shown], title: str | None, *, wide: bool) -> None:
-    """Print a table without cropping numbers; columns that do not fit are left out and named.
+    """Print a table without cropping numbers; columns that do not fit the terminal are left out and named.
 
-    Redirected and `wide` output has all, the former as plain columns.
+    With `wide` all columns are printed. If the output is redirected, all are printed, without a frame.
     """
     kept, terminal = list(columns), terminal_width()
     if terminal is None:
@@ -249,9 +249,9 @@ def _aligned(cell: str, column: _Shown) -> str:
 
 
 def _print_table(columns: Sequence[_Shown], title: str | None, width: int | None) -> None:
-    """Print a table at this width, wider if a word would break; None wraps nothing.
+    """Print a table of this width, or wider if a word would not fit its column; None wraps no cell.
 
-    Lines that a narrow terminal wraps can be read, and be made wider; words broken into letters cannot.
+    A table that is too wide for the terminal can still be read; words broken into letters cannot.
     """
     whole = [column.widths[2] for column in columns]
     widths = whole

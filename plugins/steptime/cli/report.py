@@ -1,4 +1,4 @@
-"""`steptime report`: the pages as one file to send."""
+"""`steptime report`: write the web pages of results as one HTML file, which can be mailed."""
 
 import time
 from pathlib import Path
@@ -62,7 +62,8 @@ def report(
 ) -> None:
     """Write the pages of results as one HTML file to send: what got slower, scaling, trends and runs.
 
-    With --suite it is about one suite, and all valid runs of its cells count, however they were started.
+    With --suite it reports whether the runs of one sweep reach their published throughput. All valid runs of
+    its cells (planned configurations) count, however they were started.
     The file needs no network: it can be mailed, kept, and read in any browser, light or dark.
     It includes runs of the store that its readers may not be allowed to see in Airflow.
     """

@@ -151,8 +151,8 @@ def show_run(
 ) -> None:
     """Show everything about one run: its checks, and what is needed to repeat it (recipe, versions, script).
 
-    json has it whole: the row, the steps, the checks, checkpoint timings and the record. --record prints the
-    record alone, as it was written once.
+    JSON output has everything: the row, the steps, the checks, checkpoint timings and the record. --record
+    prints only the record, exactly as it was stored.
     """
     from steptime.judging.completeness import find_cause
     from steptime.judging.trend import read_verdict
@@ -211,7 +211,7 @@ def show_run(
         else "\nToday's recipes no longer plan this run; --record has its plan under run."
     )
     for difference in repeat["differs"]:
-        typer.echo(f"It would differ: {difference}")
+        typer.echo(f"The repetition would differ: {difference}")
     if script := record["provenance"]["script"]:
         typer.echo(f"\n# ---- job script ----\n{script.rstrip()}")
 
@@ -238,9 +238,9 @@ def export_metrics(
         ),
     ] = None,
 ) -> None:
-    """Print the newest numbers, verdicts and incidents of all cells as OpenMetrics text, for Prometheus.
+    """Print the newest numbers, verdicts and incidents of all series as OpenMetrics text, for Prometheus.
 
-    The same is at /steptime/api/metrics of Airflow's API server, for users who have logged in.
+    The same text is at /steptime/api/metrics of Airflow's API server, for users who have logged in.
     """
     from steptime.files import write_whole
     from steptime.reporting.openmetrics import openmetrics
@@ -266,7 +266,7 @@ def export_to_mlflow(
     ] = None,
     experiment: Annotated[str, typer.Option(help="Name of the experiment; made if needed.")] = "steptime",
 ) -> None:
-    """Copy results to MLflow, one run each. A run that was exported before only gets its new verdict.
+    """Copy each result to a run in MLflow. If it was exported before, only its verdict is updated.
 
     MLflow's client comes with the extra steptime[mlflow], and reads a token from MLFLOW_TRACKING_TOKEN.
     """
@@ -344,7 +344,7 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _node_check(found: Mapping[str, Any] | None) -> str | None:
-    """Describe the node check: each node's faults, or its slowest rank's rate, and the rate of all."""
+    """Describe the check before the training: faults or lowest TFLOPS by node, and the bandwidth."""
     if found is None:
         return None
     by_node = [

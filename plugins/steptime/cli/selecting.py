@@ -1,4 +1,4 @@
-"""The flags that select runs of the metrics store, as the filters of the page do: one for each choice column.
+"""The flags that select stored runs, such as `--size`. They are the same filters as on the web page.
 
     @app.command()
     @takes_selection

@@ -1,4 +1,4 @@
-"""`steptime slurm`: a small, real Slurm on this machine, to try and to test with."""
+"""`steptime slurm`: run a small, real Slurm on this machine, for trials and tests."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`steptime sweep`: list sweeps, plan one with its cost, start, cancel and repeat."""
+"""`steptime sweep`: list sweeps; show the plan and cost of one; start it, cancel it, repeat a part."""
 
 import re
 from collections.abc import Sequence
@@ -106,7 +106,7 @@ def plan(
 ) -> None:
     """Show the runs of a sweep and what they cost at most. Nothing is submitted.
 
-    Every run is planned: what cannot be run, and a plan above the sweep's budget, is refused here.
+    The command fails if a run is impossible or if the plan exceeds the sweep's budget.
     """
     from steptime.airflow.sweep.cells import planned_sweep
     from steptime.judging.expected_cost import expected_cost
@@ -158,7 +158,7 @@ def cancel(
     with airflow_client(url, user) as client:
         sweep = _sweep(client, run_id)
         if sweep.has_ended:
-            typer.echo(f"nothing of {run_id} runs: it is {sweep.state}")
+            typer.echo(f"{run_id} is not running: its state is {sweep.state}")
         elif dry_run:
             typer.echo(f"would end {run_id} of {sweep.dag_id}, which is {sweep.state}")
         else:

@@ -185,7 +185,7 @@ class Document:
         name, stem = self.value(field), self.path.stem
         if not isinstance(name, str) or name == stem or any(one.location == (field,) for one in problems):
             return []
-        return [Mistake(f"'{name}' is not the file's name, '{stem}': let the two agree", (field,))]
+        return [Mistake(f"'{name}' differs from the file's name, '{stem}': change one of them", (field,))]
 
     def value(self, *location: int | str) -> Any:
         """Return the value at a location; None if there is none."""

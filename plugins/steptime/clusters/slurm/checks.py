@@ -51,7 +51,7 @@ async def _partition(config: SlurmConfig, slurm: SlurmCommands) -> str:
     there = ", ".join(sorted({one.name for one in await slurm.partitions()})) or "none"
     if not own and config.partition is None:
         raise CheckFailedError(
-            f"Slurm has no default partition, and the file names none; partitions: {there}",
+            f"Slurm has no default partition, and the file sets no partition; partitions: {there}",
             f"write partition: in {_file(config)}",
         )
     missing = set((config.partition or "").split(",")) - {"", *(one.name for one in own)}
@@ -132,7 +132,7 @@ async def _limits(config: SlurmConfig, run: Command, slurm: SlurmCommands) -> st
     user = (await run(["id", "-un"], timeout_s=60)).stdout.strip()
     associations = await slurm.associations(user)
     if not associations:
-        raise NotApplicableError(f"the accounting has no entry for user {user}, so no limits")
+        raise NotApplicableError(f"the accounting has no entry for user {user}, so it sets no limits")
     account = config.default_account
     accounts = sorted({one.account for one in associations})
     if account is not None and account not in accounts:
