@@ -1,4 +1,4 @@
-"""Write files atomically, for readers at the same time."""
+"""Write files atomically: programs that read a file meanwhile never see a half-written one."""
 
 import os
 import tempfile

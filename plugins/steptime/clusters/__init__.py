@@ -1,1 +1,1 @@
-"""Where it runs: local, Slurm and Run:ai behind one small interface, and the job scripts."""
+"""Clusters: local, Slurm and Run:ai behind one small interface, and the scripts of their jobs."""

@@ -147,7 +147,7 @@ class JobStatus(Frozen):
 class StagedFiles(Frozen):
     """What is staged on a cluster for a run: the trainer's code, and its Python environment or an image.
 
-    File names follow from the content, so staging again finds or rebuilds the same files.
+    File names contain a hash of the content, so staging the same content again finds the files already there.
     """
 
     python: str | None

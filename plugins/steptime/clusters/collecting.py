@@ -1,8 +1,8 @@
 """Make the logs of jobs available as local files, by copying them if the cluster's files cannot be opened.
 
-A copy is fetched in pieces through `Cluster.read` under a temporary name, and gets its own when it is whole.
-Each piece is asked for together with the last bytes before it, and the copy is whole when nothing comes after
-them. So a log that was cut or replaced meanwhile is noticed.
+A log is copied in pieces through `Cluster.read`, to a temporary name; the complete copy is then renamed. Each
+request overlaps the end of the previous piece, to notice a log that was cut or replaced meanwhile. The copy
+is complete when a request returns only the overlap.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ def cluster_path(path: Path) -> str:
 
 
 async def _is_up_to_date(cluster: Cluster, path: str, copy: Path) -> bool:
-    """Return whether a log has nothing that its copy lacks; scratch file systems cut or remove old logs."""
+    """Return whether a local copy is complete; scratch file systems may have cut or removed the log since."""
     begin, overlap = await asyncio.to_thread(_end, copy)
     return bool(overlap) and overlap.startswith(await cluster.read(path, begin, len(overlap) + 1))
 

@@ -1,4 +1,4 @@
-"""The fields that all clusters' files share, and the loading of a file by its `kind`."""
+"""The fields that the files of all kinds of clusters have, and loading a file as the model of its `kind`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -149,7 +149,7 @@ class ClusterConfig(ClusterFile, Frozen):
 
     @property
     def default_account(self) -> str | None:
-        """The account of runs that name none; None if the cluster has no default."""
+        """The account for runs that do not choose one; None if the cluster has no default."""
         return None
 
     @property
@@ -338,7 +338,7 @@ def load_cluster(name: str) -> ClusterConfig:
 
 
 def _parse_by_kind(document: Document) -> tuple[ClusterConfig | None, list[Mistake]]:
-    """Return a file as the model of its kind, None if it is invalid, and its mistakes."""
+    """Parse a file by its field `kind`; return the configuration (None if invalid) and all mistakes."""
     kind = document.value("kind")
     if not isinstance(kind, str):
         return None, document.fit(ClusterFile)[1]

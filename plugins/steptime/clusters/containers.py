@@ -1,7 +1,7 @@
 """How to start a command in a recipe's image: srun's options and the command's prefix.
 
-Folders appear inside at the paths that they have outside. A job writes into its own folder; what it shares
-with others is read-only.
+Folders have the same paths inside the container as outside. A job can write into its own folder; the folders
+that it shares with other jobs are mounted read-only.
 """
 
 import re

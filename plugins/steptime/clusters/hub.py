@@ -1,4 +1,4 @@
-"""The Hugging Face hub cache on a cluster, which recipes by name read.
+"""The cache of the Hugging Face hub on a cluster, from which jobs read model configurations and tokenizers.
 
 Jobs run offline: hundreds of ranks that ask the hub at once hit its rate limits, and many clusters cannot
 reach it. steptime never handles a token.

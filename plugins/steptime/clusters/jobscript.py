@@ -1,4 +1,4 @@
-"""Make a job from a planned run: unique name, folder as in the recipe documents, script and files.
+"""Make a job from a planned run: unique name, folder named as in NVIDIA's recipes, script and files.
 
 In a script's template every value is quoted for the shell as it is inserted, whatever the template's author
 does: values of users are data and are never read by a shell. The lines of a cluster's file (`setup`) are the
@@ -194,10 +194,10 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
 def job_environment(run: Run, staged: StagedFiles, config: ClusterConfig) -> dict[str, str]:
     """Return the environment variables that a job script sets.
 
-    Of a variable that is set several times the last value counts, in this order: defaults, the workload, the
-    Hugging Face cache, the cluster's file, the run's mode, the run, and what every job needs. If the
-    cluster's file sets `fabric`, NCCL prints which network it uses, unless one of these sets NCCL_DEBUG.
-    Raises UserError for a variable that a run may not set.
+    A later source overrides an earlier one, in this order: defaults, the workload, the Hugging Face cache,
+    the cluster's file, the run's mode, the run, and what every job needs. If the cluster's file sets
+    `fabric`, NCCL prints which network it uses, unless one of these sets NCCL_DEBUG. Raises UserError for a
+    variable that a run may not set.
     """
     check_environment(run.environment)
     # A rank on the CPU is the same resource at every scale, so that scaling efficiency means something.
@@ -251,7 +251,7 @@ def bridge_checkout(run: Run, root: str) -> PurePosixPath | None:
 
 
 def rank_program(run: Run, root: str) -> tuple[str, ...]:
-    """Return the arguments of Python, or of torch's launcher, that run one rank: a module or script first.
+    """Return the module or script that each rank runs, with its arguments: for Python, or torch's launcher.
 
     Raises UserError if the workload's command cannot be built for this run.
     """

@@ -1,7 +1,7 @@
 """The local cluster: jobs are processes on this machine. The reference for every other backend.
 
-All state is on disk and all waiting is done by one small runner process per job (`runner`), so any
-process may submit, look up, poll and cancel, and none of them needs to live on. `state` has the layout.
+All state is on disk (see `state`), and each job has one small process, its `runner`, that waits for it. So
+any process may submit, find, poll and cancel jobs, and may exit while they run.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class LocalConfig(ClusterConfig):
 
     @classmethod
     def starts(cls, launcher: Launcher) -> bool:
-        """Return whether the container program works without srun, which this machine does not have."""
+        """Return whether the container program works without srun, which the local cluster does not use."""
         return launcher.launch is not None and not launcher.of_srun
 
     def check(self, run: Run) -> None:
@@ -92,7 +92,7 @@ class LocalConfig(ClusterConfig):
         return {"launch": launch, "prefix": started.command}
 
     def check_slots(self, what: str, slots: int) -> None:
-        """Raise UserError, which calls the job `what`, if it needs more slots than the cluster has."""
+        """Raise UserError if a job, called `what` in the message, needs more slots than there are."""
         if slots > self.slot_count:
             raise UserError(
                 f"{what} needs {slots} slots and {self.name} has {self.slot_count}: plan fewer, "
@@ -259,7 +259,7 @@ class LocalCluster:
         return self._described(submitted)
 
     def _take_place(self, job: JobFolder, held: list[int]) -> tuple[int, int, str]:
-        """Take the last place in the queue; return its ticket and the runner's two locks (descriptors)."""
+        """Append the job to the queue; return its runner lock and queue lock (descriptors) and its ticket."""
         held.append(lock := open_lock(job.runner_lock))
         fcntl.flock(lock, fcntl.LOCK_EX)
         counter = self._state / "tickets"

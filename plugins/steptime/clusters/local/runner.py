@@ -1,10 +1,11 @@
 """The process that runs one local job: waits for slots, starts it, limits its time, records its end.
 
-`LocalCluster.submit` starts it as `python -I -m steptime.clusters.local.runner STATE NAME TICKET LOCK PLACE`;
-the last two are descriptors of locks that are held already. It leaves its starter's session, process group
-and family, so it survives whatever happens there; and it adopts every orphan among the job's processes (as a
-child subreaper), so that none escapes by leaving the job's session. It sleeps in the kernel, so waiting jobs
-take nothing away from a running measurement.
+`LocalCluster.submit` starts it as `python -I -m steptime.clusters.local.runner STATE NAME TICKET LOCK PLACE`.
+LOCK and PLACE are descriptors of two locks that it inherits: of the job, and of its place in the queue. The
+runner detaches from the process that started it (own session and process group, no parent), so it survives
+the end of that process. As a child subreaper it adopts all orphans among the job's processes, so that it can
+end those that left the job's session, too. It waits in the kernel, without using CPU time, so that waiting
+jobs do not disturb a measurement.
 """
 
 import ctypes
@@ -97,7 +98,8 @@ def _wait_for_turn(place: Path) -> None:
 def _take_slots(state: Path, submitted: LocalJob) -> list[int]:
     """Take the job's slots, waiting for them, and write its name into each; return their locks' descriptors.
 
-    Only the first in the queue is here, so holding some while waiting for others cannot deadlock.
+    Only the first job in the queue calls this, so it may hold some slots while it waits for others: no
+    deadlock.
     """
     wanted = [open_lock(state / "slots" / str(number)) for number in range(submitted.cluster_slots)]
     held: list[int] = []

@@ -1,8 +1,8 @@
-"""The local cluster's state on disk: one folder a job, one small file a fact, locks that the kernel releases.
+"""The local cluster's state on disk: a folder for each job, and locks that the kernel releases.
 
     <work_dir>/clusters/<cluster>/
-        submit.lock            held for the instant in which a submit takes its place in the queue
-        tickets                the last place given out
+        submit.lock            held by a submission while it appends its job to the queue
+        tickets                the number of the last ticket, which orders the queue
         queue/<ticket>         one file per waiting job, locked by its runner
         slots/<number>         one file per slot, locked by the runner that holds it; names the job
         jobs/<name>/
@@ -11,13 +11,13 @@
             runner.json        the runner's process
             cancel             somebody wants the job to end
             started.json       written just before the script starts
-            ended.json         how the job ended: the last word
+            ended.json         how the job ended; if it exists, it decides
             runner.log         the runner's own output
 
-Each file is written once and whole. Whether a runner lives is asked of the kernel, through the lock that it
-holds: a process id can be reused, a lock cannot.
+Each file of a job is written once, atomically. A runner is alive if its lock is held; its process id would
+not show that, because ids are reused.
 
-Little is imported here: each waiting job has a runner, and runners must be small.
+This module imports little: each waiting job has a runner, and runners must use little memory.
 """
 
 import dataclasses

@@ -68,7 +68,7 @@ class Project(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Workloads, with the server's time of the answer (Unix time, seconds)."""
+    """Workloads as Run:ai lists them, and the server's clock at that time (Unix time in seconds)."""
 
     workloads: tuple[Workload, ...]
     at: float
@@ -177,16 +177,16 @@ class RunaiClient:
         accepted: Sequence[int] = (),
         **request: Any,
     ) -> "httpx.Response":
-        """Send one request, retrying errors; statuses in `accepted` are left to the caller.
+        """Send one request, and retry it after errors. Responses with a status in `accepted` are returned.
 
-        What certainly had no effect (no connection, 401, 429) is always tried again, what may have had one
-        only if the request is repeatable.
+        A request that certainly had no effect (no connection, 401, 429) is always retried; one that may have
+        had an effect is retried only if it is `repeatable`.
         """
         send = partial(self._send, method, path, repeatable=repeatable, accepted=accepted, **request)
         return await self._patiently(send)
 
     async def _patiently(self, send: Callable[[], Awaitable[Done]]) -> Done:
-        """Repeat `send` while it raises `_TryAgain`. Raises OutOfReach at the end of the patience."""
+        """Repeat `send` while it raises `_TryAgain`. Raises OutOfReach after `patience_s` seconds."""
 
         def note(state: "RetryCallState") -> None:
             error = state.outcome and state.outcome.exception()
@@ -235,7 +235,7 @@ class RunaiClient:
         return self._again(problem) if repeatable else UnclearAnswer(f"Run:ai at {self.base_url} {problem}")
 
     async def _valid_token(self) -> str:
-        """Return the bearer token; one caller fetches a new one for all before it expires."""
+        """Return the bearer token, renewed if it is about to expire; concurrent callers share one renewal."""
         async with self._token_lock:
             if time.monotonic() >= self._token_ends:
                 await self._renew_token()

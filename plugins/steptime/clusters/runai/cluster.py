@@ -254,7 +254,7 @@ class RunaiCluster:
             ) from error
 
     async def _submitted(self, name: str) -> RunaiJob | None:
-        """Return the job from its note on the volume, or from Run:ai if the note was never written."""
+        """Return the job from its `submitted.json`, or from Run:ai if that was never written; else None."""
         if name in self._known:
             return self._known[name]
         notes = self._notes(name)
@@ -272,7 +272,7 @@ class RunaiCluster:
         return None
 
     async def _described(self, name: str, workload: Workload) -> RunaiJob:
-        """Return the job that a workload's annotations describe. Raises UserError if it is another one."""
+        """Return the job that a workload's annotations describe. Raises UserError unless it is `name`."""
         likely = DISTRIBUTED if workload.get("distributedFramework") else TRAININGS
         for kind in dict.fromkeys((likely, TRAININGS, DISTRIBUTED)):
             details = await self._client.details(kind, str(workload["id"]))
@@ -305,7 +305,7 @@ class RunaiCluster:
         return job
 
     async def _list(self, jobs: dict[str, RunaiJob]) -> tuple[dict[str, Workload], float]:
-        """Return Run:ai's data on all these jobs by workload id, and its clock."""
+        """Return Run:ai's data on these jobs' workloads, by workload id, and its clock (Unix time)."""
         if not jobs:
             return {}, time.time()
         project = await self._project()
@@ -352,7 +352,7 @@ class RunaiCluster:
         return status
 
     async def _end_degraded(self, job: RunaiJob, since_s: float) -> None:
-        """End a training that lost a pod, which would wait for ever and hold its GPUs; it has then failed."""
+        """End a job that lost a pod, as failed: it would wait for ever and hold its GPUs."""
         stop = Stop(JobState.FAILED, f"its workload was degraded for {since_s:.0f} s and was ended")
         await asyncio.to_thread(self._notes(job.name).write_stop, stop)
         await self._client.suspend(job.kind, job.workload_id)

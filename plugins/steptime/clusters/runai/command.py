@@ -1,7 +1,7 @@
 """Run a command as a workload: Run:ai has no login node, and only pods see the volume.
 
-The command runs in the image and at the paths that jobs have, so what it builds (a virtual environment) fits
-them. Its workload has no GPUs and is deleted when the command has ended.
+The command runs in the same image, and with the same paths, as jobs do: so jobs can use what it builds, such
+as a virtual environment. Its workload has no GPUs and is deleted when the command has ended.
 """
 
 import asyncio

@@ -107,7 +107,7 @@ class RunaiConfig(ClusterConfig):
     def script_values(
         self, run: Run, staged: StagedFiles, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return the prefix of the trainer's command; it starts no container, as the script is in one."""
+        """Return the prefix of the trainer's command. It starts no container: the script runs in one."""
         values = super().script_values(run, staged, directory=directory, environment=environment)
         return {**values, "prefix": () if staged.python else FINDS_TRAINER}
 

@@ -1,7 +1,8 @@
 """Derive a job's state from Run:ai's phase and from what the job's pods wrote on the volume.
 
-Run:ai knows whether pods run; how the script ended (exit code, time limit) only its pods know. The phase
-decides whether a job is over and whether it succeeded; the pods' notes have why, when and where.
+Run:ai knows whether pods run, but not how the script ended (exit code, time limit): each pod records that in
+files on the volume, its notes. The phase shows whether the job has ended and succeeded; the notes show why,
+when and on which node. A failure in the first pod's note overrules the phase.
 """
 
 from collections.abc import Mapping
@@ -112,10 +113,7 @@ def vanished(name: str, notes: Notes, *, where: str) -> JobStatus:
 
 
 def _completed(notes: Notes, times: dict[str, Any]) -> JobStatus:
-    """Return a completed job's status; if the first pod's own note disagrees with Run:ai, the note counts.
-
-    Should the first pod itself have noted another end, its note is believed more.
-    """
+    """Return the status of a job that Run:ai calls completed: failed if the first pod recorded a failure."""
     first = next((end for end in notes.ends if end.rank == 0), None)
     if first is not None and first.exit_code:
         return JobStatus(
@@ -141,7 +139,7 @@ def _failed(workload: Mapping[str, Any], notes: Notes, times: dict[str, Any], ti
 
 
 def _stopped(notes: Notes, stop: Stop, times: dict[str, Any]) -> JobStatus:
-    """Return the status of a workload that was ended from outside; FAILED is then the cluster's fault."""
+    """Return the status of a job that steptime ended; if `stop` says FAILED, the cluster is to blame."""
     before = "" if notes.starts else " before it started"
     fault = stop.state is JobState.FAILED
     return JobStatus(state=stop.state, reason=f"{stop.reason}{before}", cluster_fault=fault, **times)

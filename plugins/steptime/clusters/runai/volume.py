@@ -1,11 +1,11 @@
 """The volume that Run:ai workloads mount, as this machine sees it, and the files about jobs on it.
 
     <work_dir>/clusters/<cluster>/jobs/<job>/
-        submitted.json      the job, once Run:ai has its workload
+        submitted.json      the job, written once its workload was created
         start.sh            what each pod runs
         started-<rank>      time and node, written by the pod before the script starts
-        ended-<rank>        time, exit code, and how it came to it; written by the pod
-        stop.json           somebody wants the workload to end, and what that means for the job
+        ended-<rank>        time, exit code and its cause; written by the pod
+        stop.json           written before steptime ends the workload: the reason and the job's state
 
 Functions here block: call them in a thread.
 """

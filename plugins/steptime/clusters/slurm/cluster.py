@@ -1,9 +1,9 @@
 """A Slurm cluster, reached over ssh: sbatch, squeue, sacct and scancel on its login node.
 
-A job is known by its unique name; its id alone means nothing, as a controller that lost its state gives ids
-away again. Slurm itself takes any number of jobs of one name; `submit` sees to it that only the first one is
-released. A job whose folder is not below `work_dir` belongs to somebody else, whatever its name.
-`<work_dir>/clusters/<cluster>/jobs/<name>/` keeps what Slurm forgets.
+A job is identified by its unique name, not by its id: a controller that lost its state assigns ids again.
+Slurm accepts several jobs with one name, so `submit` submits them held, and releases only the first. A job
+whose folder is not below `work_dir` belongs to somebody else, whatever its name. Files in
+`<work_dir>/clusters/<cluster>/jobs/<name>/` record what Slurm forgets about a job.
 """
 
 import posixpath
@@ -213,7 +213,7 @@ class SlurmCluster:
         return _Recorded.model_validate_json(text) if text else None
 
     async def _known(self, name: str, *, may_guess: bool) -> JobRecord | None:
-        """Return the job of a name from squeue, else from its note at submission, else from sacct.
+        """Return the job `name` from squeue, else from the squeue line stored at submission, else from sacct.
 
         If the accounting does not answer, raises SystemFailure, or returns None if the caller `may_guess`.
         """
@@ -333,9 +333,9 @@ class SlurmCluster:
             )
 
     async def _release_again(self, queue: dict[str, list[JobRecord]]) -> None:
-        """Release jobs whose release the controller lost, as when it is killed before it saves its state.
+        """Release jobs again whose release was lost, as when the controller dies before it saves its state.
 
-        What a person holds stays held.
+        Jobs that a person has held after their release stay held.
         """
         held = [
             records[0].job_id
@@ -359,7 +359,7 @@ class SlurmCluster:
         return tuple(bad) or (status.nodes if len(status.nodes) == 1 else ())
 
     async def _after_check(self, name: str, status: JobStatus) -> JobStatus:
-        """Return the status of a job that the node check may have ended, with the refused nodes."""
+        """Add to a job's status the nodes, if any, that the node check before the training refused."""
         recorded = await self._recorded(name)
         if recorded is None:
             return status

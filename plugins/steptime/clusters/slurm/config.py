@@ -1,8 +1,8 @@
 """The file of a Slurm cluster, and what `job.sh.j2` needs: #SBATCH options, srun's options, a rank's command.
 
-Slurm itself reads the #SBATCH lines, so every option must have a strict form. A job's identity (name, log,
-folder and time limit) is passed on sbatch's command line instead. Each rank binds itself inside its
-container, as with the launchers of the recipe documents.
+Slurm itself parses the #SBATCH lines, so every option must have a strict form. Name, log, folder and time
+limit of a job are passed on sbatch's command line instead. Each rank binds itself to its cores inside its
+container, as the launchers of NVIDIA's recipes do.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -91,7 +91,7 @@ def script_values(
 def _check(
     demands: NodeCheck, run: Run, python: str, start: Callable[[Sequence[str]], LaunchCommand]
 ) -> dict[str, Any]:
-    """Return the values of the node check's step; srun must not kill its ranks when one ends."""
+    """Return the values for the template's node check. The ranks get 60 s to end after the first one has."""
     started = start(check_command(demands, run.recipe.gpu_type, python))
     return {
         "time_limit_s": demands.time_limit_s,

@@ -1,7 +1,7 @@
 """Parse the output of squeue, sacct and job scripts into records, and derive job states from them.
 
-Text and not JSON: sacct's JSON has wrong exit codes in some releases, and takes 10 times as long. Times are
-Unix seconds, which both print when SLURM_TIME_FORMAT is `%s`.
+The commands print text, because sacct's JSON has wrong exit codes in some releases and takes 10 times as
+long. Times are Unix seconds, which squeue and sacct print if SLURM_TIME_FORMAT is `%s`.
 """
 
 import posixpath
@@ -256,7 +256,7 @@ class EndRecord(Frozen):
 
     @property
     def description(self) -> str:
-        """The end of the script in words: its exit code, and Slurm's state of the job then."""
+        """The end of the script in words: its exit code, and the state that the job then had in Slurm."""
         while_it = f" while it was {self.state}" if self.state else ""
         return f"its script ended with exit code {self.exit_code}{while_it}"
 
@@ -303,10 +303,10 @@ def status_by_script(
     All times are Unix seconds on the cluster's clock.
 
     Args:
-        end: the end as the job's script recorded it, if it did.
-        taken: the job as squeue showed it at its submission.
-        accounted: the job as the accounting shows it, if it does.
-        without: why the accounting lacks the job, for the status.
+        end: how the script ended, as it recorded that itself; None if it did not.
+        taken: the job as squeue showed it right after its submission.
+        accounted: the job as sacct shows it; None if sacct does not.
+        without: why sacct does not show the job; used in the status's reason.
         time_limit_s: the job's time limit in seconds.
         settled_after: when the job was last seen in the queue.
         within_s: for how many seconds after its latest possible end the job still counts as running.

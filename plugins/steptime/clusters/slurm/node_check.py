@@ -75,7 +75,7 @@ def _share_of_peak(demands: NodeCheck, gpu_type: str) -> float | None:
 
 
 class _Node(BaseModel):
-    """One node of a report; fields for people only are ignored."""
+    """A node in the node check's report; the report's other fields are not needed here."""
 
     node: str
     faults: tuple[str, ...]

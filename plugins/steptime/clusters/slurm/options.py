@@ -1,7 +1,8 @@
 """A run's options on a Slurm cluster: its placement, and additional options of sbatch.
 
 Slurm itself reads these from the `#SBATCH` lines of the job script, so every one has a strict form.
-`additional_slurm_params` is as in the documents: `nodelist=node001,node002;constraint=gpu;exclusive`.
+`additional_slurm_params` has the form that NVIDIA's recipes use:
+`nodelist=node001,node002;constraint=gpu;exclusive`.
 """
 
 import re

@@ -60,7 +60,7 @@ class Sessions:
         return len(self._sessions)
 
     async def session(self, ssh: asyncssh.SSHClientConnection) -> Session | None:
-        """Return the session on `ssh` that hangs least, or a new one; None if too many hang to open one.
+        """Return the session on `ssh` with the shortest wait, or a new one; None if all possible sessions hang.
 
         Raises asyncssh.Error if a new one cannot be opened.
         """

@@ -1,4 +1,4 @@
-"""The site's fields in the file of a Slurm cluster."""
+"""The fields of a Slurm cluster's file that describe the cluster and its rules, not single jobs."""
 
 from collections.abc import Sequence
 from typing import Literal

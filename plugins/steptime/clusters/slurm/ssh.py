@@ -1,7 +1,8 @@
-"""A login node behind ssh: commands and files over one kept connection.
+"""Run commands and access files on a login node over one ssh connection, which stays open.
 
-Commands travel as lists of arguments and are quoted for the login shell here, at one place. Files travel over
-SFTP: reading the end of a log took 3 ms so, and 130 ms by a command, for which the login shell starts first.
+Callers give commands as lists of arguments; only this module quotes them for the login shell. Files are
+accessed over SFTP: reading the end of a log took 3 ms, but 130 ms by a command, because the login shell
+starts first.
 """
 
 import asyncio
@@ -266,9 +267,9 @@ class LoginNode:
         *,
         on: asyncssh.SSHClientConnection | None = None,
     ) -> Done:
-        """Open something on the connection, or only on `on`; retry only if nothing was opened.
+        """Open a session with `begin`, on the connection `on` if it is given, else on a usable one.
 
-        So nothing happens twice.
+        This is retried only if no session was opened, so that no command runs twice.
         """
         for pause_s in _OPENING_PAUSES_S:
             ssh = on or await self._connected()
@@ -316,9 +317,9 @@ class LoginNode:
 
 
 async def _words_of_wrapper(stream: "asyncssh.SSHReader[bytes]", before: list[str]) -> str:
-    """Return the wrapper's own output on a stream (its process id); empty if it did not start.
+    """Return what the command's wrapper prints first on a stream, its process id; empty if it did not start.
 
-    The last lines that came instead of them are added to `before`.
+    If it did not, the last lines on the stream are added to `before`.
     """
     lines: deque[str] = deque(maxlen=5)
     while line := await stream.readline():

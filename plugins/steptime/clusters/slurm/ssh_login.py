@@ -1,7 +1,7 @@
 """Translate an Airflow connection of kind `ssh` into a login for asyncssh. Host keys are always checked.
 
-The fields of `extra` are called as in Airflow's SSH provider, so that one connection serves both; most of
-the others as OpenSSH's options. What is in the connection comes before what is in its `ssh_config`.
+Fields of `extra` that Airflow's SSH provider has, too, have its names, so that one connection serves both.
+Most other fields are named like OpenSSH's options. The connection's fields override its `ssh_config`.
 """
 
 import base64
@@ -216,7 +216,7 @@ def _passphrase(connection: Connection) -> str | None:
 
 
 def _certificate(connection: Connection) -> Any:
-    """Return the user's certificate: the named one, or the one beside key_file as ssh does; else None."""
+    """Return the user's certificate: the one in `extra`, else `<key_file>-cert.pub` as ssh does, or None."""
     extra = connection.extra
     named = "certificate" if extra.get("certificate") else "certificate_file"
     value = extra.get(named)
@@ -251,7 +251,7 @@ def _connect_timeout_s(connection: Connection) -> float | None:
 
 
 def _trusted(connection: Connection, read: asyncssh.SSHClientConnectionOptions) -> Any:
-    """Return the trusted host keys: the connection's, its file's, those of its ssh_config, or the user's."""
+    """Return the trusted host keys: of the connection, its known_hosts file, its ssh_config, or the user."""
     extra = connection.extra
     remedy = _remedy(connection, read)
     if str(extra.get("no_host_key_check", "")).lower() == "true":

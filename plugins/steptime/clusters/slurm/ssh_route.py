@@ -1,7 +1,7 @@
 """The route to a cluster: through its jump hosts to the first login node that accepts the login.
 
-Every hop is a connection of asyncssh's own inside the one before it, whose host key is checked and whose
-login is its own. Closing the last closes all.
+Each hop is an ssh connection of its own, tunnelled through the previous one: with its own login, and with its
+host key checked. Closing the last connection closes all.
 """
 
 import asyncio
@@ -87,8 +87,8 @@ async def _log_in(
 ) -> HostConnection:
     """Log in to a host, inside the connection `through`, which is closed if that fails.
 
-    Without `through`, the way goes by the ProxyJump of the ssh_config; `behind` are the hosts that lie behind
-    this one.
+    Without `through`, the ProxyJump of the connection's ssh_config is used, if there is one. `behind` are the
+    hosts to be reached through this one, to detect a circle of jump hosts.
     """
     try:
         login = await asyncio.to_thread(read_login, connection, role)
