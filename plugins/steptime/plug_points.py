@@ -1,7 +1,7 @@
 """Plug points for other packages, with the built-in entries: docs/reference/plug-points.md.
 
-An extension is an entry point of any installed package, in the group of its plug point. Nothing of steptime
-changes for it.
+Any installed package can add an extension by an entry point in the group of the plug point, without a change
+in steptime.
 """
 
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""Whether it got slower: series of runs, what is suspected and confirmed of each, and comparisons."""
+"""Find out whether training got slower: series of like runs, suspected and confirmed changes, comparisons."""

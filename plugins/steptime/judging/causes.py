@@ -1,7 +1,8 @@
 """Find what cells that got slower or faster have in common: a node, a recorded change, or the whole cluster.
 
-A cell is a series as its newest run was judged. Each cell is explained by one cause at most. Causes are found
-for one comparison and not stored with runs. `docs/reference/judging.md` has the error rates.
+A cell is a series of like runs in one comparison, represented by its newest judged run. A cell gets at most
+one cause. Causes are found anew for each comparison, and not stored with runs. `docs/reference/judging.md`
+has the error rates.
 """
 
 import statistics
@@ -144,10 +145,11 @@ def _evidence(series: Series, judged: Judgement) -> Evidence:
 
 
 def _slow_nodes(cluster: str, cells: Mapping[Series, Sequence[Evidence]]) -> Iterator[CommonCause]:
-    """Yield the nodes whose cells are slower more often than by chance, the clearest first.
+    """Yield the nodes on which cells are slower more often than by chance, the clearest first.
 
-    Fisher's exact test compares slow or not with on the node or elsewhere; each cell counts once on each
-    side. After a node is found, its runs are left out of the search for the next one.
+    Fisher's exact test compares how many of the cells on the node are slow with how many elsewhere are. A
+    cell that ran on the node and elsewhere counts once on each side. After a node is found, its runs are left
+    out of the search for the next one.
     """
     from scipy import stats
 
@@ -221,7 +223,7 @@ class _Table:
 
 
 def _confirmed_without(node: str, some: Sequence[Evidence]) -> bool:
-    """Return whether a cell's change was confirmed by old runs, or by a slow run on other nodes.
+    """Return whether a slowdown was confirmed without this node: by older runs, or by a slow run elsewhere.
 
     `some` are the cell's runs, newest first.
     """
@@ -237,7 +239,7 @@ def _mostly_slow(runs: Collection[Evidence]) -> bool:
 
 
 def _named_node(cluster: str, alike: Sequence[str], table: _Table) -> CommonCause:
-    """Return the cause for nodes, with the cells that are slower on them by about the median change."""
+    """Describe slow nodes as a common cause of the cells whose slowdown there is close to the median one."""
     changes = {series: statistics.median(run.change for run in some) for series, some in table.slow.items()}
     change = statistics.median(changes.values())
     fitting = frozenset(
@@ -256,14 +258,17 @@ def _named_node(cluster: str, alike: Sequence[str], table: _Table) -> CommonCaus
 
 
 def _told_of_nodes(nodes: Sequence[str], runs: Iterable[Evidence]) -> str:
-    """Return how one of the nodes stands apart in the first run in which it does; empty if in none."""
+    """Return what the first run that noticed it says about slow ranks on one of these nodes, else ''."""
     beginnings = tuple(f"node {node}: " for node in nodes)
     clauses = (clause for run in runs for clause in run.stragglers.split("; "))
     return next((clause.partition(": ")[2] for clause in clauses if clause.startswith(beginnings)), "")
 
 
 def _shared(cluster: str, latest: Sequence[Evidence], has_changed: HasChanged) -> Iterator[CommonCause]:
-    """Yield the changes shared by a cluster's cells that moved the same way; `latest` has a run of each."""
+    """Yield common causes of a cluster's cells that got slower, then of those that got faster.
+
+    A cause is a change, such as a new image, or the whole cluster. `latest` has the newest run of each cell.
+    """
     directions: tuple[Direction, ...] = ("slower", "faster")
     for direction in directions:
         open_ones = [run for run in latest if run.is_open and run.moved == direction]
@@ -281,7 +286,10 @@ def _shared(cluster: str, latest: Sequence[Evidence], has_changed: HasChanged) -
 
 
 def _is_chance(sharing: int, moved: int, others_with: int, others: int) -> bool:
-    """Return whether chance explains how many moved cells share a change, by how many others have it."""
+    """Return whether it may be chance that `sharing` of the `moved` (slower or faster) cells share a change.
+
+    Of the `others` cells, `others_with` have the same change.
+    """
     from scipy import stats
 
     every, having = moved + others, sharing + others_with
@@ -291,10 +299,10 @@ def _is_chance(sharing: int, moved: int, others_with: int, others: int) -> bool:
 def _moved_together(
     cluster: str, direction: Direction, latest: Sequence[Evidence], has_changed: HasChanged
 ) -> CommonCause | None:
-    """Return the cause if many cells of a cluster began to move the same way within a week, else None.
+    """Return the common cause if many of a cluster's cells got slower (or faster) within one week, else None.
 
-    The cause is the change that more than half of them share, and then covers only cells with that change;
-    without such a change it is the whole cluster.
+    The cause is the change that more than half of them share, and then it covers only cells with that change.
+    If there is no such change, the cause is the whole cluster.
     """
     from scipy import stats
 
@@ -331,7 +339,7 @@ def _moved_together(
 
 
 def _most_shared(runs: Iterable[Evidence]) -> str | None:
-    """Return the change that most cells share (of equals the first); None if no two cells share one."""
+    """Return the change, such as `image a → b`, that most cells share; None if no two cells share one."""
     counted = Counter(changed_to(change) for run in runs for change in dict.fromkeys(run.changes))
     most = max(counted, key=lambda key: counted[key], default=None)
     if most is None or counted[most] < FEWEST_CELLS_SHARING:

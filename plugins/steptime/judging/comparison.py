@@ -1,6 +1,6 @@
-"""Compare cells: those of a week, a sweep, a DAG run or a plan, or two runs of one cell.
+"""Compare runs with their history, for all cells of a week, sweep, DAG run or plan; or compare two runs.
 
-A cell is a series (`judging.series`) as its newest run was judged.
+A cell is a series of like runs (`judging.series`); its newest run in the comparison decides its verdict.
 """
 
 import json
@@ -114,8 +114,8 @@ def compare_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison
 def finding_of_run(store: Store, row: Mapping[str, Any]) -> Finding | None:
     """Return whether a run's series had got slower or faster as of that run; None if the run is not judged.
 
-    `row` is the run's row of the store. The false discovery rate is controlled over all series with a run in
-    the week before this run, or later. For the newest run of a series, this agrees with the web page
+    `row` is the run's row of the store. The false discovery rate is controlled over all series with a run
+    since one week before this one. For the newest run of a series, this agrees with the web page
     *This week*.
     """
     judged, series = read_judgement(store, row), Series.from_row(row)

@@ -286,9 +286,9 @@ def find_cause(store: Store, row: Row) -> str | None:
 def two_levels(seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the means (seconds) of two levels that the run times alternate between; None if they do not.
 
-    The times are split where the two parts deviate least from their means. The levels must
-    differ by at least `LEAST_CHANGE`, and by so many standard deviations that a series with only one level is
-    mistaken for two in 1 % of cases.
+    The sorted times are split where the two parts deviate least from their means. The levels must differ by
+    at least `LEAST_CHANGE`, and by so many standard deviations that only 1 % of series with a single level
+    are mistaken for alternating ones.
     """
     if len(seconds) < _FEWEST_RUNS:
         return None
@@ -331,7 +331,7 @@ def _too_noisy(standing: Standing) -> bool:
 
 
 def _by_series(rows: Iterable[Row]) -> dict[Series, list[Row]]:
-    """Group rows by series, in their order, without modes that are not judged."""
+    """Group rows by series, keeping their order; leave out runs that are not judged, such as profiles."""
     found: dict[Series, list[Row]] = defaultdict(list)
     for row in rows:
         series = Series.from_row(row)

@@ -141,7 +141,7 @@ def _mean(runs: Sequence[float]) -> float:
 
 @cache
 def _quantile(probability: float, degrees_of_freedom: int) -> float:
-    """Return a quantile of Student's t; cached, as every run needs two of about a dozen."""
+    """Return a quantile of Student's t; cached, because all runs need the same few quantiles."""
     from scipy import special
 
     return float(special.stdtrit(degrees_of_freedom, probability))
@@ -193,9 +193,9 @@ def standings(runs: Iterable[float], begin_anew: Collection[int] = ()) -> list[S
 def judge(before: Standing, run: float) -> Standing:
     """Return the state of a series after one more run (seconds).
 
-    A run that deviates in the other direction ends an open suspicion and raises its own. A confirmed change
-    is reported against the baseline from before it until the mean of the last two runs is usual again. After
-    `FEWEST_RUNS` faster runs, these become the new baseline.
+    A run that deviates in the other direction ends an open suspicion and raises one of its own. A confirmed
+    change is compared with the baseline before it, until the mean of the last two runs is usual again. If the
+    change is a speed-up, the faster runs become the new baseline once there are `FEWEST_RUNS` of them.
     """
     against, since = before.baseline, (*before.since, run)
     if before.is_open and against.direction([run]) in (None, before.direction):

@@ -147,7 +147,7 @@ def _step(
 
 
 def _changes(seconds: "Numbers") -> list[int]:
-    """Return the places of the runs with which a new level begins."""
+    """Return the indexes of the runs at which a new level begins."""
     import numpy as np
 
     if len(seconds) < 2 * FEWEST_RUNS:

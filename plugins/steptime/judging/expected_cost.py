@@ -1,4 +1,4 @@
-"""Estimate what runs will cost, from the history of their series or the publication."""
+"""Estimate what runs will cost, from the earlier runs of their series, or from the published step time."""
 
 import statistics
 from collections import Counter

@@ -163,7 +163,7 @@ def group_findings(found: Comparison) -> list[Group]:
 
 
 def _with_node_sweep(group: Group, store: Store) -> Group:
-    """Add to the evidence about nodes what a node sweep has measured of them since the level began."""
+    """Add what the newest node sweep measured of the group's nodes, if it ran since the slowdown began."""
     if not group.nodes:
         return group
     earliest, _ = _range(group.findings)
@@ -215,7 +215,7 @@ def _opened(group: Group, judged_cells: int, now: float) -> Incident:
 
 
 def _merged(opened: Incident, earlier: Sequence[Incident], group: Group) -> Incident:
-    """Return the first of earlier incidents with the cells of all, and the newest view of their cause."""
+    """Merge the `earlier` incidents and the new one into the first of them: all cells, newest cause."""
     first = earlier[0]
     if first.kind in _NAMED and group.kind not in _NAMED:
         opened = replace(

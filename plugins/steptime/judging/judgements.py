@@ -1,9 +1,9 @@
 """Judge the stored runs, and store and read these judgements.
 
-A series is judged as a whole, in the transaction that publishes one of its runs: runs do not end in the order
-in which they were submitted. There are three kinds of judgement: against the `history` of the series
-(`judging.detection`), against the `publication` (by the documented step time), and the `drift` of the series,
-stored with its newest run.
+Publishing a run judges all runs of its series again, in the same transaction, because runs do not end in the
+order in which they were submitted. There are three kinds of judgement: `history` compares a run with the
+earlier runs of its series (`judging.detection`), `publication` compares it with the published step time, and
+`drift` describes a slow change of the series, stored with its newest run.
 """
 
 import time
@@ -45,7 +45,7 @@ class Records:
     def __init__(
         self, read: Callable[[str], str], made_sha256s: Callable[[], Mapping[str, str | None]]
     ) -> None:
-        """Take a function that reads a job's record, and one that returns a hash of how each job was made."""
+        """`read` returns a job's record, `made_sha256s` hashes of the jobs' software and settings, by job."""
         self._read, self._made_sha256s = cache(read), cache(made_sha256s)
         self._changes = cache(lambda before, after: tuple(changes(self._read(before), self._read(after))))
 
@@ -264,7 +264,7 @@ def judge_now(store: Store, series: Series) -> list[Judgement]:
 def _judge_rows(
     connection: "Connection", series: Series, rows: Sequence[Mapping[str, Any]]
 ) -> list[Judgement]:
-    """Judge stored runs of a series, oldest first, with its accepted levels."""
+    """Judge stored runs of a series, oldest first, with the baselines that people have accepted."""
     begin = judgement_queries.accepted(connection, series.key)
     records = Records(
         partial(judgement_queries.record, connection),
@@ -295,10 +295,10 @@ def judge_runs(
 
 
 def _with_onset(one: Judgement, runs: Sequence[SeriesRun], records: Records) -> Judgement:
-    """Add when a suspected or confirmed level began, and what changed then.
+    """Add when a suspected or confirmed slowdown or speed-up began, and what changed then.
 
-    A suspected level consists of the one run that raised the suspicion. The beginning of a confirmed level is
-    searched for among the runs from the first of its baseline to the last fresh run.
+    A suspected one began with the run that raised the suspicion. The beginning of a confirmed one is searched
+    for among the runs from the first of the baseline to the last of the runs that confirmed it.
     """
     standing = one.standing
     if standing.state not in ("suspected", "confirmed") or standing.direction is None:

@@ -1,7 +1,7 @@
 """Find the slow node or link in a node sweep: runs on each node alone, and on pairs of nodes.
 
-The slower node of a pair decides its time. A node is slow if the median of its pairs is, as most of them are
-then; a link is slow if one pair is, and its two nodes are not.
+The slower node of a pair decides the pair's time, so a slow node makes most of its pairs slow. A node is slow
+if the median time of its pairs is slow. A link is slow if its pair is slow, but neither of the two nodes is.
 """
 
 import math
@@ -204,7 +204,7 @@ def _changes(times: Mapping[_Key, float]) -> dict[_Key, float]:
 
 
 def _deviation(changes: Iterable[float]) -> float:
-    """Return the standard deviation of what is usual, by the median absolute deviation."""
+    """Estimate the standard deviation from the median absolute deviation, so that outliers hardly matter."""
     numbers = list(changes)
     if not numbers:
         return 0.0

@@ -1,4 +1,4 @@
-"""Onset: with which run of a series a level began, how certain that is, and what changed then."""
+"""Onset: the run at which a series got slower or faster, how certain that is, and what changed then."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence

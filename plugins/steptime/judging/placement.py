@@ -1,4 +1,4 @@
-"""On which nodes the run that raised a suspicion ran, and on which the fresh runs that decide it."""
+"""The nodes of a run that raised a suspicion, and of the fresh runs that confirmed or dismissed it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

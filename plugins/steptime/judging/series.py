@@ -1,8 +1,8 @@
 """Series: runs of the store that are comparable with each other over time.
 
 A series is identified by cluster, GPU type, workload and release, model size, number of GPUs, data type,
-parallelism, scaling and mode. Image, versions, drivers, options and commits may change within a series, where
-they are events: upgrades are the commonest cause of a slowdown.
+parallelism, scaling and mode. Image, versions, drivers, options and commits may change within a series,
+because upgrades are the commonest cause of a slowdown; a trend shows these changes.
 """
 
 from collections.abc import Iterable, Mapping

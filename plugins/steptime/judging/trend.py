@@ -190,7 +190,7 @@ def passes_until_s(row: Mapping[str, Any]) -> float | None:
 def _changes(store: Store, series: Series, runs: Sequence[SeriesRun]) -> dict[str, tuple[str, str]]:
     """Return by job name what changed since the previous run, and how the nodes changed.
 
-    Records are long, and most neighbours were made alike: only the records of the others are read.
+    Records are long, so only those of neighbouring runs with different software or settings are read.
     """
     with read_connection(store.url) as connection:
         made = judgement_queries.made_sha256s(connection, series.key)

@@ -99,8 +99,8 @@ class LogFormat:
     def last_step(self, number: int, values: Values) -> int | None:
         """Return the training's last global step: the line's step `number` plus the iterations left.
 
-        None if the line does not say how many are left. Its own total would not do: lines count iterations
-        from the start of the epoch or job, not from global step 0.
+        None if the line does not say how many are left. The printed total is not the last global step,
+        because lines count iterations from the start of the epoch or job.
         """
         if "iterations" not in values:
             return None

@@ -87,6 +87,6 @@ class NetworkFacts:
         )
 
     def _with_provider(self, node: str, name: str) -> str:
-        """`Libfabric (efa)`."""
+        """Add the libfabric provider to a network's name if it is known: `Libfabric (efa)`."""
         provider = self._providers.get(node) if name.endswith("Libfabric") else None
         return f"{name} ({provider})" if provider else name

@@ -92,7 +92,7 @@ class Assembly:
         self._read(path, pieces, self._take_failure)
 
     def _read(self, path: str, pieces: Iterable[bytes], take: Callable[[Event], None]) -> bytes:
-        """Take in a log, and return its last bytes."""
+        """Read a log, call `take` with each of its events, and return the log's last bytes."""
         events, log_bytes = LogEvents(), 0
         events.failures.excerpts = self._excerpts
         try:
@@ -224,7 +224,7 @@ class Assembly:
         self._excerpts.clear()
 
     def _mode(self, *, trained: bool) -> Mode | None:
-        """Return the run's mode by the log; a load after a restart does not count."""
+        """Return the mode that the log shows; loading a checkpoint after a restart does not count."""
         for mode in (Mode.PROFILE, Mode.NCCL_TRACE):
             if mode in self._shown_modes:
                 return mode
@@ -264,7 +264,7 @@ class Assembly:
         yield from self._remarks.values()
 
     def _expected_first(self, planned: int, checkpoints: _OfAttempts) -> int | None:
-        """Return the first step that the log should have; None after a load whose step is unknown."""
+        """Return the first global step that the log should have; None if a load does not tell its step."""
         if planned:
             return planned
         resumed = self._records.get("resumed", {}).get("global_step")

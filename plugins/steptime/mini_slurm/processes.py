@@ -1,6 +1,7 @@
-"""Find the cluster's processes: its daemons, their descendants, and processes with its mark.
+"""Find the processes of a mini Slurm: its daemons, their descendants, its jobs and logins.
 
-Files of process ids are not used: after a crash or a reboot their ids belong to other processes.
+Jobs and logins are recognized by their environment variables. Files with process ids are not used: after a
+crash or a reboot the ids may belong to other processes.
 """
 
 import os
@@ -98,7 +99,7 @@ def _wait(asked: list[psutil.Process], timeout_s: float) -> list[psutil.Process]
 
 
 def _daemon(process: psutil.Process, layout: SlurmLayout) -> str | None:
-    """Return the name of the layout's daemon that a process is; None if it is none."""
+    """Return which daemon of this mini Slurm a process is, such as `slurmd-node3`; None if it is not one."""
     name = process.name()
     command = process.cmdline()
     given = {
@@ -128,7 +129,8 @@ def _is_marked(process: psutil.Process, layout: SlurmLayout) -> bool:
 def _environment(process: psutil.Process) -> dict[str, str]:
     """Return the environment that a process was started with; empty if it cannot be read.
 
-    psutil's own stops at the first gap, and slurmstepd writes its title over the beginning.
+    psutil's `environ` cannot be used: it stops at the first gap, which slurmstepd makes with its process
+    title.
     """
     try:
         text = Path(f"/proc/{process.pid}/environ").read_text(errors="replace")

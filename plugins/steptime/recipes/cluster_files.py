@@ -72,7 +72,7 @@ def readable_clusters() -> dict[str, ClusterFile]:
 
 @functools.lru_cache(maxsize=64)
 def _load(path: Path, _state: tuple[int, int]) -> ClusterFile:
-    """Load one file; it is read again only when it changes, as each row of each form asks for one."""
+    """Load a cluster's file. It is read again only when it changes, because forms ask for it very often."""
     return load_yaml_model(path, ClusterFile)
 
 

@@ -352,9 +352,9 @@ def _syntax_error(path: Path, error: yaml.YAMLError) -> str:
 
 
 def _locate(root: yaml.Node, location: Location) -> tuple[yaml.Node, Location]:
-    """Return the node at a location (or the nearest above it), and its location in the file.
+    """Return the YAML node at a location (or the nearest one above it), and its location in the file.
 
-    Below a single value there is nothing: what pydantic adds there is the member of a union that it tried.
+    Parts of the location below a scalar are dropped: they name the member of a union that pydantic tried.
     """
     node, mark = root, root
     for depth, part in enumerate(location):

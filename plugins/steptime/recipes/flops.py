@@ -1,8 +1,8 @@
-"""Model FLOPs by named formulas: each document's count of the work of a training step on one sample.
+"""Model FLOPs by named formulas: operations of a training step on one sample, as publications count them.
 
-Each document counts differently: Nemotron4 15b is 4.345e14 by that of 24.11 and 3.85e14 by that of 25.12. An
-MFU therefore always carries the name of its formula, and MFUs of two formulas are never compared. The
-formulas are data (`config/flops.yaml`).
+Publications count differently: Nemotron4 15b has 4.345e14 FLOPs in NVIDIA's release 24.11, and 3.85e14 in
+25.12. An MFU therefore always names its formula, and MFUs of different formulas are never compared. The
+formulas are in `config/flops.yaml`.
 """
 
 from collections.abc import Mapping
@@ -133,7 +133,7 @@ class Counted(Frozen):
 
 
 class Formula(Frozen):
-    """An entry of `config/flops.yaml`: how a publication gets model FLOPs, counted, stated or logged."""
+    """An entry of `config/flops.yaml`: how a publication gets model FLOPs: it counts, states or logs them."""
 
     source: str
     architectures: tuple[str, ...] = Field(min_length=1)

@@ -60,7 +60,7 @@ class Sessions:
         return len(self._sessions)
 
     async def session(self, ssh: asyncssh.SSHClientConnection) -> Session | None:
-        """Return the session on `ssh` with the shortest wait, or a new one; None if all possible sessions hang.
+        """Return the session on `ssh` with the shortest wait, or a new one; None if no session can serve.
 
         Raises asyncssh.Error if a new one cannot be opened.
         """
