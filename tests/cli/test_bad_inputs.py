@@ -100,7 +100,7 @@ CONFIG = [
     Bad(
         "another's name",
         "recipes --workload x",
-        "is not the file's name, 'x-1.0'",
+        "differs from the file's name, 'x-1.0'",
         config=("workloads/x-1.0.yaml", "", LLAMA),
     ),
     Bad(

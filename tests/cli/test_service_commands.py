@@ -60,7 +60,7 @@ def test_down_names_the_jobs_that_go_on_and_ends_them_when_asked(home: Path) -> 
     cluster, job = asyncio.run(_submit(home))
     try:
         said = runner.invoke(app, ["down"]).stdout
-        assert "1 training job goes on" in said
+        assert "1 training job keeps running" in said
         assert job.name in said
         assert [live.name for live in asyncio.run(cluster.live_jobs())] == [job.name]
 

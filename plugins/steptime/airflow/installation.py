@@ -4,9 +4,9 @@ A production and a staging Airflow may share a cluster's folder and account, and
 The id is in the key of an Airflow Variable, and so in Airflow's database: scheduler, triggerers and workers
 have the same one on all their machines, for as long as that database lasts.
 
-A task can list Variables and set one, but cannot set one only if there is none. So two tasks that run first,
-at the same instant, may each make an id. As the id is in the key, neither overwrites the other: both ids stay
-this installation's, and later tasks take the smaller one.
+Airflow has no atomic operation that sets a Variable only if it is missing. So if the first two tasks run at
+the same instant, each may create an id. As the id is in the key, neither overwrites the other: both ids
+remain valid for this installation, and later tasks use the smaller one.
 """
 
 import uuid

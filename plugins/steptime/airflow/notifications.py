@@ -1,6 +1,6 @@
 """Notifications: the notifiers of `config/notifications.yaml`, called by tasks when an event occurs.
 
-A notifier that fails is an error in the task's log, and changes nothing for the run.
+If a notifier fails, the task logs an error; the run is not affected.
 """
 
 from collections.abc import Callable, Mapping

@@ -38,7 +38,7 @@ class TrainingSensor(RunOperator, HoldsJob):
     the cluster's fault is resubmitted, as often as `resubmissions` in the cluster's file allows.
 
     The task's log shows the job's states, why it queues, and the training's steps as they come. Failing or
-    deleting the task cancels the job. Clearing it does not: the next try goes on with the same job.
+    deleting the task cancels the job. Clearing it does not: the next try waits for the same job.
     Restarting the worker, triggerer or scheduler does not cancel it either, nor does losing contact with the
     cluster. How long the task waits is limited by the run and the cluster's file: see `WaitLimits`.
 

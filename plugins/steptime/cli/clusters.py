@@ -79,8 +79,8 @@ def add(
 ) -> None:
     """Write the file of a Slurm cluster, with comments, from what its login node shows.
 
-    Values without an option are asked for in a terminal; elsewhere the suggested ones are taken. Nothing is
-    changed on the cluster, and an existing file is never overwritten. For Run:ai see
+    In a terminal, the command asks for values without an option; otherwise it uses the suggested ones.
+    Nothing is changed on the cluster, and an existing file is never overwritten. For Run:ai see
     docs/reference/clusters.md.
     """
     from steptime.clusters.config import load_cluster

@@ -51,7 +51,7 @@ def demo(
 
     A checkpoint is saved, and loaded in a second job. The first time, the trainer's packages are installed:
     some 3 GB, for which this machine needs a Python 3.11.
-    Airflow goes on until 'steptime down'. All state is below STEPTIME_HOME.
+    Airflow keeps running until 'steptime down'. All state is below STEPTIME_HOME.
     """
     planned = plan(REQUEST)
     of = len(planned.all_runs)

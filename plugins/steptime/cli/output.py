@@ -176,7 +176,7 @@ class _Shown(NamedTuple):
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """The widths of its longest word (never broken), its longest short cell, and its longest cell."""
+        """Widths of the longest word, of the longest cell below `_SHORT_CELL`, and of the longest cell."""
         texts = [self.title, *self.cells]
         word = max((cell_len(word) for text in texts for word in text.split()), default=0)
         short = (width for width in map(cell_len, self.cells) if width <= _SHORT_CELL)
@@ -209,7 +209,7 @@ def _frame(columns: Sequence[_Shown]) -> int:
 
 
 def _least_width(columns: Sequence[_Shown], *, cells: bool) -> int:
-    """Return the smallest width of a table of these columns that breaks no word and no short cell."""
+    """Return the smallest width of a table that breaks no word, and with `cells` no short cell either."""
     return sum(column.widths[cells] for column in columns) + _frame(columns)
 
 

@@ -107,7 +107,7 @@ def down(
         if cancel_jobs:
             fate = "was ended" if len(jobs) == 1 else "were ended"
         else:
-            fate = ("goes" if len(jobs) == 1 else "go") + " on, see 'steptime down --cancel-jobs'"
+            fate = ("keeps" if len(jobs) == 1 else "keep") + " running, see 'steptime down --cancel-jobs'"
         typer.echo(f"{count} {fate}:\n  {names}")
 
 

@@ -52,8 +52,8 @@ class IncidentCell:
     def of(cls, series: Series, found: Finding | Judgement, direction: Direction) -> Self:
         """Describe a series as part of an incident, from its finding or judgement.
 
-        Its state is `suspected` or `confirmed` if it is so in `direction`; else `leaning`: it moved with the
-        others, too little to be suspected itself. The series must have a baseline.
+        Its state is `suspected` or `confirmed` if it is so in `direction`; else it is `leaning`: it changed
+        in the same direction as the others, but too little to be suspected. The series must have a baseline.
         """
         standing, run = found.standing, found.run
         return cls(

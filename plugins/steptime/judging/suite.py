@@ -1,7 +1,7 @@
 """Suites: whether each cell of a sweep reaches 95 % of its published throughput.
 
-A cell's throughput is the mean over its valid runs, with a confidence interval. The cell passes if the whole
-interval is at or above the limit, and is below if the whole interval is below it.
+A cell's throughput is the mean over its valid runs, with a confidence interval. Its verdict is
+`passes` if the whole interval is at or above the limit, and `below` if the whole interval is below it.
 """
 
 import json

@@ -176,7 +176,7 @@ def _ran(ti: Any, plan: SweepPlan, store: Store) -> list[tuple[Cell, list[dict[s
 
 
 def _gpu_hours(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return a cell's GPU-hours; the most it can have taken if one of its jobs is not in the store."""
+    """Return a cell's GPU-hours, or their upper limit if one of its jobs is not in the store."""
     taken = [row["gpu_hours"] for row in rows]
     return sum(taken) if len(taken) == cell.jobs and None not in taken else cell.gpu_hours_max
 

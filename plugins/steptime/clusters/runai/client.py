@@ -4,7 +4,7 @@ Run:ai publishes a generated Python client, which repeats a POST after a 5xx ans
 twice. Here a request that may have taken effect is repeated only if repeating it changes nothing. Creating
 a workload is not repeated: it ends in `UnclearAnswer`, and the caller looks the workload up by name.
 
-The secret and the tokens are kept in this object and in the requests, and in no text that it writes.
+The secret and the tokens never appear in its log lines and error messages.
 """
 
 import asyncio

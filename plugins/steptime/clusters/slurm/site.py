@@ -76,7 +76,7 @@ class Site(ClusterConfig):
 
     @property
     def default_account(self) -> str | None:
-        """The account of runs that name none: `--account` in `extra_options`, else the field `account`."""
+        """The default account: `--account` in `extra_options`, else the field `account`."""
         return self._extra("account") or self.account
 
     @property

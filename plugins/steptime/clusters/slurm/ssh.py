@@ -98,7 +98,7 @@ class LoginNode:
         timeout_s: float,
         on_output: Callable[[str], None] | None = None,
     ) -> Completed:
-        """Run a command to its end; see `Cluster.run`. Death by a signal gives 128 + its number."""
+        """Run a command; see `Cluster.run`. After a signal the exit code is 128 + its number."""
         if any("\0" in argument for argument in argv):
             raise UserError(f"an argument of {argv[0]} has a NUL character, which no command can take")
         limit = str(math.ceil(timeout_s) + _AFTER_CONNECTION_LOSS_S)
@@ -332,7 +332,7 @@ async def _words_of_wrapper(stream: "asyncssh.SSHReader[bytes]", before: list[st
 
 
 def _in_any_shell(command: str) -> str:
-    """Return a command line of a POSIX shell in a form that every login shell hands on unchanged."""
+    """Quote a POSIX shell command so that every kind of login shell runs it unchanged."""
     if _SHELLS_DIFFER_IN.isdisjoint(command):
         return f"exec {command}"
     encoded = base64.b64encode(command.encode()).decode()

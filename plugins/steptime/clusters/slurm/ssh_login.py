@@ -291,7 +291,7 @@ def _known_hosts(connection: Connection, read: asyncssh.SSHClientConnectionOptio
 
 
 def _public_keys(connection: Connection, field: str, remedy: str) -> list[asyncssh.SSHKey]:
-    """Return the public keys of a field, one a line; a bare key is RSA, as in the SSH provider."""
+    """Return a field's public keys, one per line; a key without a type is RSA, as in the SSH provider."""
     keys = []
     for line in filter(str.strip, str(connection.extra.get(field) or "").splitlines()):
         parts = line.split()[:2]
