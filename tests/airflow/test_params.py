@@ -35,6 +35,9 @@ def test_defaults_are_told_as_what_they_come_to() -> None:
     params = form()
 
     assert params["size"].schema["values_display"] == {"null": "by default 8b for h100; tiny for cpu"}
+    assert params["dtype"].schema["values_display"] == {
+        "null": "by default bf16 for 8b, 70b, 405b, 405b-proxy; fp32 for tiny"
+    }
     assert "Default: 50 for 8b, 70b, 405b, 405b-proxy; 20 for tiny." in params["max_steps"].description
     assert params["gpu_type"].schema["values_display"] == {"null": "by default cpu"}
     assert "Default: 20." in params["profile_start"].description

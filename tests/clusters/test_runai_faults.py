@@ -157,6 +157,14 @@ async def test_a_failing_server_is_asked_again_and_then_given_up(
     assert sum(waits) <= 5 < sum(waits) + 1.25 * least_pauses[-1]
 
 
+@pytest.mark.usefixtures("runai_server")
+async def test_a_workload_that_does_not_exist_is_none(runai_connections: Connections) -> None:
+    unknown = "0f8fad5b-d9cb-469f-a165-70867728950e"
+    async with RunaiClient(await runai_connections("runai")) as client:
+        assert await client.workload(unknown) is None
+        assert await client.details("distributed", unknown) is None
+
+
 @pytest.mark.long
 async def test_a_server_that_never_answers_is_asked_again(
     runai_server: RunaiStandIn, runai_connections: Connections, monkeypatch: pytest.MonkeyPatch
