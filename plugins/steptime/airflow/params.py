@@ -98,7 +98,7 @@ def plan_from_params(workload: str, params: Mapping[str, Any], *, owner: str = "
 
 
 def _first_cluster(workload: Workload) -> str:
-    """Return the default cluster, or the first with GPUs of the workload if the default has none."""
+    """Return the default cluster, or the first other one that can run the workload if the default cannot."""
     default, clusters = default_cluster(), readable_clusters()
     fitting = [name for name, cluster in clusters.items() if cluster.gpu_type in workload.gpu_types]
     return fitting[0] if fitting and default in clusters and default not in fitting else default

@@ -251,7 +251,7 @@ def bridge_checkout(run: Run, root: str) -> PurePosixPath | None:
 
 
 def rank_program(run: Run, root: str) -> tuple[str, ...]:
-    """Return the module or script that each rank runs, with its arguments: for Python, or torch's launcher.
+    """Return what each rank runs: a module or script with its arguments, to append to Python or torchrun.
 
     Raises UserError if the workload's command cannot be built for this run.
     """

@@ -218,7 +218,7 @@ def judge(before: Standing, run: float) -> Standing:
 def _confirmed(
     direction: Direction | None, fresh: Sequence[float], against: Baseline, since: Sequence[float]
 ) -> Standing:
-    """Return the state of a confirmed change; after `FEWEST_RUNS` faster runs these are the new baseline."""
+    """Return the state of a confirmed change; after a faster run the next `FEWEST_RUNS` are the baseline."""
     settled = direction == "faster" and len(since) > FEWEST_RUNS
     return Standing(
         state="confirmed",

@@ -215,7 +215,7 @@ def _opened(group: Group, judged_cells: int, now: float) -> Incident:
 
 
 def _merged(opened: Incident, earlier: Sequence[Incident], group: Group) -> Incident:
-    """Merge the `earlier` incidents and the new one into the first of them: all cells, newest cause."""
+    """Merge `earlier` incidents and the new one into the first earlier one, with the cells of all."""
     first = earlier[0]
     if first.kind in _NAMED and group.kind not in _NAMED:
         opened = replace(

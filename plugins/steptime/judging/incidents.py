@@ -171,7 +171,8 @@ def mark_notified(store: Store, incident: Incident) -> None:
 def incidents(store: Store, *, closed_since: float | None = None) -> list[Incident]:
     """Return the active incidents, confirmed ones first, then those closed since `closed_since` (Unix time).
 
-    A store restricted to some DAGs gives only cells of these DAGs, and no incident without such a cell.
+    If the store's user may read only some DAGs, cells of other DAGs are left out, and incidents with no other
+    cells.
     """
     with read_connection(store.url) as connection:
         states = ACTIVE if closed_since is None else None

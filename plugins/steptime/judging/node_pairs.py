@@ -217,12 +217,12 @@ def _percent(change: float) -> str:
 
 
 def _is_measured(row: Row) -> bool:
-    """Whether a run counts: a valid one with a time."""
+    """Return whether a run is valid and has a step time."""
     return row["state"] == "valid" and bool(row["steady_step_time_s"])
 
 
 def _is_pair(row: Row) -> bool:
-    """Whether a run is one of a node sweep, on two nodes, and counts."""
+    """Return whether a run belongs to a node sweep, used two nodes, is valid and has a step time."""
     is_of_sweep = row["sweep"] is not None and row["bus_bandwidth_gb_s"] is not None
     return is_of_sweep and _is_measured(row) and len(_nodes(row)) == 2
 

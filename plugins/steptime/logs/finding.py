@@ -80,7 +80,10 @@ def _split_by_node(logs: tuple[Path, ...]) -> RunLogs:
 
 
 def _are_of_nodes(logs: Sequence[Path]) -> bool:
-    """Return whether different nodes wrote logs: other ranks, overlapping times, or a complete first log."""
+    """Return whether different nodes wrote the logs, rather than one job after another on being requeued.
+
+    They did if two logs have different ranks or overlapping times, or if a log before the last is complete.
+    """
     for earlier, later in pairwise(logs):
         before, after = glance(earlier), glance(later)
         if before.ranks and after.ranks and before.ranks.isdisjoint(after.ranks):

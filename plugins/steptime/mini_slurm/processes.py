@@ -1,7 +1,7 @@
 """Find the processes of a mini Slurm: its daemons, their descendants, its jobs and logins.
 
-Jobs and logins are recognized by their environment variables. Files with process ids are not used: after a
-crash or a reboot the ids may belong to other processes.
+Jobs are recognized by their environment variables, logins by sshd's port. Files with process ids are not
+used: after a crash or a reboot the ids may belong to other processes.
 """
 
 import os

@@ -67,7 +67,7 @@ def check_command(demands: NodeCheck, gpu_type: str, python: str) -> tuple[str, 
 
 
 def _share_of_peak(demands: NodeCheck, gpu_type: str) -> float | None:
-    """Return the required share of the peak; None on the CPU, whose peak the run measures itself."""
+    """Return the required TFLOPS of a matrix multiplication; None on the CPU and if the peak is unknown."""
     if gpu_type == "cpu":
         return None
     peak = peak_tflops(gpu_type, _DTYPE).tflops
