@@ -234,6 +234,12 @@ def test_the_nodes_that_failed_by_the_log_are_the_clusters_fault(
     assert found.reason == (f"by its log, {causes(log).failed_nodes} failed" if failed else "")
 
 
+def test_causes_are_parts_of_one_sentence(causes: Causes, tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_text('steptime.start {}\nsteptime.result {"state": "terminated", "error": "by SIGTERM."}\n')
+    assert causes(log).causes.endswith("'terminated': by SIGTERM")
+
+
 def test_a_log_that_cannot_be_fetched_is_a_failure_without_causes(causes: Causes) -> None:
     for error in (UserError("there is no log"), OutOfReach("no route to host")):
         assert causes(error) == FailureReport(causes="", last_lines=str(error))

@@ -212,7 +212,9 @@ class ValidateOperator(MeasuredRunOperator):
             self._log(verdict)
             self.with_store(lambda: keep_verdict(Store(), job_name, verdict))
             if not verdict.valid:
-                reasons = "; ".join(f"{check.name}: {check.message}" for check in verdict.failures)
+                reasons = "; ".join(
+                    f"{check.name}: {check.message.rstrip('.')}" for check in verdict.failures
+                )
                 raise UserError(f"the result of job '{job_name}' is rejected and not published: {reasons}")
         return dict(self.handle)
 

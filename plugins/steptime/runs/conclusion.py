@@ -47,7 +47,7 @@ async def find_causes(job: Job, connections: Connections) -> FailureReport:
         tail = file.read().decode(errors="replace").replace("\r", "\n").splitlines()[-_TAIL_LINES:]
     fatal = [problem for problem in log.problems if problem.fatal]
     return FailureReport(
-        causes="; ".join(problem.message for problem in fatal),
+        causes="; ".join(problem.message.rstrip(".") for problem in fatal),
         last_lines="\n".join(tail),
         failed_nodes=",".join(problem.nodes for problem in fatal if problem.nodes),
     )

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict
 
 from steptime.airflow.addresses import dag_run_path
-from steptime.errors import SystemFailure, UserError, shown, unknown_value
+from steptime.errors import SystemFailure, UserError, shown
 from steptime.frozen import Frozen
 from steptime.waiting import poll_until
 
@@ -211,9 +211,12 @@ class AirflowClient:
         return None if dag is None or dag.is_stale else dag
 
     def _no_dag(self, dag_id: str) -> UserError:
-        """Return the error for an unknown DAG: files that Airflow cannot read, or the DAGs that it has."""
+        """Return the error for an unknown DAG: files that Airflow cannot read, or has not read yet."""
         if not (broken := self.import_errors()):
-            return unknown_value("DAG", dag_id, [dag.dag_id for dag in self.dags()])
+            return UserError(
+                f"Airflow has no DAG '{dag_id}'. The DAG of a new workload appears within five minutes, "
+                "if its file is in the config/ that Airflow reads"
+            )
         files = ", ".join(f"{name} ({error})" for name, error in broken.items())
         return UserError(
             f"Airflow has no DAG '{dag_id}', and could not read {files}: correct the file and "

@@ -85,7 +85,7 @@ export function open(box) {
 }
 
 const meanings = () => element("p", { className: "footnote", hidden: true },
-  "Change: the judged runs relative to the baseline, above 0 is slower. Drift: how much slower the cell is than its fastest level, although no single run was suspected. Detectable: the smallest slowdown that one run reveals in 4 of 5 cases. "
+  "Now: the median of the steady steps, or the checkpoint time, of the judged runs. Change: the judged runs relative to the baseline, above 0 is slower. Drift: how much slower the cell is than its fastest level, although no single run was suspected. Detectable: the smallest slowdown that one run reveals in 4 of 5 cases. "
   + "Efficiency, GPU-hours and queue: of the newest run; efficiency relative to the smallest scale of its sweep or DAG run, else of the nearest earlier runs. Click a cell to see its trend. "
   + `Publication: ${meaningOf("against_publication")}`);
 
