@@ -1,5 +1,6 @@
 """Which connections can be logins, and the sentence for each that cannot."""
 
+import dataclasses
 import re
 
 import asyncssh
@@ -40,6 +41,13 @@ def test_addresses() -> None:
         else:
             with pytest.raises(UserError, match=f"'{re.escape(text)}' is not a host address: write host,"):
                 at_address(connection(), text)
+
+
+def test_a_password_is_offered_only_if_the_connection_has_one() -> None:
+    with_password = connection(host_key=HOST_KEY)
+    without = dataclasses.replace(with_password, password="")
+    assert read_login(with_password).options["password"] == "s3cret"
+    assert "password" not in read_login(without).options
 
 
 def test_several_host_keys_and_authorities() -> None:
