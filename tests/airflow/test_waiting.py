@@ -176,7 +176,7 @@ def test_a_failed_training_fails_for_good_and_says_why(
 
 @pytest.mark.parametrize(
     ("state", "words"),
-    [(JobState.CANCELLED, "was cancelled"), (JobState.TIMED_OUT, "ran into its time limit")],
+    [(JobState.CANCELLED, "was cancelled"), (JobState.TIMED_OUT, "timed out")],
 )
 def test_other_ends_are_told_apart(
     submission: Submit, make_context: MakeContext, state: JobState, words: str

@@ -167,6 +167,7 @@ def test_a_performance_run_passes_its_publication_or_is_below_it(
     [
         ("step_time_mean_s", [12.27, 0.25], ["12.2700", "0.2500"]),
         ("step_time_mean_s", [1234.5, None, 100.0], ["1,234.5", "", "100.0"]),
+        ("queue_wait_s", [1234.6, 1.04], ["1,235", "1"]),
         ("step_time_over_published", [1.1, 0.98], ["10.0 % slower", "2.0 % faster"]),
         ("proxy", [True, False], ["proxy", ""]),
     ],

@@ -45,7 +45,7 @@ class Airflow:
             {"task_instances": [self.task], "total_entries": 1},
         )
         self.before_end(self.run_id)
-        error = [{"exc_type": "AirflowException", "exc_value": "job x ran into its time limit"}]
+        error = [{"exc_type": "AirflowException", "exc_value": "job x timed out"}]
         self.api.answers[f"{path}/taskInstances/wait/logs/1"] = (
             200,
             {"content": [{"event": "Task failed with exception", "level": "error", "error_detail": error}]},
@@ -129,7 +129,7 @@ def test_a_failed_task_is_named_with_its_error_and_its_log(
     airflow.task |= {"task_id": "wait", "state": "failed"}
     assert steptime("run llama3.1 --wait") == 2
     said = capsys.readouterr().err
-    assert "wait failed: job x ran into its time limit" in said
+    assert "wait failed: job x timed out" in said
     assert f"its log: {airflow.api.url}/dags/llama31/runs/" in said
     assert "/tasks/wait" in said
 

@@ -475,6 +475,7 @@ COLUMNS = (
         unit="s",
         priority=6,
         significant=3,
+        decimals=0,
     ),
     Column("nodes", "text", "Nodes that it ran on, in the order of its ranks.", _nodes),
     Column(

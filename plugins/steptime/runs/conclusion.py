@@ -17,7 +17,7 @@ _MOST_NODES = 100_000
 _HOW_IT_ENDED = {
     JobState.FAILED: "failed",
     JobState.CANCELLED: "was cancelled",
-    JobState.TIMED_OUT: "ran into its time limit",
+    JobState.TIMED_OUT: "timed out",
 }
 
 
@@ -75,7 +75,7 @@ def with_failed_nodes(status: JobStatus, failure: FailureReport) -> JobStatus:
 
 
 def failed_end(job: Job, status: JobStatus, causes: str) -> str:
-    """Say in one sentence how a job failed, was cancelled or ran into its time limit, and the `causes`."""
+    """Say in one sentence how a job failed, was cancelled or timed out, and the `causes`."""
     exit_code = "" if status.exit_code is None else f", exit code {status.exit_code}"
     return (
         f"job '{job.name}' {_HOW_IT_ENDED[status.state]}{_reason(status)}{exit_code}"
