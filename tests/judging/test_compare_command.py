@@ -45,7 +45,7 @@ def test_monday_morning_names_exactly_what_was_planted() -> None:
     first, second, third, *_ = shown.stdout.splitlines()
     assert first.startswith("8 cells: 3 slower, 1 faster, 3 unchanged, 1 with insufficient history; worst ")
     assert second == (
-        "8 cells planned: 7 judged, 1 with insufficient history, 0 failed, 0 not run; 1 judged by an earlier "
+        "8 cells planned: 7 judged, 1 with insufficient history, 0 failed, 0 not run; 1 shown by an earlier "
         "run, as the newest failed (tiny·fp32·2: Expected 20 steps, but found 3); "
         "2 too noisy to detect 5 % (small·fp32·1, tiny·fp32·8)."
     )

@@ -180,7 +180,7 @@ def test_a_judged_cell_whose_newest_attempt_failed_is_named_too(
     assert found is not None
     assert found.line == (
         "1 cell planned: 1 judged, 0 failed, 0 not run; "
-        f"1 judged by an earlier run, as the newest failed (tiny·fp32·1: {NCCL})"
+        f"1 shown by an earlier run, as the newest failed (tiny·fp32·1: {NCCL})"
     )
 
 

@@ -118,7 +118,7 @@ class Completeness:
         parts += [counted(self.failed, "failed"), counted(self.not_run, "not run")]
         line = f"{self.planned} cell{'' if self.planned == 1 else 's'} planned: {', '.join(parts)}"
         if self.failed_since:
-            line += f"; {counted(self.failed_since, 'judged by an earlier run, as the newest failed')}"
+            line += f"; {counted(self.failed_since, 'shown by an earlier run, as the newest failed')}"
         percent = f"{100 * LARGEST_UNSEEN_CHANGE:g} %"
         for cells, what in (
             (self.too_noisy, f"too noisy to detect {percent}"),
