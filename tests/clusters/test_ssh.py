@@ -191,6 +191,22 @@ async def test_a_file_that_hangs_once_it_is_open(
     assert await node.read("/etc/hostname", 0, 1)
 
 
+async def test_a_file_server_that_dies_is_started_again(open_node: Callable[..., LoginNode]) -> None:
+    """The connection, with the commands that run in it, stays."""
+    node = open_node()
+    where = (await node.run(["printenv", "SSH_CONNECTION"], timeout_s=20)).stdout
+
+    async def die(files: asyncssh.SFTPClient) -> None:
+        os.kill(int(str(await files.readlink("/proc/self"))), signal.SIGKILL)
+        await files.stat("/etc/hostname")
+
+    with pytest.raises(OutOfReach, match="it could not be read"):
+        await node._with_files("it could not be read", die)
+    assert await node.read("/etc/hostname", 0, 1)
+    assert node._files.count == 1
+    assert (await node.run(["printenv", "SSH_CONNECTION"], timeout_s=20)).stdout == where
+
+
 async def test_files_that_hang_and_cannot_be_let_go_of_leave_the_commands_their_sessions(
     open_node: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
