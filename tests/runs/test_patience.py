@@ -252,4 +252,8 @@ def test_an_end_is_told_with_what_is_known() -> None:
     )
     cancelled = JobStatus(state=JobState.CANCELLED)
     assert failed_end(JOB, cancelled, "") == "job 'job' was cancelled; its log: /d/log"
+    timed_out = JobStatus(state=JobState.TIMED_OUT, reason="the time limit was reached")
+    assert failed_end(JOB, timed_out, "") == (
+        "job 'job' timed out (the time limit was reached); give it a longer time_limit; its log: /d/log"
+    )
     assert "does not know job 'job' any more: " in unknown_end(JOB, JobStatus(state=JobState.UNKNOWN))

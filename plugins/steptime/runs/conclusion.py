@@ -77,9 +77,10 @@ def with_failed_nodes(status: JobStatus, failure: FailureReport) -> JobStatus:
 def failed_end(job: Job, status: JobStatus, causes: str) -> str:
     """Say in one sentence how a job failed, was cancelled or timed out, and the `causes`."""
     exit_code = "" if status.exit_code is None else f", exit code {status.exit_code}"
+    remedy = "; give it a longer time_limit" if status.state is JobState.TIMED_OUT else ""
     return (
         f"job '{job.name}' {_HOW_IT_ENDED[status.state]}{_reason(status)}{exit_code}"
-        f"{': ' + causes if causes else ''}; its log: {job.log_path}"
+        f"{': ' + causes if causes else ''}{remedy}; its log: {job.log_path}"
     )
 
 

@@ -5,7 +5,7 @@ import { drawIncidents, incidentsBox } from "./incidents.js";
 import { capitalised, columnsOf, headingOf, meaningOf } from "./columns.js";
 import { byId, element } from "./dom.js";
 import { frozen } from "./frozen.js";
-import { PERIODS, fixed, startOfLast, timestamps } from "./format.js";
+import { PERIODS, startOfLast, timestamps } from "./format.js";
 import { readNew, rowsOf } from "./server.js";
 import { sendBox } from "./send.js";
 import { sparkline } from "./sparkline.js";
@@ -29,7 +29,7 @@ const ADDED = {
   step_time_over_published: { title: "Published", place: 9 },
   against_publication: { cell: publicationBadge, place: 10 },
   scaling_efficiency_percent: { place: 13.05 },
-  gpu_hours: { write: fixed(1), place: 12 },
+  gpu_hours: { place: 12 },
   queue_wait_s: { place: 13 },
   minimum_detectable_change_percent: { place: 14 },
   baseline_runs: { place: 15 },
