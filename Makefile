@@ -42,7 +42,7 @@ demo: setup ## train a tiny Llama 3.1 at 1 and 2 ranks through Airflow, and show
 
 check: setup ## lint, types and unit tests
 	$(LINT)
-	$(PYTEST) -n 3 -m "$(UNIT)" $(PYTEST_FLAGS)
+	$(PYTEST) -n logical --maxprocesses 4 -m "$(UNIT)" $(PYTEST_FLAGS)
 
 test: setup ## lint, types and tests, with real training, a running Airflow, a real Slurm and a browser
 	$(LINT)
