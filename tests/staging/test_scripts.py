@@ -79,3 +79,22 @@ async def test_a_job_that_its_cluster_failed_is_no_success(
     monkeypatch.setattr(LocalCluster, "poll", look_at_a_failed_node)
     with pytest.raises(SystemFailure, match=r"job stage-\w+-1 on here is failed \(a node failed\)"):
         await run_script(cluster, config, PurePosixPath(script), [], in_job=True, job_options=(), report=take)
+
+
+async def test_a_reason_to_wait_is_reported_once(
+    config: LocalConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "says.py"
+    script.write_text("print('done')")
+    look, lines = LocalCluster.poll, []
+    waits = [JobStatus(state=JobState.QUEUED, reason="Resources")] * 3 + [JobStatus(state=JobState.RUNNING)]
+
+    async def look_at_a_queue(self: LocalCluster, names: Sequence[str]) -> dict[str, JobStatus]:
+        waiting = lines and waits
+        return {names[0]: waits.pop(0)} if waiting else await look(self, names)
+
+    monkeypatch.setattr(LocalCluster, "poll", look_at_a_queue)
+    often = config.model_copy(update={"poll_interval_s": 0.05})
+    path, cluster, take = PurePosixPath(script), LocalCluster(config), lines.append
+    await run_script(cluster, often, path, [], in_job=True, job_options=(), report=take)
+    assert sorted(lines[1:]) == ["done", "queued: Resources"]
