@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,7 @@ class Airflow:
             "state": "success",
             "try_number": 1,
         }
+        self.others: list[dict[str, Any]] = []
         api.answers[DAG] = (200, {"dag_id": "llama31", "is_paused": False})
         api.answers[TRIGGER] = self._triggered
 
@@ -42,14 +44,13 @@ class Airflow:
         self.api.answers[path] = lambda _: (200, self._run())
         self.api.answers[f"{path}/taskInstances"] = lambda _: (
             200,
-            {"task_instances": [self.task], "total_entries": 1},
+            {"task_instances": [self.task, *self.others], "total_entries": 1 + len(self.others)},
         )
         self.before_end(self.run_id)
         error = [{"exc_type": "AirflowException", "exc_value": "job x timed out"}]
-        self.api.answers[f"{path}/taskInstances/wait/logs/1"] = (
-            200,
-            {"content": [{"event": "Task failed with exception", "level": "error", "error_detail": error}]},
-        )
+        line = {"event": "Task failed with exception", "level": "error", "error_detail": error}
+        for task in (self.task, *self.others):
+            self.api.answers[f"{path}/taskInstances/{task['task_id']}/logs/1"] = (200, {"content": [line]})
         return 200, self._run()
 
     def _run(self) -> dict[str, Any]:
@@ -132,6 +133,24 @@ def test_a_failed_task_is_named_with_its_error_and_its_log(
     assert "wait failed: job x timed out" in said
     assert f"its log: {airflow.api.url}/dags/llama31/runs/" in said
     assert "/tasks/wait" in said
+
+
+def test_of_each_run_the_first_failed_task_is_named(
+    airflow: Airflow, steptime: Steptime, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tasks that fail later, because it did, say no more."""
+    airflow.state = "failed"
+    failed = {"state": "failed", "try_number": 1}
+    at = {second: {"end_date": f"2026-11-28T03:00:0{second}Z"} for second in range(4)}
+    airflow.task |= {"task_id": "performance.wait", **failed, "map_index": 1, **at[1]}
+    airflow.others = [
+        {"task_id": "report", **failed, "map_index": -1, **at[3]},
+        {"task_id": "performance.validate", **failed, "map_index": 1, **at[2]},
+        {"task_id": "performance.submit", **failed, "map_index": 0, **at[0]},
+    ]
+    assert steptime("run llama3.1 --gpus 1,2 --wait") == 2
+    told = re.findall(r"^(?:steptime: )?(.+) failed: job x", capsys.readouterr().err, re.MULTILINE)
+    assert told == ["performance.submit [0]", "performance.wait [1]"]
 
 
 def test_a_failed_dag_run_is_a_failure_although_one_of_its_runs_is_valid(

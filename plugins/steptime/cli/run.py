@@ -124,10 +124,18 @@ def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> list
 
 
 def _explain(client: AirflowClient, dag_run: DagRun) -> None:
-    """Print each failed task with its error and its log's address, in order of failure."""
+    """Print the task of each run that failed first, with its error and its log's address.
+
+    The later tasks of that run, and `report`, fail because it did.
+    """
     tasks = client.task_instances(dag_run.dag_id, dag_run.dag_run_id)
     failed = [task for task in tasks if task.state == "failed"]
+    explained: set[tuple[str, int]] = set()
     for task in sorted(failed, key=lambda task: task.end_date.timestamp() if task.end_date else math.inf):
+        group = task.task_id.rpartition(".")[0]
+        if (group, task.map_index) in explained or (explained and not group):
+            continue
+        explained.add((group, task.map_index))
         log = client.log(dag_run.dag_id, dag_run.dag_run_id, task)
         address = client.task_address(dag_run.dag_id, dag_run.dag_run_id, task)
         complain(f"{task.label} failed: {_error(log)}\n    its log: {address}")
