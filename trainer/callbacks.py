@@ -205,10 +205,10 @@ class Records(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Record the step for the watchdog and the end record, and log its wall time.
+        """Record the step for the watchdog and for the record of the run's end, and log its wall time.
 
         NeMo's own step time ends before the GPU has finished the step, and omits the time between steps.
-        In a run of the NeMo image 24.11 (`step_log: bar`) the wall time is recorded but not logged.
+        In the NeMo image 24.11, whose log is a progress bar, the wall time is recorded but not logged.
         """
         self.progress.step_ended(trainer.global_step - 1)
         wall_time_s = self.progress.wall_time_s

@@ -48,8 +48,9 @@ def retrying(
 ) -> Callable[[Work], Work]:
     """Decorate a function or coroutine function so that it is retried while it raises one of `errors`.
 
-    The function must be idempotent. Pauses double from `first_s` up to `longest_s`, plus a random quarter at
-    most, so that callers spread; an error can ask for a longer pause with an attribute `retry_after_s`.
+    The function must be idempotent. Pauses double from `first_s` up to `longest_s`. Each is up to a quarter
+    longer, at random, so that callers do not retry at the same time. An error can ask for a longer pause with
+    an attribute `retry_after_s`.
 
     Args:
         errors: the errors after which it is called again.

@@ -151,7 +151,7 @@ def test_an_event_of_a_job_from_before_a_clear_is_passed_over(
 
     assert isinstance(deferred.value.trigger, TrainingTrigger)
     assert deferred.value.trigger.job == submitted["job"]["name"]
-    assert any("an-earlier-job is not the latest one" in line["event"] for line in lines)
+    assert any("an-earlier-job has been replaced by a newer job" in line["event"] for line in lines)
 
 
 @pytest.mark.long

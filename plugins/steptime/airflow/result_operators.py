@@ -61,8 +61,8 @@ def with_store(task: BaseOperator, cluster: str, work: Callable[[], Done]) -> Do
 class ReadLogOperator(RunOperator):
     """Reads the training log of an ended job, successful or not, and stores the measured run.
 
-    Skipped if the ledger has no submitted job of this mapped instance, or if the task `wait` gave up on the
-    job, which may still run.
+    Skipped if the store has no submitted job of this mapped task instance, or if the task `wait` gave up on
+    the job, which may still run.
     """
 
     ui_color: str = "#eef3e2"
@@ -146,7 +146,7 @@ class ReadLogOperator(RunOperator):
         return status, log, make_record(await with_script(cluster, submitted), status, log, attempts)
 
     def _stored_status(self, job: Job, otherwise: JobStatus) -> JobStatus:
-        """Return the status of a job that the store has; `otherwise` if the job's log was never stored."""
+        """Return the job's status as stored; `otherwise` if its log was never stored."""
         from steptime.results.store import Store
 
         stored = with_store(self, job.cluster, lambda: Store().find(job.name))

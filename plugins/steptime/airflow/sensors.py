@@ -142,7 +142,9 @@ class TrainingSensor(RunOperator, HoldsJob):
         place = task_place(context)
         job = wait_for_store(lambda: ledger.latest_at(place), self.log.warning)
         if job is None or job.name != event["job"]:
-            self.log.info("job %s is not the latest one: still waiting for the latest", event["job"])
+            self.log.info(
+                "job %s has been replaced by a newer job: still waiting for the newer one", event["job"]
+            )
             return self.execute(context)
         if "overdue" in event:
             self._not_lost(job, context)

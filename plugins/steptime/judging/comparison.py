@@ -64,8 +64,8 @@ def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) ->
 def compare_sweep(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
     """Return whether each series of a sweep's newest DAG run got slower or faster.
 
-    If the sweep never ran, the series that it plans today are compared. `only` (values by column) selects the
-    series to return. Raises UserError if the store has no run of the sweep and `config/` no such sweep.
+    If the sweep never ran, compare the newest runs of the configurations that it plans today. `only` (values
+    by column) selects the series to return. Raises UserError if there is no such sweep.
     """
     rows = store.newest_sweep_run(name)
     return compare_sweep_run(store, rows, only) if rows else compare_planned(store, name, only)

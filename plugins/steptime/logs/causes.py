@@ -106,7 +106,7 @@ def advice(kind: str, gpu_type: str | None) -> str:
 
 
 class _Trace:
-    """What one writer has printed of a traceback, or of several chained ones."""
+    """A traceback, or several chained ones, as far as one process has printed it."""
 
     def __init__(self) -> None:
         self.is_open = False

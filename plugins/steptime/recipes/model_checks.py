@@ -186,7 +186,10 @@ def _proxies(document: Document) -> Iterator[Mistake]:
         rule, whole = placed.rule, document.value("sizes", placed.size, "model")
         if placed.kind == "configurations" and rule.is_proxy:
             field = "num_layers" if rule.model is None else "model"
-            yield Mistake("is for proxies: a configuration runs the whole model", (*placed.location, field))
+            yield Mistake(
+                "is for proxies, which have fewer layers: a configuration runs the whole model",
+                (*placed.location, field),
+            )
         elif placed.kind == "proxies" and not rule.is_proxy:
             yield Mistake(
                 "a proxy must change the model: set num_layers, or other fields of the model", placed.location

@@ -35,7 +35,7 @@ _MOST_DETAILS = 20
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a report file: a comparison, and the data of its pages."""
+    """The content of a report file: the comparison of its cells, and the data that its pages show."""
 
     of: str
     """What the report covers: `sweep weekly`."""

@@ -181,7 +181,7 @@ def _in_window(step: Step, run: Run) -> bool:
 
 
 def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dict[str, list[Any]]:
-    """Return what broke each rule, by the rule's name: global steps, or an observed value."""
+    """Return what broke each rule, by its name: the numbers of the steps, or the observed values."""
     import great_expectations
     from great_expectations.data_context.types.base import ProgressBarsConfig
 

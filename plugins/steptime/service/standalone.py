@@ -142,7 +142,7 @@ def _lock(announce: Announce) -> AbstractContextManager[None]:
 
 
 def _free_port(wanted: int | None, before: Service | None, announce: Announce) -> int:
-    """Return the first free port from `wanted` on, or from the last port that was used or the default."""
+    """Return the first free port from `wanted` on; without it, from the last port used or the default on."""
     first = wanted or (before.port if before else DEFAULT_PORT)
     for port in range(first, min(first + _PORTS_TRIED, 65536)):
         if not is_free(port):

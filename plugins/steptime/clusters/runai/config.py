@@ -30,7 +30,7 @@ PlainPath = Annotated[str, matching(_PLAIN_PATH, "a path from / on, of letters, 
 
 
 class Pvc(Frozen):
-    """A persistent volume claim that every workload mounts, like `RUN_CONF_MOUNTS` in NVIDIA's recipes."""
+    """A persistent volume claim that is mounted in every workload."""
 
     claim: str = Field(min_length=1, max_length=63)
     """Its name in Kubernetes, as under Data sources."""
