@@ -326,7 +326,7 @@ class SlurmCluster:
         return {name: record_status(records[0]) for name, records in history.items() if records[0].is_settled}
 
     async def _end_doubles(self, queue: dict[str, list[JobRecord]]) -> None:
-        """Cancel jobs with an earlier job's name, which Slurm accepted after submission was given up."""
+        """Cancel all but the first job of each name: Slurm accepted them after their submitter gave up."""
         for name, (_, *later) in queue.items():
             await self._slurm.scancel(
                 name, [one.job_id for one in later if one.in_queue and one.state != "COMPLETING"]
