@@ -87,8 +87,8 @@ def compare(
 ) -> None:
     """Show what got slower: a summary, then each cell compared with its own history, worst first.
 
-    A cell is a series of runs with the same cluster, model, number of GPUs and settings. A run outside of its
-    cell's usual range is suspected; the mean of the cell's next two runs confirms or dismisses that.
+    A cell is one configuration: cluster, model, number of GPUs and settings. A run outside of its cell's
+    usual range is suspected; the mean of the cell's next two runs confirms or dismisses that.
     The exit code is 3 if a slowdown is confirmed, 0 if none is, 1 for bad input, 2 if the store
     cannot be read.
     """

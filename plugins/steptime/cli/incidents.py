@@ -44,7 +44,7 @@ def list_incidents(
     ] = None,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
 ) -> None:
-    """List the incidents: cells (series of runs) that got slower or faster together, with cause and state."""
+    """List the incidents: cells (configurations) that got slower or faster together, with cause and state."""
     if context.invoked_subcommand is not None:
         return
     from steptime.judging.incidents import incidents

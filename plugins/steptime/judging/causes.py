@@ -1,8 +1,8 @@
 """Find what cells that got slower or faster have in common: a node, a recorded change, or the whole cluster.
 
-A cell is a series of like runs in one comparison, represented by its newest judged run. A cell gets at most
-one cause. Causes are found anew for each comparison, and not stored with runs. `docs/reference/judging.md`
-has the error rates.
+A cell is one configuration; in a comparison its newest judged run represents it. A cell gets at most one
+cause. Causes are found anew for each comparison, and not stored with runs. `docs/reference/judging.md` has
+the error rates.
 """
 
 import statistics

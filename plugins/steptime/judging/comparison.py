@@ -1,6 +1,7 @@
 """Compare runs with their history, for all cells of a week, sweep, DAG run or plan; or compare two runs.
 
-A cell is a series of like runs (`judging.series`); its newest run in the comparison decides its verdict.
+A cell is one configuration, and its runs form a series (`judging.series`); the newest run in the comparison
+decides the cell's verdict.
 """
 
 import json

@@ -1,6 +1,6 @@
 """What a comparison lacks: planned cells that failed or did not run, and cells that are too noisy to judge.
 
-A cell is a series of like runs. The planned cells of a sweep are those of its file. If the file plans none of
+A cell is one configuration. The planned cells of a sweep are those of its file. If the file plans none of
 the cells that ran under the sweep's name, those that ran in the four weeks before count as planned. A sweep
 that did not run is included if it is overdue. Outside of sweeps, the planned cells are those that ran.
 """
