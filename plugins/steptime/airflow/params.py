@@ -203,7 +203,7 @@ def _title(name: str) -> str:
 
 
 def _defaults(workload: Workload) -> dict[str, str]:
-    """Return the defaults of an empty form, by option."""
+    """Return what applies to each option that is left empty in the trigger form, in words."""
     by_size: dict[str, Callable[[str], object]] = {
         "dtype": lambda size: _dtype(workload, size),
         "max_steps": lambda size: workload.find_steps(size).max_steps,

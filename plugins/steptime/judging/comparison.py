@@ -95,7 +95,7 @@ def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterabl
 
 
 def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
-    """Return whether each series that a sweep plans today got slower or faster, by its newest run.
+    """Return whether each configuration of a sweep's present file got slower or faster, by its newest run.
 
     `only` (values by column) selects the series to return. Raises UserError if `config/` has no such sweep.
     """

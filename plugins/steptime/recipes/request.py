@@ -265,7 +265,7 @@ def options_only_in(mode: Mode) -> tuple[str, ...]:
 
 @cache
 def sections() -> Mapping[str, tuple[str, ...]]:
-    """Return the sections of the form (the panels of `--help`), with their option names."""
+    """Return the sections of the trigger form, which are the panels of `--help`, with their option names."""
     found: dict[str, tuple[str, ...]] = {}
     for name, field in option_fields().items():
         section = declaration(field).section

@@ -1,7 +1,7 @@
-"""The models of `config/workloads/*.yaml`, and the recipes (rows) that their rules define.
+"""The pydantic models of `config/workloads/*.yaml`, and the recipes (rows) that a file's rules define.
 
 One file has the recipes of one publication. docs/reference/workloads.md explains every field.
-`workload_checks` checks whether the parts fit together, so that one bad part hides no other.
+`workload_checks` then checks whether the parts fit together, so that all mistakes are reported at once.
 """
 
 import itertools

@@ -128,8 +128,8 @@ def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[s
 def rows_with_judgements(store: "Store", key: Key, *, limit: int | None = None) -> list[dict[str, Any]]:
     """Return valid runs with their judgements against the series' history, newest first.
 
-    `key` selects runs by column values. The columns of the judgement are None for a run without one. If a
-    slow drift of the step time ends with the run, `drift` describes it, else it is None.
+    `key` selects runs by column values. The columns of the judgement are None for a run without one.
+    `drift` describes a slow drift of the step time up to this run; None if there is none.
     """
     from steptime.results.schema import runs
 

@@ -324,7 +324,7 @@ async def stage_image(
 
 
 async def find_image(cluster: Cluster, config: ClusterConfig, name: str) -> str | None:
-    """Return a phrase about where the image is, on the cluster or in its registry; None if unknown.
+    """Return a phrase about where the image is; None if only a fetch would show whether there is one.
 
     Nothing is fetched. Raises UserError or SystemFailure if the image is not available, as `stage_image`
     does.

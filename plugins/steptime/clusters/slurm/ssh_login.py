@@ -1,7 +1,8 @@
 """Translate an Airflow connection of kind `ssh` into a login for asyncssh. Host keys are always checked.
 
-Fields of `extra` that Airflow's SSH provider has, too, have its names, so that one connection serves both.
-Most other fields are named like OpenSSH's options. The connection's fields override its `ssh_config`.
+Fields of `extra` are named as in Airflow's SSH provider, so that one connection can be used by both. Those
+that the provider does not have are mostly named like OpenSSH's options. The connection's fields override its
+`ssh_config`.
 """
 
 import base64

@@ -80,7 +80,7 @@ class AutoBridge(Anything):
 
     @classmethod
     def from_hf_pretrained(cls, name: str, *_: Any, **__: Any) -> Anything:
-        """Record the Hugging Face repository `name`; return a stand-in."""
+        """Record the name of the Hugging Face repository; return a stand-in for the bridge."""
         LOADED.setdefault(name, []).append("config.json")
         return Anything()
 
