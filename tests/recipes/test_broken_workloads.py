@@ -95,7 +95,7 @@ MISTAKES = {
     "heads and their width": (
         "hidden_size: 4096",
         "hidden_size: 4100",
-        "line 23, sizes.8b.model.hidden_size: a hidden_size of 4100 cannot be shared out to 32 attention "
+        "line 23, sizes.8b.model.hidden_size: a hidden_size of 4100 cannot be divided among 32 attention "
         "heads: correct one, or give kv_channels.",
     ),
     "heads and tensor parallel": (

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client, follow
+from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client, follow, run_lines
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, complain
 from steptime.cli.recipes import check_budgets, show_plan
@@ -128,14 +128,12 @@ def _explain(client: AirflowClient, dag_run: DagRun) -> None:
 
     The later tasks of that run, and `report`, fail because it did.
     """
-    tasks = client.task_instances(dag_run.dag_id, dag_run.dag_run_id)
-    failed = [task for task in tasks if task.state == "failed"]
-    explained: set[tuple[str, int]] = set()
-    for task in sorted(failed, key=lambda task: task.end_date.timestamp() if task.end_date else math.inf):
-        group = task.task_id.rpartition(".")[0]
-        if (group, task.map_index) in explained or (explained and not group):
+    lines = run_lines(client.task_instances(dag_run.dag_id, dag_run.dag_run_id))
+    failed = [line.task for line in lines if line.state == "failed"]
+    failed.sort(key=lambda task: task.end_date.timestamp() if task.end_date else math.inf)
+    for number, task in enumerate(failed):
+        if number and task.map_index < 0:
             continue
-        explained.add((group, task.map_index))
         log = client.log(dag_run.dag_id, dag_run.dag_run_id, task)
         address = client.task_address(dag_run.dag_id, dag_run.dag_run_id, task)
         complain(f"{task.label} failed: {_error(log)}\n    its log: {address}")

@@ -126,7 +126,7 @@ def _heads(document: Document) -> Iterator[Mistake]:
             continue
         if model.kv_channels is None and model.mla is None and model.hidden_size % model.num_attention_heads:
             yield Mistake(
-                f"a hidden_size of {model.hidden_size} cannot be shared out to "
+                f"a hidden_size of {model.hidden_size} cannot be divided among "
                 f"{model.num_attention_heads} attention heads: correct one, or give kv_channels",
                 ("sizes", size, "model", "hidden_size"),
             )
