@@ -29,8 +29,8 @@ def find_weights(path: Path) -> Path:
     checkpoint = candidates[0]
     if checkpoint.with_name(f"{checkpoint.name}-unfinished").exists():  # NeMo's mark while it saves
         raise TrainerError(
-            f"the checkpoint {checkpoint} is unfinished: the run that saved it died while saving; load "
-            f"another one."
+            f"the checkpoint {checkpoint} is unfinished: a run is still saving it, or died while saving; "
+            f"load another one."
         )
     if not any((checkpoint / "weights").glob("*.distcp")):
         raise TrainerError(f"there is no checkpoint at {checkpoint}: weights/ has no *.distcp file.")

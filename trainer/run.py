@@ -89,7 +89,7 @@ def _value(expected: Any, value: Any, where: str, name: str) -> Any:
 
 
 def _check(run: PlannedRun) -> None:
-    """Refuse a plan that cannot be trained."""
+    """Raise TrainerError for a plan that cannot be trained: an unknown mode, sizes that do not divide, …"""
     if run.mode not in MODES:
         raise TrainerError(f"unknown mode '{run.mode}': this trainer has {', '.join(MODES)}.")
     if not 0 <= run.first_step < run.max_steps:

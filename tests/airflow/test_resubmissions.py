@@ -232,7 +232,7 @@ def test_a_task_taken_away_while_it_resubmits_leaves_no_job(
         return await submit(self, spec)
 
     monkeypatch.setattr(LocalCluster, "submit", failed_by_hand_before)
-    with pytest.raises(AirflowFailException, match="failed, cleared or deleted"):
+    with pytest.raises(AirflowFailException, match="ended or deleted from outside"):
         task.execute_complete(context, event)
 
     assert live_jobs(cluster) == []

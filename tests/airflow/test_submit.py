@@ -200,7 +200,7 @@ def test_a_task_taken_away_while_it_submits_leaves_no_job(
         return await submit(self, spec)
 
     monkeypatch.setattr(LocalCluster, "submit", killed_before_submitting)
-    with pytest.raises(Exception, match="failed, cleared or deleted"):
+    with pytest.raises(Exception, match="ended or deleted from outside"):
         operator.execute(make_context())
 
     assert asyncio.run(cluster.poll(names))[names[0]].state is JobState.CANCELLED

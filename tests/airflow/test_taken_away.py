@@ -56,7 +56,7 @@ def test_the_question_is_about_one_mapped_instance(airflow_says: AirflowSays) ->
     said: list[str] = []
 
     assert not is_taken_away(TaskInstance(map_index=3), "a job", said.append)
-    assert said == ["this task is deferred: job a job keeps running, the next try finds it"]
+    assert said == ["this task is deferred and will go on: job a job keeps running for it"]
 
 
 @pytest.mark.long

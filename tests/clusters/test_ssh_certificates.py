@@ -50,7 +50,7 @@ async def test_user_certificates(site: Site, log_in: Open) -> None:
         await log_in({"node": connection(node, keys)}).run(["true"], timeout_s=60)
     wrong = [
         ({"certificate_file": "/nowhere/cert"}, "certificate_file '/nowhere/cert': No such file"),
-        ({"certificate_file": str(keys.path)}, "certificate_file in its extra is not an ssh certificate"),
+        ({"certificate_file": str(keys.path)}, f"'{keys.path}' is not an ssh certificate"),
         ({"certificate": "ssh-ed25519 AAAA"}, "certificate in its extra is not an ssh certificate"),
         (
             {"certificate_file": str(site.sign(other, principal=me))},

@@ -145,7 +145,7 @@ def test_an_accepted_level_and_a_drift_are_told(
     [
         (["small-4-2"], "'small-4-2' begins the names of 8 runs (small-4-20, small-4-21, small-4-22, …)"),
         (["smal-4-27"], "there is no run 'smal-4-27' in the metrics store: did you mean 'small-4-27'?"),
-        (["profile-01"], "runs in mode profile are not judged: they have no trend."),
+        (["profile-01"], "runs in mode profile are not judged, so there is no trend to show."),
         ([SLOWER, "--gpus", "2"], "--gpus and a run exclude each other: name one of them."),
         (["--mode", "profile"], "no valid run that is judged fits these filters"),
     ],

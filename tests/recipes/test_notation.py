@@ -35,7 +35,7 @@ def test_small_hours_keep_digits_that_say_something(hours: float, told: str) -> 
 @given(SCALES, st.integers(1, 5000), st.integers(1, 5000))
 def test_a_range_without_a_documented_count_is_refused(documented: list[int], first: int, last: int) -> None:
     assume(not any(first <= gpus <= last for gpus in documented))
-    problem = "contain no valid GPU count" if first <= last else f"write {last}-{first}"
+    problem = "no valid GPU count is in the range" if first <= last else f"write {last}-{first}"
     with pytest.raises(UserError, match=problem):
         select_gpus(f"{first}-{last}", documented)
 

@@ -194,7 +194,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"size": "8b", "gpus": "8", "save_checkpoint": True},
-        "is tested on 16 GPUs or more, not on 8: ask for one of 16, 32, 64",
+        "is tested on 16 GPUs or more, not on 8: ask for one of these GPU counts: 16, 32, 64",
     ),
     ({"load_checkpoint": "/x"}, "load_checkpoint needs a single number of GPUs: name one of 1, 2 as"),
     (

@@ -333,6 +333,10 @@ def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path) -> None:
     told = call("results", "import", "train.log", "--cluster", "mine", "--gpu-type", "h100", code=1)
     assert "train.log: not imported: the log does not show which recipe of config/workloads it ran" in told
     assert "--cluster" in call("results", "import", "train.log", code=1)
+    named = here / "pretrain_nemotronh_56b_fp8_gpus128_tp8_pp1_cp1_vpNone_mbs1_gbs384.out"
+    named.write_bytes(log.read_bytes())
+    told = call("results", "import", named.name, "--cluster", "mine", "--gpu-type", "cpu", code=1)
+    assert "the log shows a recipe that has no run on cpu: leave out --gpu-type" in told
     told = call("results", "import", "train.log", "--cluster", "mine", "--gpu-type", "h100", *sure)
 
     [row] = Store().results(include_rejected=True)

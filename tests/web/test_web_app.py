@@ -388,7 +388,7 @@ async def test_a_profile_has_no_trend_and_no_level_to_accept(pages: FastAPI, pub
     response = await get(pages, "/api/trend/profile")
     assert (response.status_code, response.json()["detail"]) == (
         422,
-        "runs in mode profile are not judged: they have no trend",
+        "runs in mode profile are not judged, so there is no trend to show",
     )
     assert (await get(pages, "/api/series")).json()["series"] == []
     answer = (await get(pages, "/api/runs/profile")).json()

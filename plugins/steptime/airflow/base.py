@@ -170,9 +170,9 @@ class RunOperator(BaseOperator):
 
 
 class HoldsJob(BaseOperator):
-    """Base class of operators whose job is cancelled by `on_kill` if the task was failed, cleared or deleted.
+    """Base class of operators whose `on_kill` cancels the job if the task has ended or was deleted.
 
-    Airflow calls `on_kill` both when a person fails or clears a running task and when its worker shuts down
+    Airflow calls `on_kill` both when a person marks a running task as failed and when its worker shuts down
     or loses its connection. A lost worker must not end a training that a retry will find again, so `on_kill`
     asks Airflow for the task's state.
     """
@@ -190,7 +190,7 @@ class HoldsJob(BaseOperator):
         self._task_instance = context["ti"]
         if self.was_taken_away:
             raise AirflowFailException(
-                f"the task was failed, cleared or deleted while it submitted job '{job.name}'"
+                f"the task was ended or deleted from outside while it submitted job '{job.name}'"
             )
 
     def reporter(self, context: Context) -> Reporter:
@@ -229,7 +229,7 @@ class HoldsJob(BaseOperator):
         return self.execute(context)
 
     def on_kill(self) -> None:
-        """Cancel the job if the task was failed, cleared or deleted; not if only its worker stops."""
+        """Cancel the job if the task has ended or was deleted; not if it was cleared or will be retried."""
         if self._held is None or self._task_instance is None:
             return
         # A thread of its own: this is a signal handler, and the main thread may be inside an event loop.
@@ -255,7 +255,7 @@ def is_last_try(ti: RuntimeTaskInstanceProtocol) -> bool:
 def is_taken_away(
     ti: RuntimeTaskInstanceProtocol, job_name: str, info: Callable[[str], None], *, may_be_lost: bool = False
 ) -> bool:
-    """Return whether the task instance was failed, cleared or deleted, so that nothing will resume it.
+    """Return whether the task instance has ended or was deleted, so that nothing will resume it.
 
     Airflow is asked twice, because it also calls `on_kill` when a task only moves to another triggerer or
     worker, or waits for its retry; this call blocks for half a second in between. If Airflow does not answer,
@@ -276,10 +276,10 @@ def is_taken_away(
             info(f"Airflow cannot be asked about this task, so job {job_name} keeps running: {error}")
             return False
         if state == "failed" and may_be_lost:
-            info(f"this was the last try, and why it failed is not known: job {job_name} keeps running")
+            info(f"this task failed in its last try, perhaps with its worker: job {job_name} keeps running")
             return False
         if state not in _TAKEN_AWAY:
-            info(f"this task is {state or 'cleared'}: job {job_name} keeps running, the next try finds it")
+            info(f"this task is {state or 'cleared'} and will go on: job {job_name} keeps running for it")
             return False
     info(f"nothing will resume this task ({state}): cancelling job {job_name}")
     return True

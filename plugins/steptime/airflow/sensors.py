@@ -154,7 +154,11 @@ class TrainingSensor(RunOperator, HoldsJob):
         return self._ended(job, JobStatus.model_validate(event["status"]), context)
 
     def _ended(self, job: LedgerJob, status: JobStatus, context: Context) -> Any:
-        """Record how a job ended; resubmit it if the cluster caused the failure."""
+        """Record how a job ended, and return its handle if it succeeded.
+
+        If the cluster caused the failure, resubmit the job and wait for the new one; otherwise raise
+        AirflowFailException.
+        """
         failure = None
         if status.state is JobState.FAILED and not status.failed_nodes:  # the log may name them
             failure = self._find_causes(job)

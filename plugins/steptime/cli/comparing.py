@@ -238,7 +238,7 @@ def _series(store: "Store", run: str | None, selection: RunFilters) -> "Series":
             raise UserError(f"{', '.join(asked)} and a run exclude each other: name one of them.")
         series = Series.from_row(store.run_named(run))
         if not series.is_judged:
-            raise UserError(f"runs in mode {series['mode']} are not judged: they have no trend.")
+            raise UserError(f"runs in mode {series['mode']} are not judged, so there is no trend to show.")
         return series
     newest: dict[Series, str] = {}
     for row in selection.latest_first(store):

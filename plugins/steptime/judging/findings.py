@@ -133,7 +133,10 @@ class Comparison:
     """Which planned cells are missing and why; None for a comparison of two named runs."""
 
     def only(self, values: Mapping[str, Any]) -> Self:
-        """Return the findings of the series with these column values, and the causes that concern them."""
+        """Return the comparison with only the series with these column values, and the causes of these.
+
+        Totals, cost, goodput and completeness remain those of all series.
+        """
         findings = tuple(one for one in self.findings if one.series.has(values))
         series = {one.series for one in findings}
         causes = tuple(cause for cause in self.causes if not series.isdisjoint(cause.cells))

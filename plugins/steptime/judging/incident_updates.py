@@ -27,7 +27,7 @@ _NAMED: tuple[Kind, ...] = ("change", "node")
 
 @dataclass(frozen=True)
 class Group:
-    """Series of runs (cells) that got slower or faster together, with what they have in common."""
+    """Cells that got slower or faster by a common cause, or within a week of each other; or a single one."""
 
     kind: Kind
     cluster: str

@@ -55,7 +55,10 @@ class Placement:
 
     @property
     def words(self) -> str:
-        """Whether the fresh runs used other nodes: ` on other nodes (node[2-3])`; empty if unknown."""
+        """Where the fresh runs ran, compared with the suspected one: the end of a sentence, empty if unknown.
+
+        ` on other nodes (node[2-3])`, ` on the same node (node1)` or ` partly on the same nodes (…)`.
+        """
         before, after = _names([self.suspected]), _names(self.fresh)
         if not (before and all(self.fresh) and after):
             return ""

@@ -39,7 +39,7 @@ class Excerpt:
         return cls(before, block[end : end + BYTES_BEHIND], is_open=True)
 
     def extend(self, block: bytes) -> None:
-        """Append lines from the next block of the log, as far as they are needed."""
+        """Append the beginning of the next block of the log, up to `BYTES_BEHIND` in all."""
         if self.is_open:
             self.behind += block[: BYTES_BEHIND - len(self.behind)]
 

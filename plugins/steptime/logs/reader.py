@@ -224,7 +224,10 @@ class Assembly:
         self._excerpts.clear()
 
     def _mode(self, *, trained: bool) -> Mode | None:
-        """Return the mode that the log shows; loading a checkpoint after a restart does not count."""
+        """Return the mode that the log shows; None if it shows none and nothing was trained.
+
+        Loading a checkpoint after a restart does not count.
+        """
         for mode in (Mode.PROFILE, Mode.NCCL_TRACE):
             if mode in self._shown_modes:
                 return mode

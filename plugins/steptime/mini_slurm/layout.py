@@ -187,8 +187,9 @@ def prepare(home: Path) -> None:
 def leads_home(home: Path, layout: SlurmLayout) -> bool:
     """Return whether `layout.root` still is the mini Slurm's folder in `home`, or a symbolic link to it.
 
-    The link is used if the folder's path is too long for Slurm. `down` removes it, and so may a cleanup of
-    /tmp. It counts only if its parent folder belongs to this user.
+    The link stands in for a folder whose path Slurm cannot use, such as a long one. `steptime slurm down`
+    removes the link, and so may a cleanup of /tmp. A link counts only if the folder that contains it belongs
+    to this user.
     """
     if layout.root == folder(home):
         return True

@@ -226,9 +226,9 @@ _Name = Annotated[str, matching("[a-z0-9][a-z0-9_.]*", "small letters, digits, _
 
 
 class Launch(Frozen):
-    """How the launch script of an NVIDIA release starts a Megatron-Bridge recipe.
+    """How a launch script of NVIDIA's benchmark recipes starts a Megatron-Bridge recipe.
 
-    `steptime recipes import` writes it.
+    It is the block `launch` of a model in a workload file; `steptime recipes import` writes it.
     """
 
     commits: dict[str, Annotated[str, matching("[0-9a-f]{40}", "a commit of Megatron-Bridge")]] = Field(

@@ -238,7 +238,7 @@ def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
     if not large_enough:
         raise UserError(
             f"saving checkpoints of {selection} is tested on {save} GPUs or more, loading on {load} or more: "
-            f"add one of {_from(selection, max(save, load))} GPUs to the requested ones."
+            f"also ask for one of these GPU counts: {_from(selection, max(save, load))}."
         )
     return large_enough[-1]
 
@@ -251,7 +251,7 @@ def require_tested(selection: Selection, mode: Mode, recipes: Sequence[Recipe]) 
         if recipe.gpus < least:
             raise UserError(
                 f"{doing} checkpoints of {selection} is tested on {least} GPUs or more, not on "
-                f"{recipe.gpus}: ask for one of {_from(selection, least)} GPUs."
+                f"{recipe.gpus}: ask for one of these GPU counts: {_from(selection, least)}."
             )
 
 

@@ -70,7 +70,7 @@ def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[
         first, last, is_range = _range("GPU counts", part, text, f"8,16 or 8-128. {valid}")
         within = [count for count in documented if first <= count <= last]
         if is_range and not within:
-            raise UserError(f"GPU counts '{part.strip()}' contain no valid GPU count. {valid}")
+            raise UserError(f"no valid GPU count is in the range '{part.strip()}'. {valid}")
         if not within:
             raise unknown_value("GPU count", first, documented, of=of)
         chosen.update(within)

@@ -255,7 +255,7 @@ class PerformanceRules(Frozen):
 
 
 def _laid_over(dtype: str, rules: Iterable[Rule]) -> Performance:
-    """Combine the settings of these rules for a run with that dtype."""
+    """Return the settings of these rules, the later over the earlier; `dtype` gives a default fp8_recipe."""
     performance = Performance(trainer=TrainerSettings(fp8_recipe=FP8_RECIPES.get(dtype)))
     for rule in rules:
         performance = rule.laid_over(performance)

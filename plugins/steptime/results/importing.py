@@ -211,8 +211,13 @@ def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], ask
         return run.model_copy(update={"mode": log.mode or run.mode})
     upstream = find_upstream(log_path, find_batch_size(log))
     runs = () if upstream is None else upstream.runs
-    if asked.gpu_type is not None:
+    if runs and asked.gpu_type is not None:
         runs = tuple(run for run in runs if run.recipe.gpu_type == asked.gpu_type)
+        if not runs:
+            raise UserError(
+                f"the log shows a recipe that has no run on {asked.gpu_type}: leave out --gpu-type, or name "
+                "the recipe with --workload, --size, --dtype, --gpus and --gpu-type"
+            )
     if not runs:
         raise UserError(
             "the log does not show which recipe of config/workloads it ran: name it with --workload, --size, "

@@ -327,7 +327,10 @@ def peak_source(row: Mapping[str, Any]) -> str | None:
 
 
 def _peak_of_run(recipe: Recipe, log: TrainingLog) -> Peak:
-    """Return the peak of the data sheet or of the trainer's start record; no tflops if neither has it."""
+    """Return the peak FLOP rate for the MFU: the data sheet's, or else what the trainer measured at start.
+
+    Its `tflops` is None if there is neither.
+    """
     peak, started = peak_tflops(recipe.gpu_type, recipe.dtype), log.started or {}
     measured = started.get("peak_tflops_per_rank")
     if peak.tflops is None and measured is not None:

@@ -377,9 +377,9 @@ class Store:
         return {name: kept[name] for name in ("content", "sha256")}
 
     def parsed_log(self, job_name: str) -> dict[str, Any]:
-        """Return what was read from a run's log, except for its steps.
+        """Return what was read from a run's log, without its steps and checkpoints.
 
-        `{"measurement": …, "log": …}`: the `Measurement`, and the `TrainingLog` without steps, as JSON.
+        `{"measurement": …, "log": …}`: the `Measurement`, and the rest of the `TrainingLog`, as JSON.
 
         Raises UserError for an unknown job name.
         """

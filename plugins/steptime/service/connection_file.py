@@ -20,7 +20,7 @@ from steptime.files import write_whole
 
 
 def path() -> Path:
-    """Return the path of the file of connections, which only its owner can read."""
+    """Return the path of the file with the connections that steptime creates; only its owner can read it."""
     return settings.airflow_home() / "connections.json"
 
 

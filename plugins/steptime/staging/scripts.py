@@ -114,8 +114,9 @@ def _exit_code(job: Job, status: JobStatus) -> int:
         return 0
     if status.state is JobState.FAILED and status.exit_code:
         return status.exit_code
+    reason = f" ({status.reason})" if status.reason else ""
     raise SystemFailure(
-        f"job {job.name} on {job.cluster} is {status.state} ({status.reason}): see {job.log_path}"
+        f"staging job {job.name} on {job.cluster} is {status.state}{reason}: see {job.log_path}"
     )
 
 

@@ -139,7 +139,7 @@ def series_trend(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     own = Series.from_row(row)
     if not own.is_judged:
         raise HTTPException(
-            status_code=422, detail=f"runs in mode {own['mode']} are not judged: they have no trend"
+            status_code=422, detail=f"runs in mode {own['mode']} are not judged, so there is no trend to show"
         )
     return json_response(answers.series_trend(store, own, may_edit(row["dag_id"])))
 
@@ -291,7 +291,7 @@ def accept(store: Readable, may_edit: MayEdit, user: GetUserDep, acceptance: Acc
 
 
 class IncidentChange(Frozen):
-    """A note on an incident, and whether it accepts the changed step times as new baselines."""
+    """A note on an incident; `accept` closes it and makes the changed step times the new baselines."""
 
     note: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
     accept: bool = False

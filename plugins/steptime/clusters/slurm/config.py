@@ -154,7 +154,10 @@ def _ranks_per_node(recipe: Recipe, wanted: int | None, site: Site) -> int:
 
 
 def staging_job_options(run: Run, site: Site) -> tuple[str, ...]:
-    """Return the #SBATCH options of a staging job for a run: one task, no GPUs. Raises UserError."""
+    """Return the #SBATCH options of the job that stages a run's image: one node, one task, no GPUs.
+
+    Raises UserError if an option of the run or of the cluster's file is malformed or refused.
+    """
     own = SlurmOptions.of(run.cluster_options)
     ours = {"--partition": site.partition, "--account": site.account}
     given = [f"{name}={value}" for name, value in ours.items() if value is not None]

@@ -101,7 +101,7 @@ _option = partial(option, "Slurm", needs="On a Slurm cluster")
 
 
 class SlurmOptions(ClusterOptions):
-    """A run's Slurm options; None means the default in the cluster's file."""
+    """A run's Slurm options; for one that is None, the cluster's file decides, or else steptime or Slurm."""
 
     clusters = "Slurm"
 

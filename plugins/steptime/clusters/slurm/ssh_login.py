@@ -235,8 +235,9 @@ def _certificate(connection: Connection) -> Any:
             f"{_named(connection)}: certificate_file '{shown(value)}': {error.strerror}."
         ) from None
     except asyncssh.KeyImportError:
+        what = "certificate in its extra" if named == "certificate" else f"'{shown(str(value))}'"
         raise UserError(
-            f"{_named(connection)}: {named} in its extra is not an ssh certificate, which begins like "
+            f"{_named(connection)}: {what} is not an ssh certificate, which begins like "
             "'ssh-ed25519-cert-v01@openssh.com AAAA…'."
         ) from None
 
