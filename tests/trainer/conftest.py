@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from steptime.recipes.models import Run
 from steptime.settings import home
 
-from .jobs import Trained, WarmTrainer, start_trainer, write_run
+from .jobs import Trained, WarmTrainer
 
 Train = Callable[..., Trained]
 
@@ -47,39 +46,3 @@ def warm_trainer(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) 
 def train(warm_trainer: WarmTrainer) -> Train:
     """A function that trains a run in a folder: `train(run, folder, program=None)`, see `WarmTrainer`."""
     return warm_trainer.train
-
-
-@pytest.fixture(scope="session")
-def train_in_job(trainer_python: str) -> Train:
-    """A function that trains a run as its job would, or under torchrun, in a process of its own."""
-
-    def _train(
-        run: Run,
-        folder: Path,
-        *options: str,
-        program: str | None = None,
-        module: str = "trainer.cpu_ranks",
-        torchrun: bool = False,
-        **environment: str,
-    ) -> Trained:
-        start = ["-m", module] if program is None else [program]
-        if torchrun:
-            ranks = f"--nproc-per-node={run.recipe.parallelism.world_size}"
-            start = ["-m", "torch.distributed.run", "--standalone", ranks, "-m", "trainer"]
-        log = start_trainer(
-            [trainer_python, *start],
-            [
-                *write_run(run, folder),
-                *options,
-                "--output",
-                str(folder),
-                "--history",
-                str(folder / "history.jsonl"),
-            ],
-            cwd=folder,
-            **environment,
-        )
-        (folder / "log.out").write_text(log.stdout, encoding="utf-8")
-        return Trained(exit_code=log.returncode, log=log.stdout, folder=folder)
-
-    return _train

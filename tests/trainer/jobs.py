@@ -92,22 +92,15 @@ def write_run(run: Run, folder: Path) -> list[str]:
 _SHOW_STACKS = {"PYTHONFAULTHANDLER": "1"}
 """SIGABRT ends a process, which writes the stacks of its threads first."""
 
-THIN_LOOP = "one_gpu.train"
-"""The module that trains without NeMo, in place of `trainer`."""
-
 
 def start_trainer(
     command: list[str], arguments: list[str], *, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the trainer with only its own package to import; a hang ends with every process's stacks.
-
-    The thin loop has its own package beside it.
-    """
-    sources = [ROOT / "trainer", *([ROOT / "benchmarks" / "one_gpu"] if THIN_LOOP in command else [])]
+    """Run the trainer with only its own package to import; a hang ends with every process's stacks."""
     process = subprocess.Popen(
         [*command, *arguments],
         cwd=cwd,
-        env={**os.environ, **_SHOW_STACKS, "PYTHONPATH": str(_package(cwd, sources)), **environment},
+        env={**os.environ, **_SHOW_STACKS, "PYTHONPATH": str(_package(cwd)), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -122,13 +115,12 @@ def start_trainer(
     return subprocess.CompletedProcess(process.args, process.returncode, output)
 
 
-def _package(folder: Path, sources: list[Path]) -> Path:
-    """A folder to import these from, and nothing else of the repository."""
+def _package(folder: Path) -> Path:
+    """A folder to import the trainer from, and nothing else of the repository."""
     package = folder / "package"
     package.mkdir(exist_ok=True)
-    for source in sources:
-        if not (package / source.name).exists():
-            (package / source.name).symlink_to(source)
+    if not (package / "trainer").exists():
+        (package / "trainer").symlink_to(ROOT / "trainer")
     return package
 
 
@@ -152,7 +144,7 @@ class WarmTrainer:
                     **os.environ,
                     **_SHOW_STACKS,
                     "OMP_NUM_THREADS": "1",  # as in a job: threads that exist before a fork may hang it
-                    "PYTHONPATH": str(_package(self._folder, [ROOT / "trainer"])),
+                    "PYTHONPATH": str(_package(self._folder)),
                 },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

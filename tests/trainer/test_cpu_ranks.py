@@ -8,8 +8,7 @@ import pytest
 
 from steptime.logs.reader import read_log
 
-from .conftest import Train
-from .jobs import Trained, WarmTrainer, light_trainer, planned, write_run
+from .jobs import Trained, WarmTrainer, light_trainer, planned, start_trainer, write_run
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
@@ -164,12 +163,19 @@ def test_a_plan_that_cannot_be_trained_is_refused_before_the_imports(tmp_path: P
 
 
 @pytest.mark.exhaustive
-def test_a_job_takes_torchruns_steps(train: Train, train_in_job: Train, tmp_path: Path) -> None:
+def test_a_job_takes_torchruns_steps(trainer_python: str, tmp_path: Path) -> None:
     """Each job imports NeMo: 60 s of CPU in total."""
-    run = planned(2, max_steps=4)
-    (forked := tmp_path / "forked").mkdir()
-    (torchrun := tmp_path / "torchrun").mkdir()
-    jobs = [train_in_job(run, forked), train_in_job(run, torchrun, torchrun=True)]
-    assert [job.exit_code for job in jobs] == [0, 0], jobs[0].log + jobs[1].log
-    assert jobs[0].losses == jobs[1].losses
-    assert all(job.record("start")["imports_s"] > 1 for job in jobs)
+    started = {
+        "forked": ["-m", "trainer.cpu_ranks"],
+        "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "trainer"],
+    }
+    losses = []
+    for name, start in started.items():
+        (folder := tmp_path / name).mkdir()
+        arguments = [*write_run(planned(2, max_steps=4), folder), "--history", "history.jsonl"]
+        ended = start_trainer([trainer_python, *start], arguments, cwd=folder)
+        assert ended.returncode == 0, ended.stdout
+        job = Trained(exit_code=0, log=ended.stdout, folder=folder)
+        assert job.record("start")["imports_s"] > 1
+        losses.append(job.losses)
+    assert losses[0] == losses[1]

@@ -20,9 +20,8 @@ from .jobs import Trained, loading, planned
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
-FAMILIES = ("llama3.1", "nemotron4", "nemotron-h")
-LOADING = ("nemotron4", "nemotron-h")
-"""Llama's loads are in test_training.py."""
+FAMILIES = ("nemotron4", "nemotron-h")
+"""Llama is in test_training.py."""
 WITH_BAR = "nemotron4-340b-24.11"
 """The same model as the later Nemotron4, logged by NeMo's progress bar."""
 SAVED_AT = 5
@@ -35,7 +34,6 @@ SPREAD = {"tensor": Parallelism(tensor=2, data=1), "pipeline": Parallelism(pipel
 
 LOADS = {f"loaded, {name}": parallelism for name, parallelism in SPREAD.items()}
 IN_TEST_ALL = (
-    *(("llama3.1", "saved"), ("llama3.1", "pipeline")),
     *(("nemotron4", "saved"), ("nemotron4", "tensor"), ("nemotron4", "pipeline")),
     *(("nemotron4", "loaded, tensor"), ("nemotron4", "loaded, pipeline"), ("nemotron-h", "loaded, pipeline")),
 )
@@ -117,8 +115,6 @@ def test_the_release_of_24_11_logs_by_nemos_progress_bar(trainings: Trainings) -
 @pytest.mark.parametrize(
     ("family", "parameters"),
     [
-        # Embedding, output 4096·256 each; per layer attention 3·256², SwiGLU 3·256·768, two norms; a norm.
-        ("llama3.1", 2 * 4096 * 256 + 2 * (3 * 256**2 + 3 * 256 * 768 + 2 * 256) + 256),
         # Embedding, output 4096·256 each; per layer attention 3·256² (half the heads have keys and values of
         # their own), MLP 2·256·1024, two norms with bias; a last norm.
         ("nemotron4", 2 * 4096 * 256 + 2 * (3 * 256**2 + 2 * 256 * 1024 + 4 * 256) + 2 * 256),
@@ -155,7 +151,7 @@ def test_every_parallelism_takes_the_same_steps(trainings: Trainings, family: st
     )
 
 
-@pytest.mark.parametrize(("family", "training"), _cases(LOADING, LOADS))
+@pytest.mark.parametrize(("family", "training"), _cases(FAMILIES, LOADS))
 def test_a_load_continues_as_if_uninterrupted(trainings: Trainings, family: str, training: str) -> None:
     """From the checkpoint of two data-parallel ranks, over tensor- or pipeline-parallel ones."""
     loaded, one_rank = trainings(family, training), trainings(family, "one rank")
@@ -168,7 +164,7 @@ def test_a_load_continues_as_if_uninterrupted(trainings: Trainings, family: str,
     )
 
 
-@pytest.mark.parametrize(("family", "training"), _cases(LOADING, ["saved", "loaded, tensor"]))
+@pytest.mark.parametrize(("family", "training"), _cases(FAMILIES, ["saved", "loaded, tensor"]))
 def test_a_checkpoint_is_measured(trainings: Trainings, family: str, training: str) -> None:
     trained = trainings(family, training)
     (measured,) = trained.record("result")["checkpoints"]

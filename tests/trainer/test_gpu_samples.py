@@ -1,6 +1,5 @@
 """Samples of GPUs and links beside a training: what a node says of itself, and that it never holds a job."""
 
-import asyncio
 import json
 import os
 import time
@@ -10,19 +9,14 @@ from typing import Any
 
 import psutil
 import pytest
-from staged import staged_files
 
-from steptime.clusters.base import JobState, JobStatus
-from steptime.clusters.jobscript import job_spec
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig
-from steptime.logs.models import TrainingLog
 from steptime.logs.reader import read_log
-from steptime.recipes.models import Run, Window
-from steptime.recipes.planning import PlanRequest, plan
+from steptime.recipes.models import Parallelism, Performance, TrainerSettings, Window
 from steptime.results.gpu_samples import gpu_samples as parsed
 from steptime.results.gpu_samples import what_stands_apart
 from steptime.results.metrics import measure
-from steptime.waiting import poll_until, poll_until_async
+from steptime.results.stragglers import rank_times
+from steptime.waiting import poll_until
 from trainer import gpu_samples
 from trainer.gpu_samples import SamplingProcess, clocks_down_since, link_errors, read_sample
 
@@ -205,40 +199,32 @@ def test_a_training_that_fails_ends_its_sampling(warm_trainer: WarmTrainer, tmp_
 
 @pytest.mark.trainer
 @pytest.mark.timeout(1500)
-def test_a_run_on_the_local_cluster_ends_in_columns(
-    trainer_python: str, node: Callable[[str], None], tmp_path: Path
-) -> None:
-    node("throttled")
-    faults = {"STAND_IN_GPU_FAULTS": json.dumps({"*": "throttled"})}
-    request = PlanRequest(
-        **{"workload": "llama3.1", "gpu_type": "cpu", "size": "tiny", "gpus": "2"},
-        **{"gpu_samples": True, "environment": faults},
-    )
-    [run] = plan(request).runs
-    log, status = asyncio.run(_train_as_job(run, trainer_python, tmp_path))
-    assert status.state is JobState.SUCCEEDED, Path(log.path).read_text()
+def test_a_training_tells_its_slow_rank_and_its_hot_gpu(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
+    """Each is named from the log, and other ranks do not hide the slow one."""
+    sampling = Performance(trainer=TrainerSettings(gpu_samples=True))
+    steps: dict[str, Any] = {"max_steps": 8, "window": Window(first=4, last=7)}
+    run = planned(4, parallelism=Parallelism(data=4), gbs=16, performance=sampling, **steps)
+    trained = warm_trainer.train(run, tmp_path, program=str(ROOT / "tests/trainer/programs/slow_node.py"))
+    assert trained.exit_code == 0, trained.log
+    log = read_log(tmp_path / "log.out", max_steps=8)
+
+    times = rank_times(log.rank_times)
+    assert times is not None
+    assert (len(times.seconds), times.steps) == (4, (4, 5, 6, 7))
+    (slow,) = times.stragglers
+    assert slow.name == f"rank 3 on {times.nodes[0]}"
+    assert 1.3 < slow.ratio < 2.2, "layers are most of the forward pass"
+
     found = parsed(log.gpu_samples)
     assert found is not None
     [own] = found.nodes
-    assert own.gpus == (0, 1)
+    assert own.gpus == (0, 1, 2, 3)
     assert own.samples >= 2
-    measured = measure(run, log)
-    assert measured.gpu_power_mean_w == pytest.approx((612.4 + 401.1) / 2)
+    measured, power_w = measure(run, log), 3 * 612.4 + 401.1
+    assert measured.gpu_power_mean_w == pytest.approx(power_w / 4)
     tokens = run.recipe.model.seq_length * run.recipe.global_batch_size
-    assert measured.joules_per_token == pytest.approx((612.4 + 401.1) * measured.step_time_mean_s / tokens)
-    assert what_stands_apart(None, found) == (f"node {own.node}: slowed down by heat in 100 % of the samples")
-
-
-async def _train_as_job(run: Run, python: str, folder: Path) -> tuple[TrainingLog, JobStatus]:
-    config = LocalConfig(name="local", kind="local", work_dir=str(folder), gpu_type="cpu", slots=2)
-    staged = staged_files(python, ROOT)
-    async with LocalCluster(config) as cluster:
-        job = await cluster.submit(job_spec(run, staged, config, identity="samples", started=0))
-
-        async def ended() -> JobStatus | None:
-            status = (await cluster.poll([job.name]))[job.name]
-            return None if status.state.is_live else status
-
-        status = await poll_until_async(ended, every_s=0.2, timeout_s=1200)
-    assert status is not None
-    return read_log(job.log_path, max_steps=run.max_steps), status
+    assert measured.joules_per_token == pytest.approx(power_w * measured.step_time_mean_s / tokens)
+    assert what_stands_apart(None, found) == (
+        f"node {own.node}: GPU 3 31 °C hotter, GPU 3 clocks down to 1,410 MHz, slowed down by heat in 100 % "
+        "of the samples"
+    )

@@ -64,32 +64,10 @@ def rows(clusters: None, warm_trainer: WarmTrainer, tmp_path_factory: pytest.Tem
     return list(zip(runs, json.loads(built.read_text()), strict=True))
 
 
-def test_every_row_is_what_its_document_prints(rows: Rows) -> None:
-    printed = {
-        (row.recipe, row.size, row.layers, row.dtype, row.gpu_type, row.scaling, row.gpus): row
-        for row in trained_rows()
-    }
-    assert len(rows) == len(printed)
+def test_megatron_takes_every_row_with_the_graphs_of_its_gpus(rows: Rows) -> None:
     for run, built in rows:
-        recipe = run.recipe
-        row = printed[
-            recipe.workload,
-            recipe.size,
-            built["num_layers"],
-            recipe.dtype,
-            recipe.gpu_type,
-            recipe.scaling,
-            recipe.gpus,
-        ]
-        assert (built["tensor"], built["pipeline"], built["context"]) == (row.tp, row.pp, row.cp)
-        assert (built["micro_batch_size"], built["global_batch_size"]) == (row.mbs, row.gbs)
-        assert built["seq_length"] == built["config_seq_length"] == row.seq_len
-        if (row.recipe, row.size) == ("nemotron4-25.04", "340b"):  # prints none, and was run with 12
-            assert (built["virtual_pipeline"], row.vp) == (12, "NA")
-        else:
-            assert str(built["virtual_pipeline"] or "NA") == row.vp
-        graphs = "local" if recipe.gpu_type in ("b200", "gb200", "gb300") else "none"
-        assert built["graphs_of_connected_model"] == graphs
+        graphs = "local" if run.recipe.gpu_type in ("b200", "gb200", "gb300") else "none"
+        assert built["graphs_of_connected_model"] == graphs, run.label
 
 
 def test_nemo_2_2_is_asked_in_its_own_words(rows: Rows) -> None:
@@ -111,7 +89,7 @@ def test_nemo_2_2_is_asked_in_its_own_words(rows: Rows) -> None:
 
 
 def test_the_parameters_agree_with_the_models_name(rows: Rows) -> None:
-    """Counted over every pipeline stage, virtual stage and tensor-parallel rank of each layout."""
+    """Counted over every pipeline stage, virtual stage and tensor-parallel rank."""
     assert {(run.recipe.size, run.recipe.model.num_layers): built["parameters"] for run, built in rows} == {
         # As Meta's models have: 8.03, 70.6 and 406 billion.
         ("8b", 32): 8_030_261_248,

@@ -2,20 +2,21 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from called import captured
 
+from one_gpu import limits
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Mode, Performance, Run, TrainerSettings, Window
 from steptime.results.log_rows import log_row
+from trainer.errors import TrainerError
+from trainer.run import read_run
 
-from .jobs import ROOT, THIN_LOOP, Trained, light_trainer, planned, write_run
-
-Train = Callable[..., Trained]
+from .conftest import Train
+from .jobs import ROOT, Trained, planned, write_run
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -23,18 +24,28 @@ STEPS = 6
 ROUNDING = 1e-6
 """Relative, of a loss in float32; measured: 1.3e-7 at most."""
 
+THIN_LOOP = f"""
+import sys
+sys.path.insert(0, "{ROOT}/benchmarks")
+from one_gpu.train import main
+sys.exit(main())
+"""
+
+
+def train_thin(train: Train, run: Run, folder: Path) -> Trained:
+    program = folder / "thin_loop.py"
+    program.write_text(THIN_LOOP, encoding="utf-8")
+    return train(run, folder, program=str(program))
+
 
 @pytest.fixture(scope="module", params=["llama3.1", pytest.param("nemotron4", marks=pytest.mark.exhaustive)])
 def twins(
-    request: pytest.FixtureRequest,
-    train: Train,
-    train_in_job: Train,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, train: Train, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Trained]:
     """One plan, trained by NeMo and by the thin loop."""
     run = planned(workload=request.param, max_steps=STEPS, window=Window(first=3, last=5))
     nemo = train(run, tmp_path_factory.mktemp("nemo"))
-    trained = [nemo, train_in_job(run, tmp_path_factory.mktemp("thin"), module=THIN_LOOP)]
+    trained = [nemo, train_thin(train, run, tmp_path_factory.mktemp("thin"))]
     assert [one.exit_code for one in trained] == [0, 0], trained[1].log
     return trained
 
@@ -75,8 +86,11 @@ def test_the_pipeline_reads_its_log_whole(twins: list[Trained]) -> None:
 
 
 @pytest.mark.trainer
-def test_fp8_without_torchao(train_in_job: Train, tmp_path: Path) -> None:
-    ended = train_in_job(_in(planned(), "fp8", "current"), tmp_path, module=THIN_LOOP)
+def test_fp8_without_torchao(train: Train, tmp_path: Path) -> None:
+    run = planned()
+    recipe = run.recipe.model_copy(update={"dtype": "fp8"})
+    fp8 = Performance(trainer=TrainerSettings(fp8_recipe="current"))
+    ended = train_thin(train, run.model_copy(update={"recipe": recipe, "performance": fp8}), tmp_path)
     assert ended.exit_code == 1
     assert "trainer: the thin loop computes fp8 by torchao, which is not installed here." in ended.log
     assert "Traceback" not in ended.log
@@ -90,9 +104,10 @@ def test_fp8_without_torchao(train_in_job: Train, tmp_path: Path) -> None:
     ],
 )
 def test_what_it_does_not_have(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
-    ended = light_trainer(write_run(planned(**changes), tmp_path), tmp_path, module=THIN_LOOP)
-    assert ended.returncode == 1
-    assert ended.stdout.splitlines()[0] == f"trainer: the thin loop has {reason}"
+    (path,) = write_run(planned(**changes), tmp_path)
+    with pytest.raises(TrainerError) as refused:
+        limits.check(read_run(Path(path)))
+    assert str(refused.value) == f"the thin loop has {reason}"
 
 
 NVIDIA_SMI = """\
@@ -129,10 +144,3 @@ def test_the_gpus_state_is_recorded(tmp_path: Path, *, there: bool) -> None:
     assert state["power_w"] == {"lowest": 650.5, "mean": 675.0, "highest": 699.5}
     assert state["sm_clock_mhz"] == {"lowest": 1755.0, "mean": 1867.5, "highest": 1980.0}
     assert state["samples"] == 2
-
-
-def _in(run: Run, dtype: str, fp8_recipe: str | None = None) -> Run:
-    """The run in another number format."""
-    recipe = run.recipe.model_copy(update={"dtype": dtype})
-    settings = TrainerSettings(fp8_recipe=fp8_recipe)
-    return run.model_copy(update={"recipe": recipe, "performance": Performance(trainer=settings)})

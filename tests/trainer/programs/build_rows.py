@@ -1,8 +1,7 @@
 """Build planned runs as NeMo would on GPUs, weights left out: `build_rows.py ASKED.json BUILT.json`.
 
-What is written for each run comes from NeMo's own objects (model config, strategy, data module), not from the
-plan. Each layout of a model is built once, every pipeline stage and virtual stage of it, to count parameters,
-and each model once whole, to count its matrix products.
+Each model is built once in every pipeline stage and virtual stage, to count parameters, and once whole, to
+count its matrix products.
 """
 
 import copy
@@ -40,21 +39,10 @@ NOT_IN_NEMO_2_2 = (
 
 
 def built(run: PlannedRun, gpus_per_node: int) -> dict[str, Any]:
-    """The sizes of the run, each read from the NeMo object that has the say over it."""
-    whole = assembled(run, gpus_per_node)
-    config, strategy, data = whole.model.config, whole.trainer["strategy"], whole.data
+    """What NeMo's own objects have of the run."""
     return {
-        "num_layers": config.num_layers,
-        "tensor": strategy.tensor_model_parallel_size,
-        "pipeline": strategy.pipeline_model_parallel_size,
-        "context": strategy.context_parallel_size,
-        "virtual_pipeline": strategy.virtual_pipeline_model_parallel_size,
-        "seq_length": data.seq_length,
-        "micro_batch_size": data.micro_batch_size,
-        "global_batch_size": data.data_sampler.global_batch_size,
-        "config_seq_length": config.seq_length,
         "precision_of_nemo_2_2": precision_of_nemo_2_2(run),
-        "graphs_of_connected_model": connected(whole).config.cuda_graph_impl,
+        "graphs_of_connected_model": connected(assembled(run, gpus_per_node)).config.cuda_graph_impl,
     }
 
 
@@ -101,23 +89,15 @@ def main(asked_path: str, built_path: str) -> None:
             path = Path(folder, "run.json")
             path.write_text(json.dumps(content))
             run = read_run(path)
-            spread = run.recipe.parallelism
-            layout = (
-                run.recipe.model,
-                spread.tensor,
-                spread.pipeline,
-                spread.context,
-                spread.virtual_pipeline,
-            )
-            if layout not in counted:
-                counted[layout] = parameters(run.recipe.model, spread)
-            if run.recipe.model not in flops:
-                flops[run.recipe.model] = matrix_product_flops(run.recipe.model)
+            model = run.recipe.model
+            if model not in counted:
+                counted[model] = parameters(model, run.recipe.parallelism)
+                flops[model] = matrix_product_flops(model)
             rows.append(
                 {
                     **built(run, content["recipe"]["gpus_per_node"]),
-                    "parameters": counted[layout],
-                    "matrix_product_flops": flops[run.recipe.model],
+                    "parameters": counted[model],
+                    "matrix_product_flops": flops[model],
                 }
             )
     Path(built_path).write_text(json.dumps(rows))

@@ -1,7 +1,13 @@
-"""Train as the CPU's launcher does, but the transformer layers of the last rank take twice as long."""
+"""Train as the CPU's launcher does, but the transformer layers of the last rank take twice as long.
 
+There are GPUs by a stand-in for nvidia-smi, of which the fourth is slowed down by its heat.
+"""
+
+import json
+import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from trainer import cpu_ranks
@@ -39,5 +45,8 @@ def _with_slow_rank(*arguments: Any) -> cpu_ranks.Train:
 
 
 if __name__ == "__main__":
+    stand_ins = Path(__file__).parents[2] / "stand_ins" / "gpu_node"
+    os.environ["PATH"] = f"{stand_ins}:{os.environ['PATH']}"
+    os.environ["STAND_IN_GPU_FAULTS"] = json.dumps({"*": "throttled"})
     cpu_ranks.prepare_training = _with_slow_rank
     sys.exit(cpu_ranks.main())
