@@ -71,26 +71,17 @@ def test_the_thin_loop_takes_every_plan(tmp_path: Path, gpu_type: str) -> None:
         assert {name: getattr(shape, name) for name in true} == true
 
 
-@pytest.mark.parametrize(
-    ("gpu_type", "depths"),
-    [
-        ("h100", [(2, 11), (2, 11), (1, 2)]),
-        pytest.param("h200", [(3, 12), (3, 12), (2, 9)], marks=pytest.mark.slow),
-    ],
-)
-def test_the_depths_fit_the_memory_and_ten_minutes(
-    tmp_path: Path, gpu_type: str, depths: list[tuple[int, int]]
-) -> None:
+def test_the_depths_fit_the_memory_and_ten_minutes(tmp_path: Path) -> None:
     """By estimates: 16 bytes a parameter, an MFU of 40 %, and a minute for each start and compilation."""
     from one_gpu import planning as program
 
-    models = planned(tmp_path, gpu_type)
+    models = planned(tmp_path, "h100")
     found = [tuple(run.recipe.model.num_layers for run in runs[:2]) for runs in models.values()]
-    assert found == depths
+    assert found == [(2, 11), (2, 11), (1, 2)]
     for name, runs in models.items():
         peak = json.loads((tmp_path / name / "model.json").read_bytes())["peak_tflops"]
         assert sum(program.seconds(run, peak) + 60 for run in runs) < program.WITHIN_S
-        assert program.memory_gib(runs[1].recipe) < {"h100": 74, "h200": 130}[gpu_type]
+        assert program.memory_gib(runs[1].recipe) < 74
     # As docs/reference/trainer.md has them, counted in Megatron's modules without the norms, to three digits.
     for name, whole in (("llama3.1-8b-bf16", 8.03e9), ("nemotron4-15b-bf16", 15.63e9)):
         recipe = program.published_recipe(*name.split("-"))
