@@ -138,6 +138,26 @@ MISTAKES = {
         "line 5, flops_formula: formula 'nemotron-h-25.05' counts nemotron_h models, and this is llama "
         f"(8b): formulas that fit are {formulas_for('llama')}.",
     ),
+    "a formula that there is not": (
+        "flops_formula: llama3.1-25.04",
+        "flops_formula: llama3.2-25.04",
+        "line 5, flops_formula: unknown formula 'llama3.2-25.04': did you mean 'llama3.1-25.04'?; and",
+    ),
+    "a name without a release": (
+        "workload: small-1.0",
+        "workload: small",
+        "line 1, workload: has to be a family and a release, as in llama3.1-25.04, not; and",
+    ),
+    "a scaling without its time limit": (
+        BATCH + "{per_gpu: 2}",
+        BATCH.replace("weak", "strong") + "{fixed: 2048}",
+        f"line 37, {FIRST}.global_batch_size.strong: the steps of this; and",
+    ),
+    "a variable of the job script's": (
+        "vboost: true}",
+        "environment: {PYTHONPATH: x}}",
+        "line 17, performance.rules.0.environment: 'PYTHONPATH' is set by the job script; and",
+    ),
     "layers that do not divide": (
         "{tensor: 1, pipeline: 4, context: 1}",
         "{tensor: 1, pipeline: 4, context: 1, virtual_pipeline: 3}",

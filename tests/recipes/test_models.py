@@ -1,15 +1,11 @@
 """The models of `recipes`: what each says where nothing is said, and which values do not go together."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from steptime.recipes.models import (
-    Mode,
-    Run,
-    Window,
-)
+from steptime.recipes.models import Window
 from steptime.recipes.planning import parse_request, plan
 from steptime.recipes.workloads import load_workload
 
@@ -63,18 +59,3 @@ def test_a_pattern_counts_the_layers_of_each_kind() -> None:
     assert refusal(HYBRID.hybrid, pattern=None, **counts) == ""
     for pattern in ("M-M-M", "M-M-M*M", "M-M-M**", "M-M-M*-", "M-M-M*x", ""):
         assert "pattern has the layers" in refusal(HYBRID.hybrid, pattern=pattern, **counts), pattern
-
-
-LABELS: Mapping[str, Callable[[Run], Run]] = {
-    "tiny·fp32·2": lambda run: run,
-    "tiny·fp32·2·repeat 2": lambda run: run.model_copy(update={"repeat": 2}),
-    "tiny·fp32·2·checkpoint save": lambda run: run.model_copy(update={"mode": Mode.CHECKPOINT_SAVE}),
-    "tiny·fp32·2·nccl trace·repeat 3": lambda run: run.model_copy(
-        update={"mode": Mode.NCCL_TRACE, "repeat": 3}
-    ),
-}
-
-
-def test_what_people_call_a_run() -> None:
-    for label, changed in LABELS.items():
-        assert changed(RUN).label == label

@@ -225,10 +225,6 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "'job-name' cannot be given, because steptime needs it to submit",
     ),
     (
-        {**SLURM, "additional_slurm_params": "job-nam=x"},
-        "unknown option of sbatch 'job-nam' of additional_slurm",
-    ),
-    (
         {**SLURM, "additional_slurm_params": "nodes=3"},
         "'nodes' is set by steptime: use the option gpus instead.",
     ),
@@ -245,11 +241,6 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "partition is also in additional_slurm_params: keep one of the two.",
     ),
     ({**SLURM, "image": "no image"}, "image 'no image' is not a container image name"),
-    (
-        {"environment": {"MASTER_ADDR": "x"}},
-        "environment: 'MASTER_ADDR' is set by the job script or the cluster",
-    ),
-    ({"environment": {"BASH_ENV": "$(x)"}}, "environment: 'BASH_ENV' is set by the job script"),
 ]
 
 

@@ -37,18 +37,6 @@ def test_a_later_rule_counts() -> None:
     assert gathers == {"profile": True, "save_checkpoint": False, "load_checkpoint": False}
 
 
-def test_parallelism_decides() -> None:
-    """The proxies of 405b have one pipeline stage, or one replica of the model."""
-    gathers, chunks = {}, {}
-    for gpus in ("32", "64", "128"):
-        proxy = launched(workload="llama3.1", size="405b", proxy=True, gpus=gpus)
-        gathers[gpus] = proxy.trainer.overlap_param_gather_with_optimizer_step
-        chunks[gpus] = "NCCL_P2P_NET_CHUNKSIZE" in proxy.environment
-        assert proxy.trainer.wgrad_deferral_limit == 50
-    assert gathers == {"32": False, "64": False, "128": True}
-    assert chunks == {"32": False, "64": True, "128": True}
-
-
 def test_what_is_for_slurm_is_left_out_elsewhere() -> None:
     workload = load_workload("nemotron4-340b-25.12")
     (recipe, *_) = [one for one, _ in workload.recipes() if one.gpu_type == "gb200"]

@@ -217,20 +217,11 @@ def test_a_workload_is_excluded_with_or_without_its_release() -> None:
 
 
 REFUSALS: list[tuple[dict[str, Any], str]] = [
-    ({"runs": []}, "runs: asks for nothing: give at least one entry"),
-    ({"runs": [{**TINY, "size": []}]}, "runs.0.size: an empty list asks for nothing"),
     ({"runs": [{**TINY, "size": ["tiny", "tiny"]}]}, "runs.0.size.1: 'tiny' is in the list twice"),
     ({"runs": [{**TINY, "gpus": [1, 1]}]}, "runs.0.gpus.1: '1' is in the list twice"),
     ({"runs": [{**TINY, "gpus": True}]}, "runs.0.gpus: has to be text, not True"),
-    (
-        {"runs": [{**TINY, "max_steps": ["20"]}]},
-        "runs.0.max_steps.0: has to be a whole number, not '20'",
-    ),
-    ({"runs": [{**TINY, "dtype": 8}]}, "runs.0.dtype: has to be text, not 8"),
     ({"runs": [{**TINY, "repeats": [1, 2]}]}, "runs.0.repeats: repeats is one number, not a list"),
-    ({"repeats": 0}, "repeats: has to be at least 1, not 0"),
     ({"repeats": 101}, "repeats: has to be at most 100, not 101"),
-    ({"gpu_hours": 5}, "gpu_hours: unknown field"),
     ({"name": "a b"}, "name: has to be small letters and digits, with - or _ between, as in"),
     ({"exclude": [{"size": "8b"}]}, "exclude.0 (size 8b) excludes nothing: correct it, or leave it out."),
     ({"exclude": [{"size": "tiny"}]}, "sweep 'night' excludes every run that it asks for"),
