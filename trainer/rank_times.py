@@ -72,9 +72,10 @@ class RankTimes(Callback):
             records.emit("rank_times", fields)
 
     def _seconds(self) -> float | None:
-        """Return the median time of the forward passes of a step in seconds, over the timed steps.
+        """Return this rank's seconds in the forward passes of a step, the median of the timed steps.
 
-        None if nothing was timed, or if the GPU has not recorded an event.
+        The first of several micro batches is left out. None if nothing was timed, or if the GPU has not
+        recorded an event.
         """
         if self.device != "cpu":
             torch.cuda.synchronize()

@@ -15,7 +15,7 @@ class UserError(ValueError):
 
 
 class BrokenFiles(UserError):
-    """The mistakes in one or several files, one sentence and line for each."""
+    """The mistakes in one or several files: a sentence for each, on a line of its own."""
 
     def __init__(self, sentences: Sequence[str]) -> None:
         self.sentences = tuple(sentences)

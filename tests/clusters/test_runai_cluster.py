@@ -9,9 +9,10 @@ from stand_ins.runai import Fault, RunaiStandIn
 
 from steptime.clusters.base import Cluster, JobState, JobStatus
 from steptime.clusters.runai import cluster as runai_backend
+from steptime.clusters.runai import command as runai_command
 from steptime.clusters.runai.cluster import RunaiCluster
 from steptime.clusters.runai.config import workload_name
-from steptime.errors import UserError
+from steptime.errors import SystemFailure, UserError
 
 from .conftest import MakeGated, MakeSpec, RunaiWith, end_of, eventually
 
@@ -251,3 +252,16 @@ async def test_a_command_leaves_nothing_behind(
     assert workload.deleted_at is not None
     assert "compute" not in workload.spec
     assert not list((tmp_path / "work" / "clusters" / "dgx" / "jobs").iterdir())
+
+
+async def test_a_command_whose_workload_others_delete_fails(
+    runai: RunaiCluster, runai_server: RunaiStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runai_command, "_SETTLES_WITHIN_S", -1)
+    runai_server.dwell_s = {"Creating": 3600.0}
+    running = asyncio.ensure_future(runai.run(["sleep", "600"]))
+    await eventually(lambda: runai_server.workloads)
+    [workload] = runai_server.workloads.values()
+    runai_server.do(workload.delete())
+    with pytest.raises(SystemFailure, match="sleep could not run on dgx: gone, it noted no end"):
+        await running

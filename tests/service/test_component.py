@@ -1,7 +1,10 @@
 """When a component of Airflow is started and restarted."""
 
+import subprocess
+import sys
 from typing import Any
 
+import psutil
 import pytest
 
 from steptime.service import supervisor
@@ -53,3 +56,20 @@ def test_a_component_that_ran_for_long_is_restarted_at_once(starts: list[Any]) -
         assert scheduler.keep(now)
     assert scheduler.keep(200.0)
     assert scheduler.starts == 3
+
+
+def test_what_a_dead_component_leaves_is_ended_before_its_restart(starts: list[Any]) -> None:
+    leaves_a_child = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", leaves_a_child], stdout=subprocess.PIPE, process_group=0
+    )
+    starts.append(process)
+    scheduler = Component("scheduler", ("scheduler",))
+    scheduler.keep(0.0)
+    assert process.stdout is not None
+    with process.stdout:
+        child = psutil.Process(int(process.stdout.readline()))
+    process.wait()
+    assert child.status() == psutil.STATUS_SLEEPING
+    assert scheduler.keep(1.0)
+    assert psutil.wait_procs([child], timeout=60)[0] == [child]

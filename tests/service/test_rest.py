@@ -73,7 +73,8 @@ def test_of_a_dag_whose_file_airflow_could_not_read_the_reason_is_given(
         client.trigger("glm45", {})
     assert str(refused.value) == (
         "Airflow has no DAG 'glm45', and could not read glm45.py (BrokenFiles: glm.yaml, line 3: missing.): "
-        "correct the file and touch it; otherwise Airflow reads it again after some minutes"
+        "correct what this names; Airflow reads it again within five minutes, or at once after "
+        "'touch dags/workloads.py'"
     )
 
 

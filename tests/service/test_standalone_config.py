@@ -1,10 +1,13 @@
 """The `airflow.cfg` of `steptime up`."""
 
+import configparser
 from configparser import ConfigParser
 from pathlib import Path
 
+import pytest
 from sqlalchemy import create_engine, text
 
+from steptime.service.standalone_config import write_config
 from steptime.service.supervisor import LONGEST_PAUSE_S
 
 
@@ -22,3 +25,12 @@ def test_tasks_ask_for_longer_than_a_dead_api_server_may_be_away(airflow_cfg: Co
     retries = airflow_cfg.getint("workers", "execution_api_retries")
     least_s = airflow_cfg.getfloat("workers", "execution_api_retry_wait_min")
     assert (retries - 1) * least_s > LONGEST_PAUSE_S + 30, "the pause and the start"
+
+
+def test_a_folder_with_a_percent_sign_is_read_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_HOME", str(home := tmp_path / "100%(sure)s"))
+    config = configparser.ConfigParser()
+    config.read(write_config(8080))
+    assert config["core"]["plugins_folder"] == str(home / "airflow/plugins")

@@ -1,4 +1,4 @@
-"""The family `gpt`: any GPT-like model with a config class in NeMo, which the plan names."""
+"""The family `gpt`: any GPT-like model for which NeMo has a config class; the plan names the class."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, fields

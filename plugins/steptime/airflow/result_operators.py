@@ -234,7 +234,7 @@ class PublishOperator(MeasuredRunOperator):
     ui_color: str = "#e2f3e4"
 
     def execute(self, context: Context) -> dict[str, str]:
-        """Publish the run and judge its series. Returns the run's handle."""
+        """Publish the run and judge its series. Returns its job's handle, `{"cluster": …, "job": …}`."""
         from steptime.judging.comparison import finding_of_run
         from steptime.judging.judgements import publish
         from steptime.results.record import parse_record

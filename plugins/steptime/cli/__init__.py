@@ -75,7 +75,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the `steptime` command; report every error in one sentence, with the documented exit code.
+    """Run the `steptime` command; report each error in one sentence, with the documented exit code.
 
     `STEPTIME_DEBUG=1` shows the traceback of an unexpected error.
     """

@@ -38,7 +38,7 @@ steptime cluster check selene --format json
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*", re.ASCII)
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9/._-]*", re.ASCII)
 _READ_AS_OTHERS = ("true", "false", "yes", "no", "on", "off", "null", "none")
-"""Words that YAML takes for something else than text; `none` is quoted for those who read it."""
+"""Words that YAML or a reader may take for something else than text."""
 
 app = typer.Typer()
 group = typer.Typer(cls=Commands, help="Add a cluster, and check that it can be used.", no_args_is_help=True)

@@ -1,4 +1,4 @@
-"""`steptime results goodput`: what the GPU-hours of each month and sweep went into."""
+"""`steptime results goodput`: the share of GPU-hours in training steps, by month and by sweep."""
 
 import time
 from collections import defaultdict

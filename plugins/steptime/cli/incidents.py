@@ -97,7 +97,8 @@ def accept_incident(
 ) -> None:
     """Accept the changed step times of an incident's cells: they become the new baselines.
 
-    `results accept` does this for one cell. The incident closes; the store keeps who accepted it and why.
+    `results accept` does this for one cell. The incident closes; the store keeps who accepted it and the
+    reason, which replaces an earlier note.
     """
     from steptime.judging.incidents import accept
 

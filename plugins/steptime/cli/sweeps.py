@@ -180,8 +180,8 @@ def again(
 ) -> None:
     """Run one cell of a sweep again, with a new job; the other cells stay as they are.
 
-    Clears exactly the tasks of the cell, and the report, which decides the DAG run's state again. A cell
-    with a checkpoint saves and loads it again, too.
+    Clears the tasks of the cell (both save and load of a checkpoint) and the task `report`, and nothing
+    else. The state of the DAG run is then decided anew.
     """
     with airflow_client(url, user) as client:
         sweep = _sweep(client, run_id)

@@ -258,7 +258,7 @@ def _named_node(cluster: str, alike: Sequence[str], table: _Table) -> CommonCaus
 
 
 def _told_of_nodes(nodes: Sequence[str], runs: Iterable[Evidence]) -> str:
-    """Return what the first run that noticed it says about slow ranks on one of these nodes, else ''."""
+    """Return how one of these nodes differs (slow, hot, …) in the first run that says so, else ''."""
     beginnings = tuple(f"node {node}: " for node in nodes)
     clauses = (clause for run in runs for clause in run.stragglers.split("; "))
     return next((clause.partition(": ")[2] for clause in clauses if clause.startswith(beginnings)), "")

@@ -33,7 +33,8 @@ class Onset:
         """Build an onset from the runs of a series, oldest first.
 
         `places` are the indexes of the likeliest, the earliest and the latest run with which the series got
-        slower or faster. `nearby` is what changed at the other runs of that range.
+        slower or faster. `nearby` is what changed at the other runs of that range, apart
+        from nodes and the version of steptime.
         """
         at, earliest, latest = (runs[place].row["submitted_at"] for place in places)
         return cls(runs[places[0]].job_name, at, earliest, latest, tuple(nearby))

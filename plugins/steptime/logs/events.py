@@ -193,7 +193,7 @@ def line_search() -> LineSearch:
 
 @lru_cache(maxsize=1024)
 def _select_readers(indexes: tuple[int, ...]) -> list[_Reader]:
-    """Return the readers of a line in which these marker words were found."""
+    """Return the readers to try on a line. `indexes` are those of the words of `line_search` in the line."""
     found = {line_search().words[index] for index in indexes}
     return [reader for words, reader in _readers() if not found.isdisjoint(words)]
 

@@ -260,8 +260,8 @@ def _misfits_of_uneven_stages(
 def _countings(model: ModelShape) -> tuple[int, ...]:
     """Return the layer counts of which one must be divisible by the number of pipeline stages.
 
-    Some models count more than their layers: Llama 405b counts embedding and output as well (126 + 2),
-    DeepSeek-V3 also its layer for multi-token prediction (61 + 3).
+    The stages include virtual ones. A model may count more than its layers: Llama 405b counts embedding and
+    output as well (126 + 2), DeepSeek-V3 also its layer for multi-token prediction (61 + 3).
     """
     further = model.mtp_num_layers or 0
     return tuple(dict.fromkeys(model.num_layers + more for more in (0, 2, 2 + further)))

@@ -71,7 +71,7 @@ class MoeShape(Frozen, spec.MoeShape):
 
 
 class LatentAttention(Frozen, spec.LatentAttention):
-    """Multi-head latent attention (DeepSeek): queries, keys and values come from narrow projections."""
+    """Multi-head latent attention (DeepSeek): narrow projections make keys, values and perhaps queries."""
 
 
 _OF_THE_RUN = re.compile(

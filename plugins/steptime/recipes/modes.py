@@ -70,7 +70,7 @@ def make_schedule(
 ) -> Schedule:
     """Return the steps, the window and the time limit of the requested runs.
 
-    Raises UserError if they contradict each other.
+    Raises UserError if they contradict each other, or if the workload has no settings for the mode.
     """
     steps = selection.workload.find_steps(selection.size_name)
     max_steps, time_limit = (

@@ -248,7 +248,7 @@ class Defaults(Frozen):
 
 
 class Workload(Frozen):
-    """The recipes of one model family and release, as one file of `config/workloads`."""
+    """A file of `config/workloads`: recipes of a model family in one release of NVIDIA's benchmarks."""
 
     workload: Annotated[
         str, matching(r"[a-z0-9.]+(-[a-z0-9.]+)*-\d+\.\d+", "a family and a release, as in llama3.1-25.04")

@@ -180,7 +180,7 @@ def _unknown_gpu_type(recipes: Sequence[Run]) -> str | None:
 
 
 def _invalid_rates(upstream: Upstream | None, log: TrainingLog) -> str | None:
-    """Return a remark if the publication says that the TFLOPS logged by its recipe are wrong."""
+    """Return a remark if the log has TFLOPS and its workload's publication says that they are wrong."""
     workload = upstream.runs[0].recipe.workload if upstream and upstream.runs else None
     if workload not in list_references() or all(step.tflops_per_gpu is None for step in log.steps):
         return None

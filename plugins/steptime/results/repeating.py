@@ -1,4 +1,4 @@
-"""How to repeat one run of a plan: its own request, and the command for it."""
+"""How to repeat one run of a plan: a request that plans this run alone, and the command for it."""
 
 import json
 import shlex

@@ -17,10 +17,11 @@ from steptime.waiting import duration
 def choose_columns(
     rows: Sequence[Row], *, full_names: bool = False, of: Sequence[Column] = COLUMNS
 ) -> tuple[list[Column], str]:
-    """Return the columns in which these rows of the store differ, and a title with what they share.
+    """Return the columns to show for these rows of the store, and a title with what the rows share.
 
-    Columns without any value are left out. `of` names other columns to choose from; `full_names` includes job
-    names.
+    A column declared as `shared` moves to the title if it has the same value in all rows; columns without
+    any value are left out. `of` names other columns to choose from; `full_names` shows the job's name in
+    place of the run's label.
     """
     other_name = "label" if full_names else "job_name"
     columns, title = [], []

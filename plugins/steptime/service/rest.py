@@ -219,8 +219,8 @@ class AirflowClient:
             )
         files = ", ".join(f"{name} ({error})" for name, error in broken.items())
         return UserError(
-            f"Airflow has no DAG '{dag_id}', and could not read {files}: correct the file and "
-            "touch it; otherwise Airflow reads it again after some minutes"
+            f"Airflow has no DAG '{dag_id}', and could not read {files}: correct what this "
+            "names; Airflow reads it again within five minutes, or at once after 'touch dags/workloads.py'"
         )
 
     def dag_run(self, dag_id: str, dag_run_id: str) -> DagRun:

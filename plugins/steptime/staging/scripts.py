@@ -1,4 +1,4 @@
-"""Run the staging scripts on a cluster: on its login node, or in a job if the login node forbids it."""
+"""Run the staging scripts on a cluster: on its login node, or image imports in a job where that must be."""
 
 import asyncio
 import hashlib

@@ -358,8 +358,9 @@ def _source(image: Image, config: ClusterConfig, venv: str | None) -> tuple[str,
         return tool, source, target
     if venv is None or config.image_form not in (ImageForm.FOLDER, ImageForm.SQUASHFS):
         raise UserError(
-            f"an image of the trainer's own environment runs only in bwrap or pyxis, but cluster "
-            f"{config.name} has container: {config.container}; choose another image or container"
+            f"image '{image.repository}' is made from the trainer's own environment and runs only in bwrap "
+            f"or pyxis, but cluster {config.name} has container: {config.container}; choose another image "
+            "or container"
         )
     return "squash_venv", venv, target
 

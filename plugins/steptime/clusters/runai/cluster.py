@@ -101,7 +101,9 @@ class RunaiCluster:
         try:
             await asyncio.to_thread(self._lay_down, spec, notes)
         except OSError as error:
-            raise SystemFailure(f"job {spec.name} could not be written to {self.name}: {error}") from error
+            raise SystemFailure(
+                f"the files of job {spec.name} could not be written to {self.name}: {error}"
+            ) from error
         kind, request = workload_request(
             self._config,
             await self._project(),

@@ -121,7 +121,7 @@ async def _accounting(slurm: SlurmCommands) -> str:
     await slurm.sacct("--name", ["steptime-check"], [])
     if not slurm.has_accounting:
         raise NotApplicableError(
-            "this Slurm has no accounting: how a job ended is read from the record of its script"
+            "this Slurm has no accounting: how a job ended is read from a file that its script writes"
         )
     return "sacct answers"
 

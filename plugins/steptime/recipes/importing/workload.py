@@ -398,7 +398,10 @@ def _conditions(held: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, list
 
 
 def recipe_questions(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
-    """Return, by model size and GPU type, the questions that `recorder/describe.py` is to answer."""
+    """Return the question to `recorder/describe.py` for each model size and GPU type.
+
+    A question is a recipe's family, name, GPU type, dtype and variant.
+    """
     return {
         (row.sizes, row.gpu_types): [
             row.words["model_family_name"],
