@@ -20,9 +20,7 @@ from called import steptime
 from logs import line_forms
 
 from steptime import settings
-from steptime.airflow.params import plan_from_params
 from steptime.cli import main
-from steptime.errors import UserError
 
 LLAMA = "workloads/llama3.1-25.04.yaml"
 CLUSTER = "clusters/local.yaml"
@@ -48,7 +46,6 @@ class Bad(NamedTuple):
 
 FLAGS = [
     Bad("no such command", "paln", "unknown command 'paln' of 'steptime': did you mean 'plan'? Valid are:"),
-    Bad("no such subcommand", "results shw x", "of 'steptime results': did you mean 'show'? Valid are:"),
     Bad(
         "filter before a command",
         "results --gpus 2 trend",
@@ -56,30 +53,18 @@ FLAGS = [
     ),
     Bad("typo in a flag", f"{PLAN} --sise 8b", "unknown option '--sise' of 'steptime plan': did you mean"),
     Bad("flag without its value", f"{PLAN} --size", "Option '--size' requires an argument."),
-    Bad("flag that takes none", f"{PLAN} --show-script=1", "Option '--show-script' does not take a value."),
-    Bad("one argument too many", f"{PLAN} nemotron4", "unexpected extra argument(s) (nemotron4). See"),
     Bad("missing argument", "sweep plan", "Missing argument 'NAME'. See 'steptime sweep plan --help'."),
-    Bad("no folder of experiments", "parse", "no log or folder at 'experiments'"),
     Bad("text for a number", f"{PLAN} --max-steps many", "--max-steps 'many': has to be a whole number."),
-    Bad("decimal comma", f"{METRICS} --step-time 1,5", "--step-time '1,5': has to be a number."),
-    Bad("port out of range", "up --port 99999", "--port '99999': has to be at most"),
     Bad("unknown format", "status --format jsno", "unknown format 'jsno': did you mean 'json'? Valid are:"),
-    Bad("missing option", METRICS, "Missing option '--step-time'. See 'steptime metrics --help'."),
     Bad("variable without a value", f"{PLAN} --env A", "--env 'A' is not of the form NAME=VALUE."),
     Bad("same variable twice", f"{PLAN} --env A=1 --env A=2", "--env gives 'A' twice: keep one."),
 ]
 PLANS = [
-    Bad("unknown workload", "plan lama3.1", "unknown workload 'lama3.1': did you mean 'llama3.1-"),
-    Bad("path as workload", "plan ../../etc/passwd", "unknown workload '../../etc/passwd'. Valid are:"),
     Bad("two lines as size", f"{PLAN} --size '8b\n70b'", r"unknown size '8b\n70b' of llama3.1-25.04: did"),
     Bad("long text as window", f"{PLAN} --window {'9' * 5000}:1", f"window '{'9' * 79}…' is not of the"),
-    Bad("negative GPU count", f"{PLAN} --gpus -1", "GPU counts '-1' are not of the form 8,16 or 8-128."),
-    Bad("more steps than can be", f"{PLAN} --max-steps 1{'0' * 30}", "has to be at most"),
     Bad("script for other GPUs", f"{PLAN} --size 8b --show-script", "cluster 'local' has cpu, not h100"),
-    Bad("a secret", f"{PLAN} --env HF_TOKEN=hf_1", "'HF_TOKEN' looks like a secret"),
 ]
 NUMBERS = [
-    Bad("step time of nothing", f"{METRICS} --step-time 0", "a step time of 0.0 s is impossible"),
     Bad("step time of no size", f"{METRICS} --step-time 1e-320", "a step time of 9.99989e-321 s at a peak"),
     Bad(
         "batch beyond floats", f"{METRICS} --step-time 1 --gbs 128{'0' * 400}", "must be at most 1000000000."
@@ -90,7 +75,6 @@ CONFIG = [
     Bad("no config folder", PLAN, "STEPTIME_CONFIG_DIR 'gone' does not", 1, {"STEPTIME_CONFIG_DIR": "gone"}),
     Bad("config is a file", PLAN, "'it' cannot be used as a folder: it", 1, {"STEPTIME_CONFIG_DIR": "it"}),
     Bad("no workloads", "recipes", "workloads: holds no workload (*.yaml).", 1, {"STEPTIME_CONFIG_DIR": "."}),
-    Bad("wrong type", PLAN, "line 4, title: has to be text", config=(LLAMA, "title: ", "title: 5 #")),
     Bad(
         "code in YAML",
         PLAN,
@@ -115,13 +99,10 @@ CONFIG = [
         "kind of cluster",
         config=(CLUSTER, "kind: ", "kind: x"),
     ),
-    Bad("no peaks", f"{METRICS} --step-time 1", "gpus.yaml, line 1, top", config=("gpus.yaml", "", "- 1")),
 ]
 LOGS = [
     Bad("no such log", "parse nothing.out", "no log or folder at 'nothing.out'"),
-    Bad("no name of a log", "parse ''", "no log or folder at ''"),
     Bad("name beyond any file's", f"parse {'x' * 300}", "File name too long"),
-    Bad("folder without logs", "parse HERE", "no training log below the folder"),
     Bad(
         "window of a log backwards",
         "parse a.out --window 9:3",
@@ -166,7 +147,6 @@ STATE = [
         "results show x",
         "there are no results to show, as there is no metrics store",
     ),
-    Bad("no time", "results --since yesterday", "--since 'yesterday' is not a time: write 30m, 12h, 7d, 2w,"),
 ]
 AIRFLOW = [
     Bad("no Airflow", "run llama3.1 --wait", "Airflow is not running: start it with 'steptime up'", 2),
@@ -183,7 +163,6 @@ AIRFLOW = [
         2,
         PASSWORD,
     ),
-    Bad("GPUs that are not here", "run llama3.1 --size 8b", "cluster 'local' has cpu, not h100"),
 ]
 
 
@@ -229,39 +208,14 @@ def _break_config(here: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: s
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(here / "config"))
 
 
-@pytest.mark.parametrize(
-    ("params", "sentence"),
-    [
-        ({"size": ""}, "unknown size '' of llama3.1-25.04. Valid are: 8b, 70b, 405b, tiny"),
-        ({"max_steps": 1.5}, "max_steps 1.5: has to be a whole number"),
-        ({"workload": 5}, "unknown workload '5'. Valid are:"),
-        ({"environment": {"A": "x\0y"}}, "the value of 'A' has a NUL character"),
-    ],
-)
-def test_params_of_a_dag_run(params: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UserError) as refusal:
-        plan_from_params("llama3.1", params)
-    assert sentence in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-
-
 WHOLE = line_forms.nemo2_log()
 BAD_LOGS: dict[str, tuple[str, bytes, str, str]] = {
-    "empty": ("log-a.out", b"", "failed", "the log is empty"),
     "binary": (
         "log-a.out",
         bytes(range(256)) * 1000,
         "failed",
         "no training step in the log's 256,000 bytes",
     ),
-    "one huge line": (
-        "log-a.out",
-        b"x" * 2_000_000,
-        "failed",
-        "no training step in the log's 2,000,000 bytes",
-    ),
-    "no archive": ("log-a.out.gz", WHOLE, "failed", "is cut or damaged: its content is not valid .gz data"),
-    "no archive of zstd": ("log-a.out.zst", WHOLE, "failed", "its content is not valid .zst data"),
     "cut archive": ("log-a.out.gz", gzip.compress(WHOLE)[:-100], "incomplete", "is cut or damaged"),
     "another log's window": ("log-a.out", WHOLE, "incomplete", "the log holds 15 of the window's 30 steps"),
     "hostile name": (

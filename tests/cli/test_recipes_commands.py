@@ -38,14 +38,6 @@ def test_every_row_that_runs() -> None:
     assert (row["vp"], row["window"], row["time_limit"]) == (12, "last", "00:30:00")
 
 
-def test_one_workload_only() -> None:
-    rows = list(
-        csv.DictReader(StringIO(call("recipes", "--workload", "nemotron-h", "--format", "csv").stdout))
-    )
-    assert {row["recipe"] for row in rows} == {"nemotron-h-25.05"}
-    assert "nemotron-h-25.05" in call("recipes", "--workload", "nemotron-h").stdout
-
-
 def test_how_runs_are_launched_is_listed_with_sources() -> None:
     rows = list(csv.DictReader(StringIO(call("recipes", "--launch", "--format", "csv").stdout)))
     on_gpus = {
@@ -115,6 +107,11 @@ def test_all_flags_of_a_plan() -> None:
     )["runs"]
     assert (row["gpus"], row["tp"], row["dp"], row["gbs"], row["ga"]) == (2, 2, 1, 8, 8)
     assert (row["steps"], row["window"], row["time_limit"]) == (30, "5:29", "00:05:00")
+
+
+def test_a_dry_run_shows_the_plan_and_needs_no_airflow() -> None:
+    request = ("llama3.1", "--gpus", "1,2", "--format", "csv")
+    assert call("run", *request, "--dry-run").stdout == call("plan", *request).stdout
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])

@@ -214,8 +214,6 @@ def test_nothing_found_is_said() -> None:
             ["--size", "tyni"],
             "unknown size 'tyni' of the stored results: did you mean 'tiny'? Valid are: tiny.",
         ),
-        (["--workload", "llama3"], "did you mean 'llama3.1-25.04'? Valid are: llama3.1-25.04."),
-        (["--gpu-type", "h100"], "unknown gpu type 'h100' of the stored results. Valid are: cpu."),
         (["--mode", "save"], "Valid are: checkpoint_save, performance."),
         (["--since", "yesterday"], "--since 'yesterday' is not a time: write 30m, 12h, 7d, 2w, or a date"),
         (["--sweep", "weekly"], "unknown sweep 'weekly' of the stored results. Valid are: none."),
@@ -236,9 +234,7 @@ def test_nothing_found_is_said() -> None:
             ["--dag", "llama31", "--dag-run", "manual"],
             "no results of a DAG run 'manual' in the metrics store",
         ),
-        (["--cluster", "locl"], "unknown cluster 'locl' of the stored results: did you mean 'local'?"),
         (["--gpus", "3"], "unknown gpus '3' of the stored results: did you mean '2'? Valid are: 1, 2, 4."),
-        (["--state", "ok"], "unknown state 'ok' of the stored results. Valid are: rejected, valid."),
     ],
 )
 def test_a_wrong_value_is_answered_with_the_valid_ones(

@@ -16,12 +16,8 @@ from steptime.cli import app, output
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 COMMANDS = [
     "recipes --workload llama3.1",
-    "recipes --published --workload llama3.1",
     "plan llama3.1 --size 8b --gpus 8-128",
-    "run llama3.1 --dry-run",
-    "sweep list",
     "sweep plan weekly",
-    "metrics --workload llama3.1 --size 8b --dtype bf16 --gpu-type h100 --gpus 8 --step-time 12.27",
     f"parse {LOGS}",
     "results columns",
 ]

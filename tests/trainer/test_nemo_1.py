@@ -72,7 +72,7 @@ def test_its_log_becomes_a_valid_result(train: Train, tmp_path: Path) -> None:
     """test_held_to_upstream.py compares all that the program is given with upstream's."""
     folder = tmp_path / "it's a $(folder), [with] what = 'shells\\' \\and Hydra\\' read\\"
     folder.mkdir()
-    run = on_one_gpu(planned())
+    run = on_one_gpu(planned(profile=True))
     program = folder / "with_stand_in.py"
     program.write_text(WITH_STAND_IN, encoding="utf-8")
     done = train(run, folder, program=str(program))
@@ -82,6 +82,7 @@ def test_its_log_becomes_a_valid_result(train: Train, tmp_path: Path) -> None:
     assert config["model"]["optim"]["lr"] == 1e-4  # of the file
     assert config["model"]["global_batch_size"] == run.recipe.global_batch_size  # of the plan
     assert config["model"]["data"]["data_prefix"] == []
+    assert config["model"]["nsys_profile"]["ranks"] == [*range(8)]
     log = read_log(folder / "log.out", max_steps=50)
     assert (log.format, len(log.steps), log.problems) == ("tqdm", 50, ())
     verdict = validate(run, JobStatus(state=JobState.SUCCEEDED, exit_code=0), log, measure(run, log))
