@@ -1,4 +1,4 @@
-"""Each log format, line by line, as printed in the recipe documents and by the frameworks."""
+"""Each log format: what surrounds its lines and what several say; test_lines_by_release.py has each line."""
 
 from pathlib import Path
 
@@ -20,37 +20,6 @@ def read(text: str | bytes) -> TrainingLog:
 def only_step(text: str | bytes) -> Step:
     (step,) = read(text).steps
     return step
-
-
-def test_the_documents_nemo2_line() -> None:
-    line = (
-        "Training epoch 0, iteration 49/49 | lr: 4.491e-06 | global_batch_size: 256 | global_step: 49 | "
-        "peak_memory_usage: 72972500992 | memory_allocated: 34466545664 | reduced_train_loss: 12.81 | "
-        "train_step_timing in s: 2.693 | consumed_samples: 12800\n"
-    )
-    log = read(line)
-    assert log.format == "nemo2"
-    assert log.steps == (
-        Step(
-            global_step=49,
-            step_time_s=2.693,
-            loss=12.81,
-            learning_rate=4.491e-06,
-            global_batch_size=256,
-            consumed_samples=12800,
-            peak_memory_bytes=72972500992,
-        ),
-    )
-
-
-def test_nemo_2_7_on_the_cpu() -> None:
-    """Its own names for memory, and no consumed_samples on step 0."""
-    step = only_step(
-        "Training epoch 0, iteration 0/49 | lr: 3.042e-05 | global_batch_size: 8 | global_step: 0 | "
-        "max_memory_reserved: 890716160 | max_memory_allocated: 890716999 | reduced_train_loss: 8.405 | "
-        "train_step_timing in s: 0.4846\n"
-    )
-    assert (step.peak_memory_bytes, step.consumed_samples, step.step_time_s) == (890716999, None, 0.4846)
 
 
 def test_steptimes_own_wall_time_beside_nemos_step_time() -> None:
@@ -110,15 +79,6 @@ def test_the_global_step_counts_where_epochs_count_iterations_anew() -> None:
     )
 
 
-def test_the_documents_tqdm_line() -> None:
-    log = read(
-        "Epoch 0: : 100%|██████████| 100/100 [07:57<00:00, reduced_train_loss=7.310, global_step=99.00, "
-        "consumed_samples=25600.0, train_step_timing in s=3.590]\n"
-    )
-    assert log.format == "tqdm"
-    assert log.steps == (Step(global_step=99, step_time_s=3.59, loss=7.31, consumed_samples=25600),)
-
-
 def test_a_bar_drawn_over_itself() -> None:
     """Carriage returns for line ends, a bar before the first step, the last bar twice."""
     text = "Epoch 0: :   0%|          | 0/100 [00:00<?]" + "".join(map(line_forms.tqdm, range(100)))
@@ -139,38 +99,11 @@ def test_rounded_step_numbers_are_told_apart_by_the_bar() -> None:
     assert [step.global_step for step in read(text + "\n").steps] == [1995, 1996, 1997, 1998, 1999]
 
 
-def test_megatron_bridge_counts_from_one_and_prints_two_lines() -> None:
-    log = read(
-        "Step Time : 9.09s GPU utilization: 663.5MODEL_TFLOP/s/GPU\n"
-        " [2025-12-19 10:49:15] iteration        1/       1 | consumed samples: 128 | "
-        "elapsed time per iteration (ms): 20289.1 | learning rate: 3.0E-06 | global batch size:   128 | "
-        "lm loss: 1.2E+01 | grad norm: 10.275 | number of nan iterations: 0 |\n"
-    )
-    assert log.format == "megatron_bridge"
-    assert log.steps == (
-        Step(
-            global_step=0,
-            step_time_s=20.2891,
-            loss=12.0,
-            learning_rate=3e-06,
-            global_batch_size=128,
-            consumed_samples=128,
-            tflops_per_gpu=663.5,
-        ),
-    )
-    assert log.problems == ()
-
-
 def test_megatron_bridge_pairs_each_utilization_with_its_step() -> None:
     lines = [line_forms.megatron_bridge(iteration) for iteration in range(1, 51)]
     lines[9] = lines[9].splitlines()[1] + "\n"
     tflops = [step.tflops_per_gpu for step in read("".join(lines)).steps]
     assert tflops == [None if iteration == 10 else iteration + 600.5 for iteration in range(1, 51)]
-
-
-def test_megatron_lm_prints_throughput_in_the_same_line() -> None:
-    line = line_forms.megatron_bridge(1).splitlines()[1] + " throughput per GPU (TFLOP/s/GPU): 412.5 |\n"
-    assert only_step(line).tflops_per_gpu == 412.5
 
 
 def test_a_log_with_a_line_every_tenth_step() -> None:
