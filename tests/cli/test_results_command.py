@@ -258,6 +258,7 @@ def test_show_tells_what_is_needed_to_repeat_a_run() -> None:
         assert text in shown
     assert "✓ It did." in shown
     assert "torchrun -m trainer --run run.json" in shown
+    assert "The repetition would differ: commit 675de01b" in shown
     bad = call("show", "bad").stdout
     assert "✗ Expected 20 steps, but found 3." in bad
     assert re.search(r"failed +Expected 20 steps, but found 3", bad)

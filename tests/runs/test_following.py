@@ -217,6 +217,25 @@ async def test_a_log_that_cannot_be_read_is_told_and_holds_nothing_up(
     assert watched.lines[-1] == "job job: failed, exit code 1"
 
 
+async def test_an_unreadable_log_is_tried_again_after_growing_pauses(watched: Watched, clock: Clock) -> None:
+    read = watched.cluster.read
+
+    async def refuse(*_: Any) -> bytes:
+        raise PermissionError("Permission denied: /d/log")
+
+    watched.cluster.read = refuse  # type: ignore[method-assign]
+    for pause_s in (5, 10, 20):
+        await watched.sees(RUNNING)
+        assert f"is tried again in {pause_s} s;" in watched.lines[-1]
+        clock.now += pause_s - 1
+        await watched.sees(RUNNING)
+        assert watched.lines == []
+        clock.now += 1
+    watched.cluster.read = read  # type: ignore[method-assign]
+    await watched.sees(RUNNING)
+    assert watched.lines == ["the training's log can be followed again"]
+
+
 async def test_time_in_which_a_job_is_suspended_does_not_count_as_running(
     a_run: MakeRun, clock: Clock
 ) -> None:
