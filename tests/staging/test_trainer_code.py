@@ -1,6 +1,7 @@
 """Staging the trainer's code: by content, whole, once."""
 
 import asyncio
+import shutil
 import sys
 from pathlib import Path
 
@@ -114,3 +115,14 @@ async def test_a_copy_that_somebody_changed_is_refused(
         (folder / "trainer" / "__init__.py").unlink()
     with pytest.raises(SystemFailure, match=rf"{folder} on here was changed: remove that folder"):
         await stage(cluster, config, source)
+
+
+async def test_a_copy_that_cannot_be_moved_to_its_place_is_an_error(
+    cluster: LocalCluster, config: LocalConfig, source: Path
+) -> None:
+    folder, _, _ = await stage(cluster, config, source)
+    shutil.rmtree(folder)
+    folder.write_text("a file in its place")
+    with pytest.raises(SystemFailure, match=f"could not be copied to {folder} on here: mv: cannot overwrite"):
+        await stage(cluster, config, source)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
