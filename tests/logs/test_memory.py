@@ -22,16 +22,15 @@ print(json.dumps({"grown_kib": after - before, "bytes": large.bytes_read, "steps
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("megabytes", [60, pytest.param(300, marks=pytest.mark.slow)])
-def test_megabytes_of_tracing_take_no_memory(tmp_path: Path, megabytes: int) -> None:
+def test_megabytes_of_tracing_take_no_memory(tmp_path: Path) -> None:
     small, large = tmp_path / "log-small.out", tmp_path / "log-large.out"
     small.write_bytes(line_forms.nemo2_log())
-    tracing = b"".join(map(line_forms.nccl_trace, range(megabytes * 620 // 6)))
+    tracing = b"".join(map(line_forms.nccl_trace, range(6200)))
     with large.open("wb") as stream:
         for step in range(50):
             stream.write(tracing)
             stream.write(line_forms.nemo2_log([step]))
-    assert large.stat().st_size > megabytes * 1_000_000
+    assert large.stat().st_size > 60_000_000
     done = subprocess.run(
         [sys.executable, "-c", _READER, small, large],
         check=True,

@@ -69,7 +69,7 @@ def test_an_image_that_has_it_not_is_told(tmp_path: Path) -> None:
 @pytest.mark.trainer
 @pytest.mark.timeout(1500)
 def test_its_log_becomes_a_valid_result(train: Train, tmp_path: Path) -> None:
-    """test_held_to_upstream.py compares all that the program is given with upstream's."""
+    """test_rows.py compares all that the program is given with upstream's."""
     folder = tmp_path / "it's a $(folder), [with] what = 'shells\\' \\and Hydra\\' read\\"
     folder.mkdir()
     run = on_one_gpu(planned(profile=True))

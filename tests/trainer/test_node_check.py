@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from trainer import gpu_health, node_check
 from trainer.gpu_health import CannotTell, Demands, NodeFault
 
-from .jobs import start_trainer
+from .jobs import Trained, WarmTrainer
 
 STAND_INS = Path(__file__).parents[1] / "stand_ins" / "gpu_node"
 H100 = Demands(product="H100", count=8, free_memory_percent=95, power_limit_percent=100, clock_percent=100)
@@ -103,17 +104,40 @@ def test_a_node_has_the_rate_of_its_slowest_rank_and_the_faults_of_all() -> None
     }
 
 
+TWO_RANKS = """
+import os, socket, sys
+from trainer import node_check
+if __name__ == "__main__":
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    os.environ.update(WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    child = os.fork()
+    os.environ["RANK"] = "0" if child else "1"
+    code = node_check.main(["--device=cpu", "--time-limit-s=300", *sys.argv[1:]])
+    if child:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code
+    sys.exit(code)
+"""
+
+
+@pytest.fixture
+def two_ranks(warm_trainer: WarmTrainer, tmp_path: Path) -> Callable[..., tuple[Trained, dict[str, Any]]]:
+    """A function that checks this machine on two ranks, and gives what was found, too."""
+
+    def check(*options: str) -> tuple[Trained, dict[str, Any]]:
+        program = tmp_path / "two_ranks.py"
+        program.write_text(TWO_RANKS, encoding="utf-8")
+        done = warm_trainer.run(str(program), [*options], folder=tmp_path)
+        return done, json.loads((tmp_path / node_check.OUTPUT).read_text())
+
+    return check
+
+
 @pytest.mark.trainer
-def test_two_ranks_measure_their_rates(trainer_python: str, tmp_path: Path) -> None:
-    ranks = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
-    done = start_trainer(
-        [trainer_python, *ranks, "-m", "trainer.node_check"],
-        ["--device=cpu", "--time-limit-s=300"],
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stdout
-    found = json.loads((tmp_path / node_check.OUTPUT).read_text())
-    assert f"steptime.node_check {json.dumps(found)}" in done.stdout.splitlines()
+def test_two_ranks_measure_their_rates(two_ranks: Any) -> None:
+    done, found = two_ranks()
+    assert done.exit_code == 0, done.log
+    assert f"steptime.node_check {json.dumps(found)}" in done.log.splitlines()
     assert found["refused"] == []
     assert (found["all_reduce"]["ranks"], found["all_reduce"]["backend"]) == (2, "gloo")
     assert found["all_reduce"]["bus_gb_per_s"] > 0
@@ -123,18 +147,13 @@ def test_two_ranks_measure_their_rates(trainer_python: str, tmp_path: Path) -> N
 
 
 @pytest.mark.trainer
-def test_a_rank_that_is_too_slow_condemns_its_node(trainer_python: str, tmp_path: Path) -> None:
-    done = start_trainer(
-        [trainer_python, "-m", "trainer.node_check"],
-        ["--device=cpu", "--time-limit-s=300", "--least-matmul-tflops=1000"],
-        cwd=tmp_path,
-        MASTER_PORT="0",
-    )
-    assert done.returncode == node_check.REFUSED, done.stdout
-    [here] = json.loads((tmp_path / node_check.OUTPUT).read_text())["nodes"]
-    [fault] = here["faults"]
-    assert f"multiplies matrices at {here['matmul_tflops']:.4g} TFLOPS, below 1000" in fault
-    assert f"steptime: the node check refuses {here['node']}: {fault}" in done.stdout
+def test_a_rank_that_is_too_slow_condemns_its_node(two_ranks: Any) -> None:
+    done, found = two_ranks("--least-matmul-tflops=1000")
+    assert done.exit_code == node_check.REFUSED, done.log
+    [here] = found["nodes"]
+    assert [fault.partition(" multiplies")[0] for fault in here["faults"]] == ["rank 0", "rank 1"]
+    assert f"multiplies matrices at {here['matmul_tflops']:.4g} TFLOPS, below 1000" in str(here["faults"])
+    assert f"steptime: the node check refuses {here['node']}: {here['faults'][0]}" in done.log
 
 
 def test_a_check_without_torch_judges_no_node(

@@ -1,26 +1,49 @@
-"""Every row of the documents, built by the trainer; test_held_to_upstream.py compares each setting."""
+"""Every row as upstream's launch code sets it up, setting by setting, and its model as NeMo builds it."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from printed_tables import trained_rows
+from printed_tables import ConfigurationRow, trained_rows
 
+from recorders.nemo.settings_record import load, settings_of
 from steptime import settings
+from steptime.errors import UserError
 from steptime.recipes.flops import model_flops
-from steptime.recipes.models import Run
+from steptime.recipes.models import Mode, Run
 from steptime.recipes.planning import PlanRequest, plan
 from trainer.versions import TRIED
 
+from .held_to_upstream import decisions, differences, launch_settings, nemo_1_settings, unexplained
 from .jobs import ROOT, WarmTrainer
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
+NEMO_1 = "nemotron4-340b-24.11"
+"""The document whose release has no NeMo 2."""
+MODES: dict[Mode, dict[str, Any]] = {
+    Mode.CHECKPOINT_SAVE: {"save_checkpoint": True},
+    Mode.CHECKPOINT_LOAD: {"load_checkpoint": "/checkpoint"},
+    Mode.PROFILE: {"profile": True},
+    Mode.NCCL_TRACE: {"nccl_trace": True},
+}
+
+
 Rows = list[tuple[Run, dict[str, Any]]]
-"""Each planned run with what the trainer's side made of it."""
+
+
+class Built(NamedTuple):
+    """A planned run with what the trainer's side made of it."""
+
+    row: ConfigurationRow
+    run: Run
+    made: dict[str, Any]
+    ours: dict[str, Any]
+    """What the trainer and the job script set."""
 
 
 @pytest.fixture(scope="module")
@@ -34,34 +57,68 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def planned_rows() -> list[Run]:
-    """A performance run of every row of the documents' tables, on a cluster of its GPUs."""
-    return [
-        plan(
-            PlanRequest(
-                workload=row.recipe,
-                size=row.size,
-                dtype=row.dtype,
-                gpu_type=row.gpu_type,
-                scaling=row.scaling,
-                gpus=str(row.gpus),
-                cluster=row.gpu_type,
-            )
-        ).runs[0]
-        for row in trained_rows()
-    ]
+def planned(row: ConfigurationRow, **mode: Any) -> Run:
+    """The run of a row, on a cluster of its GPUs."""
+    asked = row.model_dump(include={"size", "dtype", "gpu_type", "scaling"})
+    return plan(
+        PlanRequest(workload=row.recipe, gpus=str(row.gpus), cluster=row.gpu_type, **asked, **mode)
+    ).runs[0]
+
+
+def of_modes() -> Iterator[tuple[ConfigurationRow, Run]]:
+    """The largest row of each model, GPU type and dtype in each mode that both sides have for it."""
+    largest = {(row.recipe, row.size, row.dtype, row.gpu_type): row for row in trained_rows()}
+    for row in largest.values():
+        for mode, asked in MODES.items():
+            if mode.value not in load()[row.recipe]["modes"]:
+                continue
+            with contextlib.suppress(UserError):  # no checkpoints of proxies, and none on GB300
+                yield row, planned(row, **asked)
 
 
 @pytest.fixture(scope="module")
-def rows(clusters: None, warm_trainer: WarmTrainer, tmp_path_factory: pytest.TempPathFactory) -> Rows:
+def built(clusters: None, warm_trainer: WarmTrainer, tmp_path_factory: pytest.TempPathFactory) -> list[Built]:
+    """Performance runs of all rows, then those of other modes."""
     folder = tmp_path_factory.mktemp("rows")
-    runs = planned_rows()
-    asked, built = folder / "asked.json", folder / "built.json"
-    asked.write_text(json.dumps([run.model_dump(mode="json") for run in runs]))
+    pairs = [*((row, planned(row)) for row in trained_rows()), *of_modes()]
+    asked, answer = folder / "asked.json", folder / "built.json"
+    asked.write_text(json.dumps([run.model_dump(mode="json") for _, run in pairs]))
     program = Path(__file__).parent / "programs" / "build_rows.py"
-    done = warm_trainer.run(str(program), [str(asked), str(built)], folder=folder)
+    done = warm_trainer.run(str(program), [str(asked), str(answer)], folder=folder)
     assert done.exit_code == 0, done.log
-    return list(zip(runs, json.loads(built.read_text()), strict=True))
+    return [
+        Built(row, run, made, launch_settings(run) | _trainer_settings(run, made["settings"], folder))
+        for (row, run), made in zip(pairs, json.loads(answer.read_text()), strict=True)
+    ]
+
+
+def _trainer_settings(run: Run, in_nemo_2: dict[str, Any], folder: Path) -> dict[str, Any]:
+    if run.recipe.workload != NEMO_1:
+        return in_nemo_2
+    environment = {name: value for name, value in in_nemo_2.items() if name.startswith("environment.")}
+    return environment | nemo_1_settings(run, folder)
+
+
+@pytest.fixture(scope="module")
+def rows(built: list[Built]) -> Rows:
+    return [(one.run, one.made) for one in built if one.run.mode is Mode.PERFORMANCE]
+
+
+def test_what_differs_from_upstream_was_decided(built: list[Built]) -> None:
+    """Of another mode than performance, in what upstream sets otherwise than in a performance run."""
+    modes = [one.run.mode is Mode.PERFORMANCE for one in built]
+    assert (modes.count(True), modes.count(False)) == (123, 64)
+    differing = []
+    for row, run, _, ours in built:
+        document = load()[row.recipe]
+        columns = {name: str(value) for name, value in row.model_dump().items()}
+        if run.mode is Mode.PERFORMANCE:
+            differing += differences(row.recipe, ours, settings_of(document, columns))
+        else:
+            changed = settings_of(document["modes"][run.mode.value], columns)
+            differing += differences(row.recipe, {name: ours.get(name) for name in changed}, changed)
+    lines = unexplained(differing, decisions())
+    assert not lines, "\n".join(lines)
 
 
 def test_megatron_takes_every_row_with_the_graphs_of_its_gpus(rows: Rows) -> None:

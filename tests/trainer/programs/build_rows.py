@@ -1,5 +1,6 @@
 """Build planned runs as NeMo would on GPUs, weights left out: `build_rows.py ASKED.json BUILT.json`.
 
+For each run there is all that the trainer sets in NeMo, flat, and what NeMo makes of some of it.
 Each model is built once in every pipeline stage and virtual stage, to count parameters, and once whole, to
 count its matrix products.
 """
@@ -40,9 +41,11 @@ NOT_IN_NEMO_2_2 = (
 
 def built(run: PlannedRun, gpus_per_node: int) -> dict[str, Any]:
     """What NeMo's own objects have of the run."""
+    whole = assembled(run, gpus_per_node)
     return {
+        "settings": whole.settings(),
         "precision_of_nemo_2_2": precision_of_nemo_2_2(run),
-        "graphs_of_connected_model": connected(assembled(run, gpus_per_node)).config.cuda_graph_impl,
+        "graphs_of_connected_model": connected(whole).config.cuda_graph_impl,
     }
 
 
