@@ -1,7 +1,6 @@
 """Mistakes in a workload's file: each has its sentence, all are told at once, and no other file suffers."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import yaml
 from called import steptime
 from printed_tables import formulas_for
 
-from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
@@ -217,14 +215,6 @@ MISTAKES = {
     ),
 }
 """By what is wrong: what to replace in GOOD by what, and the sentence; those that end in 'and' begin so."""
-
-
-@pytest.fixture
-def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the shipped configuration, which is the one that is read."""
-    shutil.copytree(settings.config_dir(), config_folder, dirs_exist_ok=True)
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config_folder))
-    return config_folder
 
 
 def refusal(config: Path, text: str) -> list[str]:

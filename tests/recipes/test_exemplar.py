@@ -4,7 +4,6 @@ That is recorded in tests/data/exemplar (recorders/exemplar.py), by tag.
 """
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from steptime.recipes.models import NamedRecipe, Recipe
 from steptime.recipes.sweep_planning import plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.recipes.workloads import list_workloads, load_workload
-from steptime.settings import config_dir
 
 DATA = Path(__file__).parents[1] / "data" / "exemplar"
 RECORDED: dict[str, Any] = json.loads((DATA / "v26.08.00.json").read_text())
@@ -100,13 +98,11 @@ def test_the_suites_are_planned_whole() -> None:
     assert set().union(*cells.values()) <= recorded
 
 
-def test_a_suite_runs_where_its_gpus_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suite_runs_where_its_gpus_are(config: Path) -> None:
     assert not load_sweep("exemplar-gb200").has_cluster
-    shutil.copytree(config_dir(), tmp_path / "config")
-    (tmp_path / "config/clusters/rack.yaml").write_text(
+    (config / "clusters/rack.yaml").write_text(
         "{name: rack, kind: slurm, gpu_type: gb200, connection: rack, work_dir: /shared, container: pyxis}\n"
     )
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
     sweep = load_sweep("exemplar-gb200")
     assert sweep.has_cluster
     assert {cell.request.cluster for cell in plan_sweep(sweep).cells} == {"rack"}

@@ -1,11 +1,9 @@
 """Each named formula against the worked example of its document."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes.flops import Counted, broken_formulas, model_flops, recipe_flops
 from steptime.recipes.models import LatentAttention, ModelShape, MoeShape, Recipe
@@ -131,11 +129,8 @@ def test_every_switch(case: str) -> None:
 
 
 @pytest.fixture
-def formulas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of the formulas in a copy of the shipped configuration, which is the one that is read."""
-    shutil.copytree(settings.config_dir(), tmp_path / "config")
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
-    return tmp_path / "config" / "flops.yaml"
+def formulas(config: Path) -> Path:
+    return config / "flops.yaml"
 
 
 def _recipe(size: str, formula: str) -> Recipe:

@@ -4,7 +4,6 @@ What upstream's source says is in tests/data/megatron_bridge, by tag (recorders/
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from printed_tables import by_name, imported
 from typer.testing import CliRunner
 
-from steptime import settings
 from steptime.cli import app
 from steptime.errors import UserError
 from steptime.recipes.megatron_bridge import bridge_command, bridge_release
@@ -30,14 +28,6 @@ BY_NAME = [name for name in list_workloads() if by_name(name) and not imported(n
 
 ROWS = [recipe for name in BY_NAME for recipe, _ in load_workload(name).recipes()]
 """Every row of the documents."""
-
-
-@pytest.fixture
-def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the shipped configuration."""
-    shutil.copytree(settings.shipped("config"), config_folder, dirs_exist_ok=True)
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config_folder))
-    return config_folder
 
 
 def run_of(recipe: Recipe, mode: Mode = Mode.PERFORMANCE, **fields: Any) -> Run:

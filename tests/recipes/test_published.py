@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from printed_tables import configuration_rows, performance_rows
 
-from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes.flops import model_flops
 from steptime.recipes.gpus import Peak
@@ -53,13 +52,8 @@ def test_stated_flops_are_the_formulas_rounded() -> None:
 
 
 @pytest.fixture
-def references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "references"
-    folder.mkdir()
-    for path in (settings.config_dir() / "references").iterdir():
-        (folder / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
-    return folder
+def references(config: Path) -> Path:
+    return config / "references"
 
 
 @pytest.mark.parametrize(

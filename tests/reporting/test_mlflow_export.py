@@ -32,18 +32,9 @@ def extra(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with MLflow's client and what it requires; it is not in this environment's lock file."""
     folder = tmp_path_factory.mktemp("mlflow")
     uv = Path(sys.executable).with_name("uv")
+    options = ["--quiet", "--python", sys.executable, "--target", folder]
     done = subprocess.run(
-        [
-            uv,
-            "pip",
-            "install",
-            "--quiet",
-            "--python",
-            sys.executable,
-            "--target",
-            folder,
-            "mlflow-skinny>=3.1",
-        ],
+        [uv, "pip", "install", *options, "mlflow-skinny>=3.1"],
         capture_output=True,
         text=True,
         check=False,

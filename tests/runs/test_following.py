@@ -267,7 +267,7 @@ async def test_a_job_that_comes_back_to_the_queue_waits_from_then_on(a_run: Make
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("size", [1 << 18, 300_000, 1_000_000, (1 << 22) + 1])
+@pytest.mark.parametrize("size", [1 << 18, (1 << 22) + 1])
 async def test_after_a_restart_the_end_of_a_long_log_is_told_again(
     a_run: MakeRun, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,16 @@
+"""A configuration that a test may change."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from steptime import settings
+
+
+@pytest.fixture
+def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the shipped configuration, which is the one that is read."""
+    shutil.copytree(settings.shipped("config"), config_folder, dirs_exist_ok=True)
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config_folder))
+    return config_folder
