@@ -109,12 +109,7 @@ def test_a_collected_copy_is_named_as_the_log_on_its_cluster(
     log.write_bytes(line_forms.nemo2_log(range(20)))
     (there / "run.json").write_text(run.model_dump_json())
     job = Job(
-        cluster="local",
-        name="one",
-        job_id="1",
-        directory=str(there),
-        log_path=str(log),
-        submitted_at=1.0,
+        cluster="local", name="one", job_id="1", directory=str(there), log_path=str(log), submitted_at=1.0
     )
     monkeypatch.setenv("STEPTIME_HOME", str(home))
     monkeypatch.setattr(LocalCluster, "local_path", lambda self, path: None)

@@ -23,10 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_status_where_nothing_runs() -> None:
     result = runner.invoke(app, ["status"])
-    assert (result.exit_code, result.stdout) == (
-        2,
-        "Airflow is not running: start it with 'steptime up'\n",
-    )
+    assert (result.exit_code, result.stdout) == (2, "Airflow is not running: start it with 'steptime up'\n")
     result = runner.invoke(app, ["status", "--format", "json"])
     assert result.exit_code == 2
     told = json.loads(result.stdout)

@@ -137,9 +137,7 @@ def test_a_real_terminal_of_70_columns(here: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     program = Path(sys.executable).with_name("steptime")
     process = subprocess.Popen(
-        [program, "plan", "llama3.1"],
-        stdout=terminal,
-        env={**environment, "NO_COLOR": "1", "TERM": "xterm"},
+        [program, "plan", "llama3.1"], stdout=terminal, env={**environment, "NO_COLOR": "1", "TERM": "xterm"}
     )
     os.close(terminal)
     told = b""

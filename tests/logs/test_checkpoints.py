@@ -80,10 +80,7 @@ def test_an_asynchronous_save_that_never_ended() -> None:
     both = "Successfully saved checkpoint from iteration      24 to /c/step=24.ckpt"
     log = read(SCHEDULED.format(24), both, ENDED.format(25, 24), SCHEDULED.format(49))
     (problem,) = unfinished(log)
-    assert (problem.message, problem.fatal) == (
-        "1 of 2 asynchronous checkpoint saves did not end",
-        True,
-    )
+    assert (problem.message, problem.fatal) == ("1 of 2 asynchronous checkpoint saves did not end", True)
 
 
 def test_a_save_that_a_crash_ended_is_the_earlier_attempts() -> None:

@@ -237,7 +237,7 @@ def test_a_real_run_on_a_gpu(
 ) -> None:
     """NeMo 2.7.3 on one H100: two layers of Llama 3.1 8b (the folder in one line was cut short)."""
     log = read_log(DATA / f"log-nemo2_h100_{name}.out", max_steps=20)
-    assert (log.format, len(log.steps)) == ("nemo2", steps)
+    assert (log.format, log.mode, len(log.steps)) == ("nemo2", "performance", steps)
     assert tuple(step.step_time_s for step in log.steps[-6:]) == step_times_s
     assert log.steps[-1].tflops_per_gpu == tflops
     assert log.steps[-1].peak_memory_bytes == memory_bytes
@@ -247,7 +247,8 @@ def test_a_real_run_on_a_gpu(
 def test_a_real_run_that_saved() -> None:
     """NeMo 2.7.3 on the CPU, 2 ranks, 20 steps, an asynchronous save (lines with paths were taken out)."""
     log = read_log(DATA / "log-nemo2_cpu_save.out", max_steps=20)
-    assert (log.format, len(log.steps), log.problems) == ("nemo2", 20, ())
+    assert (log.format, log.mode, len(log.steps)) == ("nemo2", "checkpoint_save", 20)
+    assert log.problems == ()
     assert log.steps[19].consumed_samples == 160
     assert [(save.kind, save.iteration, save.asynchronous) for save in log.checkpoints] == [
         ("save", 19, True)
@@ -257,18 +258,15 @@ def test_a_real_run_that_saved() -> None:
 def test_a_real_run_that_loaded() -> None:
     """The load of that checkpoint, one further step."""
     log = read_log(DATA / "log-nemo2_cpu_load.out", max_steps=1)
-    assert (len(log.steps), log.problems) == (1, ())
+    assert (log.mode, len(log.steps), log.problems) == ("checkpoint_load", 1, ())
     assert [(load.kind, load.duration_s) for load in log.checkpoints] == [("load", 0.208)]
 
 
 def test_megatron_bridge_itself_saved_and_loaded() -> None:
     """Megatron-Bridge 0.6.2 of PyPI on the CPU, a tiny GPT (lines with paths were taken out)."""
     log = read_log(DATA / "log-megatron_bridge_cpu_save.out", max_steps=6)
-    assert (log.format, [step.global_step for step in log.steps], log.problems) == (
-        "megatron_bridge",
-        [*range(6)],
-        (),
-    )
+    assert (log.format, log.mode) == ("megatron_bridge", "checkpoint_save")
+    assert ([step.global_step for step in log.steps], log.problems) == ([*range(6)], ())
     assert [step.step_time_s for step in log.steps[:2]] == [1.0521, 0.0695]
     assert (log.steps[5].loss, log.steps[5].consumed_samples) == (6.240666, 24)
     assert [(save.kind, save.duration_s) for save in log.checkpoints if save.duration_s] == [
@@ -276,6 +274,7 @@ def test_megatron_bridge_itself_saved_and_loaded() -> None:
     ]
 
     log = read_log(DATA / "log-megatron_bridge_cpu_load.out", first_step=6, max_steps=8)
+    assert log.mode == "checkpoint_load"
     assert ([step.global_step for step in log.steps], log.problems) == ([6, 7], ())
     assert [(load.kind, load.duration_s) for load in log.checkpoints if load.duration_s] == [
         ("load", 0.23891)

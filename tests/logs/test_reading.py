@@ -437,7 +437,6 @@ def test_a_log_survives_json() -> None:
     assert TrainingLog.model_validate_json(log.model_dump_json()) == log
 
 
-REAL_LOGS = Path(__file__).parents[1] / "data" / "logs"
 PROFILED = [
     "Capture range started in the application.",
     "[NeMo I 2026-02-03 04:05:06 nsys:75] Nsys profiling setup with start_step: 45,and end_step: 50",
@@ -486,19 +485,6 @@ def test_a_load_after_a_crash_is_none_of_a_loading_run() -> None:
     crashed = line_forms.nemo2_log(range(20)), b"steptime.start {}\n", f"{LOADED[2]}\n".encode()
     log = line_forms.read_chunks([b"steptime.start {}\n", *crashed, line_forms.nemo2_log(range(10, 50))])
     assert (log.mode, len(log.steps)) == ("performance", 50)
-
-
-def test_real_logs_show_their_kind() -> None:
-    """Of saves and loads by NeMo and by Megatron-Bridge on the CPU, and of trainings on one H100."""
-    shown = {log.stem.removeprefix("log-"): read_log(log).mode for log in REAL_LOGS.glob("*.out")}
-    assert shown == {
-        "megatron_bridge_cpu_load": "checkpoint_load",
-        "megatron_bridge_cpu_save": "checkpoint_save",
-        "nemo2_cpu_load": "checkpoint_load",
-        "nemo2_cpu_save": "checkpoint_save",
-        "nemo2_h100_bf16": "performance",
-        "nemo2_h100_fp8": "performance",
-    }
 
 
 def test_of_an_earlier_attempt_the_check_of_its_nodes_alone_is_kept() -> None:

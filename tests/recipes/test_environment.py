@@ -1,11 +1,7 @@
 """Variables that a job may be given: what becomes of those that upstream documents, and which look secret."""
 
 from steptime.errors import UserError
-from steptime.recipes.environment import (
-    check_environment,
-    leads_to_code,
-    names_secret,
-)
+from steptime.recipes.environment import check_environment, leads_to_code, names_secret
 
 OWN = "is set by the job script or the cluster itself: leave it out"
 SECRET = "looks like a secret"

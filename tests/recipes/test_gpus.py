@@ -22,11 +22,7 @@ def test_the_peak_of_a_cpu_is_measured_in_the_run() -> None:
             "bf16",
             "unknown GPU type 'h1000': did you mean 'h100'? Valid are: a100, h100, h200, gh200, b200",
         ),
-        (
-            "h100",
-            "fp88",
-            "unknown dtype 'fp88' of h100: did you mean 'fp8'? Valid are: bf16, fp8.",
-        ),
+        ("h100", "fp88", "unknown dtype 'fp88' of h100: did you mean 'fp8'? Valid are: bf16, fp8."),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(gpu_type: str, dtype: str, sentence: str) -> None:

@@ -112,16 +112,6 @@ def test_what_a_release_has_is_what_its_parser_takes() -> None:
                 "checkpoint.async_save=false",
             },
         ),
-        ("25.11", Mode.CHECKPOINT_LOAD, {"checkpoint.load=/scratch/saved"}),
-        (
-            "26.02",
-            Mode.CHECKPOINT_SAVE,
-            {
-                "--save_dir=code/nemo_experiments/default/checkpoints",
-                "--save_interval=50",
-                "checkpoint.async_save=false",
-            },
-        ),
         ("26.08", Mode.CHECKPOINT_LOAD, {"--load_dir=/scratch/saved"}),
         (
             "26.02",
@@ -134,7 +124,6 @@ def test_what_a_release_has_is_what_its_parser_takes() -> None:
                 "profiling.record_shapes=false",
             },
         ),
-        ("26.08", Mode.NCCL_TRACE, set()),
     ],
 )
 def test_what_a_mode_says_more(release: str, mode: Mode, further: set[str]) -> None:

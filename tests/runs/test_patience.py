@@ -13,13 +13,7 @@ from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.clusters.connections import no_connections
 from steptime.errors import LoginRefused, OutOfReach, Overdue, SubmitLimit, SystemFailure, UserError
 from steptime.runs import conclusion, patience
-from steptime.runs.conclusion import (
-    FailureReport,
-    failed_end,
-    find_causes,
-    unknown_end,
-    with_failed_nodes,
-)
+from steptime.runs.conclusion import FailureReport, failed_end, find_causes, unknown_end, with_failed_nodes
 from steptime.runs.patience import Outage, patiently
 
 from .conftest import Clock
