@@ -68,7 +68,7 @@ class ModelParallelSeed(Callback):
     """Seeds Megatron's random states from the run's seed: NeMo uses a fixed seed, and only on GPUs."""
 
     STAGES_APART = 100
-    """As in NeMo (nemo.lightning.megatron_init): else the layers of all later stages begin alike."""
+    """Distance of the stages' seeds, as in NeMo (nemo.lightning.megatron_init): else layers begin alike."""
 
     def __init__(self, seed: int):
         self.seed = seed
@@ -234,9 +234,9 @@ class GpuSamples(Callback):
         self.launch = launch
         self.output = output
         self.process: gpu_samples.SamplingProcess | None = None
-        """Of the first rank of a node."""
+        """The sampling process, on the first rank of a node."""
         self.began_at: float | None = None
-        """When the first of the steps began, in Unix time."""
+        """When the first of the sampled steps began, in Unix time."""
         self.ended_at: float | None = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from trainer.errors import TrainerError
 
 EXPERIMENT_FOLDER = Path("code", "nemo_experiments")
-"""Where the documents' jobs keep NeMo's files, below the job's folder."""
+"""Folder of NeMo's files below the job's folder, as in the documents."""
 
 
 def find_weights(path: Path) -> Path:

@@ -26,7 +26,7 @@ class MeasuredCheckpointIO(AsyncFinalizableCheckpointIO):
         super().__init__(checkpoint_io.checkpoint_io if self.asynchronous else checkpoint_io)
         self.progress = progress
         self.under_way: list[tuple[Any, float, float]] = []
-        """Of each asynchronous save its path, when it began, and how long training waited for it."""
+        """Path, start and blocked time of each asynchronous save."""
 
     def save_checkpoint(self, checkpoint: Any, path: Any, *arguments: Any, **options: Any) -> None:
         """Save a checkpoint and record its duration and size; an asynchronous save is only started here."""

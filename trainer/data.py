@@ -9,7 +9,7 @@ from trainer.spec import PlannedRun
 from trainer.tokens import SyntheticTokens
 
 WORKERS = 8
-"""Processes of each rank on GPUs that make samples ahead of their step."""
+"""Processes per rank on GPUs that prepare samples ahead of their step."""
 
 
 class SyntheticData(MockDataModule):

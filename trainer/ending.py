@@ -22,13 +22,13 @@ from trainer.progress import Progress
 from trainer.versions import untried, versions
 
 FOLDER = "ended"
-"""Below the job's folder; below it a folder for each start of the job."""
+"""Name of the folder below the job's folder; it has a folder for each start of the job."""
 
 State = Literal["completed", "failed", "terminated"]
 LONGEST_MESSAGE = 500
 REMEDY = "take more ranks, a smaller micro batch, or more tensor or pipeline parallelism"
 _NOT_ALLOCATED = re.compile(r"can't allocate memory: you tried to allocate (?P<size>\d+ bytes)")
-"""torch's words for the memory of the CPU."""
+"""torch's error message if the CPU's memory is used up."""
 _NOT_ON_GPU = re.compile(r"(?:CUDA|HIP)\b.*?out of memory(?:\. Tried to allocate (?P<size>[\d.]+ \w+))?")
 
 

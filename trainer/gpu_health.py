@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TIMEOUT_S = 60
-"""A driver in trouble answers late, or never."""
+"""Long, because a driver in trouble answers late or never."""
 
 _FIELDS = (
     *("index", "name", "memory.total", "memory.free", "power.limit", "power.default_limit"),
@@ -16,7 +16,7 @@ _FIELDS = (
     "clocks_throttle_reasons.hw_thermal_slowdown",
     "clocks_throttle_reasons.hw_power_brake_slowdown",
 )
-"""Of `nvidia-smi --help-query-gpu`. MiB, W and MHz; what a GPU does not have is `[N/A]`."""
+"""Fields of `nvidia-smi --help-query-gpu`, in MiB, W and MHz; missing values are `[N/A]`."""
 
 _BROKEN_GPU = {
     8: "a GPU's external power cables are not attached",
@@ -25,7 +25,7 @@ _BROKEN_GPU = {
     14: "a GPU's infoROM is corrupted",
     15: "a GPU has fallen off the bus or cannot be reached",
 }
-"""Exit codes of nvidia-smi (its manual, RETURN VALUE) that are the node's fault."""
+"""Exit codes of nvidia-smi (its manual, RETURN VALUE) that mean a fault of the node."""
 
 _HARDWARE_XIDS = {
     48: "double-bit ECC error",
@@ -46,7 +46,7 @@ _XID = re.compile(r"\[\s*(?P<at_s>\d+\.\d+)\] NVRM: Xid \(PCI:(?P<device>[^)]*)\
 
 
 UPTIME = Path("/proc/uptime")
-"""Seconds since boot, which the times of the kernel's log count from."""
+"""File with the seconds since boot, from which the times of the kernel's log count."""
 
 
 class CannotTell(Exception):
@@ -68,10 +68,10 @@ class Gpu:
     power_limit_w: float | None
     default_power_limit_w: float | None
     clock_mhz: float | None
-    """The application clock, which the driver aims at under load."""
+    """The application clock, which the driver aims for under load."""
     default_clock_mhz: float | None
     uncorrected_ecc_errors: float | None
-    """Since the driver was loaded."""
+    """Number of errors since the driver was loaded."""
     slowed_by_heat: bool
     slowed_by_power_brake: bool
 
@@ -85,7 +85,7 @@ class Demands:
     """
 
     product: str
-    """A word that its name has, such as H100."""
+    """A word in the GPU's name, such as H100."""
     count: int
     free_memory_percent: float
     power_limit_percent: float

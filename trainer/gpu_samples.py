@@ -29,16 +29,16 @@ from trainer import gpu_health, records
 from trainer.spec import PlannedRun
 
 FOLDER = "gpu_samples"
-"""In the job's folder: a file of each node."""
+"""Folder below the job's folder, with a file for each node."""
 FEWEST_STEPS = 20
-"""Steps to summarize at least, if the second half of the run has as many."""
+"""Fewest steps to summarize, if the second half of the run has that many."""
 INFINIBAND = Path("/sys/class/infiniband")
 _FIELDS = (
     *("index", "power.draw", "clocks.sm", "clocks.mem", "temperature.gpu"),
     *("ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total"),
 )
 _REASONS_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""Why clocks are below what was asked for, in today's drivers and in those of R525 and before."""
+"""Names of the field with the reasons for low clocks: in current drivers, and in R525 and before."""
 _REASONS = {
     0x04: "sw_power_cap",
     0x08: "hw_slowdown",

@@ -7,7 +7,7 @@ run's length, so that a shorter run, or one that loads a checkpoint, takes the s
 from trainer.spec import PlannedRun
 
 LEARNING_RATE = 3e-4
-"""The highest rate, if the plan has none: that of NeMo's recipes."""
+"""The peak learning rate if the plan has none, as in NeMo's recipes."""
 WARMUP_STEPS, WARMUP_STEPS_CPU = 2000, 10
 """Steps over which the rate rises, if the plan does not say. On GPUs as in NeMo's recipes; a tiny model on
 the CPU would learn nothing in a short run."""
@@ -15,7 +15,7 @@ BETAS = (0.9, 0.95)
 EPSILON = 1e-5
 WEIGHT_DECAY = 0.1
 CLIP_GRADIENT = 1.0
-"""The highest norm of the gradient over all weights."""
+"""The largest norm of the gradient over all weights."""
 
 
 def highest_rate(run: PlannedRun) -> float:

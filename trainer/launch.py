@@ -10,7 +10,7 @@ from trainer.errors import TrainerError
 from trainer.spec import PlannedRun
 
 FIRST_PORT = 20_000
-"""Below the ports that Linux hands out by itself (32768 and up)."""
+"""First port of jobs, below those that Linux assigns by itself (32768 and up)."""
 PORTS = 12_000
 
 
@@ -21,15 +21,15 @@ class Launch:
     rank: int
     world_size: int
     local_world_size: int
-    """Ranks on this node."""
+    """Number of ranks on this node."""
     threads: int
-    """CPU threads of this rank: OMP_NUM_THREADS, which the job sets; one if it does not."""
+    """CPU threads of this rank: OMP_NUM_THREADS of the job, else one."""
     by_launcher: bool
-    """Whether torchrun or srun started it among others."""
+    """Whether torchrun or srun started this rank among others."""
     on_one_host: bool
     """Whether all ranks are on this host, whatever it calls its nodes."""
     has_mpi: bool = False
-    """Whether MPI can start: srun does that with `--mpi=pmix`, and torchrun never."""
+    """Whether MPI can start: it can under `srun --mpi=pmix`, and never under torchrun."""
 
     @property
     def nodes(self) -> int:

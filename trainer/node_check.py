@@ -24,20 +24,20 @@ from trainer.errors import TrainerError
 from trainer.launch import Launch, read_launch
 
 REFUSED = 69
-"""Exit code: at least one node was refused. EX_UNAVAILABLE of sysexits.h."""
+"""Exit code if at least one node was refused: EX_UNAVAILABLE of sysexits.h."""
 BROKEN = 1
-"""Exit code: the check could not be made."""
+"""Exit code if the check could not be made."""
 OUTPUT = "node_check.json"
-"""In the job's folder."""
+"""Name of the report in the job's folder."""
 
 _CPU_SIZE, _GPU_SIZE = 1024, 8192
-"""Rows and columns of the matrices: fp32 and bf16."""
+"""Rows and columns of the matrices, in fp32 and bf16."""
 _CPU_MIB, _GPU_MIB = 4, 256
-"""What each rank brings to the all-reduce."""
+"""MiB that each rank contributes to the all-reduce."""
 _REPEATS_CPU, _REPEATS_GPU = 3, 100
 
 _HARDWARE_ERRORS = ("uncorrectable ECC error", "uncorrectable NVLink error", "hardware stack error")
-"""CUDA's words for what a program cannot have caused."""
+"""CUDA's error messages that no program can cause."""
 
 
 @dataclass(frozen=True)

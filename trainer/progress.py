@@ -11,7 +11,7 @@ from typing import Any
 from trainer.spec import PlannedRun
 
 REMEMBERED_STEPS = 50
-"""Steps whose wall times the usual step is taken from."""
+"""Number of steps whose wall times the usual step is computed from."""
 
 
 def peak_resident_bytes(*_: Any) -> int:
@@ -27,9 +27,9 @@ class CheckpointTransfer:
     """`save` or `load`."""
     size_bytes: int
     duration_s: float
-    """Until it was whole."""
+    """Seconds until the checkpoint was complete."""
     blocked_s: float
-    """Of them, how long training waited; less than all in an asynchronous save."""
+    """Seconds of these for which training waited; less than all in an asynchronous save."""
 
     def as_record(self) -> dict[str, Any]:
         """Return the transfer as a JSON record, with its rate in 10⁹ bytes per second."""
@@ -42,25 +42,25 @@ class Progress:
     """The training's progress so far; callbacks update it, and any thread may read it."""
 
     run: PlannedRun | None = None
-    """None until the plan has been read."""
+    """The plan; None until it has been read."""
     imports_s: float | None = None
-    """What the import of NeMo took; None if nobody has measured it."""
+    """Seconds for the import of NeMo; None if not measured."""
     step: int | None = None
     """The last global step that has ended."""
     steps_trained: int = 0
     training_began_at: float | None = None
-    """On the clock of `time.perf_counter`."""
+    """When training began, on the clock of `time.perf_counter`."""
     notes_steps: bool = True
     """Whether the end of each step is noted here; NeMo 1 does not note them."""
     moved_at: float = field(default_factory=time.perf_counter)
     """When the last step ended; before the first one, when the program started."""
     wall_time_s: float | None = None
-    """From the end of the step before the last to the end of the last; None before there are two."""
+    """Seconds between the ends of the last two steps; None before there are two."""
     wall_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_STEPS))
     own_peak_memory: Callable[[], int] = peak_resident_bytes
-    """Bytes of this rank: of the GPU, or on the CPU of the process."""
+    """Returns the peak memory of this rank in bytes: of the GPU, or of the process on the CPU."""
     highest_memory_bytes: int | None = None
-    """Of all ranks, once they have compared."""
+    """Highest peak memory of all ranks in bytes; None until they have compared."""
     node_names: list[str] = field(default_factory=list)
     checkpoints: list[CheckpointTransfer] = field(default_factory=list)
 

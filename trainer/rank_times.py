@@ -34,7 +34,7 @@ class RankTimes(Callback):
         self.steps = sampled_steps(run)
         self.device = device
         self.marks: dict[int, list[list[Any]]] = {}
-        """Of each step, and of each chunk of the model on this rank: begin and end of each micro batch."""
+        """Begin and end of each micro batch, by step and by chunk of the model on this rank."""
         self.hooks: list[RemovableHandle] = []
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:

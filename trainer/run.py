@@ -14,12 +14,12 @@ SCHEMA_VERSION = 1
 MODES = ("performance", "checkpoint_save", "checkpoint_load", "profile", "nccl_trace")
 
 TRACE_FOLDER = "torch_profile"
-"""Below the job's folder: what torch's profiler writes."""
+"""Folder for torch's profiler below the job's folder."""
 
 TFLOPS_FIELD = "TFLOPS_per_GPU"
-"""Of a step's line; NeMo's name for it."""
+"""NeMo's name for the TFLOPS in a step's line."""
 WALL_TIME_FIELD = "wall_step_timing in s"
-"""Of a step's line, ours: from the end of the step before to the end of this one, whatever lay between."""
+"""steptime's field in a step's line: seconds from the end of the previous step to the end of this one."""
 
 Record = TypeVar("Record")
 

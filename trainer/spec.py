@@ -11,15 +11,15 @@ from typing import Annotated, Any, Literal
 HYBRID = "nemotron_h"
 """The architecture with Mamba layers."""
 GPT = "gpt"
-"""The architecture of any model that NeMo has a config of."""
+"""The architecture of any model for which NeMo has a config class."""
 VOCABULARY_BLOCK = 128
 """NeMo's make_vocab_size_divisible_by."""
 NUMBER_FORMATS = {"cpu": ("fp32",), "cuda": ("fp32", "bf16", "fp8")}
-"""Number formats that the trainer has, by device."""
+"""Number formats that the trainer supports, by device."""
 FP8_RECIPES = ("delayed", "current")
-"""Recipes of Transformer Engine that the trainer has."""
+"""Recipes of Transformer Engine that the trainer supports."""
 NEMO_1_IMAGES = ("nemo:24.09",)
-"""Images with NeMo 1, by name and tag in whatever registry."""
+"""Images with NeMo 1, by name and tag, in any registry."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class MoeShape:
 
     num_moe_experts: Positive
     moe_router_topk: Positive
-    """Experts of a token."""
+    """Number of experts that a token is sent to."""
     moe_ffn_hidden_size: Positive
-    """Of one expert."""
+    """Width of one expert."""
     moe_shared_expert_intermediate_size: Positive | None = None
-    """Of all shared experts together, which get every token; None for no shared experts."""
+    """Width of all shared experts together, which get every token; None for no shared experts."""
     num_dense_layers: NotNegative = 0
-    """Layers at the start with an MLP of `ffn_hidden_size` in place of experts."""
+    """Number of first layers with an MLP of `ffn_hidden_size` in place of experts."""
     moe_layer_freq: Positive = 1
-    """Of the layers after them, one in this many has experts, beginning with the first."""
+    """One of this many of the layers after them has experts, beginning with the first."""
     moe_router_score_function: Literal["softmax", "sigmoid"] = "softmax"
     moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "sinkhorn", "none"] = "aux_loss"
 
@@ -90,7 +90,7 @@ class LatentAttention:
     """Width of the part of a head's keys that holds positions; all heads share it."""
     v_head_dim: Positive
     q_lora_rank: Positive | None = None
-    """None if queries come straight from the hidden states."""
+    """Rank of the projection for queries; None if queries come straight from the hidden states."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class NemoConfig:
     config: str
     """Name of the class in nemo.collections.llm: `MixtralConfig`."""
     fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Fields that differ from the class, besides the sizes."""
+    """Fields that differ from the class's defaults, apart from the sizes."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class ModelShape:
     moe: MoeShape | None = None
     mla: LatentAttention | None = None
     mtp_num_layers: Positive | None = None
-    """Layers after the last that predict further tokens (multi-token prediction)."""
+    """Number of layers after the last that predict further tokens (multi-token prediction)."""
     nemo: NemoConfig | None = None
     """NeMo's config for a model of the family `gpt`; None if the trainer cannot build it."""
 
@@ -141,12 +141,12 @@ class Parallelism:
     context: Positive = 1
     virtual_pipeline: Positive | None = None
     first_stage_layers: Positive | None = None
-    """Layers of the first stage if it has another number than the stages in between."""
+    """Number of layers of the first stage if it differs from that of the stages in between."""
     last_stage_layers: Positive | None = None
     expert: Positive | None = None
-    """Ranks that the experts of a layer are spread over; these are ranks of the others, not further ones."""
+    """Ranks that the experts of a layer are spread over: some of the ranks, not additional ones."""
     expert_tensor: Positive | None = None
-    """Tensor parallelism within an expert; None for that of the other layers."""
+    """Tensor parallelism within an expert; None for the same as in the other layers."""
 
     @property
     def world_size(self) -> int:
@@ -184,7 +184,7 @@ class Recipe:
 
     dtype: str
     gpu_type: str
-    """`cpu`, or the GPU's type, which means CUDA."""
+    """`cpu`, or the type of GPU, which implies CUDA."""
     model: ModelShape
     parallelism: Parallelism
     micro_batch_size: Positive
@@ -211,13 +211,13 @@ class Settings:
     """How Transformer Engine scales tensors to FP8: from earlier steps, from the tensor, by blocks, or as in
     the formats MXFP8 and NVFP4. The trainer has those in `FP8_RECIPES`."""
     first_last_layers_bf16: bool = False
-    """Whether the outermost layers stay in bf16, with `fp8_recipe: current`."""
+    """Whether the first and last layers stay in bf16, with `fp8_recipe: current`."""
     cuda_graphs: bool = False
     """Whether steps are recorded as CUDA graphs."""
     cross_entropy_fusion_impl: Literal["native", "te"] = "native"
-    """Whose kernel fuses the loss: torch.compile's or Transformer Engine's."""
+    """Whose kernel fuses the loss: that of torch.compile or of Transformer Engine."""
     use_precision_aware_optimizer: bool = False
-    """Whether Adam takes gradients in their own precision, and keeps only what bf16 lacks of fp32 weights."""
+    """Whether Adam takes gradients in their precision, and stores only what bf16 lacks of fp32 weights."""
     overlap_grad_reduce: bool = False
     """Whether the reduction of gradients over data-parallel ranks overlaps with the backward pass."""
     overlap_param_gather: bool = False
@@ -237,11 +237,11 @@ class Settings:
     defer_embedding_wgrad_compute: bool = False
     """Whether the weight gradients of the output layer are computed while the pipeline empties."""
     wgrad_deferral_limit: NotNegative | None = None
-    """Micro batches whose weight gradients are deferred; 0 for all."""
+    """Number of micro batches whose weight gradients are deferred; 0 for all."""
     learning_rate: PositiveFloat | None = None
-    """The highest learning rate; None for 3e-4, as in NeMo's recipes."""
+    """Peak learning rate; None for 3e-4, as in NeMo's recipes."""
     warmup_steps: Positive | None = None
-    """Steps over which the rate rises to it; None for 2,000, as in NeMo's recipes (CPU: 10)."""
+    """Steps until the peak learning rate; None for 2,000, as in NeMo's recipes (CPU: 10)."""
     async_save: bool = False
     """Whether training goes on while a checkpoint is written."""
     gc_interval: Positive | None = None
@@ -273,7 +273,7 @@ class ProfileWindow:
     last_step: Positive
     """Steps `first_step … last_step` are profiled, as far as the run goes."""
     ranks: tuple[int, ...]
-    """Global ranks."""
+    """Global ranks that are profiled."""
 
 
 @dataclass(frozen=True)
@@ -289,16 +289,16 @@ class PlannedRun:
     first_step: NotNegative = 0
     """Global step at which the run starts: 0, or the saved step for a checkpoint load."""
     window: Window | None = None
-    """What is measured; None if the plan does not say."""
+    """The measured steps; None if the plan does not say."""
     seed: int = 1234
     checkpoint_path: str | None = None
-    """Folder above `weights/` to load from; set when the saving job has ended."""
+    """Folder above `weights/` to load from; set when the job that saves has ended."""
     profile: ProfileWindow | None = None
-    """For the mode `profile`, and only there."""
+    """Profiled steps and ranks, in the mode `profile` only."""
     model_flops: PositiveFloat | None = None
-    """Floating-point operations of a step on one sample, by the recipe's formula: for TFLOPS in the log."""
+    """Floating-point operations of a step per sample, by the recipe's formula, for the TFLOPS in the log."""
     performance: Performance = Performance()
-    """How the workload launches such a run, with the trainer's settings that the user asks for."""
+    """How the workload launches such a run, with the trainer settings that the user asks for."""
 
     @property
     def settings(self) -> Settings:

@@ -54,7 +54,7 @@ class Folders:
     weights: Path | None = None
     """The checkpoint's `weights` folder, for a run that loads one."""
     history: Path | None = None
-    """A file for every step's loss and time with all digits, written by rank 0."""
+    """File with the loss and time of every step in full precision, written by rank 0."""
 
 
 def train(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending) -> None:

@@ -14,11 +14,11 @@ from typing import Any
 from trainer.errors import TrainerError
 
 PACKAGES = {"nemo": "nemo_toolkit", "megatron_core": "megatron-core", "torch": "torch"}
-"""Names in the records, and the packages'."""
+"""Name in the records and the package of each."""
 DRIVER = Path("/proc/driver/nvidia/version")
-"""The version of the kernel's NVIDIA driver; not there without one."""
+"""File with the version of the kernel's NVIDIA driver; missing without one."""
 TRIED = {"nemo": "2.7.3", "megatron_core": "0.15.3"}
-"""What this project has trained with."""
+"""Versions with which this project has trained."""
 OLDEST, NEWEST = (2, 2), (2, 7)
 """Releases of NeMo that this trainer is for. Every name and argument that it uses, FP8's too, is looked up in
 the source of 2.2.1, 2.3.1, 2.4.0, 2.5.0 and 2.7.3 (tests/trainer/test_releases.py); a GPU has

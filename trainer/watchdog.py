@@ -34,13 +34,13 @@ class HangLimits:
     """How long the training may go without finishing a step."""
 
     usual_steps: float = 30.0
-    """As many times the median step …"""
+    """Multiple of the median step after which a rank counts as hanging …"""
     floor_s: float = 300.0
-    """… and at least so long."""
+    """… and the least number of seconds."""
     outside_steps: float = 6.0
-    """So many times the floor before the second step (start, load, compilation) and after the last (save)."""
+    """Multiple of `floor_s` before the second step (start, load, compilation) and after the last (save)."""
     stacks_within_s: float = 10.0
-    """How long rank 0 waits for the other ranks' stacks."""
+    """How long rank 0 waits for the other ranks' stack traces."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> "HangLimits":

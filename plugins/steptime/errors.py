@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 _MOST_SENTENCES = 50
-"""Of one file: what is beyond them mostly follows from them."""
+"""Most mistakes shown of one file: the others are mostly consequences."""
 
 
 class UserError(ValueError):

@@ -18,11 +18,11 @@ class PlugPoint:
     """A kind of thing that other packages can add, looked up by name."""
 
     group: str
-    """Of entry points."""
+    """Name of the group of entry points."""
     what: str
-    """In messages, as in `unknown kind of cluster 'x'`."""
+    """What an entry is, for messages such as `unknown kind of cluster 'x'`."""
     built_in: Mapping[str, str]
-    """What steptime brings: name and object, written as in entry points, `module` or `module:attribute`."""
+    """The entries of steptime itself: name and object (`module` or `module:attribute`) as in entry points."""
 
     def names(self) -> tuple[str, ...]:
         """Return all names: built-in ones in their order, then those of other packages, sorted.

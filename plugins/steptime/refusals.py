@@ -23,7 +23,7 @@ _HAS_TO = {
     **dict.fromkeys(("dict_type", "model_type", "mapping_type"), "be a mapping, as in {{a: b}}"),
     "too_short": "have entries, {min_length} or more",
 }
-"""By pydantic's name of a problem: what the value has to, with pydantic's words for its limits in braces."""
+"""What a value has to be, by the type of pydantic's error; limits are in braces, by pydantic's names."""
 
 
 def in_words(problem: Mapping[str, Any]) -> str:

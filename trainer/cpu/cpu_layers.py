@@ -54,7 +54,7 @@ WITHOUT_KERNELS = {
     "async_tensor_model_parallel_allreduce": False,
     "cross_entropy_fusion_impl": "native",
 }
-"""Fields of configs that ask for Transformer Engine or streams, as the CPU has them."""
+"""Values on the CPU of config fields that ask for Transformer Engine or streams."""
 
 
 def without_kernels(config_class: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ INTO = (
     "output_layer.weight",
 )
 OUT_OF = ("linear_proj.weight", "linear_fc2.weight", "out_proj.weight")
-"""Matrices at a layer's end, of which Megatron draws smaller values."""
+"""Matrices at the end of a layer, for which Megatron draws smaller values."""
 CONVOLUTION_WIDTH = 4
 DECAY = (1.0, 16.0)
 TIME_STEP = (0.001, 0.1)

@@ -15,7 +15,7 @@ class MeasuredPeak:
     """The highest measured FLOP rate of a rank."""
 
     tflops: float
-    """10¹² operations per second and rank."""
+    """10¹² operations per second, per rank."""
     source: str
     """How it was measured."""
 

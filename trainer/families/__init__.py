@@ -19,10 +19,10 @@ FAMILIES = {
     "nemotron4": "trainer.families.nemotron4",
     "nemotron_h": "trainer.families.nemotron_h",
 }
-"""Architecture, as the plan names it, and its module, imported when it is needed: NeMo takes many seconds."""
+"""Module of each architecture, imported when it is needed: NeMo takes many seconds."""
 
 BuildModel = Callable[[ModelShape, str, dict[str, Any]], Any]
-"""`build_model(shape, device, device_options)`: the options are fields of Megatron's TransformerConfig."""
+"""`build_model(shape, device, device_options)`; the options are fields of Megatron's TransformerConfig."""
 
 
 def families() -> dict[str, str]:

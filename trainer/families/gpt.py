@@ -21,9 +21,9 @@ SIZES = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
     *("seq_length", "gated_linear_unit", "mtp_num_layers"),
 )
-"""Fields of the shape that NeMo's configs have under the same name."""
+"""Fields of the shape with the same name in NeMo's configs."""
 PLAIN = (bool, int, float, str, list)
-"""Kinds of values that a plan may give: no function and no type."""
+"""Types of values that a plan may set: no functions and no types."""
 
 
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> GPTModel:

@@ -14,7 +14,7 @@ from trainer.families import vocabulary
 from trainer.spec import ModelShape
 
 SIZES = (Nemotron4Config15B, Nemotron4Config340B)
-"""They differ in their sizes and in the standard deviation of the initial weights."""
+"""Configs that differ in their sizes and in the standard deviation of the initial weights."""
 
 
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> NemotronModel:

@@ -10,7 +10,7 @@ from trainer.spec import HybridShape, ModelShape
 from trainer.versions import has_option
 
 EXPANSION = 2
-"""Width of the Mamba layers over the hidden size, if their heads cannot be given."""
+"""Ratio of the Mamba layers' width to the hidden size, if the number of heads cannot be set."""
 
 
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> MambaModel:

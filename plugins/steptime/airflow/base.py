@@ -36,12 +36,12 @@ SETTLING_S = 8.0
 """The least age of a trigger that fires. If it fires while the worker that deferred is still ending, Airflow
 can take the task for one that was killed, and fails it."""
 _KILL_WITHIN_S = 4.0
-"""Airflow sends SIGKILL 5 s after SIGTERM."""
+"""The most that `on_kill` may take, in seconds: Airflow sends SIGKILL 5 s after SIGTERM."""
 _ASKED_AGAIN_AFTER_S = 0.5
 DELETED = "deleted"
-"""Instead of the state of a task instance that is not there any more."""
+"""Stands for the state of a task instance that no longer exists."""
 _TAKEN_AWAY = (DELETED, "success", "failed", "skipped", "removed", "upstream_failed")
-"""States of a task that was deleted or has ended. In all others, cleared included, it will go on."""
+"""States of a task that has ended or was deleted. In all others, cleared included, it will go on."""
 
 
 def as_json(model: BaseModel) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class HoldsJob(BaseOperator):
     _held: tuple[str, str] | None = None
     _task_instance: RuntimeTaskInstanceProtocol | None = None
     may_be_lost = False
-    """Whether `failed` may only mean that Airflow has no more tries for what was lost."""
+    """Whether the state `failed` may only mean that the worker was lost in the task's last try."""
     was_taken_away = False
 
     def hold(self, job: LedgerJob, context: Context) -> None:

@@ -19,7 +19,7 @@ from steptime.results.database import wait_for_store
 from steptime.runs.launch import settle_ended
 
 _LIVE = ["queued", "running"]
-"""The states of a DAG run that is not over."""
+"""States of a DAG run that has not ended."""
 
 
 def budget_owner(context: Context) -> Owner:

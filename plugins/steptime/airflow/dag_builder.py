@@ -39,7 +39,7 @@ from steptime.recipes.workload_file import Configuration, Workload
 from steptime.recipes.workloads import load_workload
 
 RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
-"""For faults of the infrastructure: a training's own failure, and the user's errors, are never retried."""
+"""Retries for faults of the infrastructure; failed trainings and the user's errors are never retried."""
 
 _WAITING_RETRIES = 100
 """Of tasks that wait for long: each worker or trigger that is lost meanwhile takes one, and a training of

@@ -43,7 +43,7 @@ class Notification(Frozen):
     ]
     """Path of a class of Airflow's `BaseNotifier`."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """Those it is made with; its templates may have `event`, `sentence` and `address`."""
+    """Arguments of the notifier; its templates may use `event`, `sentence` and `address`."""
 
     @field_validator("arguments")
     @classmethod

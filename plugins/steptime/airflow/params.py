@@ -32,9 +32,9 @@ _WORDS = {
     "nccl": "NCCL",
     "tp": "TP",
 }
-"""Words of fields' names as titles have them."""
+"""How words in the names of fields are written in titles."""
 _OPEN = ("Where", "Model", "Scale")
-"""Sections whose params have none in the form: Airflow shows those first, and opened."""
+"""Sections that the form shows first and opened: their params have no section there."""
 
 
 def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Param]:

@@ -34,7 +34,7 @@ from steptime.runs.launch import end_job
 from steptime.runs.ledger import jobs_at, latest_submitted
 
 FAILURE_KEY = "failure"
-"""XCom of a failed task: the message of its exception."""
+"""XCom key of a failed task: the message of its exception."""
 _LONGEST = 2000
 Done = TypeVar("Done")
 

@@ -28,7 +28,7 @@ from steptime.runs.launch import NoRoom, add_resubmission, may_resubmit, submit
 from steptime.runs.ledger import LedgerJob
 
 _JUST_SUBMITTED_S = 60
-"""A job of this age is not asked for before the task defers: it hardly has ended."""
+"""A job younger than this is not polled before the task defers: it can hardly have ended."""
 
 
 class TrainingSensor(RunOperator, HoldsJob):

@@ -59,7 +59,7 @@ steptime results trend pretrain_llama3.1_tiny_fp32_2-1a2b --format csv > trend.c
 
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _MOST_HEIGHTS = 100
-"""Of a line that goes into a file."""
+"""Width of the line in characters if the output is not a terminal."""
 
 
 @takes_cells

@@ -21,7 +21,7 @@ _TASKS_EVERY = 3
 """Polls from one question for all tasks to the next, which costs Airflow twice what the one for the run's
 state does, of cores that may be training."""
 _PATIENCE_S = 120.0
-"""An Airflow that restarts is away for half a minute."""
+"""How long to wait for an Airflow that does not answer: a restart takes half a minute."""
 
 _WAITING = (None, "scheduled", "queued", "up_for_retry", "up_for_reschedule")
 _NEVER_RUN = ("skipped", "upstream_failed", "removed")
@@ -38,7 +38,7 @@ User = Annotated[
 ]
 
 DAG_PATIENCE_S = 30.0
-"""For a DAG of a known workload: an Airflow that has just started reads its files one after the other."""
+"""How long to wait for the DAG of a known workload: a started Airflow reads its files one after the other."""
 
 
 class RunLine(Frozen):
@@ -48,9 +48,9 @@ class RunLine(Frozen):
     state: str
     """`waiting`, `running`, `failed` or `success`."""
     task: TaskInstance
-    """The task that decides the state: the failed one, the one at work, the next or the last."""
+    """The task that decides the state: the failed, the running, the next or the last one."""
     began: float
-    """When the first of its tasks started, in Unix time; infinite if none has."""
+    """When the first of its tasks started, in Unix time; infinity if none has."""
 
 
 def run_lines(tasks: Iterable[TaskInstance]) -> list[RunLine]:
@@ -90,7 +90,7 @@ def _start(task: TaskInstance) -> float:
 
 
 LastWord = Callable[[RunLine], str]
-"""Returns the last line that the task of a run logged; empty if there is none."""
+"""Returns the last line that a run's task logged; empty if there is none."""
 
 
 def follow(client: AirflowClient, run: DagRun, *, of: int) -> DagRun:

@@ -19,7 +19,7 @@ steptime results nodes nodes --format csv > pairs.csv
 """
 
 _STYLES = ((20.0, "white on red"), (5.0, "black on yellow"))
-"""From how much slower in percent on a pair is shown so."""
+"""Least percent by which a pair is slower, and the style in which it is then shown."""
 
 
 def show_node_pairs(

@@ -43,7 +43,7 @@ FORMAT_OPTION = typer.Option(
 
 
 _SHORT_CELL = 24
-"""Columns of the terminal: a date or a verdict in two lines makes each row of the table two lines high."""
+"""Most characters of a cell that is never wrapped: a date in two lines would double the height of its row."""
 
 WIDE_OPTION = typer.Option("--wide", help="Show every column of the table, however narrow the terminal is.")
 """Use as `wide: Annotated[bool, WIDE_OPTION] = False`."""
@@ -168,11 +168,11 @@ class _Shown(NamedTuple):
 
     title: str
     name: str
-    """Its title without the unit."""
+    """The column's title without the unit."""
     cells: Sequence[str]
     numeric: bool
     priority: int
-    """Of those that do not fit the highest is left out first, and 0 never."""
+    """Columns with the highest priority are left out first if not all fit, those with 0 never."""
 
     @property
     def widths(self) -> tuple[int, int, int]:

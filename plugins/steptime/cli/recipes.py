@@ -58,7 +58,7 @@ _RUN_COLUMNS = (
     *("steps", "window", "time_limit", "gpu_hours_max", "gpu_hours_expected", "expected_from"),
 )
 _LEAST = ("vp", "ga", "mbs", "steps", "window", "etp", "ep", "cp", "pp", "tp", "dp")
-"""Of a plan, what a narrow terminal goes without, the first of them first; never what it costs."""
+"""Columns of a plan that a narrow terminal leaves out, the first of them first; never the cost."""
 
 
 app = typer.Typer()

@@ -44,7 +44,7 @@ _OTHERS = {
     "since": "Only runs submitted since then: 30m, 12h, 7d, 2w or 2026-11-21.",
 }
 CELL_FLAGS = tuple(name for name in CHOICES if BY_NAME[name].series)
-"""The choices that belong to a series: its cluster, workload, size, GPUs and others."""
+"""Filters that belong to a series, such as cluster, workload, size and GPUs."""
 _UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -53,9 +53,9 @@ class RunFilters:
     """The filters on stored runs that a command's flags set."""
 
     values: Mapping[str, Any]
-    """The values as typed, by name of the flag; None if the flag is absent."""
+    """The values as typed, by the flag's name; None if the flag is absent."""
     since: float | None
-    """Unix time."""
+    """Oldest submission, in Unix time."""
 
     @property
     def flags(self) -> list[str]:

@@ -20,10 +20,10 @@ from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 from steptime.waiting import poll_until
 
 DAG_ID = "scaling_sweep"
-"""The DAG that runs any sweep, when it is asked to."""
+"""The DAG that runs any sweep on demand."""
 _REPORT_TASK = "report"
 _SWEEP_TAG = "sweep"
-"""Of the DAGs that run sweeps."""
+"""Tag of the DAGs that run sweeps."""
 _ENDED_WITHIN_S = 300.0
 
 EXAMPLES = """

@@ -18,10 +18,10 @@ from steptime.errors import UserError
 from steptime.frozen import Frozen
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
-"""Plain enough to be a folder, an argument and a label on every kind of cluster."""
+"""Job names that can be a folder, an argument and a label on every kind of cluster."""
 
 SCRIPT_FILE = "job.sh"
-"""The job script's name in the job's folder."""
+"""Name of the job script in the job's folder."""
 
 
 def check_job_name(name: str) -> None:
@@ -66,9 +66,9 @@ class Installation(Frozen):
     """The Airflow installation that owns a job; several may share a cluster's folder and account."""
 
     id: str
-    """Random; it lasts as long as Airflow's database."""
+    """A random id that stays the same as long as Airflow's database exists."""
     address: str
-    """Where people find it."""
+    """The address at which people find it."""
 
     def __str__(self) -> str:
         return f"{self.address} ({self.id})"
@@ -84,18 +84,18 @@ class JobSpec(Frozen):
     directory: str
     """Working folder on the cluster's file system; created by `submit`."""
     log_path: str
-    """Where stdout and stderr go."""
+    """The file for stdout and stderr."""
     files: dict[str, str] = Field(default_factory=dict)
     """Small text files to write into `directory` before the start, by file name (`run.json`)."""
     slots: PositiveInt
-    """GPUs (CPU processes on the local cluster) the job holds."""
+    """GPUs that the job holds; on the local cluster, CPU processes."""
     nodes: tuple[str, ...] = ()
-    """The nodes that it asks for by name; empty if the cluster chooses."""
+    """Nodes that the job asks for by name; empty if the cluster chooses."""
     time_limit_s: PositiveInt
     image: str | None = None
-    """What a cluster starts the script in if its jobs are containers; None for the image in its file."""
+    """Image that the script starts in if the cluster's jobs are containers; None for the cluster's own."""
     installation: Installation | None = None
-    """Whose job it is, for its record on the cluster; None for staging, which all share."""
+    """The Airflow that submits the job, for its record on the cluster; None for staging, which all share."""
 
     @property
     def all_files(self) -> dict[str, str]:
@@ -118,9 +118,9 @@ class Job(Frozen):
     directory: str
     log_path: str
     submitted_at: float
-    """Unix time, seconds."""
+    """Unix time."""
     installation: Installation | None = None
-    """Whose job it is, by its record on the cluster; None if that has none."""
+    """The Airflow that submitted the job, according to its record on the cluster; None if that has none."""
 
 
 class JobStatus(Frozen):
@@ -128,15 +128,15 @@ class JobStatus(Frozen):
 
     state: JobState
     reason: str = ""
-    """The cluster's own words: why it waits, or why it ended."""
+    """The cluster's own words for why the job waits or why it ended."""
     exit_code: int | None = None
     started_at: float | None = None
     ended_at: float | None = None
     nodes: tuple[str, ...] = ()
     cluster_fault: bool = False
-    """Whether a job failed by the cluster (a node failed, it was preempted): resubmitting may help."""
+    """Whether the job failed because of the cluster (a dead node, a preemption): resubmitting may help."""
     failed_nodes: tuple[str, ...] = ()
-    """The nodes that a resubmission should avoid."""
+    """Nodes that a resubmission should avoid."""
 
     @classmethod
     def unknown_job(cls, cluster: str, name: str) -> Self:
@@ -153,20 +153,20 @@ class StagedFiles(Frozen):
     python: str | None
     """Interpreter of the trainer's venv on the cluster; None in a container, which has its own."""
     venv_lock_sha256: str | None
-    """Of the venv, or of the one that the image was made of; None if there was none."""
+    """Hash of the lock file of the venv, or of the venv that the image was made from; None without one."""
     trainer_path: str
     """Folder on the cluster that holds the `trainer` package."""
     trainer_sha256: str
     image: str | None = None
     """The image's name, `nvcr.io/nvidia/nemo:25.04.01`."""
     image_path: str | None = None
-    """What the container is started from: the image's file; for bwrap the folder with its files."""
+    """What the container starts from: the image's file; for bwrap the folder with its files."""
     image_digest: str | None = None
-    """`sha256:…` of the registry's manifest, if the import reports it: what images are known by."""
+    """`sha256:…` of the registry's manifest, which identifies the image, if the import reports it."""
     image_sha256: str | None = None
-    """Of the image's file on the cluster, to notice a changed file; every import makes another one."""
+    """Hash of the image's file on the cluster, to notice a changed file; every import makes another file."""
     image_environment: dict[str, str] = Field(default_factory=dict)
-    """Variables that the image brings, if the container program (bwrap) does not set them."""
+    """Variables of the image, if the container program (bwrap) does not set them."""
 
 
 class Completed(Frozen):

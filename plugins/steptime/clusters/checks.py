@@ -27,7 +27,7 @@ class Finding(Frozen):
     """The check's name, such as `login`."""
     outcome: Outcome
     found: str
-    """What is there, what is wrong, or why the check does not apply."""
+    """What was found, what is wrong, or why the check does not apply."""
     remedy: str = ""
     """What to do about a failure; empty if `found` says it."""
 
@@ -52,9 +52,9 @@ class Check(NamedTuple):
 
     name: str
     look: Callable[[], Awaitable[str]]
-    """Returns what is there. Raises CheckFailedError, NotApplicableError, UserError or SystemFailure."""
+    """Returns what was found. Raises CheckFailedError, NotApplicableError, UserError or SystemFailure."""
     is_required: bool = False
-    """Whether no later check can be made if this one fails."""
+    """Whether all later checks are left out if this one fails."""
 
 
 def not_applicable(names: Sequence[str], why: str) -> tuple[Check, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from steptime.errors import SystemFailure
 
 LONGEST_OUTPUT = 64 << 20
-"""Characters of one stream of a command; whatever writes more does not do what it was started for."""
+"""Most characters of one stream: a command that writes more does not do what it was started for."""
 
 
 class Lines:

@@ -57,11 +57,11 @@ class ClusterConfig(ClusterFile, Frozen):
     work_dir: str
     """Folder on the cluster for experiments and what is staged; `{STEPTIME_HOME}` is the state folder."""
     environment: Annotated[dict[str, str], AfterValidator(checked_environment)] = Field(default_factory=dict)
-    """Variables of every job here; a run's own win over them, and they over the workload's."""
+    """Variables of every job here. A run's own variables win over them, and they win over the workload's."""
     fabric: Annotated[str, Field(min_length=1, max_length=40)] | None = None
-    """What connects the nodes, as `InfiniBand`: runs in which NCCL falls back to sockets are rejected."""
+    """Network between the nodes, such as `InfiniBand`: runs whose NCCL falls back to sockets are rejected."""
     permitted_variables: tuple[str, ...] = ()
-    """Patterns of the variables that make a process load code and that a run may set here."""
+    """Patterns of variables that make a process load code and that a run may set here nevertheless."""
     permitted_images: tuple[str, ...] | None = None
     """Patterns of the images that jobs may run in, by their whole names; all if left out."""
     permitted_checkpoints: tuple[str, ...] | None = None
@@ -74,11 +74,11 @@ class ClusterConfig(ClusterFile, Frozen):
     Only the file's author writes them: a run cannot add any.
     """
     python: str = "python3.11"
-    """The interpreter on the cluster that the trainer's venv is made from."""
+    """The interpreter on the cluster that makes the trainer's venv."""
     poll_interval_s: PositiveFloat = 5
-    """Seconds between two looks at the queue; one look serves all jobs that are waited for."""
+    """Seconds between two polls; one poll serves all jobs that are waited for."""
     resubmissions: NonNegativeInt = 2
-    """How often a run is submitted again after its cluster failed the job: a dead node, a preemption."""
+    """How often a run is resubmitted after its cluster failed the job, as by a dead node or a preemption."""
     patience_h: PositiveFloat = 12
     """Hours for which the cluster may be out of reach before a task that asks it gives up.
 

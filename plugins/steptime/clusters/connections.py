@@ -29,7 +29,7 @@ class Connection:
 
 
 Connections = Callable[[str], Awaitable[Connection]]
-"""Gives the connection of a name; UserError if there is none, SystemFailure if nobody answers."""
+"""Returns the connection of a name. Raises UserError if there is none, SystemFailure if nobody answers."""
 
 
 async def no_connections(name: str) -> Connection:

@@ -39,7 +39,7 @@ same; the command comes as arguments. Every image has `sh`, not every one bash."
 
 
 _FOR_READING = ":ro"
-"""After a folder of a site that containers must not write to; pyxis and apptainer write it so, too."""
+"""Suffix of a site's folder that containers must not write to; pyxis and apptainer write it so, too."""
 
 
 class Mount(NamedTuple):
@@ -65,29 +65,29 @@ class ImageForm(StrEnum):
     """The form in which a cluster stores a recipe's image."""
 
     SQUASHFS = "squashfs"
-    """A file, as enroot imports it."""
+    """A squashfs file, as enroot imports it."""
     SIF = "sif"
-    """A file, as apptainer makes it."""
+    """A SIF file, as apptainer makes it."""
     FOLDER = "folder"
-    """An unpacked file of squashfs."""
+    """A folder with the unpacked files of a squashfs file."""
     NAME = "name"
-    """None: the nodes fetch it by its name, and the cluster itself starts jobs in it (`JobSpec.image`)."""
+    """No file: nodes fetch the image by name, and the cluster itself starts jobs in it (`JobSpec.image`)."""
 
 
 class ContainerSetup(NamedTuple):
     """What a container contains: its image, mounts, working folder and variables."""
 
     image: str
-    """Path on the cluster."""
+    """Path of the image on the cluster."""
     mounts: tuple[Mount, ...]
     """What the container sees, outer folders before those in them, as all launchers mount in this order; the
     job's own folder is the last, over the one that holds it."""
     directory: str
-    """The job's own folder, which it works in and writes to."""
+    """The job's own folder: its working directory, which it may write to."""
     variables: tuple[str, ...]
     """Environment variables of the job that win over those of the image."""
     image_environment: Mapping[str, str]
-    """Those of the image; empty unless it is a folder, as other launchers set them themselves."""
+    """Variables of the image if it is a folder, else empty: other launchers set them themselves."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,15 @@ class Launcher:
 
     image: ImageForm
     launch: Callable[[Sequence[str], ContainerSetup], LaunchCommand] | None = None
-    """How a command is started; None only if the cluster itself starts jobs in their image."""
+    """Makes the command that starts a program in the image; None only if the cluster itself does that."""
     of_srun: bool = False
-    """Whether it is a plugin of Slurm's srun, and needs its options."""
+    """Whether the launcher is a plugin of Slurm's srun and is given options of srun."""
     mpi: Literal["pmix", "none"] = "pmix"
     """srun's `--mpi`, unless the cluster's file sets it."""
     probe: tuple[str, ...] = ()
-    """A command that succeeds where the program works; empty if there is none."""
+    """A command that succeeds if the container program works; empty if there is none."""
     probe_prints: str = ""
-    """What it then prints."""
+    """What that command prints if the program works."""
 
 
 def start_in_container(kind: str, command: Sequence[str], inside: ContainerSetup) -> LaunchCommand:

@@ -14,7 +14,7 @@ from steptime.recipes.megatron_bridge import hub_files
 from steptime.recipes.models import Run
 
 _PATTERNS = ("*.json", "*.txt", "*.model", "*.py")
-"""All files but the weights; models with code of their own need the Python files to load a configuration."""
+"""All files but the weights: models with code of their own need the Python files to load a configuration."""
 
 
 def hub_cache(run: Run, environment: Mapping[str, str], root: str) -> str | None:

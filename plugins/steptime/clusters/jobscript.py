@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _TRACKER = "latest_train_state.pt"
-"""Beside the folders of saved iterations; Megatron-Bridge writes it when a save has ended."""
+"""File that Megatron-Bridge writes beside the folders of saved iterations when a save has ended."""
 _TRACES = {
     # Every collective and point-to-point call, with its sizes.
     False: {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"},
@@ -36,7 +36,7 @@ _TRACES = {
     True: {"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
 }
 _NETWORK_LINES = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
-"""NCCL prints at its start which network it uses, and nothing during the steps."""
+"""Variables with which NCCL prints at its start which network it uses, and nothing during the steps."""
 
 
 class Bash(str):

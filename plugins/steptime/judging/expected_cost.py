@@ -31,7 +31,7 @@ class Expected:
 
     source: Source
     seconds: float | None = None
-    """From start to end of the job; by a publication the steps alone. None if there is no estimate."""
+    """Seconds from the job's start to its end; by a publication, of its steps. None without an estimate."""
     gpu_hours: float | None = None
 
 

@@ -380,4 +380,4 @@ COLUMNS = (
         priority=2,
     ),
 )
-"""Of a comparison, in the order of CSV and JSON; what is named as in the results is of the newest run."""
+"""Columns of a comparison, in the order of CSV and JSON; those of results are of the newest run."""

@@ -21,7 +21,7 @@ LEAST_CHANGE = 0.05
 _DEVIATIONS = 5
 """Standard deviations that a change must exceed; of hundreds of pairs none does by chance."""
 _FEWEST_PAIRS = 3
-"""Of a node: with fewer nobody knows whether it or a link is slow."""
+"""Fewest pairs of a node: with fewer, a slow node cannot be told from a slow link."""
 
 _Pair = tuple[str, str]
 _Key = TypeVar("_Key")
@@ -43,13 +43,13 @@ class NodePairs(Frozen):
     sweep: str
     cluster: str
     submitted_at: float
-    """Of the newest run, in Unix time."""
+    """When the newest run was submitted, in Unix time."""
     nodes: tuple[str, ...]
     pairs: tuple[PairTime, ...]
     slow_nodes: dict[str, str]
-    """By node, a sentence with the numbers."""
+    """A sentence with the numbers for each slow node."""
     slow_links: dict[str, str]
-    """By the pair, `node3 - node7`, a sentence."""
+    """A sentence for each slow link, by pair: `node3 - node7`."""
     missing: tuple[str, ...]
     """Nodes without a valid run alone or in a pair."""
 

@@ -323,4 +323,4 @@ COLUMNS = (
     columns.BY_NAME["gpus"],
     Column("source", "text", "What publishes the baseline, or would.", priority=2, shared=True),
 )
-"""Of the cells of a suite."""
+"""Columns of a suite's cells."""

@@ -28,16 +28,16 @@ class Attempts:
     def __init__(self) -> None:
         self.steps: dict[int, Step] = {}
         self.not_finite: dict[int, NotFinite] = {}
-        """Of steps of which any rank printed a NaN or infinity."""
+        """NaN and infinite values by step, from any rank."""
         self.restarts: list[Problem] = []
         self.repeats: defaultdict[int, int] = defaultdict(int)
         """How often each step was printed again by other ranks."""
         self.this_attempt: dict[int, bytes] = {}
-        """The text of each step, as it was printed first."""
+        """The text of each step as it was first printed in this attempt."""
         self.ranks: defaultdict[bytes | None, Rank] = defaultdict(Rank)
         self.ranks_without_label = False
         self.first: float = math.inf
-        """The first step of this attempt that was printed."""
+        """The first step printed in this attempt."""
 
     def begin(self) -> None:
         """Begin a new attempt: another log of a requeued job, or another start of the trainer."""

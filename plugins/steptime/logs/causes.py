@@ -19,9 +19,9 @@ from steptime.recipes.config_files import load_yaml_model
 _TRACEBACK_KIND = "traceback"
 _LONGEST_QUOTE = 300
 _REACH_BEFORE, _REACH_BEHIND = 500, 1000
-"""Bytes around a word in which its form is looked for: a line of garbage may be a mebibyte long."""
+"""Bytes around a word in which its pattern is searched: a line of garbage may have a mebibyte."""
 _MOST_LINES_AWAITED = 20
-"""Lines after `Last error:` in which its text is looked for: those of other ranks may stand between."""
+"""Lines after `Last error:` in which its text is searched: lines of other ranks may come between."""
 _HINTS = {
     signal.SIGKILL: ", most often for lack of memory",
     signal.SIGBUS: ", most often as /dev/shm is full",
@@ -39,7 +39,7 @@ class Cause(Frozen):
     The first match counts. If several lines match, the one with the earliest expression explains most.
     """
     spoils: bool = False
-    """Whether the numbers are unusable even if training reached its last step."""
+    """Whether the numbers are unusable even if the training reached its last step."""
     advice: dict[str, str] = Field(default_factory=dict)
     """What may help, by GPU type."""
     hides: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ _FOLLOWS = re.compile(
     rb"^(?:[\w.]*\.)?(?:Dist\w*|ConnectionReset|BrokenPipe|EOF|ChildProcess|ProcessRaised|ProcessExited)"
     rb"(?:Error|Exception)$"
 )
-"""Exceptions that ranks raise because another one has gone."""
+"""Exceptions that ranks raise because another rank has gone."""
 
 
 def hidden_by(kinds: Iterable[str]) -> set[str]:
@@ -110,7 +110,7 @@ class _Trace:
 
     def __init__(self) -> None:
         self.is_open = False
-        """Whether the exception at its end is still to come."""
+        """Whether the traceback's exception is still to come."""
         self.is_chained = False
         """Whether the next traceback belongs to this one."""
         self.is_explained = False
@@ -129,10 +129,10 @@ class Failures:
         self.around = Excerpt()
         """The lines around the one that is read next."""
         self.excerpts: dict[str, tuple[int, Excerpt]] = {}
-        """By kind: the rank of the sign that explains most, and the lines around the first such sign."""
+        """Rank of the sign that explains most, and the lines around its first occurrence, by kind."""
         self._traces: defaultdict[bytes | None, _Trace] = defaultdict(_Trace)
         self._awaiting: bytes | None = None
-        """Whose line follows `Last error:`."""
+        """Label of the writer whose next line is the text of `Last error:`."""
         self._awaited_lines = 0
 
     @property

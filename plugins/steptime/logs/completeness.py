@@ -29,7 +29,7 @@ class Closing(NamedTuple):
     """The message with which a framework says that its training is over."""
 
     max_steps: int | None = None
-    """The number of steps that it says were trained."""
+    """Number of trained steps according to the message."""
 
 
 def read_closing(line: bytes) -> list[Closing]:
@@ -49,7 +49,7 @@ class End(NamedTuple):
     """Whether `last_step` is from a plan."""
     closing: Closing | None = None
     printed: tuple[int, int] | None = None
-    """Iterations done and in all, according to the last line, if these are not global steps."""
+    """Iterations done and total in the last line, if these are not global steps."""
 
     def is_complete(self, numbers: Sequence[int]) -> bool:
         """Return whether a training whose log has these global steps, in order, reached its planned end."""

@@ -43,11 +43,11 @@ _PROFILE_WORDS = (
     b"] Completed Stage: ",  # PyTorch's profiler
     b".nsys-rep",  # the report that Nsight Systems has generated
 )
-"""Without the words before them: `Capture`, `Nsys` and `Profiling` made the search half as fast."""
+"""The words before them are left out: `Capture`, `Nsys` and `Profiling` made the search half as fast."""
 _NCCL_CALL = b": opCount "
-"""In each call that NCCL logs: as one of the words it would be found in almost every line of a trace."""
+"""Part of each call that NCCL logs; as a marker word it would match almost every line of a trace."""
 _NCCL_CALL_WITHIN = 1 << 26
-"""Bytes at the beginning of a log: ranks call each other before they train."""
+"""Bytes at a log's beginning that are searched for calls: ranks call each other before they train."""
 OF_THE_LOG = (
     *("truncated_line", "broken_record", "binary_data", "broken_archive"),
     *("comma_in_number", "unnumbered_steps"),
@@ -99,9 +99,9 @@ class MarkedLine(NamedTuple):
     """A line of a log with words that hint at a step, a record or a failure, such as `iteration`."""
 
     text: bytes
-    """Without its end (`\\n`, or the `\\r` that progress bars write instead)."""
+    """Text without the line end (`\\n`, or the `\\r` that progress bars write instead)."""
     words: list[int]
-    """Indexes of the marker words found, in the order of the line."""
+    """Indexes of the marker words in the line, in order."""
     whole: bool
     """False if the data ended within the line: its last number may be truncated."""
     end: int
@@ -205,12 +205,12 @@ class LogEvents:
         self.lines = WholeLines()
         self._looks_for_calls = _NCCL_CALL_WITHIN
         self.ahead: dict[str, Values] = {}
-        """By format: what was printed ahead of its next step."""
+        """Values printed ahead of their step, by format."""
         self._unnumbered: list[tuple[LogFormat, Values]] | None = []
-        """What was printed without the number of a step; None once a step with a number was printed."""
+        """Values printed without a step number; None once a numbered step was printed."""
         self.failures = Failures()
         self.last_bytes = b""
-        """The end of what was read before the current block."""
+        """The end of the previous block."""
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """Yield the events of all lines completed by `data`, in order."""

@@ -21,10 +21,10 @@ class Excerpt:
     """The lines of a log around a sign of failure."""
 
     before: bytes = b""
-    """The lines up to and including that of the sign."""
+    """The lines up to and including the one with the sign of failure."""
     behind: bytes = b""
     is_open: bool = False
-    """Whether more lines may follow, as the log goes on."""
+    """Whether more of the following lines is wanted."""
 
     @classmethod
     def around(cls, end: int, block: bytes, block_before: bytes) -> Self:

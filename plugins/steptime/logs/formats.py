@@ -42,7 +42,7 @@ class LogFormat:
 
     name: str
     words: tuple[bytes, ...]
-    """Byte strings of which every step line contains at least one; long and rare ones are fastest."""
+    """Byte strings, at least one of which is in every step line; long and rare ones are fastest."""
     start: re.Pattern[bytes]
     """Where a step begins; its named groups are quantities."""
     fields: Mapping[bytes, str]
@@ -136,7 +136,7 @@ class StepPrinted(NamedTuple):
     last_step: int | None = None
     """The run's last global step, if the line has it."""
     done: int | None = None
-    """Iterations that the line says are done, if it says so."""
+    """Number of finished iterations, if the line has it."""
 
 
 def real(text: bytes | None) -> float | None:
@@ -188,7 +188,7 @@ READERS: dict[str, tuple[str, Callable[[bytes | None], Any]]] = {
     },
     **{name: (name, whole) for name in ("global_batch_size", "consumed_samples", "peak_memory_bytes")},
 }
-"""By quantity: the field of `Step` that it becomes, and how it is read; of one field the later counts."""
+"""The field of `Step` for each quantity, and how it is read; of two for one field, the later counts."""
 
 
 def plain(line: bytes) -> bytes:

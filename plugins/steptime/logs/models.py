@@ -31,7 +31,7 @@ class Step:
     tokens_per_s_per_gpu: float | None = None
     peak_memory_bytes: int | None = None
     wall_time_s: float | None = None
-    """From the end of the step before to the end of this one; steptime's own trainer logs it."""
+    """Seconds from the end of the previous step to the end of this one, as steptime's own trainer logs it."""
 
 
 STEP = TypeAdapter(Step)

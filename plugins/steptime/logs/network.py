@@ -29,7 +29,7 @@ _FORMS = {
 }
 _DEVICE = re.compile(r"\[\d+\][^ :]+:\d+")
 _SOCKETS = re.compile(r"Socket$|.*\((?:tcp|udp|sockets|net)\b")
-"""Networks over the kernel's sockets, and providers of libfabric that use these."""
+"""Networks that use the kernel's sockets, and libfabric providers on top of them."""
 
 
 class NetworkLine(NamedTuple):
@@ -37,7 +37,7 @@ class NetworkLine(NamedTuple):
 
     node: str
     said: dict[str, str]
-    """By the names of `_FORMS`."""
+    """Values found in the line, by the names of `_FORMS`."""
 
 
 def read_network(line: bytes) -> list[NetworkLine]:
@@ -57,10 +57,10 @@ class NetworkFacts:
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        """By node: the last line counts."""
+        """Name of each node's network; the last line counts."""
         self._providers: dict[str, str] = {}
         self._most: dict[str, int] = {}
-        """The largest of each number."""
+        """The largest value of each number."""
 
     def take(self, line: NetworkLine) -> None:
         """Add what one NCCL line says."""

@@ -57,24 +57,24 @@ class Assembly:
         self._attempts = Attempts()
         self._last_step: int | None = None
         self._printed: tuple[int, int] | None = None
-        """Iterations that the last line says are done, and of how many, if these are no global steps."""
+        """Iterations done and total in the last line, if these are not global steps."""
         self._closing: Closing | None = None
-        """Of the last attempt."""
+        """The closing message of the last attempt."""
         self._setup = Setup()
         self._network = NetworkFacts()
-        """Of the last log."""
+        """The network in the last log."""
         self._records: dict[str, dict[str, Any]] = {}
-        """Of the last attempt."""
+        """The trainer's records in the last attempt, by kind."""
         self._checkpoint_lines: list[list[CheckpointLine]] = [[]]
-        """Of each attempt."""
+        """The lines about checkpoints in each attempt."""
         self._failures: list[Counter[Problem]] = [Counter()]
-        """Of each attempt, with the number of lines that show it."""
+        """The signs of failure in each attempt, with the number of lines that show them."""
         self._excerpts: dict[str, tuple[int, Excerpt]] = {}
-        """Of the last attempt, by kind of failure."""
+        """Excerpts of the last attempt, by kind of failure."""
         self._last_lines = Excerpt()
-        """Of the last log."""
+        """The last lines of the last log."""
         self._remarks: dict[str, Problem] = {}
-        """What is wrong with the log itself, by kind."""
+        """Problems of the log itself, by kind."""
 
     def read(self, path: str, pieces: Iterable[bytes]) -> None:
         """Read the run's first or next log from pieces of bytes.
@@ -346,9 +346,9 @@ class Glance(NamedTuple):
     """The ranks that wrote a log, and the dates in it."""
 
     ranks: set[bytes]
-    """Labels of ranks at the start of its lines."""
+    """Labels of ranks at the beginning of lines."""
     dates: list[bytes]
-    """As printed, `2026-05-12 10:01:00`, sorted."""
+    """Dates as printed, such as `2026-05-12 10:01:00`, sorted."""
 
 
 def glance(file: Path) -> Glance:

@@ -25,7 +25,7 @@ from steptime.mini_slurm.layout import (
 )
 
 CLUSTER = "mini"
-"""What Slurm calls the cluster in its accounting."""
+"""Name of the cluster in Slurm's accounting."""
 
 _templates = jinja2.Environment(
     loader=jinja2.PackageLoader("steptime.mini_slurm"),

@@ -16,17 +16,17 @@ from steptime.mini_slurm.layout import NODES, SlurmLayout, login_command, progra
 from steptime.waiting import poll_until
 
 ALL = ("munged", "mariadbd", "slurmdbd", "slurmctld", *(f"slurmd-{node}" for node in NODES), "sshd")
-"""Every daemon in the order of its start: each needs those before it, and sshd none."""
+"""All daemons in the order of their start: each needs those before it, except sshd."""
 
 USABLE = ("idle", "mixed", "allocated", "completing")
-"""The states of a node that jobs can be on."""
+"""States of a node on which jobs can run."""
 
 _POLL_S = 0.05
 _EXEC_S = 2.0
-"""A process that is just being started does not bear its name yet."""
+"""How long a process that is being started may not have its own name yet."""
 _COMMAND_TIMEOUT_S = 60
 _READY_TIMEOUT_S = 120
-"""The first start creates the tables of the accounting."""
+"""Long, because the first start creates the tables of the accounting."""
 
 
 def start(layout: SlurmLayout, daemon: str) -> None:

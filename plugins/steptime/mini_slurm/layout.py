@@ -19,21 +19,21 @@ from steptime.local_services import LOOPBACK, is_free, read_state
 NODES = tuple(f"node{number}" for number in range(1, 9))
 GPUS_PER_NODE = 8
 MARKER = "STEPTIME_SLURM"
-"""The environment variable that every process of the cluster bears, and its jobs': the cluster's root."""
+"""Environment variable of all processes of the cluster and its jobs; its value is the cluster's root."""
 
 CONNECTION = "mini_slurm"
-"""The name of the connection that `config/clusters/mini-slurm.yaml` asks for."""
+"""Name of the connection in `config/clusters/mini-slurm.yaml`."""
 HOST_ALIAS = "mini-slurm"
 
 _LONGEST_ROOT = 60
-"""Characters: a Unix socket's path may have 107, and slurmd's are longer than the root by up to 40."""
+"""Most characters of the root: a Unix socket's path may have 107, and slurmd adds up to 40 to the root."""
 _PLAIN = re.compile(r"[A-Za-z0-9._/-]+")
-"""What needs no quotes in any of the daemons' files."""
+"""Text that needs no quotes in any of the daemons' files."""
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 _FIRST_PORT, _PORTS_EACH, _BLOCKS = 10_240, 16, 610
-"""Blocks of ports end below those on which the ranks of jobs meet (20000 and up)."""
+"""Blocks of ports for clusters; they end below the ports on which the ranks of jobs meet (20000 and up)."""
 _JOBS_EACH = 19
-"""Job ids from one block's first to the next one's: those of all blocks end below 12000."""
+"""Job ids between the first ids of two blocks; all ids are below 12000."""
 _FIRST_SLURMD = 8
 PACKAGES = {
     "munged": "munge",
@@ -47,7 +47,7 @@ PACKAGES = {
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
 }
-"""Each program and the package that has it."""
+"""The Debian package of each program."""
 
 
 class Ports(Frozen):
@@ -93,7 +93,7 @@ class SlurmLayout(Frozen):
     """A mini Slurm's folder and ports, as `cluster.json` in the folder keeps them."""
 
     root: Path
-    """The folder as the daemons name it: `<home>/slurm`, or a short link to it if that is too long."""
+    """The folder as the daemons name it: `<home>/slurm`, or a short link to it if its path is too long."""
     ports: Ports
     ssh_host: str = LOOPBACK
     """The address that sshd listens on; the other daemons listen on the address of the host name."""

@@ -18,7 +18,7 @@ from steptime.waiting import poll_until
 
 _LOCK_TIMEOUT_S = 120
 _JOBS_END_S = 60
-"""What cancelled jobs are given to end; Slurm itself kills them after its KillWait of 5 s."""
+"""How long cancelled jobs may take to end; Slurm itself kills them after its KillWait of 5 s."""
 _STOP_GRACE_S = 10
 
 
@@ -28,14 +28,14 @@ class SlurmStatus(Frozen):
     running: bool
     healthy: bool
     daemons: dict[str, bool] = Field(default_factory=dict)
-    """By name, whether it lives."""
+    """Whether each daemon is alive, by name."""
     nodes: dict[str, int] = Field(default_factory=dict)
-    """By state in sinfo's words, how many."""
+    """Number of nodes by sinfo's state."""
     jobs: dict[str, int] = Field(default_factory=dict)
-    """By state in squeue's words, how many are in the queue."""
+    """Number of jobs in the queue by squeue's state."""
     ports: dict[str, int] = Field(default_factory=dict)
     ssh: str | None = None
-    """The command that logs in."""
+    """The command that logs in to the cluster."""
     slurm_conf: str | None = None
     problem: str | None = None
 

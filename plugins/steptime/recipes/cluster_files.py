@@ -26,7 +26,7 @@ class ClusterFile(BaseModel):
 
     kind: str
     gpu_type: str
-    """Key of config/gpus.yaml; `cpu` if ranks are processes."""
+    """Key of config/gpus.yaml; `cpu` if ranks are CPU processes."""
 
 
 def list_clusters() -> tuple[str, ...]:

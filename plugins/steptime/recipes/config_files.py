@@ -16,7 +16,7 @@ from steptime.errors import BrokenFiles, UserError
 from steptime.refusals import in_words
 
 NAMED, DESCRIBED, COLLECTIVE = "(named)", "(described)", "(collective)"
-"""Tags of the union of models, in a form that no field and no key has: places of problems go without them."""
+"""Tags of the union of models, written as no field or key is, so that they can be left out of locations."""
 Location = tuple[int | str, ...]
 Loaded = TypeVar("Loaded")
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -30,11 +30,11 @@ class Mistake:
     """One mistake in a configuration file: what is wrong, and where."""
 
     message: str
-    """What is wrong, with which value, and what to do; without its full stop."""
+    """What is wrong, with which value, and what to do; without a full stop."""
     location: Location = ()
     """Keys and indices from the top of the file, or from the model whose validator found it."""
     line: int | None = None
-    """Counted from 1; None for the line of `location`."""
+    """Line number from 1; None for the line of `location`."""
 
     @classmethod
     def of(cls, error: Exception, *location: int | str) -> Self:
@@ -147,11 +147,11 @@ class Document:
     def __init__(self, path: Path, root: yaml.Node, content: Any, problems: Sequence[Mistake] = ()) -> None:
         self.path = path
         self.content = content
-        """As JSON has it: mappings, lists, text, numbers, truth values and None."""
+        """The content as in JSON: mappings, lists, text, numbers, booleans and None."""
         self._root = root
         self._read: dict[tuple[type[BaseModel], Location], Any] = {}
         self.problems = tuple(problems)
-        """What is wrong whatever the model: keys that are given twice."""
+        """Mistakes that do not depend on a model: duplicate keys."""
 
     def fit(self, model: type[_Model]) -> tuple[_Model | None, list[Mistake]]:
         """Validate the content; return it as `model` (None if it does not fit), and all mistakes in it."""

@@ -32,7 +32,7 @@ _LEAD_TO_CODE = (
     # How a container is started: its mounts, and hooks that run outside of it.
     *("ENROOT_*", "PYXIS_*", "APPTAINER*", "SINGULARITY*", "HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
 )
-"""Patterns of variables by which processes load code of one's choice, or containers start otherwise."""
+"""Patterns of variables that make processes load any code, or start containers in another way."""
 SENSITIVE_WORDS = (
     r"(?:TOKEN|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE|SSH)_?KEY|(?:^|_)KEY)"
 )
@@ -42,13 +42,13 @@ SENSITIVE_WORDS = (
 """
 
 PASSWORD_IN_ADDRESS = re.compile(r"""(?P<before>://[^\s/@:'"]*:)(?P<password>[^\s/@'"]+)(?=@)""")
-"""Of `http://user:password@host`, the password and what is before it."""
+"""Finds the password in `http://user:password@host`, and what is before it."""
 
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=(?=[^\s;&|$])", re.ASCII)
-"""In bash: the name of a variable that is set to more than the value of another (`A=$B`)."""
+"""Finds in bash the names of variables that are set to more than the value of another (`A=$B`)."""
 
 MOST_BYTES = 128 << 10
-"""Of all names and values: Linux lets no single argument or variable be longer."""
+"""Most bytes of all names and values: Linux limits the size of a single argument or variable to this."""
 
 _SECRET = re.compile(f"{SENSITIVE_WORDS}$", re.IGNORECASE)
 

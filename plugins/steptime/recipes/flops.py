@@ -19,11 +19,11 @@ from steptime.recipes.parameters import attention_weights
 from steptime.settings import config_dir, shipped
 
 _PASSES = 3
-"""Each matrix product is carried out forward, and twice backward: for its input and for its weights."""
+"""Each matrix product is computed forward, and twice backward: for its input and for its weights."""
 
 
 AsTheModel = bool | Literal["own"]
-"""Whether a formula is for models that have something; with `own`, for any, as each has it."""
+"""Whether a formula is for models with something (true) or without it (false); `own`: for both."""
 
 
 class Counted(Frozen):
@@ -33,24 +33,24 @@ class Counted(Frozen):
     """
 
     mlp_matrices: Literal[2, 3]
-    """Three for a gated MLP."""
+    """Number of matrices of an MLP: three if it is gated."""
     attention: Literal["full", "causal"] = "full"
-    """All positions with one another, or each with those before it: half of that."""
+    """`full`: all positions attend to one another; `causal`: to those before them, which is half of that."""
     grouped_queries: bool = True
-    """Whether heads share keys and values as the model has it; else each is counted with its own."""
+    """Whether heads share keys and values as in the model; else each head is counted with its own."""
     head_width: Literal["own", "hidden"] = "own"
-    """Whether all heads together are as wide as the model has them, or as `hidden_size`."""
+    """Width of all heads together: `own` as in the model, or `hidden` for `hidden_size`."""
     mlp_width: PositiveInt | None = None
-    """Of the MLP, in multiples of `hidden_size`; null for the model's own."""
+    """Width of the MLP in multiples of `hidden_size`; null for the model's own."""
     experts: AsTheModel = False
-    """Whether the model is a mixture: the chosen and the shared experts are counted."""
+    """Whether the formula is for mixtures: the chosen and the shared experts are counted."""
     latent_attention: AsTheModel = False
     mamba: bool = False
-    """Whether the model is a hybrid: attention, MLP and Mamba layers are counted apart."""
+    """Whether the formula is for hybrids: attention, MLP and Mamba layers are counted apart."""
     further_tokens: AsTheModel = False
     """Whether layers that predict further tokens are counted, each with an output layer of its own."""
     vocab_size: NonNegativeInt | None = None
-    """Of the output layer; null for the model's own, 0 to leave it out."""
+    """Vocabulary size of the output layer; null for the model's own, 0 to leave the layer out."""
 
     def misfit(self, shape: ModelShape) -> str | None:
         """Return why the formula does not fit a model, such as experts that it does not count.
@@ -137,13 +137,13 @@ class Formula(Frozen):
 
     source: str
     architectures: tuple[str, ...] = Field(min_length=1)
-    """Of `plug_points.MODEL_FAMILIES`."""
+    """Names from `plug_points.MODEL_FAMILIES`."""
     counted: Counted | None = None
-    """From the model's sizes."""
+    """How operations are counted from the model's sizes."""
     stated: dict[str, PositiveFloat] | None = Field(default=None, min_length=1)
-    """By size, as the document states them without a formula; of other sizes nothing is known."""
+    """Operations by size, as the document states them without a formula; unknown for other sizes."""
     logged: bool = False
-    """What the framework logs as TFLOPS of a GPU is taken as it is."""
+    """Whether the TFLOPS per GPU that the framework logs are taken as they are."""
 
     @model_validator(mode="after")
     def _in_one_way(self) -> Self:
@@ -226,10 +226,10 @@ class Flops(NamedTuple):
     """Model FLOPs of one sample, and the formula that gave them."""
 
     per_sample: float | None
-    """None if nobody knows."""
+    """Operations per sample; None if unknown."""
     source: str
     logged: bool = False
-    """Whether the TFLOPS that a run logs are the document's own, in place of these."""
+    """Whether the document uses the TFLOPS that a run logs, in place of these."""
 
 
 def recipe_flops(recipe: Recipe) -> Flops:

@@ -28,9 +28,9 @@ class GpuType(Frozen):
     name: str
     source: str
     product: str | None = None
-    """A word of the name that nvidia-smi gives it; None if there is no GPU."""
+    """A word in the GPU's name in nvidia-smi; None if there is no GPU."""
     nvlink_domain_gpus: PositiveInt | None = None
-    """How many GPUs NVLink connects across nodes; None if it ends at the node."""
+    """Number of GPUs that NVLink connects across nodes; None if it ends at the node."""
     peak_tflops: dict[str, PositiveFloat | Literal["measured"]]
 
     def find_peak(self, dtype: str) -> float | Literal["measured"] | None:

@@ -18,21 +18,21 @@ _IMAGE = re.compile(
 """The grammar of the distribution project's references (github.com/distribution/reference)."""
 _DOCUMENTED_REGISTRY = "nvcr.io"
 _LONGEST = 200
-"""Characters; it becomes a file name, which may have 255."""
+"""Most characters of an image's name: it becomes a file name, which may have 255."""
 
 _IN_FILE_NAMES = str.maketrans("/:", "++")
 
 OWN_REPOSITORY = "steptime/trainer"
-"""Images that no registry has: the trainer's environment of a cluster, squashed there."""
+"""Repository of images that no registry has: a cluster's trainer environment, squashed there."""
 
 
 class Image(Frozen):
     """A container image name, parsed."""
 
     registry: str | None
-    """`nvcr.io`; None for Docker Hub."""
+    """Registry, such as `nvcr.io`; None for Docker Hub."""
     repository: str
-    """`nvidia/nemo`."""
+    """Repository, such as `nvidia/nemo`."""
     tag: str | None
     digest: str | None
     """`sha256:…` of the registry's manifest, if the name pins it."""

@@ -43,7 +43,7 @@ _OF_RUNS = (
     *("profile_start", "profile_end", "profile_ranks"),
 )
 OPTIONAL = ("variant", "virtual_pipeline", "expert", "expert_tensor")
-"""What a row may not have."""
+"""Properties that a row may lack."""
 
 
 _HubRepository = Annotated[
@@ -55,40 +55,40 @@ class KnownRecipe(Frozen):
     """What is known about a recipe of Megatron-Bridge without running it."""
 
     parameters: PositiveFloat | None = None
-    """Billions, as upstream states them; None if it does not."""
+    """Number of parameters in billions, as upstream states it; None if it does not."""
     active: PositiveFloat | None = None
-    """Those that one token passes, in billions; None if upstream states none."""
+    """Parameters active for one token, in billions; None if upstream states none."""
     seq_length: tuple[PositiveInt, ...] = Field(min_length=1)
-    """Tokens of a sample: the recipe's own, by type of GPU if these differ."""
+    """Tokens per sample: one value, or one per GPU type if these differ."""
     configuration: _HubRepository | None = None
-    """Where on the Hugging Face hub each rank loads the model's configuration from; None if it does not."""
+    """Repository on the Hugging Face hub with the model's configuration, which ranks load; None without."""
     tokenizer: _HubRepository | None = None
-    """The same for the tokenizer."""
+    """Repository on the hub of the tokenizer; None if ranks load none."""
 
 
 class BridgeRelease(Frozen):
     """An entry of `config/megatron_bridge.yaml`: how the recipes of one release are started."""
 
     source: str
-    """Repository, tag and files that it was read in."""
+    """Repository, tag and files in which these facts were read."""
     images: tuple[str, ...] = Field(min_length=1)
-    """That have this release, by name and tag in whatever registry."""
+    """Name and tag of the images with this release, in any registry."""
     script: Annotated[str, matching("/.*", "a path from / on")]
-    """In the image."""
+    """Path of the launch script in the image."""
     gpu_types: tuple[str, ...] = Field(min_length=1)
-    """Of `config/gpus.yaml`, under the same names upstream."""
+    """GPU types of `config/gpus.yaml`; upstream has the same names."""
     dtypes: dict[str, str] = Field(min_length=1)
-    """What upstream calls them, by ours."""
+    """Upstream's name for each of steptime's number formats."""
     arguments: tuple[str, ...]
     overrides: tuple[str, ...] = ()
     given: dict[str, str] = Field(default_factory=dict)
-    """By what a row may lack (`OPTIONAL`): the argument if it has it; else it must lack it."""
+    """Argument for a row that has the property (`OPTIONAL`); without an entry, no row may have it."""
     missing: dict[str, str] = Field(default_factory=dict)
-    """The argument for a row without it; if there is none, upstream's recipe has its own."""
+    """Argument for a row that lacks the property; without an entry, upstream's recipe decides."""
     modes: dict[Mode, tuple[str, ...]] = Field(default_factory=dict)
-    """Further arguments of runs of a mode."""
+    """Additional arguments by mode."""
     recipes: dict[str, dict[str, KnownRecipe]] = Field(min_length=1)
-    """Those that it pre-trains, by family and name."""
+    """Recipes for pre-training, by family and name."""
 
     @model_validator(mode="after")
     def _names_what_there_is(self) -> Self:

@@ -21,10 +21,10 @@ from steptime.recipes.config_files import COLLECTIVE, DESCRIBED, NAMED, FieldErr
 from steptime.refusals import matching
 
 OptionValue = bool | int | float | str
-"""A value of a run option of a kind of cluster."""
+"""Value of a run option that a kind of cluster declares."""
 
 RUN_FILE = "run.json"
-"""Name of a `Run` as a file: in its job's folder, for the trainer and for who reads the log beside it."""
+"""File name of a `Run`: in its job's folder, for the trainer and for readers of the log beside it."""
 
 
 class Mode(StrEnum):
@@ -78,7 +78,7 @@ _OF_THE_RUN = re.compile(
     r"bf16|fp16|fp8.*|fp4.*|params_dtype|.*parallel(_size|_layout)?|.*pipeline.*|tp_comm.*|recompute.*"
     r"|.*cuda_graph.*|cpu_offloading.*|.*init_method|transformer_layer_spec|.*_fn|.*_func"
 )
-"""Fields of NeMo's configs that parallelism, number format and launch decide, or that are functions."""
+"""Fields of NeMo's configs that are functions, or that parallelism, number format or launch decide."""
 
 
 class NemoConfig(Frozen, spec.NemoConfig):
@@ -166,7 +166,7 @@ _SPECIAL = {
     "share_embeddings_and_output_weights": "shared embeddings",
     "nemo": "config of NeMo to choose",
 }
-"""Fields of a `ModelShape` that a family may not have, and what they are."""
+"""Fields of a `ModelShape` that not every family has, and their names for people."""
 
 
 def _refuse_special(shape: ModelShape, *, but: Collection[str] = ()) -> None:
@@ -219,10 +219,10 @@ def check_gpt(shape: ModelShape) -> None:
 
 
 MEGATRON_BRIDGE = "megatron_bridge"
-"""What a workload's file has as `architecture` of such a model."""
+"""Value of `architecture` in a workload's file for such a model."""
 
 _Name = Annotated[str, matching("[a-z0-9][a-z0-9_.]*", "small letters, digits, _ and ., as in gpt_oss_120b")]
-"""Becomes an argument of a command; upstream's parser has no capitals either."""
+"""A name that becomes an argument of a command; upstream's parser allows no capitals either."""
 
 
 class Launch(Frozen):
@@ -234,18 +234,18 @@ class Launch(Frozen):
     commits: dict[str, Annotated[str, matching("[0-9a-f]{40}", "a commit of Megatron-Bridge")]] = Field(
         min_length=1
     )
-    """Of Megatron-Bridge, whose scripts run in the place of the image's own; by image."""
+    """Commit of Megatron-Bridge by image; its scripts run in place of the image's own."""
     script: Annotated[str, matching("[A-Za-z0-9_][A-Za-z0-9_./-]*", "a path in Megatron-Bridge")]
     arguments: tuple[str, ...]
-    """With the words that `config/megatron_bridge.yaml` has, too."""
+    """Arguments of the script, with the placeholders of `config/megatron_bridge.yaml`."""
     dtypes: dict[str, str] = Field(default_factory=dict)
-    """What upstream calls them if that differs, by ours."""
+    """Upstream's name for each of steptime's number formats, where it differs."""
     profile: tuple[str, ...] = ()
-    """Further arguments of profile runs."""
+    """Additional arguments of profile runs."""
     files: dict[Annotated[str, matching("/[A-Za-z0-9_./-]+", "a path from / on")], str] = Field(
         default_factory=dict
     )
-    """Texts that the release brings, by the path that ranks find them at."""
+    """Texts of files that the release brings, by their path for the ranks."""
 
 
 class NamedRecipe(Frozen):
@@ -253,17 +253,17 @@ class NamedRecipe(Frozen):
 
     architecture: Literal["megatron_bridge"]
     family: _Name
-    """As the release's launch script calls it: `gpt_oss`."""
+    """Family in the release's launch script, such as `gpt_oss`."""
     recipe: _Name
-    """`gpt_oss_120b`; in release 25.11 what stands behind the family's name, `120b`."""
+    """Recipe, such as `gpt_oss_120b`; in release 25.11 the part after the family's name, `120b`."""
     variant: _Name | None = None
-    """Of several configurations that a recipe has for one type of GPU, `v2`; None for upstream's default."""
+    """One of a recipe's several configurations for a GPU type, such as `v2`; None for upstream's default."""
     seq_length: PositiveInt
-    """Tokens of a sample, for tokens per second; the recipe has it itself."""
+    """Tokens per sample, from which tokens per second are computed; the recipe sets it itself."""
     launch: Launch | None = None
-    """None for the scripts and arguments that `config/megatron_bridge.yaml` has for the image."""
+    """How the recipe is launched; None for what `config/megatron_bridge.yaml` has for the image."""
     hub: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """With `launch`: files that each rank reads, by their repository on the Hugging Face hub."""
+    """With `launch`: files that each rank loads from the Hugging Face hub, by repository."""
 
     @property
     def num_layers(self) -> None:
@@ -301,7 +301,7 @@ Model = Annotated[
     | Annotated[Collective, Tag(COLLECTIVE)],
     Discriminator(kind_of_model),
 ]
-"""What a recipe trains: described by its sizes, or known by name; or a collective operation."""
+"""What a recipe trains: a model described by its sizes or known by name, or a collective operation."""
 
 
 class Parallelism(Frozen, spec.Parallelism):
@@ -313,7 +313,7 @@ LAUNCH_WORDS = (
     *("seq_length", "micro_batch_size", "global_batch_size"),
     *("tensor", "pipeline", "context", "data", "expert"),
 )
-"""What the arguments of a `Launcher` may name, as in `{max_steps}`."""
+"""Placeholders in the arguments of a `Launcher`, as in `{max_steps}`."""
 
 
 class Launcher(Frozen):
@@ -321,11 +321,11 @@ class Launcher(Frozen):
 
     kind: Literal["command"]
     command: tuple[str, ...] = Field(min_length=1)
-    """Program and arguments of a rank: each is one argument, and no shell reads it."""
+    """Program and arguments of each rank; no shell reads them."""
     files: dict[Annotated[str, matching("[A-Za-z0-9][A-Za-z0-9._-]*", "a plain file name")], str] = Field(
         default_factory=dict
     )
-    """Texts that the program reads, by name, in the folder that it is started in."""
+    """Texts of files that the program reads, by name; they are written into its working directory."""
 
     @model_validator(mode="after")
     def _names_what_there_is(self) -> Self:
@@ -352,7 +352,7 @@ class Recipe(Frozen, spec.Recipe):
     """A training configuration: a row of a published table, or steptime's own on other GPU counts or CPUs."""
 
     workload: str
-    """Family and version of the document, `llama3.1-25.04`."""
+    """Family and release of the document, such as `llama3.1-25.04`."""
     size: str
     scaling: Literal["weak", "strong"]
     proxy: bool
@@ -360,7 +360,7 @@ class Recipe(Frozen, spec.Recipe):
     parallelism: Parallelism
     gpus_per_node: PositiveInt
     launcher: Launcher | None = None
-    """What trains; None for steptime's trainer, or the script of Megatron-Bridge."""
+    """The program that trains; None for steptime's trainer or Megatron-Bridge's script."""
     flops_formula: str
     """Name of the publication's formula for model FLOPs; MFU of different formulas must never be compared."""
 
@@ -440,13 +440,13 @@ class Nsight(Frozen):
     Nsight Systems replaces `%q{NAME}` by a variable, `%p` by the process's ID.
     """
     gpu_metrics_option: Literal["--gpu-metrics-devices", "--gpu-metrics-device"] = "--gpu-metrics-devices"
-    """Versions of Nsight Systems before 2024.5 know the second name only."""
+    """Nsight Systems before 2024.5 knows only the second name."""
 
 
 FP8_RECIPES: Mapping[str, Literal["current", "blockwise", "mxfp8", "nvfp4"]] = MappingProxyType(
     {"fp8_cs": "current", "fp8_ss": "blockwise", "fp8_mx": "mxfp8", "nvfp4": "nvfp4"}
 )
-"""Of dtypes that name theirs, as documents have several on one type of GPU; of `fp8` a rule gives it."""
+"""FP8 recipe of number formats that imply it; for `fp8` a rule of the workload gives it."""
 
 
 class TrainerSettings(Frozen, spec.Settings):
@@ -458,11 +458,11 @@ class TrainerSettings(Frozen, spec.Settings):
     recompute_granularity: Literal["full", "selective"] | None = None
     """What is computed again in the backward pass: whole layers, or some of their parts."""
     recompute_method: Literal["uniform", "block"] | None = None
-    """Which layers, with `full`: groups of equal size, or the first ones of a stage."""
+    """With `full`, which layers: groups of equal size, or the first ones of a stage."""
     recompute_num_layers: PositiveInt | None = None
-    """Layers of a group, or first ones of a stage."""
+    """Number of layers in a group, or of first layers of a stage."""
     recompute_modules: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """Parts of a layer, with `selective`: `core_attn`, `mlp`, `moe` or others; None for Megatron's choice."""
+    """With `selective`, parts of a layer: `core_attn`, `mlp`, `moe` or others; None for Megatron's choice."""
 
 
 class Performance(Frozen, spec.Performance):
@@ -470,15 +470,15 @@ class Performance(Frozen, spec.Performance):
 
     trainer: TrainerSettings = TrainerSettings()
     environment: dict[str, str] = Field(default_factory=dict)
-    """Variables of the job; those of the cluster and of the run win over them."""
+    """Variables of the job; the cluster's and the run's own win over them."""
     ranks_per_numa_node: PositiveInt | None = None
-    """How many neighbouring ranks are bound to one NUMA node, its cores and memory; None to bind none."""
+    """Number of neighbouring ranks bound to one NUMA node, its cores and memory; None for no binding."""
     priority_cores: bool = False
     """Whether each rank is also bound to two cores of its own, as upstream does on B300."""
     vboost: bool = False
-    """Whether `nvidia-smi boost-slider --vboost 1` steers power to the tensor cores before the training."""
+    """Whether `nvidia-smi boost-slider --vboost 1` shifts power to the tensor cores before the training."""
     arguments: dict[str, str] = Field(default_factory=dict)
-    """Of upstream's script, which starts a recipe by name, beside those of its release."""
+    """Additional arguments of upstream's script, which starts a recipe by name."""
 
 
 class ProfileWindow(Frozen, spec.ProfileWindow):
@@ -486,7 +486,7 @@ class ProfileWindow(Frozen, spec.ProfileWindow):
 
     ranks: tuple[int, ...] = Field(min_length=1)
     gpu_metrics: bool = False
-    """Whether the GPUs' hardware counters are sampled, too (Nsight Systems only)."""
+    """Whether the GPUs' hardware counters are sampled as well (Nsight Systems only)."""
     nsight: Nsight = Nsight()
 
 
@@ -501,15 +501,15 @@ class Run(Frozen, spec.PlannedRun):
     cluster: str
     repeat: PositiveInt = 1
     environment: dict[str, str] = Field(default_factory=dict)
-    """What the user asks for; it wins over that of the workload and of the cluster."""
+    """Variables that the user asks for; they win over those of the workload and of the cluster."""
     performance: Performance = Performance()
     profile: ProfileWindow | None = None
     cluster_options: dict[str, OptionValue] = Field(default_factory=dict)
-    """What is asked of the kind of cluster, by the names that it declares in its folder."""
+    """Options for the kind of cluster, by the names that it declares in its folder."""
     cell: str | None = None
-    """The label of its cell in a sweep; None outside sweeps."""
+    """Label of its cell in a sweep; None outside sweeps."""
     tuning: str = ""
-    """How it was tuned by hand, `tp4 mbs2`; empty for a run as its document has it."""
+    """Manual tuning, such as `tp4 mbs2`; empty for a run as in its document."""
     for_judging: bool = True
     """Whether its series is judged; False for imported runs that are only to be shown."""
 

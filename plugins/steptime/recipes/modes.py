@@ -24,10 +24,10 @@ _INSTEAD = {
     "nccl_trace": Mode.NCCL_TRACE,
 }
 _ASKS_FOR = {Mode.CHECKPOINT_SAVE: ("checkpoint", "save_checkpoint"), Mode.PROFILE: ("profile",)}
-"""The options that ask for kinds of run with options of their own."""
+"""The options that ask for kinds of runs which have options of their own."""
 _LONGEST_PATH = 1000
 _SAMPLES = re.compile(r"consumed_samples=(\d{1,15})(?:\.0)?(?:-last)?$", re.ASCII)
-"""How NeMo ends the name of a checkpoint."""
+"""The end of a checkpoint's name in NeMo."""
 
 
 class Schedule(Frozen):

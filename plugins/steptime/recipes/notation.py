@@ -12,7 +12,7 @@ WINDOW_PATTERN = r"^\s*([0-9]{1,9})\s*:\s*([0-9]{1,9})\s*$"
 TIME_LIMIT_PATTERN = r"^\s*([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])\s*$"
 _PART = r"\s*([0-9]{1,6})\s*(?:-\s*([0-9]{1,6})\s*)?"
 NUMBERS_PATTERN = f"^{_PART}(?:,{_PART})*$"
-"""Of GPU counts and of ranks: `8,16`, `8-128`, `8-32,128`."""
+"""Pattern of GPU counts and ranks: `8,16`, `8-128`, `8-32,128`."""
 
 
 def parse_window(text: str) -> Window:

@@ -16,7 +16,7 @@ from steptime.plug_points import CLUSTER_KINDS
 from steptime.recipes.models import Mode, OptionValue, Recipe
 
 Check = Callable[[str, Any, Recipe], None]
-"""Called with an option's name and value for each recipe of a plan; raises UserError."""
+"""Called with an option's name and value for each recipe of a plan. Raises UserError if they do not fit."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,16 @@ class Declaration:
     section: str
     """Section of the trigger form, and panel of `--help`."""
     needs: str | None
-    """What its examples need beyond the form's defaults, as the start of a sentence: `On GPUs`."""
+    """What its examples need beyond the form's defaults, as the beginning of a sentence: `On GPUs`."""
     pattern: str | None
     """Regular expression, in the syntax of JSON schema."""
     checks: tuple[Check, ...]
     sets_trainer: bool
     """Whether it replaces the trainer's setting of the same name."""
     only_in: Mode | None
-    """The kind of run that alone has this option; None if every kind has it."""
+    """The only mode that has this option; None if every mode has it."""
     default_of: Callable[[Recipe], Any] | None
-    """The trainer's setting if nothing is asked for; None to leave it to the workload's file."""
+    """Returns the trainer's setting if none is requested; None to leave it to the workload's file."""
 
     def __call__(self, schema: dict[str, Any]) -> None:
         """Add the pattern to the JSON schema of the option."""
@@ -84,7 +84,7 @@ class ClusterOptions(Frozen):
     """
 
     clusters: ClassVar[str] = ""
-    """What people call clusters of the kind: `Slurm`."""
+    """The name of the clusters of this kind for people, such as `Slurm`."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:

@@ -9,13 +9,13 @@ from steptime.recipes.megatron_bridge import KnownRecipe, known_recipe
 from steptime.recipes.models import HybridShape, Model, ModelShape, NamedRecipe, Recipe
 
 _GATED = {"llama": True, "nemotron4": False, "nemotron_h": False}
-"""Whether a family's MLP has three matrices, or two."""
+"""Whether the MLP of a family is gated, with three matrices instead of two."""
 
 _STATED = re.compile(r"(?P<total>\d+(?:\.\d+)?)(?P<unit>[bt])(?:-a(?P<active>\d+(?:\.\d+)?)b)?")
-"""Of a size's name: `8b`, `0.5b`, `1t`, `30b-a3b`."""
+"""Pattern of a size's name: `8b`, `0.5b`, `1t`, `30b-a3b`."""
 
 _TOLERANCE = 0.2
-"""By which a name may round: 15b has 15.6 billion, and a model of another kind differs by a multiple."""
+"""Largest relative rounding in a name: 15b has 15.6 billion; a wrong model would differ several times."""
 
 
 _UNITS = (("t", 1e12), ("b", 1e9), ("m", 1e6))
@@ -26,7 +26,7 @@ class Parameters(NamedTuple):
 
     total: int
     active: int | None
-    """Those that one token passes: all but the experts that are not chosen for it; None if nobody knows."""
+    """Parameters active for one token: all but those of experts that are not chosen; None if unknown."""
 
     def __str__(self) -> str:
         """Format the counts: `8.03b`, `671b, 37.6b active`."""

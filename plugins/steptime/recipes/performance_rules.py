@@ -19,21 +19,21 @@ from steptime.recipes.models import FP8_RECIPES, Mode, Parallelism, Performance,
 from steptime.refusals import matching
 
 CPU = "cpu"
-"""The GPU type that has no GPU: rules that name no GPU type do not hold for it."""
+"""The GPU type of runs without GPUs: rules that name no GPU type do not apply to it."""
 
 _MACHINE_SETTINGS = tuple(
     name for name in Performance.model_fields if name not in ("trainer", "environment", "arguments")
 )
-"""Fields of `Performance` that a rule replaces as they are."""
+"""Fields of `Performance` that a rule replaces as a whole."""
 
 
 class Row(NamedTuple):
     """The properties of a recipe (a row of a workload's tables) by which launch rules apply to it."""
 
     name: str
-    """The size as the tables name it, `405b-proxy`."""
+    """Name of the size in the tables, such as `405b-proxy`."""
     size: str
-    """Of a proxy that of its model."""
+    """Size of the model; for a proxy, that of its full model."""
     dtype: str
     gpu_type: str
     parallelism: Parallelism
@@ -61,15 +61,15 @@ class Rule(Frozen):
     source: str
     """Key of the workload's `sources`: where upstream sets this."""
     gpu_types: tuple[str, ...] = ()
-    """Empty for all but `cpu`."""
+    """GPU types; empty for all but `cpu`."""
     sizes: tuple[str, ...] = ()
-    """With their proxies."""
+    """Sizes, each with its proxies; empty for all."""
     dtypes: tuple[str, ...] = ()
     modes: tuple[Mode, ...] = ()
     cluster_kinds: tuple[str, ...] = ()
-    """Of `plug_points.CLUSTER_KINDS`."""
+    """Kinds from `plug_points.CLUSTER_KINDS`; empty for all."""
     gpus: tuple[PositiveInt, ...] = ()
-    """Numbers of GPUs."""
+    """GPU counts; empty for all."""
     at_least: Least = Least()
     trainer: TrainerSettings = TrainerSettings()
     environment: Annotated[dict[str, str], AfterValidator(checked_environment)] = Field(default_factory=dict)
@@ -79,7 +79,7 @@ class Rule(Frozen):
     arguments: dict[Annotated[str, matching("[a-z][a-z0-9_]*", "small letters, digits and _")], str] = Field(
         default_factory=dict
     )
-    """Of upstream's script, which starts recipes by name: `--NAME=VALUE`."""
+    """Arguments `--NAME=VALUE` of upstream's script, which starts recipes by name."""
 
     @field_validator("cluster_kinds")
     @classmethod
@@ -159,9 +159,9 @@ class PerformanceRules(Frozen):
     """The block `performance` of a workload's file: rules for launch settings, and their sources."""
 
     sources: dict[str, str] = Field(default_factory=dict)
-    """Repository, tag or commit, and file, by the name that rules call it."""
+    """Repository, tag or commit, and file, by the name that rules use."""
     rules: tuple[Rule, ...] = ()
-    """In this order: of two that set the same, the later one counts."""
+    """Rules in order: if two set the same, the later one counts."""
 
     def of(self, recipe: Recipe, size: str, mode: Mode, cluster_kind: str) -> Performance:
         """Return the launch settings of a run.

@@ -39,7 +39,7 @@ _SUFFIXES = {
     Mode.PROFILE: "_nsys",
     Mode.NCCL_TRACE: "_nccltrace",
 }
-"""What a mode adds to the experiment's name; the last two are the documents'."""
+"""Suffix of the experiment's name by mode; the last two are those of the documents."""
 
 
 class CheckpointPair(Frozen):
@@ -53,12 +53,12 @@ class Plan(Frozen):
     """The planned runs of a request."""
 
     request: PlanRequest
-    """With every default filled in."""
+    """The request with every default filled in."""
     runs: tuple[Run, ...]
     """The performance runs, by GPU count and repeat."""
     checkpoint_pairs: tuple[CheckpointPair, ...]
     gpu_hours_max: float
-    """GPUs × time limit, over all runs: what it costs if every job runs into its limit."""
+    """GPU-hours if every job runs into its time limit."""
     cluster_gpu_type: str
 
     @property

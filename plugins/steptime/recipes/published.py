@@ -57,11 +57,11 @@ class AsPublished(Frozen):
     """Constants that reproduce the MFU printed in a publication, if those printed there do not."""
 
     peak_tflops: dict[str, dict[str, PositiveFloat]] = Field(default_factory=dict)
-    """By GPU type and dtype."""
+    """Peak TFLOPS by GPU type and dtype."""
     model_flops: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """Per sample, by size."""
+    """Operations per sample, by size."""
     num_query_groups: dict[str, PositiveInt] = Field(default_factory=dict)
-    """By size; used in the publication's formula instead of the model's own."""
+    """Number of query groups by size, which the publication's formula uses in place of the model's own."""
 
 
 class PerformanceTable(Frozen):
@@ -108,12 +108,12 @@ class Reference(Frozen):
     document: str
     title: str
     step_time: str
-    """Which steps of a run the printed step times are of."""
+    """The steps of a run whose mean the printed step times are, in words."""
     stated_model_flops: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """Model flops per sample by size as the document states them, rounded; its MFU rests on these."""
+    """Model FLOPs per sample by size, rounded as in the document; its MFU is computed from these."""
     as_published: AsPublished = AsPublished()
     logged_tflops_are_invalid: bool = False
-    """Whether the document says that the TFLOPS per GPU that its recipe logs are wrong."""
+    """Whether the document says that its recipe logs wrong TFLOPS per GPU."""
     decimals: Decimals = Decimals()
     tables: tuple[PerformanceTable, ...]
 

@@ -21,7 +21,7 @@ from steptime.refusals import in_words
 from steptime.settings import default_cluster
 
 DICTIONARIES = MappingProxyType({"environment": "--env", "arguments": "--arg"})
-"""Options with a value for each name, and the flag that gives one of them."""
+"""Options with several named values, and the flag that sets one of them."""
 
 
 def _not_by_name(name: str, _: Any, recipe: Recipe) -> None:
@@ -229,7 +229,7 @@ class PlanRequest(Frozen):
         examples=[{"NCCL_DEBUG": "INFO"}],
     )
     cluster_options: dict[str, OptionValue] = Field(default_factory=dict)
-    """What is asked of the kind of cluster, by the names that it declares."""
+    """Options for the kind of cluster, by the names that it declares."""
 
     @model_validator(mode="before")
     @classmethod

@@ -19,7 +19,7 @@ class Selection:
 
     workload: Workload
     size_name: str
-    """Key of the size in the file; with `proxy`, its proxy is meant."""
+    """Key of the size in the file; with `proxy`, it stands for the proxy of that size."""
     proxy: bool
     gpu_type: str
     dtype: str

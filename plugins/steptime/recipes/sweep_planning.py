@@ -21,28 +21,28 @@ from steptime.recipes.sweeps import Sweep, excludes
 from steptime.recipes.workloads import load_workload
 
 MOST_CELLS = 1024
-"""As many values as Airflow maps a task over, by default."""
+"""Most cells of a sweep: Airflow's default limit for mapped tasks."""
 _FRESH = "·fresh "
-"""Between the label of a cell and the number of a fresh run of it."""
+"""Stands between a cell's label and the number of a fresh run."""
 
 
 class Cell(Frozen):
     """The smallest unit of a sweep that is started and repeated: a run, and its checkpoint pair if any."""
 
     label: str
-    """What people call it, `llama3.1·tiny·fp32·2`; no other cell of the sweep has it."""
+    """Name for people, `llama3.1·tiny·fp32·2`, unique in the sweep."""
     sweep: str
-    """The sweep's name."""
+    """Name of the sweep."""
     entry: int
-    """Which entry of the sweep's `runs` asks for it, from 0."""
+    """Index of the entry of the sweep's `runs` that asks for it, from 0."""
     repeat: PositiveInt
     request: PlanRequest
-    """With every default filled in, one number of GPUs and one repeat."""
+    """The request with every default filled in, for one GPU count and one repeat."""
     gpus: PositiveInt
-    """Of its largest job."""
+    """GPUs of its largest job."""
     jobs: PositiveInt
     gpu_hours_max: float
-    """If every job runs into its time limit."""
+    """GPU-hours if every job runs into its time limit."""
     at_once: PositiveInt | None = None
     """GPUs that all jobs of the sweep may hold at a time."""
     planned: Plan | None = Field(None, exclude=True, repr=False)
@@ -57,7 +57,7 @@ class SweepPlan(Frozen):
     gpu_hours_max: float
     approval_above_gpu_hours: float | None
     confirm_up_to_gpu_hours: float = 0
-    """What all runs of the sweep may come to with those that confirm a suspicion; 0: none does."""
+    """Most GPU-hours of the sweep with the runs that confirm suspicions; 0 to confirm none."""
 
     @property
     def needs_approval(self) -> bool:

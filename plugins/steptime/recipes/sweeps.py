@@ -39,7 +39,7 @@ from steptime.refusals import in_words, matching
 from steptime.settings import config_dir, default_cluster
 
 MOST_COMBINATIONS = 10_000
-"""Of one entry, before exclusions: more is a mistake, and would only be found out when memory is gone."""
+"""Most combinations of one entry before exclusions: more are a mistake, and would use up the memory."""
 
 _NOT_EXCLUDED = ("repeats", "environment", "arguments")
 """Fields that an exclusion cannot name."""
@@ -151,11 +151,11 @@ class NodeSweep(Frozen):
     """The block `nodes` of a sweep: each run is made on every node alone, and on pairs of nodes."""
 
     names: Annotated[str, AfterValidator(_several)]
-    """As in `gpu[001-018]`."""
+    """Nodes in Slurm's notation, such as `gpu[001-018]`."""
     gpus_per_node: PositiveInt
-    """All of a node, or jobs share nodes and disturb each other."""
+    """All GPUs of a node: else jobs would share nodes and disturb each other."""
     rounds: PositiveInt | None = None
-    """How many pairs each node is in; null for one with every other node."""
+    """Number of pairs of each node; null to pair it with every other node."""
 
     def groups(self) -> Iterator[tuple[str, ...]]:
         """Yield each node alone, then pairs of nodes in rounds; pairs of one round share no node."""
@@ -187,24 +187,24 @@ class Sweep(Frozen):
     """Equal to the file's name."""
     description: str = ""
     gpu_type: str | None = None
-    """What every entry is planned for, on whichever cluster has it; null for what each cluster has."""
+    """The GPU type that all entries are planned for; null for that of each entry's cluster."""
     cluster: str = Field(default_factory=default_cluster)
-    """Where entries run that name no other; `runs_on` if the file names a type of GPU and no cluster."""
+    """Cluster of entries that name none; if the file names only a GPU type, the one that `runs_on` gives."""
     repeats: int = Field(1, ge=1, le=100)
-    """How many times each cell is run, if its entry has no number."""
+    """Number of runs of each cell, unless its entry has a number."""
     gpu_hours_max: PositiveFloat
-    """GPUs × time limit over all jobs; a plan that may cost more is refused."""
+    """Most GPU-hours if every job runs into its time limit; a plan that may cost more is refused."""
     approval_above_gpu_hours: NonNegativeFloat | None = None
-    """From more than this on a person is asked before anything starts; null: nobody is asked."""
+    """GPU-hours above which a person has to approve the plan before anything starts; null for no approval."""
     at_once: PositiveInt | None = None
-    """GPUs that jobs of a DAG run of the sweep may hold at a time; null: no limit but that of the cluster."""
+    """Most GPUs that jobs of a DAG run of the sweep hold at a time; null for no limit but the cluster's."""
     confirm: bool = True
-    """Whether cells that this sweep makes suspect of being slower are run again at its end, to decide it."""
+    """Whether cells that become suspected of being slower run again at the end of the sweep, to decide it."""
     nodes: NodeSweep | None = None
-    """Null to let the cluster choose the nodes."""
+    """A sweep over pairs of nodes; null to let the cluster choose the nodes."""
     runs: tuple[Entry, ...]
     exclude: tuple[Exclusion, ...] = ()
-    """Cells that are left out: those that have every value of one of these."""
+    """Cells that are left out: those that match all values of one of these."""
 
     @field_validator("cluster")
     @classmethod

@@ -69,9 +69,9 @@ _COLUMNS = {
     **{"virtual_pipeline": "vp", "micro_batch_size": "mbs", "global_batch_size": "gbs"},
     "gradient_accumulation": "ga",
 }
-"""By the fields of `PrintedRow`."""
+"""Column name by field of `PrintedRow`."""
 _NOT_PRINTED = ("parameters", "active_parameters")
-"""In no document's table."""
+"""Columns that no document's table has."""
 
 
 def launch_rows(workload: Workload) -> Iterator[dict[str, Any]]:

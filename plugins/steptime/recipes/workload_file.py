@@ -19,13 +19,13 @@ from steptime.refusals import matching
 Scaling = Literal["weak", "strong"]
 
 LAST_STEP = "last"
-"""The window of the documents that take the last training step."""
+"""The window of documents that take only the last step."""
 
 PROXY_SUFFIX = "-proxy"
-"""A proxy is its model with fewer layers: `405b-proxy`, as in the documents' tables."""
+"""Suffix of a proxy, which is its model with fewer layers: `405b-proxy`, as in the documents' tables."""
 
 EXPERIMENT_PLACEHOLDERS = ("size", "dtype", "gpus", "tp", "pp", "cp", "vp", "ep", "etp", "mbs", "gbs")
-"""What the template of an experiment's name may hold."""
+"""Placeholders in the template of an experiment's name."""
 
 
 def _time_limit(text: str) -> str:
@@ -104,7 +104,7 @@ class Platform(Frozen):
     image: str | None
     """Container image; null if the trainer's own environment is used (CPU)."""
     time_limit: TimeLimit | None = None
-    """In the place of that of the steps."""
+    """Time limit; null for that of the steps."""
 
 
 class ModelParallelism(Frozen):
@@ -146,7 +146,7 @@ class BatchRule(Frozen):
 
 
 PrintedValue = str | int | None
-"""A value of a published table, as printed: `NA`, empty if it has no such column; null for what is run."""
+"""A value of a published table as printed: `NA`, empty if there is no such column; null for what is run."""
 
 
 class PrintedRow(Frozen):
@@ -174,15 +174,15 @@ class Configuration(Frozen):
     gpus: GpuCounts
     parallelism: ModelParallelism
     tensor_choices: tuple[PositiveInt, ...] | None = None
-    """Tensor parallelism that a user may ask for instead; none if a document fixes it."""
+    """Tensor parallelism that a user may choose instead; null if the document fixes it."""
     micro_batch_size: PositiveInt
     global_batch_size: dict[Scaling, BatchRule] = Field(min_length=1)
     num_layers: PositiveInt | None = None
-    """Layers of a proxy; null for those of the full model."""
+    """Number of layers of a proxy; null for those of the full model."""
     model: dict[str, Any] | None = None
-    """What else a proxy's model has otherwise: fields of the size's `model`."""
+    """Other differences of a proxy's model: fields of the size's `model`."""
     printed: PrintedRow | None = None
-    """Null for rows that are in no document."""
+    """The row as printed in the document; null if no document has it."""
 
     def parallelism_on(self, gpus: int, tensor: int | None = None) -> Parallelism:
         """Return the parallelism on this many GPUs, with another `tensor` size if given.
@@ -226,9 +226,9 @@ class Size(Frozen):
 
     model: Model
     default_gpus: GpuCounts | None = None
-    """What is run if no GPU counts are given; null for the smallest documented one."""
+    """GPU counts if none are requested; null for the smallest published one."""
     steps: Steps | None = None
-    """Null for those of the workload."""
+    """Steps of a run; null for those of the workload."""
     configurations: tuple[Configuration, ...] = Field(min_length=1)
     proxies: tuple[Configuration, ...] = ()
     checkpoint: CheckpointLimits | None = None
@@ -255,17 +255,17 @@ class Workload(Frozen):
     ]
     """Family and release, `llama3.1-25.04`; also the file's name."""
     default_release: bool = False
-    """Whether the family's name alone means this release, although there is a newer one."""
+    """Whether the family's name alone means this release although there is a newer one."""
     title: str
     document: str
     llmb_name: Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a plain name")] | None = None
-    """What `llmb-run` calls it, `nemotron_3`; null for the family's name."""
+    """Name in `llmb-run`, such as `nemotron_3`; null for the family's name."""
     dag_id: Annotated[str, matching("[a-z][a-z0-9_]*", "small letters, digits and _, as in llama31")]
     flops_formula: str
     experiment: str
     step_log: Literal["lines", "bar"] = "lines"
     launcher: Launcher | None = None
-    """A program of one's own that trains; null for steptime's trainer, or recipes by name."""
+    """The user's own program that trains; null for steptime's trainer or recipes by name."""
     defaults: Defaults
     steps: Steps
     profile: Profile | None

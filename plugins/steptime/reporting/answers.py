@@ -30,10 +30,10 @@ from steptime.results.store import Store
 from steptime.results.stragglers import rank_times
 
 MayEdit = Callable[[str | None], bool]
-"""Whether the reader may edit the runs of a DAG."""
+"""Returns whether the reader may edit the runs of a DAG."""
 
 _KNOWN_TOGETHER = 50
-"""Most sweep runs and DAG runs to choose from."""
+"""Most sweep runs and DAG runs that can be chosen."""
 _OF_A_TREND = [column.name for column in TREND if not column.series]
 """Columns of a trend that vary within a series; the others are given once."""
 

@@ -23,7 +23,7 @@ from steptime.results.run_files import log_sha256
 from steptime.results.store import Store
 
 _SHOWN_AS = {"passes": "faster", "below": "slower", "failed": "slower", "missing": "slower"}
-"""Classes of the style sheet, by verdict."""
+"""Class in the style sheet, by verdict."""
 _RUNS = (
     suites.COLUMNS[0],
     *(columns.BY_NAME[name] for name in ("job_name", "state", "submitted_at", "step_time_mean_s", "window")),

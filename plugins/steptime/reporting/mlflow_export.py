@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 JOB = "steptime.job_name"
-"""The tag by which a run of MLflow is found again."""
+"""The tag by which a run is found again in MLflow."""
 _LONGEST = 5000
-"""Characters of a value; MLflow takes 6,000 of a parameter."""
+"""Most characters of a value; MLflow allows 6,000 in a parameter."""
 _PAGE = 1000
 _COLUMNS = (*COLUMNS, *OWN_VERDICT)
 

@@ -28,7 +28,7 @@ _MOST_RUNS = 1000
 """Most rows of the table of runs: browsers are slow with a file of many thousands."""
 _MOST_TRENDS = 100
 _LONGEST_BEFORE_S = 35 * 86_400.0
-"""How much older a sweep run may be that the scaling chart shows beside the newest."""
+"""Largest age difference in seconds of the two sweep runs that the scaling chart compares."""
 _MOST_DETAILS = 20
 """Most runs whose details can be opened: records are long."""
 
@@ -43,7 +43,7 @@ class Report:
     answers: Mapping[str, Any]
     """The answers of the pages' server, by address without the query."""
     newest: Mapping[str, str]
-    """For other runs that links name, the run whose trend is in `answers`."""
+    """Run whose trend is in `answers`, for other runs that links name."""
 
 
 def report_since(store: Store, since: float) -> Report:

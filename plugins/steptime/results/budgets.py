@@ -52,7 +52,7 @@ class BudgetBalance(Frozen):
     account: str | None
     """The account; None if the budget covers the whole cluster."""
     month: str
-    """As in `2026-11`."""
+    """Month, such as `2026-11`."""
     gpu_hours_per_month: float
     used_gpu_hours: float
     committed_gpu_hours: float

@@ -17,18 +17,18 @@ from steptime.frozen import Frozen
 from steptime.results.stragglers import FEWEST_OTHERS, RankTimes, find_outliers
 
 LEAST_SLOWER_CLOCK, LEAST_HOTTER = 0.05, 0.15
-"""Below this nobody's clocks are low, or temperature (in °C) is high, whatever the spread."""
+"""Below these, clocks are not low (relative) and temperatures not high (°C), whatever the spread."""
 LEAST_SLOWED_PERCENT = 5
-"""Share of samples with a reason."""
+"""Least share of samples for which a reason is reported, in percent."""
 LINK_ERRORS_FACTOR = 10
-"""So many times the link errors of the other nodes, by their median plus one, are too many."""
+"""A node has too many link errors if it has this many times the median of the others plus one."""
 _WORDS_OF_REASONS = {
     "hw_power_brake_slowdown": "its power supply",
     "hw_thermal_slowdown": "heat",
     "sw_thermal_slowdown": "heat",
     "hw_slowdown": "its hardware",
 }
-"""The more special ones first. `sw_power_cap` is usual under full load."""
+"""Words for reasons, the more specific ones first. `sw_power_cap` is missing: it is usual under full load."""
 _LINK_LOST = "link_downed"
 
 _UnixTime = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
@@ -158,10 +158,10 @@ class GpuSamples(Frozen):
 class _Gpu(NamedTuple):
     node: NodeSamples
     at: int
-    """Its place in the node's lists."""
+    """Index in the node's lists."""
     value: float
     name: str = ""
-    """What it is called in a clause, with a blank; empty if it stands for its node."""
+    """Its name in a clause, with a blank; empty if it stands for its node."""
 
     @property
     def clock(self) -> str:

@@ -43,7 +43,7 @@ from steptime.results.unpacking import check_size
 from steptime.settings import imported_dir
 
 MANIFEST, RUNS, LOGS = "manifest.json", "runs", "logs"
-"""What an archive of ours has: what it is; a file for each run; a folder for the files beside its log."""
+"""Parts of steptime's archives: what it is; a file for each run; a folder for files beside its log."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
 _STATES = {"complete": JobState.SUCCEEDED, "failed": JobState.FAILED}
@@ -69,7 +69,7 @@ class ImportOptions:
     """What the user states about the runs to import."""
 
     origin: str
-    """Where they come from: the name of an archive, folder or log."""
+    """Name of the archive, folder or log that the runs come from."""
     cluster: str | None = None
     """The cluster they ran on; None for the one in their own plans."""
     gpu_type: str | None = None

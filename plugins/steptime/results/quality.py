@@ -23,7 +23,7 @@ class FinishedRun(NamedTuple):
     earlier_attempts: Sequence[EarlierAttempt] = ()
     """Earlier jobs of the same run that were given up."""
     origin: str | None = None
-    """What it was imported from; see `Provenance.origin`."""
+    """Archive, folder or log that it was imported from; see `Provenance.origin`."""
     fabric: str | None = None
     """The network between the nodes of its cluster, from the cluster's file."""
 

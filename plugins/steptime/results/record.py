@@ -57,7 +57,7 @@ class RunRecord(Frozen):
     earlier_attempts: tuple[EarlierAttempt, ...]
     """The run's jobs before this one, in order."""
     nodes: tuple[str, ...]
-    """In the order of their ranks if the training recorded them, else in the cluster's order."""
+    """Nodes in the order of their ranks if the training recorded them, else in the cluster's order."""
     versions: dict[str, Any]
     """Versions of libraries and drivers as the training recorded them; empty if it did not."""
     launch: dict[str, Any] = Field(default_factory=dict)

@@ -121,7 +121,7 @@ records = Table(
     # Of what the record has of how the run was made: see `differences`.
     Column("made_sha256", Text),
 )
-"""Written once: the only table whose rows are never replaced."""
+"""Records of runs: the only table whose rows are written once and never replaced."""
 
 readings = Table(
     "readings",

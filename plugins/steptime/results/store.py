@@ -30,9 +30,9 @@ class RunTimes(NamedTuple):
     """Duration, mean step time and number of steps of a run."""
 
     job_s: float
-    """From start to end of the job."""
+    """Seconds from the job's start to its end."""
     step_s: float
-    """Mean step time."""
+    """Mean step time in seconds."""
     steps: int
     """Number of steps in the log."""
 

@@ -19,7 +19,7 @@ ALPHA = 0.002
 LEAST = 0.03
 """Least relative difference of a straggler."""
 USUAL_SPREAD, COUNTS_AS = 0.01, 4
-"""Few ranks tell little about their spread: a usual one is added, with the weight of so many of them."""
+"""A usual spread and its weight as a number of ranks: few ranks tell little about their own spread."""
 FEWEST_OTHERS = 3
 AT_MOST = 16
 """Most stragglers; also at most a quarter of all units, or one."""
@@ -30,7 +30,7 @@ class Straggler(NamedTuple):
 
     node: str
     rank: int | None
-    """None for the whole node."""
+    """Rank; None for the whole node."""
     ratio: float
     """Its time relative to the mean of the others: 1.06 is 6 % slower."""
     margin: float

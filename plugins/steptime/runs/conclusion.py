@@ -13,7 +13,7 @@ from steptime.recipes.node_lists import expand_nodes
 _TAIL_BYTES = 4096
 _TAIL_LINES = 20
 _MOST_NODES = 100_000
-"""A log may name any number of nodes, which are not to fill the memory."""
+"""Most nodes that are kept: a log may name any number of them."""
 _HOW_IT_ENDED = {
     JobState.FAILED: "failed",
     JobState.CANCELLED: "was cancelled",
@@ -25,7 +25,7 @@ class FailureReport(Frozen):
     """The causes of failure that a job's log shows."""
 
     causes: str
-    """In a sentence; empty if the log names none."""
+    """Causes of failure in one sentence; empty if the log names none."""
     last_lines: str
     failed_nodes: str = ""
     """The nodes that Slurm says have failed, as it writes them: `h[001-003,7]`."""

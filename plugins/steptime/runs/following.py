@@ -22,29 +22,29 @@ from steptime.runs.patience import Outage
 from steptime.waiting import backoff_s, duration
 
 _GRACE_S = 3600.0
-"""After its time limit: in this time the cluster ends the job and reports that."""
+"""Grace period after the time limit, in which the cluster ends the job and reports it."""
 
 _UNKNOWN_FOR_S = 30.0
-"""For how long a cluster must say that it does not know a job: it may learn of it late."""
+"""How long a cluster must not know a job before it counts as lost: clusters may learn of it late."""
 
 _FIRST_RETRY_S = 5.0
-"""Used if the cluster's configuration cannot be read."""
+"""Pause before the first retry if the cluster's file cannot be read."""
 _LONGEST_BACK_OFF_S = 60.0
 _ANSWERED_AT_ONCE = 20
-"""Jobs. Their logs are read next: all at once would hold up everything else on the event loop."""
+"""Jobs that are answered between two pauses: all reading their logs at once would block the event loop."""
 _BREATH_S = 0.005
-"""Pause between so many and the next, for others on the loop: a quarter of a second for a thousand."""
+"""Pause between two such groups of jobs: a quarter of a second for a thousand."""
 
 
 class WaitLimits(Frozen):
     """Time limits of waiting for a job, in seconds; None means no limit."""
 
     patience_s: float
-    """The cluster may be out of reach."""
+    """Seconds for which the cluster may be out of reach."""
     queue_s: float | None = None
-    """The job may wait, be held or be suspended."""
+    """Seconds for which the job may wait, be held or be suspended; None for no limit."""
     run_s: float | None = None
-    """The job may run, with what it does before the training and a grace period."""
+    """Seconds that the job may run, including its start and a grace period; None for no limit."""
 
 
 def wait_limits(run: Run, config: ClusterConfig) -> WaitLimits:
@@ -123,7 +123,7 @@ class JobFollower:
         """When the job was last seen, by the monotonic clock."""
         self._lasted_s = dict.fromkeys((JobState.QUEUED, JobState.RUNNING), 0.0)
         self._started_at: float | None = None
-        """As the cluster has it; another one after the job was requeued."""
+        """Start time according to the cluster; it changes if the job is requeued."""
 
     async def observe(self, cluster: Cluster, status: JobStatus) -> JobStatus | None:
         """Process a poll's status and new log lines; return the status once the job has ended, else None.

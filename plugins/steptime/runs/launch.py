@@ -27,7 +27,7 @@ from steptime.runs.ledger import LedgerJob, Place
 from steptime.waiting import poll_until_async
 
 _ASKED_EVERY_S = 5.0
-"""Between two looks for room in the ledger."""
+"""Seconds between two checks of whether the GPU limits have room."""
 
 
 @dataclass(frozen=True)

@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 _ASKS_WITHIN_S = 600
-"""A job that waits for GPUs and has not asked for so long has lost its task."""
+"""A job that waits for GPUs and has not asked for this long has lost its task."""
 _SUBMITTED_WITHIN_S = 3600
-"""For so long a job holds GPUs that is not on its cluster yet."""
+"""How long a job that is not on its cluster yet holds GPUs."""
 _SETTLED_WITHIN_S = 86_400
-"""How long after its last possible end a job holds GPUs whose end nobody knows."""
+"""How long after its last possible end a job holds GPUs if its end is unknown."""
 
 
 class Place(Frozen):
     """The Airflow tasks that make a run, and own its jobs: a DAG run, task group and map index."""
 
     installations: tuple[str, ...]
-    """All ids of this Airflow: see `airflow.installation`."""
+    """All ids of this Airflow installation; see `airflow.installation`."""
     dag_id: str
     dag_run_id: str
     task_group: str
-    """`performance`, `checkpoint.save`."""
+    """Task group, such as `performance` or `checkpoint.save`."""
     map_index: int
 
 
@@ -52,45 +52,45 @@ class LedgerJob(Frozen):
     dag_id: str
     dag_run_id: str
     run_after: float
-    """When the DAG run was due. One that is deleted and started again has the same id and another time."""
+    """When the DAG run was due. A deleted DAG run that is started again has the same id and another time."""
     task_group: str
     map_index: int
     cell: str
-    """The run's name."""
+    """Name of the run."""
     attempt: PositiveInt
-    """Counts the jobs of this run; the job's name ends in it."""
+    """Number of this job among the run's jobs; the job's name ends with it."""
     resubmission: NonNegativeInt = 0
-    """Counts the jobs of this attempt that replace one that the cluster failed."""
+    """Number of this job among those of the attempt that replace one that the cluster failed."""
     max_tries: int
-    """Airflow's, of the task that submits. Airflow raises it when a person clears the task."""
+    """`max_tries` of the task that submits; Airflow raises it when a person clears the task."""
     cluster: str
     account: str | None
     gpus: PositiveInt
     time_limit_s: PositiveInt
     excluded_nodes: tuple[str, ...] = ()
-    """Nodes that the job must not have: by its request, by the cluster's file, or as they failed before."""
+    """Nodes that the job avoids: by its request, by the cluster's file, or because they failed before."""
     run: Run
     request: PlanRequest
     made_by: Provenance
     state: JobState = JobState.UNKNOWN
     reason: str = ""
     abandoned: bool = False
-    """Whether `wait` gave it up although it may live: the cluster was out of reach, or no try was left."""
+    """Whether `wait` gave up a job that may be alive: the cluster was out of reach, or no try was left."""
     job_id: str | None = None
-    """None until the cluster has answered: whether the job was submitted is not known."""
+    """Job id; None until the cluster has answered: whether the job was submitted is not known."""
     directory: str
     log_path: str
     created_at: float
     at_once: PositiveInt | None = None
     """GPUs that all jobs of its DAG run may hold at a time."""
     waits_for: Literal["cluster", "sweep"] | None = None
-    """Whose GPUs it waits for; None once it may be submitted."""
+    """The limit on GPUs that it waits for; None once it may be submitted."""
     asked_at: float | None = None
-    """When it last asked for them."""
+    """When its task last asked for GPUs, in Unix time."""
     submitted_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
-    """None as long as the job may live."""
+    """When it ended, in Unix time; None as long as the job may be alive."""
 
     @property
     def installation(self) -> Installation:

@@ -26,20 +26,20 @@ _WITHIN_S = 2.0
 """How long a look waits for the log; what is not read by then is read in the background."""
 _AT_END_WITHIN_S = 10.0
 _READ_WITHIN_S = 120.0
-"""One piece; clusters have limits of their own, which are shorter."""
+"""Time limit for one piece; clusters have shorter limits of their own."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
-"""After a log could not be read."""
+"""Pauses after a failed read, in seconds."""
 _PIECE_BYTES = 1 << 20
 _MOST_BYTES_A_LOOK = 2 * _PIECE_BYTES
-"""If more has come, its end is read and the rest skipped."""
+"""If more bytes have come, only their end is read."""
 _PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="steptime-log")
 """Parses all logs: a MiB of errors takes half a second, which would hold up everything on the event loop."""
 _ANOTHER_LOG = "the training's log was cut or replaced: it is followed from its beginning"
 _KNOWN_BYTES = 512
-"""Read again each time, before what is new: they show that it is still the same log."""
+"""Bytes before the new ones that are read again each time, to recognise the log."""
 _RESTARTS = ("restart", "duplicate_steps")
 _TAIL_BYTES = 256 << 10
-"""Of a log that is longer when a process begins to follow it, only about this end is reported."""
+"""Bytes at the end of a long log that are reported when a process begins to follow it."""
 
 
 class StepFollower:
@@ -110,9 +110,9 @@ class LogFollower:
         self._reading: asyncio.Task[None] | None = None
         self._has_begun = self._has_skipped = False
         self._offset = 0
-        """Of the next byte to read."""
+        """Position of the next byte to read."""
         self._before = b""
-        """The last bytes that were read before it."""
+        """The last bytes before that position."""
         self._was_shorter = False
         self._failures = 0
         self._not_before = 0.0

@@ -30,12 +30,12 @@ class Service(Frozen):
     """The Airflow that `steptime up` started, as its state file describes it."""
 
     pid: int
-    """The supervisor's, and the id of the session of all of Airflow's processes."""
+    """Process id of the supervisor, and the session id of all of Airflow's processes."""
     start_tick: int
     """When the supervisor was started, in clock ticks since boot: see `steptime.process_identity`."""
     boot_id: str
     started_at: float
-    """The same, in Unix seconds."""
+    """When the supervisor was started, in Unix time."""
     port: int
 
     @property

@@ -25,7 +25,7 @@ _TIMEOUT_S = 30.0
 _UNDER_WAY = (
     *("scheduled", "queued", "running", "deferred", "restarting", "up_for_retry", "up_for_reschedule"),
 )
-"""States of a task."""
+"""States of a task that is under way."""
 _PAGE = 100
 
 
@@ -67,7 +67,7 @@ class TaskInstance(_Answer):
     map_index: int
     """-1 if the task is not mapped."""
     rendered_map_index: str | None = None
-    """The label of a mapped instance, `tiny·fp32·2`."""
+    """Label of a mapped instance, such as `tiny·fp32·2`."""
     state: str | None
     """None if the task has not been scheduled."""
     try_number: int

@@ -56,14 +56,14 @@ class AirflowStatus(Frozen):
     healthy: bool
     url: str | None = None
     health: dict[str, str] = Field(default_factory=dict)
-    """By component: `healthy`, `unhealthy`, or another word of Airflow's."""
+    """Health by component: `healthy`, `unhealthy`, or another word of Airflow's."""
     restarts: dict[str, int] = Field(default_factory=dict)
-    """By component: how often the supervisor had to start it again."""
+    """Number of restarts by the supervisor, by component."""
     dags: tuple[str, ...] = ()
     import_errors: dict[str, str] = Field(default_factory=dict)
-    """By file name, why a DAG cannot be read."""
+    """Reason that a DAG file cannot be read, by file name."""
     running_dag_runs: tuple[str, ...] = ()
-    """As `dag_id/run_id`."""
+    """DAG runs as `dag_id/run_id`."""
     problem: str | None = None
 
 

@@ -48,7 +48,7 @@ class ComponentState(Frozen):
 
     name: str
     pid: int | None
-    """None while it is not running."""
+    """Process id; None while it is not running."""
     starts: int
     last_exit_code: int | None
 

@@ -10,7 +10,7 @@ from steptime.recipes.planning import Plan, require_runnable
 from steptime.recipes.spec import FP8_RECIPES, NUMBER_FORMATS, check_trainable
 
 _OTHER_PROGRAMS = ("pytorch", "titan", "jax", "maxtext", "tensorflow", "deepspeed")
-"""Words in the names of images that come without NeMo."""
+"""Words in the names of images that are known not to have NeMo."""
 
 
 def require_trainable(runs: Iterable[Run]) -> None:

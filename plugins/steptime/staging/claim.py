@@ -23,7 +23,7 @@ from pathlib import Path
 
 RENEW_S = 15.0
 LEASE_S = 180.0
-"""Hosts see each other's changes late: NFS keeps attributes of files for up to a minute."""
+"""Seconds without a change after which a claim is taken over: NFS caches attributes for up to a minute."""
 _LOOK_S = 1.0
 _LINES_KEPT = 200
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)

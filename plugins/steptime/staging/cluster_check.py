@@ -22,7 +22,7 @@ from steptime.staging.checking import check_plan
 from steptime.staging.stage import find_image, python_version, require_hub_files
 
 _TIMEOUT_S = 180
-"""Of one check: a Slurm command may take a minute, a pod of Run:ai longer to start."""
+"""Seconds for one check: a Slurm command may take a minute, the start of a Run:ai pod longer."""
 
 
 def runs_to_check(config: ClusterConfig, workload: str | None) -> tuple[Run, ...]:

@@ -39,7 +39,7 @@ from steptime.staging.claim import claimed, run_holding
 _SQUASHFS = struct.Struct("<4s36xQ")
 """The magic number and the bytes used, at the start of a squashfs file; written last by mksquashfs."""
 _RECORDED = {"image", "source", "sha256", "size", "mtime_ns"}
-"""What a record must have to be compared with."""
+"""Fields that a record must have to be compared."""
 
 
 class _FailedError(Exception):
@@ -262,7 +262,7 @@ _CAUSES = (
         2,
     ),
 )
-"""What the programs' words mean: one sentence, and whether another try can help (1) or not (2)."""
+"""Sentences for the programs' error messages, and whether another try can help (1) or not (2)."""
 
 
 # --- records -------------------------------------------------------------------------------------------

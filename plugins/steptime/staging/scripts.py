@@ -16,7 +16,7 @@ from steptime.waiting import poll_until_async
 
 _SCRIPTS = ("build_venv.py", "import_image.py", "squash_venv.py", "unpack_image.py")
 _PACKAGE = "steptime/staging"
-"""What the scripts import lies beside them as it is called here, in packages that have nothing else."""
+"""Folder beside the scripts on the cluster with the modules that they import."""
 _TIMEOUT_S = 2 * 3600
 _TAIL_LINES = 15
 _NAMES_AT_ONCE = 16

@@ -23,9 +23,9 @@ _TOOLS = ("sh", "env")
 _ENVIRONMENT = f"PATH=/{_VENV}/bin:/usr/local/bin:/usr/bin:/bin\nLANG=C.UTF-8\n"
 """As in an image that enroot has imported, /etc/environment holds the image's environment."""
 _NOT_NEEDED = frozenset({"site-packages", "dist-packages", "test", "idlelib", "tkinter", "ensurepip"})
-"""Parts of Python's standard library, and what is installed beside it."""
+"""Folders below Python's standard library that are left out."""
 _FOR_COMPILERS = (".h", ".hpp", ".cuh", ".pyi", ".pyx", ".pxd", ".a")
-"""A quarter of the files; no run reads them."""
+"""Files for compilers: a quarter of all files, and no run reads them."""
 _TOP = ("bin", "lib", "lib64", "sbin")
 _EMPTY = ("dev", "etc", "proc", "root", "run", "sys", "tmp", "usr", "var")
 _COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "1")

@@ -25,9 +25,9 @@ _COMMIT = re.compile(rb"[0-9a-f]{40}\s*")
 _LOCKED_FOR = "3.11"
 """The minor version of Python that the trainer's packages are locked for."""
 _NEVER = 2
-"""The scripts' exit code for what another try does not mend."""
+"""Exit code of the scripts if another try cannot help."""
 _CANNOT_TELL = 3
-"""That of `import_image.py --look` if the program cannot ask a registry."""
+"""Exit code of `import_image.py --look` if the program cannot ask a registry."""
 
 
 def _fetched_by_nodes(staged: StagedFiles, name: str) -> StagedFiles:
@@ -260,7 +260,7 @@ class StagedImage(NamedTuple):
     """An image on the cluster, ready to start containers from."""
 
     path: str
-    """What a container is started from: a squashfs or SIF file, for bwrap the folder with its files."""
+    """What a container starts from: a squashfs or SIF file, for bwrap the folder with its files."""
     digest: str | None
     sha256: str
     environment: dict[str, str]

@@ -59,7 +59,7 @@ class SelectedRuns:
     dag_id: str | None
     dag_run_id: str | None
     scope: Mapping[str, Any]
-    """The DAG run that the runs belong to; None means any."""
+    """Conditions on the DAG run of the runs; None means any."""
     filters: Mapping[str, Any]
 
     @property

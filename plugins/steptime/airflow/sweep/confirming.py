@@ -161,12 +161,12 @@ def _begun(plan: SweepPlan, jobs: Sequence[LedgerJob]) -> list[Cell]:
 class _Suspicion(NamedTuple):
     cell: Cell
     runs: int
-    """How many decide it."""
+    """Number of fresh runs that are still needed to decide it."""
     checkpoint: bool
-    """Whether it is about saving or loading a checkpoint."""
+    """Whether saving or loading a checkpoint is suspected."""
     change_percent: float
     nodes: str
-    """Of the run that raised it, or of the checkpoint's jobs if they did."""
+    """Nodes of the runs that raised the suspicion."""
 
 
 def _ran(ti: Any, plan: SweepPlan, store: Store) -> list[tuple[Cell, list[dict[str, Any]]]]:
@@ -211,9 +211,9 @@ class NodeExclusion(NamedTuple):
     """Which nodes the fresh runs of a suspected cell avoid."""
 
     cluster_options: dict[str, OptionValue] | None
-    """The options of their requests for the kind of cluster; None for those of the cell."""
+    """Cluster options for the fresh runs' requests; None to use those of the cell."""
     words: str
-    """The same as the end of a sentence about them."""
+    """Where the fresh runs then run, as the end of a sentence: `without node3`."""
 
 
 def node_exclusion(cell: Cell, nodes: str, slow: Sequence[str] = ()) -> NodeExclusion:

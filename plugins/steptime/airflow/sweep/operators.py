@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 APPROVAL_TASK = "approve"
 REJECTED_BY_KEY = "rejected_by"
-"""XCom of the approval: who rejected the sweep."""
+"""XCom key of the approval: who rejected the sweep."""
 _SWEEP_PARAM = "sweep"
 _ROWS_SHOWN = 50
 _VALID, _NONE = "valid", "none"

@@ -55,9 +55,9 @@ from steptime.recipes.models import Run
 from steptime.waiting import poll_until_async
 
 _CANCEL_MARGIN_S = 60
-"""How long after the grace a cancelled job may take to be gone: the machine may be busy."""
+"""How long a cancelled job may take to end after its grace period: the machine may be busy."""
 _NOT_PASSED_ON = {"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
-"""Variables about the environment that steptime runs in: a command may start another Python."""
+"""Variables of steptime's own Python, which a command must not see: it may start another Python."""
 
 
 class LocalConfig(ClusterConfig):
@@ -67,7 +67,7 @@ class LocalConfig(ClusterConfig):
     slots: PositiveInt | Literal["auto"] = "auto"
     """Ranks that may run at once; `auto` is the number of cores that this process may use."""
     exclusive: bool = True
-    """Each job holds every slot, as with `sbatch --exclusive`."""
+    """Whether each job holds every slot, as with `sbatch --exclusive`."""
     grace_s: NonNegativeFloat = 10
     """Seconds between SIGTERM and SIGKILL when a job is ended."""
 
@@ -106,7 +106,7 @@ class LocalConfig(ClusterConfig):
 
 
 Config = LocalConfig
-"""The plug point asks for it by this name."""
+"""The name that the plug point `CLUSTER_KINDS` expects."""
 
 
 def connect(config: LocalConfig, connections: Connections = no_connections) -> "LocalCluster":  # noqa: ARG001

@@ -39,7 +39,7 @@ from steptime.process_identity import start_tick
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _PASSED_ON = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
-"""What a job sees of its submitter's environment. The rest (Airflow's secrets, PYTHONPATH) stays outside."""
+"""Variables that a job gets from its submitter; the rest (Airflow's secrets, PYTHONPATH) is left out."""
 _UNKILLABLE_S = 30
 _WATCHED = {signal.SIGCHLD, signal.SIGTERM}
 

@@ -38,10 +38,10 @@ from steptime.files import write_whole
 from steptime.process_identity import boot_id
 
 JOB_ID_VARIABLE = "STEPTIME_JOB_ID"
-"""Set in the environment of each job's processes, to find those that outlive a killed runner."""
+"""Variable of each process of a job, by which processes that outlive a killed runner are found."""
 
 _CLEAN_PASSES = 2
-"""A process that is just starting another program has no environment to be seen for an instant."""
+"""Passes that must find no process: one that is just starting a program has no environment for an instant."""
 
 NEVER_STARTED = "cancelled before it started"
 """The reason of jobs that were cancelled in the queue."""
@@ -57,7 +57,7 @@ class LocalJob:
     script_path: str
     log_path: str
     slots: int
-    """Slots the job holds: all of the machine's if jobs are exclusive."""
+    """Slots that the job holds: all of the machine's if jobs are exclusive."""
     cluster_slots: int
     time_limit_s: int
     grace_s: float
@@ -65,7 +65,7 @@ class LocalJob:
     submitted_at: float
     boot_id: str
     installation: dict[str, Any] | None = None
-    """An `Installation`; None for staging."""
+    """The `Installation` that submitted it; None for staging."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Runner:
 
     pid: int
     start_tick: int
-    """See `steptime.process_identity`."""
+    """When the process started, as in `steptime.process_identity`."""
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 Done = TypeVar("Done")
 
 TRAININGS, DISTRIBUTED = "trainings", "distributed"
-"""The two kinds of workload by the last part of their address: one pod, or a master with its workers."""
+"""The kinds of workloads, as in their addresses: one pod, or a master with its workers."""
 
 _PAGE = 500
-"""Workloads asked for at once: the most that the API allows."""
+"""Workloads per request: the most that the API allows."""
 _TIMEOUT_S = 30.0
 _RENEW_BEFORE_S = 60.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -35,16 +35,16 @@ from steptime.errors import SystemFailure, UserError
 from steptime.waiting import poll_until_async
 
 _APPEARS_WITHIN_S = 15.0
-"""How long a workload may take to show after its making was not answered."""
+"""How long a workload may take to be listed if the answer to its creation was lost."""
 _LISTED_WITHIN_S = 60.0
-"""How long a workload that was accepted may be missing from what Run:ai lists."""
+"""How long an accepted workload may be missing from Run:ai's lists."""
 _CLOCKS_APART_S = 300.0
 _CANCEL_MARGIN_S = 120.0
 """How long beyond the grace pods may take to be gone, before the workload is deleted; and again after."""
 _LOOK_S = 0.5
 
 Config = RunaiConfig
-"""The plug point asks for it by this name."""
+"""The name that the plug point `CLUSTER_KINDS` expects."""
 JOB_NAME = "steptime-job"
 _DIRECTORY, _LOG = "steptime-directory", "steptime-log"
 _TIME_LIMIT_S = "steptime-time-limit-s"

@@ -25,7 +25,7 @@ from steptime.waiting import poll_until_async
 _STARTS_WITHIN_S = 1800.0
 """How long a command's workload may wait for its pod."""
 _SETTLES_WITHIN_S = 30.0
-"""How long the note of a command's end may be behind Run:ai's word that its pod has ended."""
+"""How long the note of a command's end may lag behind Run:ai's report that its pod has ended."""
 
 
 class _Tail:

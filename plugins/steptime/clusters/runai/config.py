@@ -19,7 +19,7 @@ from steptime.recipes.models import Run
 from steptime.refusals import matching
 
 PREFIX = "steptime-"
-"""Every workload of ours begins so: one list call gets them all."""
+"""Prefix of all names of steptime's workloads: one request lists them all."""
 _LONGEST = 50
 """Characters of a workload's name. Pods and their services are called `<name>-worker-<number>`, and a name in
 Kubernetes has 63."""
@@ -33,13 +33,13 @@ class Pvc(Frozen):
     """A persistent volume claim that is mounted in every workload."""
 
     claim: str = Field(min_length=1, max_length=63)
-    """Its name in Kubernetes, as under Data sources."""
+    """The volume's name in Kubernetes, as under Data sources."""
     path: PlainPath
-    """Where workloads see it."""
+    """The path at which workloads see the volume."""
     name: str | None = None
-    """Its name in Run:ai; only rules of a policy need it."""
+    """The volume's name in Run:ai; only rules of a policy need it."""
     read_only: bool = False
-    """Whether workloads may only read it, as volumes with data."""
+    """Whether workloads may only read the volume, such as one with data."""
 
 
 class RunaiConfig(ClusterConfig):
@@ -47,19 +47,19 @@ class RunaiConfig(ClusterConfig):
 
     kind: Literal["runai"]
     container: str = "kubernetes"
-    """With `kubernetes` a recipe's image is started by Run:ai itself, with the volumes of `pvcs`."""
+    """`kubernetes`: Run:ai itself starts a recipe's image, with the volumes of `pvcs`."""
     connection: str
     """The Airflow connection of type runai that has the address, the application and its secret."""
     project: str | None = None
-    """The Run:ai project; the connection's own comes first."""
+    """The Run:ai project; a project in the connection comes first."""
     image: str = Field(min_length=1)
-    """The image of commands, and of jobs whose recipe has none. It has bash, coreutils and `python`."""
+    """The image of commands and of jobs whose recipe has none; it needs bash, coreutils and `python`."""
     pvcs: tuple[Pvc, ...] = Field(min_length=1)
     """The volumes of every workload; one of them holds `work_dir`."""
     shared_dir: str | None = None
-    """Where Airflow's machines see the volume that holds `work_dir`; the same path if left out."""
+    """The path at which Airflow's machines see the volume with `work_dir`; the same path if left out."""
     gpus_per_node: PositiveInt = 8
-    """GPUs of one pod; a job of more gets several pods."""
+    """GPUs of one pod; a job with more GPUs gets several pods."""
     node_pools: tuple[str, ...] = ()
     """Run:ai's node pools, the preferred first; those of the project if left out."""
     grace_s: NonNegativeFloat = 30

@@ -39,10 +39,10 @@ MEANING: Mapping[str, JobState | None] = {
     "Failed": None,
     "Completed": None,
 }
-"""What each phase means; None for the end. A phase that a later version brings is treated as `Unknown`."""
+"""State of a job in each phase of Run:ai; None if it has ended. An unknown phase is treated as `Unknown`."""
 
 ENDED = tuple(phase for phase, state in MEANING.items() if state is None)
-"""Phases without pods."""
+"""Phases of workloads that have ended."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PodEnd:
     at: float
     exit_code: int
     how: str
-    """How it came to this: by `itself`, at the `time-limit`, or `told` by a SIGTERM to the pod."""
+    """How the pod ended: by `itself`, at the `time-limit`, or `told` by a SIGTERM."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class RunaiJob:
     time_limit_s: int
     submitted_at: float
     installation: dict[str, Any] | None = None
-    """An `Installation`; None for staging."""
+    """The `Installation` that submitted it; None for staging."""
 
     def job(self, cluster: str) -> Job:
         """Return the job in the form that all cluster kinds share."""
@@ -60,9 +60,9 @@ class Volume:
     """Maps the cluster's paths on the mounted volume to paths on this machine."""
 
     mount: str
-    """Where workloads see the volume."""
+    """The path at which workloads see the volume."""
     here: str
-    """Where this machine sees it."""
+    """The path at which this machine sees the volume."""
 
     def local(self, path: str) -> Path:
         """Return this machine's path for a path of the cluster. Raises UserError outside the volume."""

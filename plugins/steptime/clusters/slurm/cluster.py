@@ -38,7 +38,7 @@ from steptime.frozen import Frozen
 from steptime.waiting import poll_until_async
 
 _CANCEL_TIMEOUT_S = 300
-"""Slurm's KillWait (30 s) before SIGKILL, then its epilog."""
+"""How long a cancelled job may take to end: Slurm's KillWait (30 s), SIGKILL, then the epilog."""
 _LOOK_S = 0.5
 
 
@@ -52,7 +52,7 @@ class _Recorded(Frozen):
 
 
 Config = SlurmConfig
-"""The plug point asks for it by this name."""
+"""The name that the plug point `CLUSTER_KINDS` expects."""
 
 
 def connect(config: SlurmConfig, connections: Connections = no_connections) -> "SlurmCluster":

@@ -17,17 +17,17 @@ from steptime.errors import OutOfReach, SystemFailure, UserError, shown
 from steptime.frozen import Frozen
 
 _TIMEOUT_S = 60
-"""Slurm's own commands give up after some 10 s when their daemon does not answer."""
+"""Longer than Slurm's own commands, which give up after about 10 s when their daemon does not answer."""
 _NOT_FOUND = 127
 """Exit code of `env` for a command that does not exist."""
 _HAS_ENDED = ("Invalid job id specified", "Job/step already completing or completed")
-"""What scancel says of a job that ended after squeue was asked."""
+"""Messages of scancel about a job that ended after squeue was asked."""
 _HISTORY = "now-60days"
 """How far back sacct looks: without a time, it shows only what began today."""
 _LIMITS = ("MaxJobs", "MaxSubmitJobs", "MaxTRES", "MaxWall", "GrpTRES", "GrpJobs", "GrpSubmitJobs")
-"""Of an association, by sacctmgr's names; empty if not set."""
+"""Limits of an association, by the names of sacctmgr."""
 _NAMES_AT_ONCE = 400
-"""A command line is at most 128 KiB long, and a job's name at most 200 characters."""
+"""Names per command: a command line has at most 128 KiB, and a job's name at most 200 characters."""
 
 
 class Partition(Frozen):
@@ -37,10 +37,10 @@ class Partition(Frozen):
     is_default: bool
     is_up: bool
     state: str
-    """Slurm's word for the nodes, such as `idle` or `drained*`."""
+    """Slurm's state of the nodes, such as `idle` or `drained*`."""
     nodes: int
     gres: str
-    """Of each node, such as `gpu:h100:8(S:0-1)`."""
+    """GRES of each node, such as `gpu:h100:8(S:0-1)`."""
 
     @property
     def is_usable(self) -> bool:
@@ -67,7 +67,7 @@ class SlurmCommands:
         self._cluster = cluster
         self._root = root
         self.has_accounting = True
-        """As far as is known."""
+        """Whether the cluster has accounting, as far as is known."""
 
     async def squeue(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
         """Return the jobs that squeue shows with these names: live ones, and ended ones until MinJobAge."""

@@ -22,10 +22,10 @@ from steptime.recipes.gpus import load_gpu_type
 from steptime.recipes.models import Recipe, Run
 
 PROFILE_FOLDER = "nsys_profile"
-"""Below the job's folder, as in the recipe documents."""
+"""Folder of profiles below the job's folder, as in the recipe documents."""
 
 _METRICS_ON_FIRST = 'if [ "$SLURM_LOCALID" = 0 ]; then set -- {option}=all "$@"; fi; '
-"""Only one process of a node can sample its GPUs' counters."""
+"""Adds the option on the first rank of a node: only one process can sample the counters of a node's GPUs."""
 _WHERE_INSTALLED = (
     'if command -v nsys >/dev/null; then export STEPTIME_NSIGHT=1; {metrics}exec nsys profile "$@"; fi; '
     'while [[ $1 == --* ]]; do shift; done; exec "$@"'
@@ -33,7 +33,7 @@ _WHERE_INSTALLED = (
 """The options of Nsight Systems and the command are passed as arguments, never as text. If the image has no
 nsys, only the command runs, and without the variable the trainer uses torch's profiler."""
 _REPORT = "profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}"
-"""Name of a rank's report if the document gives none."""
+"""Name of a rank's report if the document names none."""
 
 
 class Binding(NamedTuple):
@@ -41,7 +41,7 @@ class Binding(NamedTuple):
 
     ranks_per_numa_node: int
     priority_cores: bool = False
-    """Also to two cores of the rank's own, as upstream does on B300: 16 and 17 for local rank 1."""
+    """Whether a rank is also bound to two cores of its own, as upstream does on B300."""
 
 
 _NODE = 'node=$((SLURM_LOCALID / $1)); shift; bind=("--cpunodebind=$node" "--membind=$node"); '
@@ -61,11 +61,11 @@ _OF_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD")
 """They name files of the login node. Containers pass on what their image does not set, and lack these files.
 A Python outside of an image may need the libraries."""
 _PAID_BY = ("account", "qos", "wckey")
-"""Options that a job of the staging has, too, so that what it uses is counted as the run's is."""
+"""Options that a staging job also has, so that its usage is charged to the account of the run."""
 _PLACED_BY = ("partition", "reservation", "constraint")
-"""Likewise, unless such jobs have a partition of their own, with other nodes."""
+"""Options that a staging job also has, unless the site has a partition with other nodes for such jobs."""
 _MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
-"""Set by the script itself, and to be named to pyxis, or those that enroot's hook writes win."""
+"""Variables that the script sets and that pyxis is told to keep: else those of enroot's hook win."""
 
 
 def script_values(

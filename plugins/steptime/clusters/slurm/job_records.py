@@ -14,7 +14,7 @@ from steptime.frozen import Frozen
 from steptime.recipes.node_lists import expand_nodes
 
 TIME_FORMAT = "SLURM_TIME_FORMAT=%s"
-"""For the environment of squeue and sacct: Unix seconds, the same in every time zone."""
+"""Variable for squeue and sacct: they print times in Unix seconds, the same in every time zone."""
 
 SQUEUE_FORMAT = ",".join(
     f"{field}:|"
@@ -43,7 +43,7 @@ _RUNNING = {
 }
 REVOKED = "REVOKED"
 HELD_BY_USER = "JobHeldUser"
-"""The reason of a job that its owner holds, as each job is until steptime has submitted it."""
+"""The reason of a job that its owner holds; each job is held until steptime has submitted it."""
 """Of a job that another cluster of the federation has taken: how it ends, only the accounting knows."""
 PREEMPTED = "preempted by another job"
 _CLUSTER_FAULTS = {
@@ -82,11 +82,11 @@ _EXPLAINED = {
     **_CLUSTER_FAULTS,
 }
 _COULD_NOT_OPEN = 53
-"""The signal that Slurm records if a node could not open the job's folder or log."""
+"""The signal that Slurm records if a node could not open the job's folder or log file."""
 _END_FILE = "ended.json"
 _ITSELF = "RUNNING"
 _BY_SIGNAL = 128
-"""Exit codes above it are deaths by a signal, and who sent that the script does not know."""
+"""Exit codes above this mean death by a signal; the script does not know who sent it."""
 
 
 class JobRecord(Frozen):
@@ -95,7 +95,7 @@ class JobRecord(Frozen):
     job_id: str
     name: str
     state: str
-    """Slurm's word without what follows it, as in `CANCELLED by 1000`."""
+    """Slurm's state without what follows it, as in `CANCELLED by 1000`."""
     exit_code: int
     signal: int
     submitted_at: float
@@ -103,9 +103,9 @@ class JobRecord(Frozen):
     ended_at: float | None
     nodes: tuple[str, ...]
     reason: str
-    """Slurm's word; empty for its `None`."""
+    """Slurm's reason; empty if that is `None`."""
     directory: str
-    """Where its script runs."""
+    """The folder that its script runs in."""
 
     @property
     def in_queue(self) -> bool:
@@ -245,7 +245,7 @@ class EndRecord(Frozen):
     job_id: str
     exit_code: int
     state: str
-    """Slurm's word for the job when its script ended; empty if Slurm did not answer."""
+    """Slurm's state of the job when its script ended; empty if Slurm did not answer."""
     started_at: float
     ended_at: float
 

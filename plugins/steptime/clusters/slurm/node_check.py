@@ -16,30 +16,30 @@ from steptime.recipes.gpus import load_gpu_type, peak_tflops
 REFUSED = 69
 """Exit code of a job whose node check refuses a node; `EX_UNAVAILABLE` of sysexits.h."""
 REPORT = "node_check.json"
-"""In the job's folder, by the check."""
+"""Name of the check's report in the job's folder."""
 _DTYPE = "bf16"
-"""What the check multiplies on GPUs."""
+"""Data type of the matrix product on GPUs."""
 
 
 class NodeCheck(Frozen):
     """Thresholds that the nodes of a job must meet before it trains."""
 
     time_limit_s: PositiveInt = 600
-    """Seconds for the whole check with its container's start; a check that takes longer refuses no node."""
+    """Time limit in seconds, with the start of the container; a check that exceeds it refuses no node."""
     product: str | None = Field(default=None, min_length=1)
-    """A word that the names of the GPUs have; if left out, that of the GPU type in config/gpus.yaml."""
+    """A word in the names of the GPUs; if left out, that of the GPU type in config/gpus.yaml."""
     least_matmul_percent: PositiveFloat = 50
     """The least rate of a matrix product, in percent of the GPU type's peak in bf16."""
     least_matmul_tflops: PositiveFloat | None = None
-    """The same in TFLOPS; the only form on CPU clusters."""
+    """The least rate in TFLOPS; the only form on CPU clusters."""
     least_free_memory_percent: PositiveFloat = 10
-    """Free memory of a node, in percent."""
+    """Least free memory of a node, in percent."""
     least_free_gpu_memory_percent: PositiveFloat = 95
-    """Free memory of each GPU, in percent; before the training, somebody else uses the rest."""
+    """Least free memory of each GPU, in percent; another program uses the rest."""
     least_power_limit_percent: PositiveFloat = 100
-    """Power limit of each GPU, in percent of its default."""
+    """Least power limit of each GPU, in percent of its default."""
     least_clock_percent: PositiveFloat = 100
-    """Application clock of each GPU, in percent of its default."""
+    """Least application clock of each GPU, in percent of its default."""
     xid_within_h: PositiveFloat = 24
     """Hours for which a GPU's hardware error in the kernel's log counts."""
 

@@ -50,7 +50,7 @@ _OF_THE_JOB = (
     ),
     *("wait", "wrap"),
 )
-"""What steptime knows a job by, releases it by, finds its log by, or ends it by."""
+"""Options by which steptime names, submits, finds or ends a job, or finds its log."""
 _OF_THE_PLAN = {
     "gpus": "gpus",
     "gpus-per-node": "gpus_per_node",
@@ -66,7 +66,7 @@ _OF_THE_PLAN = {
 }
 """Options of sbatch that follow from the plan, and the parameter that changes them."""
 _FIELDS = ("partition", "account", "nodelist", "exclude", "reservation", "segment")
-"""Options of sbatch that are parameters, too; the documents give some of them in one string with others."""
+"""Options of sbatch that are also options of a run; the documents give some of them in one string."""
 _OFFERED = (
     *("acctg-freq", "bb", "begin", "comment", "constraint", "contiguous", "core-spec", "cores-per-socket"),
     *("cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot", "dependency", "distribution"),
@@ -77,12 +77,12 @@ _OFFERED = (
     *("sockets-per-node", "spread-job", "switches", "thread-spec", "threads-per-core", "tmp", "tres-bind"),
     *("tres-per-task", "use-min-nodes", "wait-all-nodes", "wckey"),
 )
-"""By their whole names: sbatch also takes shortened ones, which would get past a list of what is refused."""
+"""Full names only: sbatch also takes abbreviated ones, which would get past a list of refused options."""
 
 _OF_ONE_RUN = ("begin", "deadline", "dependency")
-"""Offered to runs, and no sense if every job has them."""
+"""Options for single runs, which make no sense for every job."""
 _TYPED_GPUS = "gres"
-"""Follows from the plan, but a site may want the GPUs' type: `--gres=gpu:a100:4`, with `gpu_option: none`."""
+"""Follows from the plan, but a site may need the GPUs' type: `--gres=gpu:a100:4`, with `gpu_option: none`."""
 _INSTEAD = {
     **dict.fromkeys(_OF_THE_JOB, "leave it out: steptime submits, follows and ends its jobs by it"),
     **dict.fromkeys(("cluster-constraint", "clusters"), "give that cluster a file of its own"),
@@ -94,7 +94,7 @@ _INSTEAD = {
     **dict.fromkeys(("gpus-per-task", "ntasks-per-node"), "write gpus_per_node"),
     **dict.fromkeys(_OF_ONE_RUN, "leave it out, and give it to a run, in additional_slurm_params"),
 }
-"""Options that a cluster's file cannot have for every job, and what it has for them."""
+"""Options that a cluster's file cannot have for every job, and what to write in place of each."""
 
 
 _option = partial(option, "Slurm", needs="On a Slurm cluster")

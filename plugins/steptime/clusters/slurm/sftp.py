@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 import asyncssh
 
 SESSIONS = 3
-"""At once, with those whose servers hang."""
+"""Most SFTP sessions at once, including those whose servers hang."""
 TIMEOUT_S = 60
-"""For one call: opening, reading or writing, and closing of a file."""
+"""Time limit of one call: opening, reading or writing, and closing of a file."""
 _SLOW_S = 2.0
-"""A server that has left a call without an answer for so long is asked for nothing else."""
+"""A server that has not answered a call for so long gets no further calls."""
 
 Done = TypeVar("Done")
 Kill = Callable[[asyncssh.SSHClientConnection, str], Awaitable[object]]
-"""Kills the process of an id on the host that a connection leads to; no error if it cannot."""
+"""Kills a process by its id on the host of a connection; no error if it cannot."""
 
 
 @dataclass(eq=False)
@@ -33,9 +33,9 @@ class Session:
     ssh: asyncssh.SSHClientConnection
     client: asyncssh.SFTPClient
     server: str
-    """Its process id; empty if the host does not show it."""
+    """Process id of the session's server; empty if the host does not show it."""
     calls: dict[asyncio.Future[Any], float] = field(default_factory=dict)
-    """Those that have no answer yet, and when they began: the oldest first."""
+    """Unanswered calls and when they began, the oldest first."""
     given_up: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

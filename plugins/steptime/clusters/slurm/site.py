@@ -20,11 +20,11 @@ _PERMITTED = {
     "partition": "permitted_partitions",
     "qos": "permitted_qos",
 }
-"""Options of sbatch that a cluster's file may have a list for, and its field."""
+"""Options of sbatch that a cluster's file may restrict, and the field with the permitted values."""
 
 
 NumaBinding = Literal["auto", "none"] | PositiveInt
-"""`auto`: as published; `none`: never; a number: how many neighbouring local ranks share a NUMA node here."""
+"""`auto`: as published; `none`: never; a number: that many neighbouring local ranks share a NUMA node."""
 
 
 class Site(ClusterConfig):
@@ -36,13 +36,13 @@ class Site(ClusterConfig):
     login_nodes: tuple[str, ...] = ()
     """Hosts to log in to, `host` or `host:port`, in the order to try; the connection's own if left out."""
     partition: str | None = None
-    """The partition of jobs, unless a run asks for another; Slurm's default if left out."""
+    """The partition of jobs, unless a run names another; Slurm's default if left out."""
     account: str | None = None
-    """The account of jobs, unless a run asks for another; Slurm's default if left out."""
+    """The account of jobs, unless a run names another; Slurm's default if left out."""
     import_partition: str | None = None
     """The partition of jobs that import images; that of the training jobs if left out."""
     permitted_accounts: tuple[str, ...] | None = None
-    """Patterns of the accounts that a run may name; all if left out. The file's own is not checked."""
+    """Patterns of accounts that a run may name; all if left out. The account in this file is not checked."""
     permitted_partitions: tuple[str, ...] | None = None
     """Patterns of the partitions that a run may name; all if left out."""
     permitted_qos: tuple[str, ...] | None = None
@@ -50,24 +50,24 @@ class Site(ClusterConfig):
     owner_accounts: dict[str, str] = Field(default_factory=dict)
     """The account of each DAG owner's jobs; if there are any, other owners are refused."""
     account_gpu_hours_per_month: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """GPU-hours that jobs of these accounts may take in a month, beside `gpu_hours_per_month` of all jobs."""
+    """Monthly GPU-hours of the jobs of each of these accounts, in addition to `gpu_hours_per_month`."""
     gpus_per_node: PositiveInt | None = None
     """GPUs that a job takes of each node; as many as in the recipe if left out."""
     gpu_option: Literal["gres", "gpus-per-node", "gpus", "none"] = "gres"
     """The sbatch option that asks for GPUs; `none` if the site gives whole nodes and has no GRES."""
     exclusive: bool = True
-    """Whether a job has its nodes for itself."""
+    """Whether a job has its nodes to itself."""
     mpi: Literal["pmix", "none"] | None = None
     """How srun connects the ranks in an image (`--mpi`). If left out: `pmix`, as in the documents, or `none`
     with bwrap."""
     extra_options: tuple[str, ...] = ()
     """Further sbatch options of every job here, such as `--qos=benchmark`."""
     numa_binding: NumaBinding = "auto"
-    """Ranks bound to a NUMA node: `auto` as published, `none`, or how many neighbouring ranks share one."""
+    """How ranks are bound to NUMA nodes: `auto` as published, `none`, or how many neighbours share one."""
     vboost: bool = False
-    """Whether jobs may set the GPUs' vboost if the publication did, by `sudo nvidia-smi`."""
+    """Whether jobs may set the GPUs' vboost with `sudo nvidia-smi` if the publication did."""
     node_check: NodeCheck | None = None
-    """What every node of a job must show before it trains; no check if left out."""
+    """Check of every node of a job before its training; none if left out."""
 
     @property
     def budgets(self) -> dict[str | None, float]:

@@ -30,12 +30,12 @@ from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError, 
 
 _FAREWELL_S = 10.0
 _COMMANDS_AT_ONCE = 9 - sftp.SESSIONS
-"""sshd serves 10 sessions a connection by default; some are for files, one to kill."""
+"""Most commands at once: by default sshd serves 10 sessions per connection, of which some are kept free."""
 
 _LOST = (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection, asyncssh.ConnectionLost)
 
 _OPENING_PAUSES_S = (0.1, 0.5, 2.0, 0.0)
-"""Between the tries to open a session."""
+"""Pauses between the tries to open a session, in seconds."""
 
 _BEGIN = "steptime-begin:"
 # What a login shell prints on its own comes before these lines, and is not the command's. The process id is
@@ -49,9 +49,9 @@ _WRAPPER = (
     'exec timeout -s KILL "$@"'
 )
 _SHELLS_DIFFER_IN = frozenset("\n!\\")
-"""Characters that csh or fish read in another way than POSIX shells, even between single quotes."""
+"""Characters that csh and fish read differently from POSIX shells, even between single quotes."""
 _LEAST_SESSIONS = 3
-"""In one connection: for files, for a command, and to kill one of them."""
+"""Fewest sessions per connection: one for files, one for a command, and one to kill one of them."""
 _AFTER_CONNECTION_LOSS_S = 10
 
 Done = TypeVar("Done")
@@ -76,7 +76,7 @@ class LoginNode:
         self._files = sftp.Sessions(self._kill)
         self._sessions = asyncio.Semaphore(_COMMANDS_AT_ONCE)
         self._commands = 0
-        """That run now."""
+        """Number of running commands."""
         self._address = name
 
     async def close(self) -> None:

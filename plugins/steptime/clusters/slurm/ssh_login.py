@@ -21,7 +21,7 @@ from steptime.errors import LoginRefused, UserError, shown, unknown_value
 _DEFAULT_PORT = 22
 _CONNECT_TIMEOUT_S = 15.0
 _KEEPALIVE_S = 15
-"""A connection that three questions in a row leave unanswered is given up."""
+"""Seconds between keep-alive messages; a connection that leaves three in a row unanswered is closed."""
 _KNOWN_HOSTS = "~/.ssh/known_hosts"
 
 _READ = (
@@ -34,7 +34,7 @@ _WITHOUT_EFFECT = (  # of Airflow's SSH provider; none of them decides to whom a
     *("disabled_algorithms", "ignore_hostkey_verification", "look_for_keys"),
 )
 _OF_EVERY_HOP = ("ssh_config", "known_hosts", "conn_timeout", "private_key_passphrase", "passphrase")
-"""The fields that also count for the hosts of a ProxyJump; keys, passwords and host keys are one host's."""
+"""Fields that also apply to the hosts of a ProxyJump; keys, passwords and host keys belong to one host."""
 
 _NOT_FROM_SSH_CONFIG: dict[str, Any] = {
     # Airflow's environment has its secrets, its agent its keys, and commands are steptime's own.
@@ -49,21 +49,21 @@ class Login:
     """A login to one host on the way to a cluster, ready for asyncssh."""
 
     title: str
-    """How messages call it: `the jump host gate.example.org:22 (connection 'gate')`."""
+    """Its name in messages: `the jump host gate.example.org:22 (connection 'gate')`."""
     connection: Connection
     host: str
     port: int
     user: str
     options: Mapping[str, Any] = field(repr=False)
-    """The arguments of `asyncssh.connect`, but for `tunnel`."""
+    """The arguments of `asyncssh.connect`, except `tunnel`."""
     jumps: tuple[Connection, ...]
-    """The hosts that the ProxyJump of its ssh_config leads through, the outermost first."""
+    """The hosts of the ProxyJump in its ssh_config, the outermost first."""
     remedy: str
-    """What to do if the host shows another key than the trusted ones."""
+    """What to do if the host shows a key that is not trusted."""
     timeout_s: float
-    """How long connecting and logging in may take together."""
+    """Most seconds for connecting and logging in together."""
     certificates: tuple[asyncssh.SSHCertificate, ...]
-    """Those that it proves itself with."""
+    """The user's certificates for this login."""
 
 
 def at_address(connection: Connection, address: str) -> Connection:

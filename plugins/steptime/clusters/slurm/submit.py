@@ -84,7 +84,7 @@ _SUBMIT_LIMIT = re.compile(r"SubmitJobs?(Limit|Per)")
 AssocGrpSubmitJobsLimit, QOSGrpSubmitJobsLimit and MaxSubmitJobsPerAccount. The sentence "Job violates
 accounting/QOS policy" that follows is the same for limits on a job's size and time, so it says nothing."""
 _JOB_LIMIT = re.compile(r"\b(QOS|Assoc|Max)\w*(PerJob|PerNode|Min[A-Z])\w*")
-"""Of a single job's size or time, which no waiting changes: QOSMaxWallDurationPerJobLimit, QOSMinGRES."""
+"""Limits on a single job's size or time, which waiting does not change: QOSMaxWallDurationPerJobLimit, …."""
 
 
 def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailure:
@@ -111,7 +111,7 @@ def submit_command(spec: JobSpec, *, root: str, folder: str) -> list[str]:
 
 
 SUBMIT_TIMEOUT_S = _COMMANDS * _COMMAND_LIMIT_S + 60
-"""For the command of `submit_command`."""
+"""Time limit of the command that `submit_command` returns."""
 
 
 def _options(spec: JobSpec) -> list[str]:

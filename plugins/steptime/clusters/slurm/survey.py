@@ -26,12 +26,12 @@ class Survey(Frozen):
     """What a login node shows about its cluster."""
 
     where: str
-    """User and host."""
+    """User and login node."""
     partitions: tuple[Partition, ...]
     accounts: tuple[str, ...]
-    """Of the user; empty if the accounting has none."""
+    """Accounts of the user; empty if there is no accounting."""
     containers: tuple[str, ...]
-    """The container programs that work there, the preferred one first."""
+    """Container programs that work there, the preferred one first."""
     folders: tuple[str, ...]
     """Folders that the user may write to, the likeliest for `work_dir` first."""
     pythons: tuple[str, ...]

@@ -32,7 +32,7 @@ class Cell:
     size: str
     gpu_type: str
     dtype: str
-    """As upstream's metadata calls it, `fp8`."""
+    """Number format as in upstream's metadata, such as `fp8`."""
     gpus: int
 
     def __str__(self) -> str:
@@ -45,18 +45,18 @@ class Source:
 
     folder: str
     name: str
-    """As upstream calls the workload, `gpt_oss`."""
+    """Upstream's name of the workload, such as `gpt_oss`."""
     title: str
     cells: tuple[Cell, ...]
     proxies: int
-    """How many runs of shrunken models there are beside these."""
+    """Number of further runs of shrunken models."""
     images: Mapping[str, str]
-    """By GPU type."""
+    """Image by GPU type."""
     commits: Mapping[str, str]
-    """Of Megatron-Bridge, by GPU type."""
+    """Commit of Megatron-Bridge by GPU type."""
     script: str
     downloads: tuple[str, ...] = ()
-    """Repositories of the Hugging Face hub."""
+    """Repositories on the Hugging Face hub."""
 
 
 @dataclass
@@ -64,11 +64,11 @@ class Release:
     """The recipes of a release of NVIDIA/exemplar-performance, and what cannot be imported."""
 
     version: str
-    """`26.08.00`"""
+    """Version of the release, such as `26.08.00`."""
     folder: Path
     sources: list[Source] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    """Why, by folder."""
+    """Folders that are not imported, and why."""
 
     @property
     def tag(self) -> str:

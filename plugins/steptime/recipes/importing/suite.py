@@ -12,7 +12,7 @@ from steptime.recipes.importing.workload import WRITTEN_BY, Row, flow, name_work
 from steptime.recipes.notation import parse_time_limit
 
 _REPEATS = 3
-"""Upstream runs each cell once; an interval needs several runs."""
+"""Runs of each cell: upstream has one, but an interval needs several."""
 _SECONDS = 3600
 
 

@@ -16,7 +16,7 @@ from steptime.errors import SystemFailure
 from steptime.recipes.importing.release import Cell, Release, Sandbox, Source, names_batch, record_jobs
 
 WRITTEN_BY = "# Written by steptime recipes import"
-"""Begins every file that an import may replace."""
+"""Beginning of every file that an import may replace."""
 
 _EXPERIMENT = re.compile(
     r"gpus\d+_tp(\d+)_pp(\d+)_cp(\d+)_vp(\d+|None)_ep(\d+|None)_etp(\d+|None)_mbs(\d+)_gbs(\d+)"
@@ -28,16 +28,16 @@ _BINDING = re.compile(
     r"numactl --cpunodebind=\$\(\(SLURM_LOCALID/(\d+)\)\) --membind=\$\(\(SLURM_LOCALID/\1\)\)(.*)"
 )
 _OF_LIBRARIES = re.compile(r"(CUBLAS|CUDA|CUDNN|CUDNNFE|GLOO|NCCL|NVTE|NVSHMEM|OMP|PYTORCH|TE|TORCH|UCX)_")
-"""Variables that a launch script exports for what trains; its others are for upstream's launcher."""
+"""Variables of a launch script that are for the training; its others are for upstream's launcher."""
 _OUR_DTYPES = {"fp8_sc": "fp8_ss"}
 _WORDS = {
     **{"--model_family_name": "{family}", "--model_recipe_name": "{recipe}", "--gpu": "{gpu_type}"},
     **{"--num_gpus": "{gpus}", "--compute_dtype": "{dtype}", "--max_steps": "{max_steps}"},
 }
 _NOT_OURS = ("--hf_token", "--wandb_key")
-"""Secrets: steptime handles none."""
+"""Options with secrets, which steptime does not handle."""
 _SET_UP = "--save_config_filepath=ConfigContainer.yaml"
-"""Upstream's default is a folder of NeMo-Run's, which our jobs do not have."""
+"""Set because upstream's default is a folder of NeMo-Run, which steptime's jobs do not have."""
 _PROFILE = (
     *("profiling.use_nsys_profiler=true", "profiling.profile_step_start={profile_start}"),
     *("profiling.profile_step_end={profile_end}", "profiling.profile_ranks=[{profile_ranks}]"),
@@ -60,10 +60,10 @@ class Row:
     sizes: str
     gpu_types: str
     dtypes: str
-    """As steptime calls it, `fp8_mx`."""
+    """Number format in steptime's terms, such as `fp8_mx`."""
     gpus: int
     cell: Cell = field(compare=False)
-    """As upstream's metadata has it."""
+    """The row as in upstream's metadata."""
     job: Mapping[str, Any] = field(compare=False, repr=False)
 
     @property

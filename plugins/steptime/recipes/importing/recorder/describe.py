@@ -24,11 +24,11 @@ FOLDERS = {
     "utils": "scripts/performance/utils",
     "megatron.bridge.recipes": "src/megatron/bridge/recipes",
 }
-"""What of upstream is run, by the name that it is imported under."""
+"""Folders of upstream's code that are run, by their name in imports."""
 _PACKAGES = ("configs", "megatron.bridge.recipes", "megatron.bridge.perf_recipes")
-"""They import every family; only one is asked for."""
+"""Packages that import every family, of which only one is needed."""
 _NOT_RUN = ("megatron.bridge.recipes.utils.optimizer_utils", "megatron.bridge.recipes.utils.finetune_utils")
-"""They look into classes of Megatron's."""
+"""Modules that are not run, because they look into Megatron's classes."""
 _ABSENT = ("megatron", "torch", "transformers", "omegaconf", "hydra", "PIL", "datasets", "nemo_run")
 
 
@@ -72,7 +72,7 @@ class Anything(metaclass=_Kind):
 
 
 LOADED: dict[str, list[str]] = {}
-"""Files of the hub by repository, as asked for by the recipe that is being made."""
+"""Files that the current recipe loads from the hub, by repository."""
 
 
 class AutoBridge(Anything):
