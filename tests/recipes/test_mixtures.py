@@ -3,6 +3,8 @@
 The trainer does not launch them as upstream does, so the files are data of the tests, and not shipped.
 """
 
+import csv
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,17 @@ def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def recipes(name: str, **cell: Any) -> list[Recipe]:
     found = [recipe for recipe, _ in load_workload(name).recipes()]
     return [one for one in found if all(getattr(one, field) == value for field, value in cell.items())]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_rows_are_the_documents(name: str) -> None:
+    with (MIXTURES / "references" / "configurations.csv").open(newline="") as file:
+        printed = Counter(tuple(row.items()) for row in csv.DictReader(file) if row["recipe"] == name)
+    ours = Counter(
+        tuple((column, str(cell)) for column, cell in row.items())
+        for row in tables.published_rows(load_workload(name))
+    )
+    assert ours == printed
 
 
 def test_published_numbers_reproduce() -> None:
