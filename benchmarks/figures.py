@@ -1,4 +1,4 @@
-"""What a benchmark measures, as a line of text."""
+"""The result of a benchmark as a line of text."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Figure:
-    """One number, with what it is compared with in the same run."""
+    """A measured number, and what it is compared with in the same run."""
 
     name: str
     value: float
@@ -17,11 +17,11 @@ class Figure:
     beside: Mapping[str, float] = field(default_factory=dict)
     """Other measurements of the same run, in the same unit, by name: a peer, or the machine's limit."""
     goal: float | None = None
-    """In the same unit."""
+    """The limit that the number should not be worse than, in the same unit."""
 
     @property
     def misses_goal(self) -> bool:
-        """Whether it is worse than its goal."""
+        """Whether the number is worse than its goal."""
         return self.goal is not None and self._times(self.goal) < 1
 
     def _times(self, other: float) -> float:
@@ -44,7 +44,7 @@ def number(value: float) -> str:
 
 
 def show(figures: Iterable[Figure]) -> int:
-    """Print each figure as soon as it is measured; return the exit code, 2 if one misses its goal."""
+    """Print each figure as soon as it is measured; return the exit code: 2 if a figure misses its goal."""
     missed = False
     for figure in figures:
         print(figure, flush=True)

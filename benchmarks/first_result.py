@@ -21,7 +21,7 @@ GOAL_S = 120
 
 
 def run(*command: str | Path, folder: Path) -> float:
-    """Run a command, its output on stderr; return its wall time in seconds."""
+    """Run a command with its output on stderr; return its wall time in seconds."""
     # `make` decides where state is kept.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPTIME_")}
     began = time.monotonic()
@@ -30,7 +30,7 @@ def run(*command: str | Path, folder: Path) -> float:
 
 
 def first_and_second(commit: str) -> Iterator[Figure]:
-    """Measure in a fresh clone, which is deleted afterwards."""
+    """Measure in a fresh clone, and delete the clone."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "steptime")
         run("git", "clone", "--quiet", ROOT, folder, folder=ROOT)

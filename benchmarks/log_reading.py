@@ -45,9 +45,9 @@ from made_logs import NOISY_STEPS, Line, megatron, nemo, write_noisy, write_pack
 from steptime.logs.reader import read_log
 
 Reader = Callable[[Path], int]
-"""Gives how many steps, or lines, it found."""
+"""Returns how many steps or lines it found in a log."""
 Goal = Callable[[Mapping[str, float]], float | None]
-"""Makes a goal of the rates of the other readers."""
+"""Returns the goal in MB/s, given the rates of the other readers."""
 
 _ROOT = Path(__file__).parents[1]
 _WORDS = (
@@ -56,24 +56,24 @@ _WORDS = (
 _PEAK_KIB = (
     "import os, sys; print(os.wait4(os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ), 0)[2].ru_maxrss)"
 )
-"""Starts a program from a small process: a program begins with the peak of the one that starts it."""
+"""Starts a program from a small process: its peak memory includes that of the process that starts it."""
 _RG = "rg -c -F"
 _PEERS: dict[Line, tuple[str, str, int]] = {
     megatron: ("peer's Megatron parser", "megatron_bridge", 1),
     nemo: ("peer's NeMo parser", "nemo2", 0),
 }
-"""Parsers of the peer: a name, the framework that chooses it, and how it counts the first step."""
+"""The peer's parser for each form of line: its name, its framework, and the number of the first step."""
 _KINDS = ("noisy", "several")
 _PIECE_BYTES = 1 << 17
 
 
 def steptime_reader(log: Path) -> int:
-    """Steps found by steptime."""
+    """Return how many steps steptime finds."""
     return len(read_log(log).steps)
 
 
 def limit(log: Path) -> int:
-    """Line ends counted, or only unpacked: as fast as bytes can be looked at once."""
+    """Return the number of line ends (or only unpack): no reader can be faster."""
     openers: dict[str, Callable[..., Any]] = {".gz": igzip.open, ".zst": zstandard.open}
     unpack = openers.get(log.suffix)
     count = 0
@@ -84,7 +84,7 @@ def limit(log: Path) -> int:
 
 
 class Ripgrep:
-    """Counts the lines with one of the words of this working tree's reader, whichever is measured."""
+    """Counts lines with one of the reader's marker words with ripgrep; the words are this working tree's."""
 
     def __init__(self, folder: Path) -> None:
         self._words = folder / "words"
@@ -93,15 +93,15 @@ class Ripgrep:
             subprocess.run([sys.executable, "-c", _WORDS], env=environment, stdout=stream, check=True)
 
     def __call__(self, log: Path) -> int:
-        """How many lines."""
+        """Return the number of lines."""
         return self._number([], log)
 
     def peak_mb(self, log: Path) -> float:
-        """Megabytes that it holds at most."""
+        """Return the peak memory in MB."""
         return self._number([sys.executable, "-S", "-c", _PEAK_KIB], log) / 1024
 
     def _number(self, starter: list[str], log: Path) -> int:
-        """The last that is printed."""
+        """Return the last number that it prints."""
         options = [] if log.suffix == ".out" else ["-z"]
         command = ["rg", "--count", "--fixed-strings", *options, "--file", str(self._words), str(log)]
         done = subprocess.run([*starter, *command], stdout=subprocess.PIPE, check=True)
@@ -110,16 +110,16 @@ class Ripgrep:
 
 @dataclass(frozen=True)
 class PeerParser:
-    """The peer's parser of one framework's lines, over so many steps of a log."""
+    """The peer's parser for one framework's lines, over a number of steps of a log."""
 
     checkout: Path
     framework: str
     first: int
-    """How it counts the first step."""
+    """The number of the first step."""
     steps: int
 
     def __call__(self, log: Path) -> int:
-        """How many steps have a time."""
+        """Return the number of steps that have a time."""
         # Imported without the rest of its package.
         package = types.ModuleType("llmb_run")
         package.__path__ = [str(self.checkout / "cli" / "llmb-run" / "src" / "llmb_run")]
@@ -131,7 +131,7 @@ class PeerParser:
 
 
 def peer_readers(checkout: Path | None, line: Line, all_steps: int) -> dict[str, Reader]:
-    """The peer's parser of such lines, over all steps of a log and over its first ten."""
+    """Return the peer's parser for such lines, over all steps of a log and over its first ten."""
     if checkout is None or line not in _PEERS:
         return {}
     title, framework, first = _PEERS[line]
@@ -142,13 +142,13 @@ def peer_readers(checkout: Path | None, line: Line, all_steps: int) -> dict[str,
 
 
 def processor_s() -> float:
-    """Processor time of this process and its children so far, seconds."""
+    """Return the processor time so far of this process and its children, in seconds."""
     used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def peak_mb(reader: Reader, log: Path) -> float:
-    """Megabytes that a process holds at most which does nothing but read a log."""
+    """Return the peak memory in MB of a process that only reads a log."""
     if isinstance(reader, Ripgrep):
         return reader.peak_mb(log)
     with multiprocessing.get_context("forkserver").Pool(1) as clean_process:
@@ -193,7 +193,7 @@ def measure(
 
 
 def measure_several(name: str, log: Path, repeats: int) -> Figure:
-    """Let `steptime parse` read many copies of a log on one core and on all: seconds of the clock."""
+    """Let `steptime parse` read copies of a log on one core and on all cores; return wall times in s."""
     cores = sorted(os.sched_getaffinity(0))
     folder = log.with_suffix("")
     folder.mkdir()
@@ -216,19 +216,19 @@ def measure_several(name: str, log: Path, repeats: int) -> Figure:
 
 
 def as_fast_as(title: str, times: float) -> Goal:
-    """So many times the rate of another reader, if it was there."""
+    """Return a goal: `times` the rate of another reader, if it was measured."""
     return lambda rates: times * rates[title] if title in rates else None
 
 
 def at_least(rate: float | None) -> Goal:
-    """A rate in MB/s."""
+    """Return a goal that is a fixed rate in MB/s."""
     return lambda _: rate
 
 
 def measure_all(
     folder: Path, peer: Path | None, megabytes: int, repeats: int, kinds: Sequence[str] = _KINDS
 ) -> Iterator[Figure]:
-    """Figures for each kind of log, which is written into `folder`."""
+    """Yield the figures of each kind of log, which is written into `folder`."""
     beside: dict[str, Reader] = {"steptime": steptime_reader, "limit": limit}
     if shutil.which("rg"):
         beside[_RG] = Ripgrep(folder)
@@ -250,7 +250,7 @@ def measure_all(
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure, and print the figures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Logs for benchmarks: NCCL's tracing with some steps in it, packed or not."""
+"""Generated logs for benchmarks: NCCL's tracing with some steps in it, plain or compressed."""
 
 import gzip
 import random
@@ -9,13 +9,13 @@ from pathlib import Path
 import zstandard
 
 Line = Callable[[int, int, int], str]
-"""Makes the line of a step, by its number, the rank and the last step."""
+"""Returns the line of a step, given its number, the rank and the last step."""
 NOISY_STEPS = 50
 _VALUES = random.Random(1)  # noqa: S311 - the same values every time
 
 
 def nemo(step: int, rank: int, last: int) -> str:
-    """A step as NeMo 2 prints it, behind srun's label; each rank has times of its own."""
+    """Return a step as NeMo 2 prints it, after srun's label; each rank has its own times."""
     return (
         f"{rank}: Training epoch 0, iteration {step}/{last} | lr: {_VALUES.random() * 1e-5:.4g} | "
         f"global_batch_size: 256 | global_step: {step} | peak_memory_usage: 72972500992 | "
@@ -25,7 +25,7 @@ def nemo(step: int, rank: int, last: int) -> str:
 
 
 def megatron(step: int, rank: int, last: int) -> str:
-    """The two lines of Megatron-Bridge."""
+    """Return the two lines of a step of Megatron-Bridge."""
     return (
         f"{rank}: Step Time : 9.09s GPU utilization: {_VALUES.uniform(600, 700):.1f}MODEL_TFLOP/s/GPU\n"
         f"{rank}:  [2025-12-19 10:49:{step % 60:02}] iteration {step + 1:8d}/{last + 1:8d} | "
@@ -38,7 +38,7 @@ def megatron(step: int, rank: int, last: int) -> str:
 
 
 def nccl_lines(size: int) -> bytes:
-    """About `size` bytes of NCCL's INFO lines."""
+    """Return about `size` bytes of NCCL's INFO lines."""
     noise = random.Random(1)  # noqa: S311 - the same noise every time
     lines: list[bytes] = []
     written = 0
@@ -56,7 +56,7 @@ def nccl_lines(size: int) -> bytes:
 
 
 def write_noisy(log: Path, megabytes: int, line: Line) -> None:
-    """A log of NCCL's tracing with some steps."""
+    """Write a log of NCCL's tracing with some steps."""
     block = nccl_lines(megabytes * 1_000_000 // NOISY_STEPS)
     with log.open("wb") as stream:
         for step in range(NOISY_STEPS):
@@ -65,7 +65,7 @@ def write_noisy(log: Path, megabytes: int, line: Line) -> None:
 
 
 def write_packed(log: Path) -> dict[str, Path]:
-    """The log, packed by each program, by its suffix."""
+    """Compress the log with each program; return the files by suffix."""
     packed, packed_by_zstd = log.with_suffix(".out.gz"), log.with_suffix(".out.zst")
     with log.open("rb") as stream, gzip.open(packed, "wb", 6) as target:
         shutil.copyfileobj(stream, target)

@@ -36,7 +36,7 @@ NODES = {"hopper": 100, "blackwell": 60}
 GPUS_PER_NODE = 8
 BAD_NODE = "hopper017"
 LATEST_RUNS = 6
-"""Of a cell that a comparison looks at."""
+"""Newest runs of a cell that a comparison looks at."""
 IMAGE = "nvcr.io/nvidia/nemo:26.06.01"
 MODELS = {
     "hopper": {
@@ -47,16 +47,16 @@ MODELS = {
     },
     "blackwell": {"21b": (8, 16, 32, 64), "235b": (64, 128), "30b": (8,)},
 }
-"""The GPUs of each size; all are run in two data types."""
+"""GPU counts of each size; each runs in two number formats."""
 SAVE = ("70b", 256, "bf16", "checkpoint_save")
 
 Key = tuple[str, int, str, str]
-"""Size, GPUs, data type and mode of a cell."""
+"""Size, GPUs, number format and mode of a cell."""
 
 
 @cache
 def cells() -> dict[Key, Series]:
-    """The 60 cells."""
+    """Return the 60 cells."""
     keys = [
         (cluster, (size, gpus, dtype, "performance"))
         for cluster, sizes in MODELS.items()
@@ -77,17 +77,17 @@ def cells() -> dict[Key, Series]:
 
 @dataclass(frozen=True)
 class Planted:
-    """A change of one kind in some cells."""
+    """A planted change of one kind in some cells."""
 
     name: str
     cells: tuple[Key, ...]
     week: int
-    """From which on the cells have another level."""
+    """The week from which on the cells have another level."""
     step: float
     change: tuple[str, str] | None = None
-    """What is set otherwise from then on: a name of a variable or `image`, and its value."""
+    """What is set from then on: `image` or the name of a variable, and its value."""
     cause: str | None = None
-    """What a cause of several cells, or else the changes of a cell, are to name; None if nothing is known."""
+    """What the cause of several cells or the changes of one cell must name; None if nothing is known."""
 
 
 def performance(size: str, gpus: int, dtype: str) -> Key:
@@ -125,15 +125,15 @@ PLANTED = (
     ),
 )
 FAR_ENOUGH = 0.04
-"""A step that is found in most cells."""
+"""A relative step that is found in most cells."""
 NODE = "bad node, +6 %, last week"
 NODE_STEP = 0.06
-"""By which the bad node slows runs in the last week."""
+"""By how much the bad node slows runs in the last week (relative)."""
 
 
 @dataclass
 class HalfYear:
-    """The runs of all cells, and what they were made with."""
+    """The runs of all cells, and how they were made."""
 
     seed: int
     is_planted: bool
@@ -144,9 +144,9 @@ class HalfYear:
     hashes: dict[str, str | None] = field(default_factory=dict)
     standings: dict[Key, Standing] = field(default_factory=dict)
     incidents: list[Incident] = field(default_factory=list)
-    """All that were opened."""
+    """All incidents that were opened."""
     opened: dict[int, int] = field(default_factory=dict)
-    """By incident, the week in which it was opened."""
+    """The week in which each incident was opened."""
     confirmed: dict[int, int] = field(default_factory=dict)
 
     def run_week(self, week: int) -> None:
@@ -166,12 +166,12 @@ class HalfYear:
         return judge_runs(self.runs[key], Records(self.records.__getitem__, lambda: self.hashes))
 
     def compare(self) -> Comparison:
-        """Compare all cells as they stand."""
+        """Compare all cells in their current state."""
         stand = {series: self.judged(key)[: -LATEST_RUNS - 1 : -1] for key, series in cells().items()}
         return compare_judgements(stand, self.records.__getitem__)
 
     def update_incidents(self, found: Comparison, week: int) -> None:
-        """Open, change and close incidents, as the report of each week does."""
+        """Open, change and close incidents, as each week's report does."""
         now = STARTED_AT + week * WEEK_S + WEEK_S / 2
         keys = {series: key for key, series in cells().items()}
         active = [one for one in self.incidents if one.state in ACTIVE]
@@ -231,7 +231,7 @@ class HalfYear:
 
 
 def _record(made: Mapping[str, str], nodes: tuple[str, ...]) -> str:
-    """What the product looks at of a record."""
+    """Return the parts of a record that the product reads."""
     image = made.get("image", "nvcr.io/nvidia/nemo:26.04")
     variables = {name: value for name, value in made.items() if name.isupper()}
     provenance = {
@@ -253,7 +253,7 @@ def half_year(seed: int, *, planted: bool) -> HalfYear:
 
 
 def ran_on_bad_node(made: HalfYear) -> set[Key]:
-    """Return the cells that had the bad node in the last week."""
+    """Return the cells that ran on the bad node in the last week."""
     return {
         key
         for key, runs in made.runs.items()
@@ -263,7 +263,7 @@ def ran_on_bad_node(made: HalfYear) -> set[Key]:
 
 
 def score(made: HalfYear) -> tuple[Counter[tuple[str, str]], list[str]]:
-    """Return counts by name of a planted change, and in words what is reported that was not planted."""
+    """Return counts by name of planted change, and sentences about reports of what was not planted."""
     found, counts, wrong = made.compare(), Counter[tuple[str, str]](), []
     by_series = {one.series: (one, row) for one, row in zip(found.findings, found.rows, strict=True)}
     affected = {key for one in PLANTED for key in one.cells}
@@ -305,7 +305,7 @@ def score(made: HalfYear) -> tuple[Counter[tuple[str, str]], list[str]]:
 
 
 def followed(seed: int, *, planted: bool) -> HalfYear:
-    """Return a half year whose incidents were brought up to date each week."""
+    """Return a half year whose incidents were updated each week."""
     made = HalfYear(seed, planted)
     for week in range(WEEKS):
         made.run_week(week)
@@ -343,7 +343,7 @@ def score_incidents(made: HalfYear) -> tuple[dict[str, dict[str, int]], list[Inc
 
 
 def false_reports(seed: int) -> Counter[str]:
-    """Return what is reported on each Monday of a half year in which nothing changes."""
+    """Return what is reported each Monday of a half year in which nothing changes."""
     made, counts, before = HalfYear(seed, False), Counter[str](), set[Series]()
     for week in range(WEEKS):
         made.run_week(week)
@@ -395,7 +395,7 @@ def table(half_years: int) -> Iterator[str]:
 
 
 def rates(half_years: int) -> Iterator[str]:
-    """Yield what is reported in half years without changes, by cell-week."""
+    """Yield the rates of reports per cell and week in half years without changes."""
     counts = Counter[str]()
     for seed in range(half_years):
         counts.update(false_reports(1000 + seed))

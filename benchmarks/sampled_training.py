@@ -22,20 +22,20 @@ _Times = dict[int, list[float]]
 
 
 class Costs:
-    """Processor time of this rank's thread, seconds by global step."""
+    """Processor time of this rank's thread in seconds, by global step."""
 
     def __init__(self) -> None:
         self.step: int | None = None
         self.began_at: dict[int, float] = {}
         self.calls: _Times = defaultdict(list)
-        """Calling the model once per micro batch, without its forward pass: torch runs the hooks there."""
+        """Calls of the model, one per micro batch, without the forward pass: torch runs the hooks in them."""
         self.hooks: _Times = defaultdict(list)
-        """Hooks at the begin and the end of a step."""
+        """Hooks at the beginning and the end of a step."""
         self.end: _Times = defaultdict(list)
-        """Gathering and printing the times of all ranks."""
+        """Collection and output of the times of all ranks."""
 
     def install(self) -> None:
-        """Time the hooks of the callbacks that sample, and the calls of the model."""
+        """Time the hooks of the sampling callbacks, and the calls of the model."""
         from trainer.callbacks import GpuSamples, Records
         from trainer.rank_times import RankTimes
 

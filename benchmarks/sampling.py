@@ -47,7 +47,7 @@ _STAND_INS = _ROOT / "tests" / "stand_ins" / "gpu_node"
 _GPUS = 8
 _GOAL_PERCENT = 0.1
 _PUBLISHED_MICRO_BATCH_S = 12.27 / 32
-"""Of llama3.1-25.04, 8b, bf16 on 8 H100s: the published step, and 128 samples over 4 data-parallel ranks."""
+"""llama3.1-25.04, 8b, bf16 on 8 H100s: the published step time over 128 samples on 4 data-parallel ranks."""
 
 
 def staged_python(run: Run) -> str:
@@ -76,7 +76,7 @@ def train(run: Run, folder: Path) -> dict[str, Any]:
 
 
 def in_steps(ranks: int, folder: Path) -> Iterator[Figure]:
-    """Measure what sampling takes within the steps of a training."""
+    """Measure what sampling costs within the steps of a training."""
     asked = PlanRequest(
         workload="llama3.1", gpu_type="cpu", size="tiny", gpus=str(ranks), gpu_samples=True, cluster="local"
     )
@@ -97,7 +97,7 @@ def in_steps(ranks: int, folder: Path) -> Iterator[Figure]:
 
 
 def beside(seconds: float, folder: Path) -> Figure:
-    """Measure the process that samples GPUs, from its first sample on."""
+    """Measure the process that samples the GPUs, from its first sample on."""
     from trainer.gpu_samples import FOLDER, SamplingProcess
 
     sampling = SamplingProcess(folder, _GPUS)
@@ -112,7 +112,7 @@ def beside(seconds: float, folder: Path) -> Figure:
 
 
 def lines(file: Path) -> int:
-    """Return how many lines a file has."""
+    """Return the number of lines of a file."""
     return file.read_bytes().count(b"\n")
 
 
@@ -126,7 +126,7 @@ def processor_s(pid: int) -> float:
 
 
 def measure(ranks: int, seconds: float) -> Iterator[Figure]:
-    """Measure the process alone first, then a training."""
+    """Measure the sampling process alone, then a training."""
     sys.path.insert(0, str(_ROOT))
     os.environ["PYTHONPATH"] = str(_ROOT)
     if shutil.which("nvidia-smi") is None:

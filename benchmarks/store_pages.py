@@ -46,7 +46,7 @@ def fill(store: Store, runs: int) -> None:
 
 
 def queries(store: Store) -> dict[str, Callable[[], Any]]:
-    """What each page asks for."""
+    """Return the queries of each page."""
     newest = store.results(limit=1)[0]
     week = time.time() - 7 * DAY_S
     return {
@@ -60,7 +60,7 @@ def queries(store: Store) -> dict[str, Callable[[], Any]]:
 
 
 def figures(store: Store) -> Iterator[Figure]:
-    """Milliseconds by the clock, the median of some turns."""
+    """Yield the wall times of the queries in milliseconds, each the median of several."""
     for name, ask in queries(store).items():
         ask()
         took = []

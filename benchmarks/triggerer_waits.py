@@ -120,7 +120,7 @@ async def wait_for(run: Run, jobs: list[Job]) -> tuple[list[float], float]:
 
 
 def figures(counts: list[int], interval_s: float) -> Iterator[Figure]:
-    """Measure one number of waits after the other."""
+    """Yield the figures of each number of waits."""
     process = psutil.Process()
     with (
         tempfile.TemporaryDirectory(prefix="steptime-") as folder,

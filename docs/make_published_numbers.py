@@ -32,11 +32,11 @@ NUMBERS = {
     "mfu_percent": "MFU",
     "days_per_1t_tokens": "days",
 }
-"""Columns of a document that a step time and its formula give."""
+"""Columns of a document that follow from a step time and its formula."""
 
 
 def table() -> str:
-    """A row for each document: what it prints, how much of it comes out again, and what does not."""
+    """Return a row for each document: what it prints, how much can be computed from it, and what differs."""
     lines = [
         "| document | rows | numbers that come out as printed | printed otherwise |",
         "|---|---|---|---|",
@@ -83,7 +83,7 @@ def _line(workload: Workload, note: str = "") -> str:
 
 
 def _numbers(timed: Sequence[tuple[Recipe, PerformanceRow]], decimals: Decimals) -> tuple[str, list[str]]:
-    """What comes out of the printed step times, and each number that does not, with the computed one."""
+    """Return how many numbers follow from printed step times, and those that do not."""
     found, odd = [], []
     for field, name in NUMBERS.items():
         digits = 0 if field == "tokens_per_s" else getattr(decimals, field)
@@ -108,7 +108,7 @@ def _numbers(timed: Sequence[tuple[Recipe, PerformanceRow]], decimals: Decimals)
 
 
 def _computed(recipe: Recipe, row: PerformanceRow, field: str) -> float | None:
-    """By the constants that the document must have had, where those that it prints give other numbers."""
+    """Compute with the constants that the document must have used, if they differ from the printed ones."""
     of_field = "model_tflops_per_gpu" if field == "tflops_per_gpu" else field
     value: float | None = getattr(_rates(recipe, row, as_published=True), of_field)
     return value
@@ -149,7 +149,7 @@ def _span(row: PerformanceRow, half: float) -> tuple[float, float]:
 
 
 def _cells(workload: Workload) -> str:
-    """Cells of its configuration tables that are not what its own launch runs."""
+    """Return the cells of its configuration tables that differ from what its own launch code runs."""
     differing: dict[tuple[str, str, object, object], list[int]] = {}
     pairs = ((recipe, rule) for recipe, rule in workload.recipes() if rule.printed is not None)
     for (recipe, _), printed in zip(pairs, tables.published_rows(workload), strict=True):
@@ -165,7 +165,7 @@ def _cells(workload: Workload) -> str:
 
 
 def page() -> str:
-    """The page with today's table."""
+    """Return the page with the current table."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     return before + BEGIN + table() + END + rest.partition(END)[2]
 

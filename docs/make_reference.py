@@ -88,7 +88,7 @@ def cluster_fields() -> str:
 
 
 def _documented(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """The fields of a model with their docstrings, without those that all kinds of cluster have."""
+    """Return the fields of a model with their docstrings, without those that all kinds of cluster have."""
     shared = set() if model is ClusterConfig else set(ClusterConfig.model_fields)
     for owner in reversed(model.__mro__):
         if not owner.__module__.startswith("steptime.") or (shared and owner in ClusterConfig.__mro__):
@@ -121,7 +121,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    """Text in one line, as a cell of a Markdown table has it."""
+    """Return text as one line for a cell of a Markdown table."""
     plain = " ".join(inspect.cleandoc(text).split())
     code = re.split(r"(`[^`]*`)", plain)
     for at in range(0, len(code), 2):

@@ -20,9 +20,9 @@ from browser import chromium
 IMAGES = Path(__file__).parent / "images"
 DAG = "llama31"
 SIZE = ViewportSize(width=1440, height=1900)
-"""As high as the whole form: it scrolls in lower windows."""
+"""High enough for the whole form, which scrolls in smaller windows."""
 PATIENCE_MS = 120_000
-"""A machine that is busy may take as long to draw a page."""
+"""A busy machine may take this long to draw a page."""
 
 
 def main() -> int:
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def take(output: Path) -> None:
-    """Raise UserError where nothing is there to show, SystemFailure without a browser."""
+    """Take the pictures. Raises UserError if there is nothing to show, SystemFailure without a browser."""
     service = processes.running()
     if service is None:
         raise UserError("Airflow is not running: type 'make demo', or 'steptime up' for one without results.")
@@ -51,7 +51,7 @@ def take(output: Path) -> None:
 
 
 def log_in(page: Page) -> None:
-    """Through Airflow's form, as the admin of the standalone Airflow."""
+    """Log in with Airflow's form, as the admin of the standalone Airflow."""
     page.goto("/auth/login")
     page.get_by_label("Username").fill(ADMIN)
     page.get_by_label("Password").fill(password())
@@ -60,7 +60,7 @@ def log_in(page: Page) -> None:
 
 
 def trigger_form(page: Page, path: Path) -> None:
-    """The form that starts a DAG, with the options that most runs need."""
+    """Take the picture of the form that starts a DAG, with the options that most runs need."""
     page.goto(f"/dags/{DAG}/runs")
     page.get_by_role("button", name="Trigger").first.click()
     form = page.get_by_role("dialog").filter(has_text="Trigger Dag - ")

@@ -1,4 +1,4 @@
-"""The batch of a step, moved to the device at once."""
+"""The batch of a step, copied to the device at once."""
 
 import numpy as np
 import torch

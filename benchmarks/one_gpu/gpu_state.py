@@ -1,4 +1,4 @@
-"""What the GPU was doing while it trained: clocks, power and temperature, as nvidia-smi reports them."""
+"""The state of the GPU during training: clocks, power and temperature, as nvidia-smi reports them."""
 
 import contextlib
 import statistics
@@ -15,14 +15,14 @@ FIELDS = {
     "power.draw": "power_w",
     "temperature.gpu": "temperature_c",
 }
-"""nvidia-smi's names, and ours with their units."""
+"""steptime's name, with the unit, of each field of nvidia-smi that changes."""
 FIXED = {
     "name": "name",
     "driver_version": "driver_version",
     "clocks.max.sm": "sm_clock_max_mhz",
     "power.limit": "power_limit_w",
 }
-"""What does not change."""
+"""steptime's name of each field of nvidia-smi that does not change."""
 
 
 @contextlib.contextmanager
@@ -60,7 +60,7 @@ def _query(fields: list[str], *options: str) -> list[str]:
 
 
 def summary(text: str) -> dict[str, object]:
-    """Of nvidia-smi's lines: what does not change, and lowest, mean and highest of what does."""
+    """Summarize nvidia-smi's lines: fixed values, and lowest, mean and highest of the changing ones."""
     names = [*FIXED, *FIELDS]
     rows = [dict(zip(names, line.split(", "), strict=False)) for line in text.splitlines()]
     rows = [row for row in rows if len(row) == len(names)]  # the last may be cut

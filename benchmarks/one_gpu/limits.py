@@ -1,4 +1,4 @@
-"""What the thin loop does not have, refused before torch is imported."""
+"""Checks for what the thin loop does not support, made before torch is imported."""
 
 from trainer.errors import TrainerError
 from trainer.spec import PlannedRun
@@ -7,7 +7,7 @@ ARCHITECTURES = ("llama", "nemotron4")
 MODES = ("performance", "profile")
 DTYPES = ("fp32", "bf16", "fp8")
 FP8_RECIPES = ("current",)
-"""Of torchao: a tensor is scaled by its own largest value."""
+"""Recipes of torchao: each tensor is scaled by its own largest value."""
 
 
 def check(run: PlannedRun) -> None:

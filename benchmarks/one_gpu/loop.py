@@ -1,4 +1,4 @@
-"""The training loop for one device: the steps of a planned run, logged in the form of NeMo's lines."""
+"""The training loop for one device: it runs a planned run and logs steps in the form of NeMo's lines."""
 
 import contextlib
 import os
@@ -32,24 +32,24 @@ ATTENTION = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
-"""torch's kernels, the fastest on Hopper first; one that cannot is passed over."""
+"""Attention kernels of torch, the fastest on Hopper first; torch skips those that cannot be used."""
 TOP_KERNELS = 15
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-"""Where torch.compile keeps what it has compiled."""
+"""Variable with the folder in which torch.compile keeps compiled code."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How it trains, beside the plan."""
+    """Options of the loop that are not in the plan."""
 
     output: Path
-    """The job's folder; a profile goes below it."""
+    """The job's folder; profiles are written below it."""
     history: Path | None = None
-    """A file for every step's loss and time with all digits."""
+    """File for the loss and time of every step, in full precision."""
     threads: int = 1
-    """On the CPU."""
+    """Number of CPU threads."""
     compile_mode: str | None = None
-    """Of torch.compile; `off` for none, None for what the plan asks of this device."""
+    """Mode of torch.compile; `off` to compile nothing, None for the plan's choice for this device."""
 
 
 def train(run: PlannedRun, options: Options, ending: Ending) -> None:
@@ -135,7 +135,7 @@ def own_compile_cache() -> Iterator[None]:
 
 
 def _compute_in_fp8(model: Model, *, emulated: bool) -> None:
-    """Let torchao compute the layers' matrix products in FP8; emulated, it only rounds to it."""
+    """Let torchao compute the layers' matrix products in FP8; emulated FP8 only rounds to it."""
     try:
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
     except ModuleNotFoundError:
@@ -162,7 +162,7 @@ def _record_start(run: PlannedRun, model: Model, device: str, ending: Ending) ->
 
 
 def _peak() -> MeasuredPeak:
-    """The CPU's peak; its measurement is for any number of ranks, of which this is the only one."""
+    """Return the measured peak of the CPU; the measurement allows several ranks, here there is one."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         return measure_peak()
@@ -171,7 +171,7 @@ def _peak() -> MeasuredPeak:
 
 
 def _profiler(run: PlannedRun, device: str, output: Path) -> torch.profiler.profile | None:
-    """torch's profiler for the planned steps; at their end it logs the kernels that took longest."""
+    """Return torch's profiler for the planned steps; at their end it logs the slowest kernels."""
     window = run.profile
     if window is None:
         return None
@@ -197,7 +197,7 @@ def _profiler(run: PlannedRun, device: str, output: Path) -> torch.profiler.prof
 
 
 def steps(run: PlannedRun, model: Model, weights: MainWeights) -> Iterator[tuple[int, float, float]]:
-    """Train; of each global step its number, its mean loss, and the seconds until the device was done."""
+    """Train; yield each global step's number, mean loss, and seconds until the device had finished."""
     batch = batch_of_step(run, 0, weights.device)
     for step in range(run.max_steps):
         began_at = time.perf_counter()
@@ -208,7 +208,7 @@ def steps(run: PlannedRun, model: Model, weights: MainWeights) -> Iterator[tuple
 
 
 def _backward(model: Model, tokens: Tensor, labels: Tensor) -> Tensor:
-    """Forward and backward over a step's micro batches, whose gradients add up; gives the mean loss."""
+    """Add up the gradients over a step's micro batches, and return their mean loss."""
     losses = []
     for micro_batch in zip(tokens, labels, strict=True):
         loss = model(*micro_batch) / len(tokens)
@@ -226,7 +226,7 @@ def step_line(
     wall_time_s: float | None,
     memory_bytes: int,
 ) -> str:
-    """A step in the form of NeMo's lines."""
+    """Return a step in the form of NeMo's lines."""
     recipe = run.recipe
     tflops = run.tflops_per_gpu(duration_s)
     fields = {

@@ -13,26 +13,26 @@ from trainer.norms import ZeroCenteredLayerNorm
 from trainer.spec import ModelShape
 
 EPSILON = 1e-5
-"""Of the norms."""
+"""Added to the variance by the norms."""
 _LLAMA_3_1_SCALING = {"factor": 8.0, "low": 1.0, "high": 4.0, "trained_length": 8192}
-"""How Llama 3.1 stretches slow rotations beyond the length it was first trained with."""
+"""How Llama 3.1 stretches slow rotations beyond the sequence length of its first training."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """How the layers of one family differ from those of another."""
+    """The differences between the layers of the families."""
 
     gated: bool
     """Whether the MLP is SwiGLU; else its activation is a squared ReLU."""
     root_mean_square: bool
-    """Whether the norm is RMSNorm; else a LayerNorm whose weight is stored as its difference from 1."""
+    """Whether the norm is RMSNorm; else it is a LayerNorm that stores its weight minus 1."""
     rotary_share: float
-    """Of each head's dimensions, how many are rotated by position."""
+    """Share of each head's dimensions that are rotated by position."""
     rotary_base: float
     stretched: bool
     """Whether slow rotations are stretched as Llama 3.1 does."""
     initial_std: dict[int, float]
-    """Standard deviation of the initial weights, by hidden size; 0 is for all others."""
+    """Standard deviation of the initial weights by hidden size; the key 0 is for all other sizes."""
 
 
 STYLES = {
@@ -53,11 +53,11 @@ STYLES = {
         initial_std={0: 0.0134, 18432: 0.0063},
     ),
 }
-"""By architecture, as the plan names it; the values are those of NeMo's configs."""
+"""Styles by architecture as in the plan; the values are those of NeMo's configs."""
 
 
 def build_model(shape: ModelShape, seed: int, device: str, *, half: bool) -> "Model":
-    """The model with its initial weights, in bf16 if `half`, else in fp32."""
+    """Return the model with its initial weights, in bf16 if `half`, else in fp32."""
     style = STYLES[shape.architecture]
     with torch.device("meta"):
         model = Model(shape, style)
@@ -72,7 +72,7 @@ def build_model(shape: ModelShape, seed: int, device: str, *, half: bool) -> "Mo
 
 
 def _fill(name: str, parameter: nn.Parameter, shape: ModelShape, style: Style, seed: int) -> None:
-    """A norm's parameters begin with ones or zeros, a matrix with what is drawn for Megatron's name."""
+    """Set initial values: ones or zeros for norms, and Megatron's draw, by name, for matrices."""
     if parameter.ndim == 1:
         is_scale = style.root_mean_square and name.endswith("weight")
         parameter.fill_(1.0 if is_scale else 0.0)
@@ -88,7 +88,7 @@ def _fill(name: str, parameter: nn.Parameter, shape: ModelShape, style: Style, s
 
 
 def rotations(shape: ModelShape, style: Style) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each position's rotations; [seq_length, rotated dimensions / 2], fp32."""
+    """Return cosine and sine of each position's rotations: [seq_length, rotated dimensions / 2], fp32."""
     rotated = int(shape.hidden_size // shape.num_attention_heads * style.rotary_share)
     frequency = style.rotary_base ** -(torch.arange(0, rotated, 2, dtype=torch.float32) / rotated)
     if style.stretched:
@@ -98,7 +98,7 @@ def rotations(shape: ModelShape, style: Style) -> tuple[Tensor, Tensor]:
 
 
 def _stretched(frequency: Tensor) -> Tensor:
-    """Waves longer than the trained length are stretched, short ones kept, those between interpolated."""
+    """Stretch wavelengths above the trained length, keep short ones, and interpolate between the two."""
     scaling = _LLAMA_3_1_SCALING
     waves = scaling["trained_length"] * frequency / (2 * math.pi)  # within the trained length
     kept = ((waves - scaling["low"]) / (scaling["high"] - scaling["low"])).clamp(0, 1)
@@ -106,7 +106,7 @@ def _stretched(frequency: Tensor) -> Tensor:
 
 
 class Model(nn.Module):
-    """Tokens in, the mean cross-entropy of the next tokens out."""
+    """A language model: it takes tokens and returns the mean cross-entropy of the next tokens."""
 
     cos: Tensor
     sin: Tensor
@@ -120,28 +120,28 @@ class Model(nn.Module):
             self.register_buffer(name, values, persistent=False)
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a micro batch; both are [micro batch, seq_length]."""
+        """Return the loss of a micro batch; tokens and labels are [micro batch, seq_length]."""
         hidden = self.decoder(self.embedding["word_embeddings"](tokens), self.cos, self.sin)
         loss: Tensor = self.output_layer(hidden, labels)
         return loss
 
     def compile_parts(self, mode: str) -> None:
-        """Let torch.compile fuse the parts; the layers are alike, so that one is compiled for all of them."""
+        """Let torch.compile fuse the parts; layers are alike, so one is compiled for all."""
         for part in (*self.decoder.layers, self.decoder.final_layernorm, self.output_layer):
             part.compile(mode=mode, dynamic=False)
 
 
 class OutputLayer(nn.Linear):
-    """The output layer with the loss behind it: compiled together, no fp32 copy of the logits is kept."""
+    """The output layer and the loss: compiled together, they keep no fp32 copy of the logits."""
 
     def forward(self, hidden: Tensor, labels: Tensor) -> Tensor:
-        """The mean cross-entropy of [micro batch, seq_length, hidden_size] for [micro batch, seq_length]."""
+        """Return the mean loss of [micro batch, seq_length, hidden_size] for [micro batch, seq_length]."""
         logits = F.linear(hidden, self.weight).float()
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
 class Decoder(nn.Module):
-    """The layers, and a norm behind the last."""
+    """The layers, followed by a norm."""
 
     def __init__(self, shape: ModelShape, style: Style):
         super().__init__()
@@ -149,7 +149,7 @@ class Decoder(nn.Module):
         self.final_layernorm = norm(shape, style)
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """[micro batch, seq_length, hidden_size] in and out."""
+        """Take and return [micro batch, seq_length, hidden_size]."""
         for layer in self.layers:
             hidden = layer(hidden, cos, sin)
         normalized: Tensor = self.final_layernorm(hidden)
@@ -157,7 +157,7 @@ class Decoder(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then an MLP, each added to what came in."""
+    """Attention and then an MLP, each with a residual connection."""
 
     def __init__(self, shape: ModelShape, style: Style):
         super().__init__()
@@ -167,14 +167,14 @@ class Layer(nn.Module):
         self.mlp = Mlp(shape, gated=style.gated)
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """[micro batch, seq_length, hidden_size] in and out."""
+        """Take and return [micro batch, seq_length, hidden_size]."""
         hidden = hidden + self.self_attention(self.input_layernorm(hidden), cos, sin)
         mixed: Tensor = hidden + self.mlp(self.pre_mlp_layernorm(hidden))
         return mixed
 
 
 class SelfAttention(nn.Module):
-    """Causal attention with grouped queries: a group's queries, key and value stand beside each other."""
+    """Causal attention with grouped queries; the queries, key and value of a group are adjacent."""
 
     def __init__(self, shape: ModelShape):
         super().__init__()
@@ -186,7 +186,7 @@ class SelfAttention(nn.Module):
         self.linear_proj = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """[micro batch, seq_length, hidden_size] in and out."""
+        """Take and return [micro batch, seq_length, hidden_size]."""
         batch, length, _ = hidden.shape
         mixed = self.linear_qkv(hidden).view(batch, length, self.groups, self.queries + 2, self.head_dim)
         query, key, value = mixed.split([self.queries, 1, 1], dim=3)
@@ -209,7 +209,7 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Mlp(nn.Module):
-    """Two matrices with a squared ReLU between them, or SwiGLU, whose first is gate and up in one."""
+    """Two matrices with a squared ReLU between them, or SwiGLU, whose gate and up matrices are one."""
 
     def __init__(self, shape: ModelShape, *, gated: bool):
         super().__init__()
@@ -219,7 +219,7 @@ class Mlp(nn.Module):
         self.linear_fc2 = nn.Linear(shape.ffn_hidden_size, shape.hidden_size, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[micro batch, seq_length, hidden_size] in and out."""
+        """Take and return [micro batch, seq_length, hidden_size]."""
         inner = self.linear_fc1(hidden)
         if self.gated:
             gate, up = inner.chunk(2, dim=-1)
@@ -231,7 +231,7 @@ class Mlp(nn.Module):
 
 
 def norm(shape: ModelShape, style: Style) -> nn.Module:
-    """The family's norm over the hidden dimension."""
+    """Return the family's norm over the hidden dimension."""
     if style.root_mean_square:
         return nn.RMSNorm(shape.hidden_size, eps=EPSILON)
     return ZeroCenteredLayerNorm(shape.hidden_size, EPSILON)

@@ -1,4 +1,4 @@
-"""Plans the runs of one model on one GPU: two depths that its memory holds, and a profile."""
+"""Plan the runs of one model on one GPU: two numbers of layers that fit into its memory, and a profile."""
 
 import sys
 from pathlib import Path
@@ -10,28 +10,28 @@ if TYPE_CHECKING:
     from steptime.recipes.models import Mode, ModelShape, Recipe, Run
 
 MODELS = (("llama3.1", "8b", "bf16"), ("llama3.1", "8b", "fp8"), ("nemotron4", "15b", "bf16"))
-"""Workload, size and number format, each of which a document has on H100."""
+"""Workload, size and number format; a document has each of them on H100."""
 EXACT_FORMULAS = {"llama": "llama3.1-25.04", "nemotron4": "nemotron4-25.12"}
-"""By architecture the formula that counts every matrix product once (docs/reference/metrics.md)."""
+"""Formula by architecture that counts every matrix product once (docs/reference/metrics.md)."""
 STEPS, FIRST_MEASURED, PROFILED_STEP = 25, 10, 5
 TRIAL_STEPS, FIRST_OF_TRIAL = 8, 4
-"""On the CPU."""
+"""Steps of a trial on the CPU, and the first measured one."""
 MOST_LAYERS = 12
 WITHIN_S = 570
-"""For one `measure`: less than ten minutes."""
+"""Time limit of one `measure` in seconds: less than ten minutes."""
 
 MEMORY_GIB = {"h100": 78, "h200": 139}
-"""What CUDA has to give of 80 and 141 GB, about."""
+"""About as much as CUDA can use of 80 and 141 GB."""
 USABLE = 0.93
-"""Of it: the rest is for what the estimate does not know."""
+"""Share of the memory that plans use: the estimate does not cover everything."""
 SLOW_MFU = 0.4
-"""Below what is hoped for: the time that is planned with."""
+"""MFU that durations are planned with, below the expected one."""
 STATE_BYTES = 16
-"""Of a parameter: weight and gradient in bf16, weight and Adam's two moments in fp32."""
+"""Bytes per parameter: weight and gradient in bf16; weight and Adam's two moments in fp32."""
 
 
 def parameters(shape: "ModelShape") -> int:
-    """Parameters of the model's matrices; those of its norms are a millionth of them."""
+    """Return the number of parameters in matrices; norms add about a millionth."""
     hidden, gated = shape.hidden_size, shape.architecture == "llama"
     attention = 2 * hidden**2 * (1 + shape.num_query_groups / shape.num_attention_heads)
     mlp = (3 if gated else 2) * hidden * shape.ffn_hidden_size
@@ -39,12 +39,12 @@ def parameters(shape: "ModelShape") -> int:
 
 
 def shape_of(recipe: "Recipe") -> "ModelShape":
-    """The sizes of a recipe's model: each of `MODELS` is described, and none known by its name alone."""
+    """Return the sizes of a recipe's model; the models of `MODELS` all have some."""
     return cast("ModelShape", recipe.model)
 
 
 def memory_gib(recipe: "Recipe") -> float:
-    """GPU memory that training takes, estimated: state, logits, and what the layers keep for backward."""
+    """Estimate the GPU memory of a training: state, logits, and activations kept for the backward pass."""
     shape = shape_of(recipe)
     tokens = recipe.micro_batch_size * shape.seq_length
     groups = shape.num_query_groups / shape.num_attention_heads
@@ -61,7 +61,7 @@ def memory_gib(recipe: "Recipe") -> float:
 
 
 def depths(recipe: "Recipe", gpu_type: str) -> tuple[int, int]:
-    """How many layers the memory holds, `MOST_LAYERS` at most, behind a quarter of them."""
+    """Return two numbers of layers: what the memory holds (at most `MOST_LAYERS`), and a quarter of that."""
     if gpu_type == "cpu":
         return 1, 2
     most = max(
@@ -80,19 +80,19 @@ def _fits(recipe: "Recipe", gpu_type: str) -> bool:
 
 
 def of_depth(recipe: "Recipe", layers: int) -> "Recipe":
-    """The recipe with so many layers."""
+    """Return the recipe with another number of layers."""
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"num_layers": layers})})
 
 
 def published_recipe(workload: str, size: str, dtype: str) -> "Recipe":
-    """The document's smallest scale of a model on H100."""
+    """Return the recipe of the smallest published scale of a model on H100."""
     from steptime.recipes.planning import PlanRequest, plan
 
     return plan(PlanRequest(workload=workload, size=size, dtype=dtype, gpu_type="h100")).runs[0].recipe
 
 
 def one_gpu_recipe(published: "Recipe", gpu_type: str) -> "Recipe":
-    """The document's model on one GPU, with the batch that a GPU has in the document; tiny on the CPU."""
+    """Return the document's model for one GPU, with its batch per GPU; a tiny one on the CPU."""
     from steptime.recipes.models import Parallelism
     from steptime.recipes.planning import PlanRequest, plan
 
@@ -115,7 +115,7 @@ def one_gpu_recipe(published: "Recipe", gpu_type: str) -> "Recipe":
 
 
 def planned_run(recipe: "Recipe", layers: int, mode: "Mode") -> "Run":
-    """A run of so many layers."""
+    """Return a run with this number of layers."""
     from steptime.recipes.flops import model_flops
     from steptime.recipes.models import Mode, Performance, ProfileWindow, Run, TrainerSettings, Window
 
@@ -140,13 +140,13 @@ def planned_run(recipe: "Recipe", layers: int, mode: "Mode") -> "Run":
 
 
 def seconds(run: "Run", peak_tflops: float) -> float:
-    """How long the run trains at `SLOW_MFU`, without its start."""
+    """Return the seconds that the run trains at `SLOW_MFU`, without its start."""
     step_flops = (run.model_flops or 0.0) * run.recipe.global_batch_size
     return run.max_steps * step_flops / (SLOW_MFU * peak_tflops * 1e12)
 
 
 def write_plan(folder: Path, gpu_type: str) -> None:
-    """A folder for each model, with its runs and what `report` must know of it."""
+    """Write a folder for each model, with its runs and what `report` needs."""
     from steptime.recipes.flops import model_flops
     from steptime.recipes.gpus import load_gpu_type
     from steptime.recipes.models import RUN_FILE, Mode

@@ -1,4 +1,4 @@
-"""Trains planned runs and reads what they leave, with Python's own library alone."""
+"""Train planned runs and read their results; needs only Python's standard library."""
 
 import contextlib
 import json
@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-"""Where `trainer/` and `benchmarks/` are."""
+"""Folder with `trainer/` and `benchmarks/`."""
 MODEL_FILE, RUN_FILE, LOG_FILE, HISTORY_FILE = "model.json", "run.json", "log.out", "history.jsonl"
 MEASUREMENT_FILE = "measurement.json"
 WRONG_PLAN = 1
-"""The trainer's exit code for what no other run would do better: no GPU, no torchao."""
+"""The trainer's exit code for what fails in every run: no GPU, no torchao."""
 LAST_WORDS_S = 20
-"""For a run that is asked to end, to write why."""
+"""Seconds that a run has to write its reason after it is asked to end."""
 NOTABLE_PERCENT = 3
-"""From here on a wall time is not the step time any more."""
+"""Difference in percent from which a wall time is reported beside the step time."""
 
 
 def write_whole(path: Path, content: str | dict[str, Any]) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a file atomically."""
     text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text, encoding="utf-8")
@@ -67,7 +67,7 @@ def measure(model: Path, output: Path, within_s: float, library: Path | None, op
 
 @contextlib.contextmanager
 def _importable(library: Path | None) -> Iterator[list[str]]:
-    """What goes on PYTHONPATH: trainer, this package, library (a wheel is unpacked), then what was there."""
+    """Return PYTHONPATH: trainer, this package, a library (a wheel is unpacked), then what was there."""
     with tempfile.TemporaryDirectory(prefix="one-gpu-") as folder:
         paths = [str(ROOT), str(ROOT / "benchmarks")]
         if library is not None and library.suffix == ".whl":
@@ -82,7 +82,7 @@ def _importable(library: Path | None) -> Iterator[list[str]]:
 def _train(
     planned: Path, place: Path, deadline: float, paths: list[str], options: list[str]
 ) -> dict[str, Any]:
-    """One run, in its own folder; gives its measurement as it was written there."""
+    """Train one run in its own folder; return the measurement that it writes."""
     if place.exists():  # of an earlier try
         shutil.rmtree(place)
     place.mkdir()
@@ -121,7 +121,7 @@ def _wait(process: "subprocess.Popen[bytes]", deadline: float) -> int:
 
 
 def _measurement(place: Path, exit_code: int | None) -> dict[str, Any]:
-    """What is in a run's log and history; times are of the planned window, None where it is not whole."""
+    """Return what a run's log and history show; times of the planned window are None if it is incomplete."""
     run = json.loads((place / RUN_FILE).read_bytes())
     records = _records(place / LOG_FILE)
     ended = records.get("result", {})
@@ -149,7 +149,7 @@ def _measurement(place: Path, exit_code: int | None) -> dict[str, Any]:
 
 
 def _records(log: Path) -> dict[str, dict[str, Any]]:
-    """The trainer's records (`steptime.start {…}`) by their kind."""
+    """Return the trainer's records (`steptime.start {…}`) by kind."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     # A line that a kill has cut does not end in its brace.
     found = re.findall(r"^steptime\.(\w+) (\{.*\})$", text, re.MULTILINE)
@@ -157,13 +157,13 @@ def _records(log: Path) -> dict[str, dict[str, Any]]:
 
 
 def _history(path: Path) -> list[dict[str, Any]]:
-    """Steps with all digits; one that was cut while it was written is none."""
+    """Return the steps in full precision, without one that is truncated."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def report(results: Path) -> int:
-    """Print what the models under a folder came to; 2 if one is not complete, 1 if there is none."""
+    """Print the results of the models in a folder; return 2 if one is incomplete, 1 if there is none."""
     models = sorted(results.glob(f"*/{MODEL_FILE}"))
     if not models:
         print(f"'{results}' has no results: give the folder that `measure` wrote into.", file=sys.stderr)
@@ -175,7 +175,7 @@ def report(results: Path) -> int:
 
 
 def _report_model(place: Path) -> bool:
-    """The rows of one model; whether both depths were measured."""
+    """Print the rows of one model; return whether both numbers of layers were measured."""
     plan = json.loads((place / MODEL_FILE).read_bytes())
     points: list[tuple[int, float, float]] = []
     for name, layers in zip(plan["runs"], plan["layers"][:2], strict=False):
@@ -233,7 +233,7 @@ def slope(few: tuple[int, float, float], many: tuple[int, float, float]) -> tupl
 
 
 def _mfus(plan: dict[str, Any], recipe: dict[str, Any], depth: int, step_time_s: float) -> list[float | None]:
-    """By the document's formula and by the exact one, for the first, second or whole number of layers."""
+    """Return the MFU by the document's and by the exact formula; `depth` is an index of layer counts."""
     if plan["peak_tflops"] is None:
         return [None, None]
     return [

@@ -16,7 +16,7 @@ from trainer.watchdog import run_to_end
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train; the exit code is the trainer's."""
+    """Train; return the trainer's exit code."""
     arguments = _parser().parse_args(argv)
     return run_to_end(arguments.output, lambda launch, ending: _train(arguments, launch, ending))
 

@@ -1,4 +1,4 @@
-"""The weights that Adam changes, in fp32, whatever the model computes in."""
+"""The fp32 weights that Adam updates, whatever format the model computes in."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from trainer import hyperparameters
 
 PART_ELEMENTS = 2**28
-"""Adam changes this many weights at once (or one matrix): only their gradients are there in fp32, 1 GiB."""
+"""Weights that Adam updates at once (or one matrix): only their gradients exist in fp32, which is 1 GiB."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the model's parameters, their fp32 copies, and the Adam that changes these."""
+    """Some of the model's parameters, their fp32 copies, and the Adam that updates the copies."""
 
     of_model: Sequence[nn.Parameter]
     main: Sequence[nn.Parameter]
@@ -34,11 +34,11 @@ class MainWeights:
 
     @property
     def device(self) -> str:
-        """`cpu` or `cuda`."""
+        """The device, `cpu` or `cuda`."""
         return str(self.of_model[0].device.type)
 
     def step(self, learning_rate: float) -> None:
-        """Change the weights by the gradients in the model, and take these away."""
+        """Update the weights by the model's gradients, and free the gradients."""
         scale = clipping(_gradients(self.of_model))
         for part in self.parts:
             for main, gradient in zip(part.main, _gradients(part.of_model), strict=True):
@@ -54,7 +54,7 @@ class MainWeights:
 
 
 def clipping(gradients: Sequence[Tensor]) -> Tensor:
-    """What the gradients are multiplied by, so that their norm, taken in fp32, is no more than allowed."""
+    """Return the factor that limits the norm of the gradients, computed in fp32, to the largest allowed."""
     norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)
     norm = torch.linalg.vector_norm(torch.stack(norms))
     return (hyperparameters.CLIP_GRADIENT / (norm + 1e-6)).clamp(max=1.0)
@@ -65,7 +65,7 @@ def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
 
 
 def _grouped(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """The parameters in their order, in groups of `PART_ELEMENTS` at most, or of one that is larger."""
+    """Return the parameters in order, in groups of at most `PART_ELEMENTS`, or of one larger parameter."""
     group: list[nn.Parameter] = []
     for parameter in parameters:
         if group and sum(map(torch.numel, (*group, parameter))) > PART_ELEMENTS:
