@@ -8,7 +8,7 @@ from torch import Tensor, nn
 class ZeroCenteredLayerNorm(nn.Module):
     """LayerNorm whose weight is stored as the difference from 1 (`layernorm1p`); torch has none."""
 
-    def __init__(self, hidden_size: int, eps: float = 1e-5, dtype: torch.dtype = torch.float32):
+    def __init__(self, hidden_size: int, eps: float, dtype: torch.dtype = torch.float32):
         super().__init__()
         self.epsilon = eps
         self.weight = nn.Parameter(torch.zeros(hidden_size, dtype=dtype))
