@@ -31,7 +31,7 @@ OF_INSTALLATION = ("HF_TOKEN", "NEMO_HOME")
 
 
 def flat(row: Row) -> dict[str, Any]:
-    """Everything of a job that a rank, sbatch, srun or numactl is told."""
+    """Return everything that a job passes to ranks, sbatch, srun and numactl, as one flat mapping."""
     executor, exported = row.job["executor"], row.job["exported"]
     told = {f"argument {words[0]}": words[1:] for words in row.job["arguments"]}
     variables = {name: value for name, value in exported.items() if name.startswith("NCCL_")} | executor[
@@ -50,7 +50,7 @@ def flat(row: Row) -> dict[str, Any]:
 
 
 def condensed(rows: dict[str, dict[str, Any]]) -> str:
-    """As JSON: what all rows have; what those of a type of GPU have; a line for each row with the rest."""
+    """Return JSON: what all rows share, what rows of each GPU type share, and a line per row for the rest."""
     common = _shared(rows.values())
     parts = []
     for gpu_type in dict.fromkeys(key.split()[1] for key in rows):

@@ -1,4 +1,4 @@
-"""The rows of upstream's document of published numbers, as it prints them, for the workloads that name it."""
+"""Read the rows of upstream's documents of published numbers, for the workloads that name one."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ SUMMARY = re.compile(
     r"Megatron-Bridge (?P<tag>v[\d.]+), (?P<path>docs/performance-summary.md), "
     r"(?P<container>[\d.]+) NeMo container, (?P<models>.+)"
 )
-"""How a workload's `document` names it: with the headings of its models, in the order of its sizes."""
+"""How a workload's `document` names such a document, with the headings of its models by size."""
 COLUMNS = {
     **{
         "#-GPUs": "gpus",
@@ -25,7 +25,7 @@ COLUMNS = {
 
 
 README = re.compile(r".*, NVIDIA/dgxc-benchmarking (?P<tag>v[\d.]+), (?P<path>\S+/README.md)")
-"""How it names one of the recipes of the DGX Cloud, which prints configurations alone."""
+"""How it names one of the DGX Cloud's recipes, which prints only configurations."""
 OF_README = {
     **{"Precision": "precision", "GPUs": "gpus", "SeqLen": "seq_length", "Layers": "layers", "TP": "tp"},
     **{"PP": "pp", "CP": "cp", "EP": "ep", "DP": "dp", "VP": "vp", "MBS": "mbs", "GBS": "gbs", "GA": "ga"},
@@ -33,7 +33,7 @@ OF_README = {
 
 
 def rows_of(bridge: str, benchmarking: str, document: str) -> list[dict[str, str]]:
-    """Every row of pre-training that a document has of a workload's models."""
+    """Return every row for pre-training that a document has of a workload's models."""
     if (of_readme := README.fullmatch(document)) is not None:
         return list(_configurations(shown(benchmarking, of_readme["tag"], of_readme["path"])))
     named = SUMMARY.fullmatch(document)
@@ -46,7 +46,7 @@ def rows_of(bridge: str, benchmarking: str, document: str) -> list[dict[str, str
 
 
 def _configurations(text: str) -> Iterator[dict[str, str]]:
-    """Of tables below a heading of GPU types, and maybe one of a model."""
+    """Read tables below a heading of GPU types and, in some documents, one of a model."""
     system = model = ""
     header: list[str] = []
     for line in text.partition("\n# Performance Measurement")[0].splitlines():
@@ -63,7 +63,7 @@ def _configurations(text: str) -> Iterator[dict[str, str]]:
 
 
 def _rows(text: str) -> Iterator[dict[str, str]]:
-    """Of tables below a heading that names the model, or the system; the other one is their first column."""
+    """Read tables below a heading with the model or the system; the first column has the other of the two."""
     heading: dict[str, str] = {}
     header: list[str] = []
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""What a launch.sh of the DGX Cloud's recipes starts for a row: it is run, with a stand-in for Python."""
+"""Run a launch.sh of the DGX Cloud's recipes for a row, with a stand-in for Python, to see what it starts."""
 
 import os
 import shlex
@@ -19,13 +19,13 @@ _SHORT = {
     **{"-ep": "expert_model_parallel_size", "-et": "expert_tensor_parallel_size"},
     **{"-gb": "global_batch_size", "-mb": "micro_batch_size"},
 }
-"""Upstream's short arguments, by those that it has for a row."""
+"""Upstream's long name of each short argument."""
 
 
 def launched(
     clone: str, tag: str, script: str, variables: dict[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """What a launch.sh gives upstream's script: arguments by name, and variables of NCCL that it exports."""
+    """Return the arguments by name that a launch.sh passes on, and the variables of NCCL that it exports."""
     with tempfile.TemporaryDirectory() as folder:
         install, started = Path(folder, "install"), Path(folder, "started")
         bin_folder = Path(folder, "bin")

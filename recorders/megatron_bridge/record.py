@@ -40,7 +40,7 @@ HERE = Path(__file__).parents[2] / "tests/data/megatron_bridge"
 CONFIG = HERE.parents[2] / "config"
 PARSER = "scripts/performance/argument_parser.py"
 OTHERS = ("qwen_vl", "wan")
-"""Families whose models are of images, too: they want arguments that we do not give."""
+"""Families of models that also take images: they need arguments that steptime does not pass."""
 FIELDS = {
     "model": (
         *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
@@ -49,12 +49,12 @@ FIELDS = {
     ),
     "train": ("micro_batch_size", "global_batch_size"),
 }
-"""What documents print of a configuration, by the part of upstream's that has it."""
+"""Fields of a configuration that documents print, by the part of upstream's configuration."""
 OF_SLURM = (
     *("nodes", "ntasks_per_node", "segment", "mem", "exclusive", "gres", "network", "srun_args"),
     "additional_parameters",
 )
-"""Fields of NeMo-Run's executor that become options of sbatch or srun, beside accounts, limits and mounts."""
+"""Fields of NeMo-Run's executor that become options of sbatch or srun, apart from accounts and limits."""
 GPU_TYPES = "h100|b200|b300|gb200|gb300"
 DTYPES = "bf16|fp8_?cs|fp8_?mx|fp8_?sc|nvfp4"
 STATED = {
@@ -68,15 +68,15 @@ STATED = {
         r"a (30B) parameter model with A(3B)",
     ),
 }
-"""Where upstream states the parameters of a recipe whose names do not, by the recipe's name."""
+"""Where upstream states the number of parameters, for recipes whose names do not."""
 
 
 @dataclasses.dataclass
 class Recipe:
-    """A configuration of upstream's: what is asked for, and what that comes to."""
+    """One of upstream's configurations: how it is selected, and its content."""
 
     key: str
-    """Upstream's own name of it."""
+    """Upstream's name of the configuration."""
     family: str
     recipe: str
     gpu_type: str
@@ -84,13 +84,13 @@ class Recipe:
     variant: str | None
     gpus: int
     made: Any
-    """The whole of its configuration."""
+    """The whole configuration."""
     loaded: set[str]
-    """Repositories of the Hugging Face hub that it took model configurations from."""
+    """Repositories of the Hugging Face hub that it loaded model configurations from."""
 
 
 def arguments_of(source: str) -> dict[str, dict[str, Any]]:
-    """By long name: what `add_argument` was told, as far as it is plain data."""
+    """Return the arguments of `add_argument` by long name, as far as they are plain data."""
     tree = ast.parse(source)
     constants = {
         node.targets[0].id: ast.literal_eval(node.value)
@@ -124,7 +124,7 @@ def _plain(value: ast.expr, constants: dict[str, Any]) -> Any:
 
 
 def recipes_of(clone: str, tag: str) -> Iterator[Recipe]:
-    """Every configuration of a release, by whichever of its three layouts."""
+    """Return every configuration of a release, which has one of three layouts."""
     files = git(clone, "ls-tree", "-r", "--name-only", tag, "scripts/performance", "src/megatron/bridge")
     flat = "src/megatron/bridge/perf_recipes/__init__.py" in files
     root = "src/megatron/bridge/perf_recipes" if flat else "scripts/performance/configs"
@@ -138,7 +138,7 @@ def recipes_of(clone: str, tag: str) -> Iterator[Recipe]:
 
 
 def _of_sizes(family: str) -> Iterator[Recipe]:
-    """Of releases that name a model and its size."""
+    """Return the configurations of a release that is asked for a model and its size."""
     bases = importlib.import_module(f"configs.{family}.workload_base_configs")
     builders = importlib.import_module(f"configs.{family}.{family}_llm_pretrain")
     for key, base in vars(bases).items():
@@ -150,7 +150,7 @@ def _of_sizes(family: str) -> Iterator[Recipe]:
 
 
 def _of_recipes(family: str) -> Iterator[Recipe]:
-    """Of releases that name a recipe, and a variant of its configuration."""
+    """Return the configurations of a release that is asked for a recipe and a variant."""
     module = importlib.import_module(f"configs.{family}")
     pattern = rf"(\w+)_pretrain_config_({GPU_TYPES})_({DTYPES})(?:_(\w+))?"
     for key, base in vars(module).items():
@@ -162,7 +162,7 @@ def _of_recipes(family: str) -> Iterator[Recipe]:
 
 
 def _of_functions(family: str) -> Iterator[Recipe]:
-    """Of releases that have a function for each configuration."""
+    """Return the configurations of a release that has a function for each."""
     pattern = re.compile(rf"(\w+?)_pretrain_(\d+)gpu_({GPU_TYPES})_({DTYPES})(?:_(\w+))?_config")
     for key, function in vars(importlib.import_module(f"megatron.bridge.perf_recipes.{family}")).items():
         if named := pattern.fullmatch(key):
@@ -172,7 +172,7 @@ def _of_functions(family: str) -> Iterator[Recipe]:
 
 
 def _built(builder: Callable[..., Any], **told: Any) -> tuple[Any, set[str]]:
-    """A configuration, and the repositories of the hub that it took model configurations from."""
+    """Return a configuration, and the repositories of the hub that it loaded model configurations from."""
     LOADED.clear()
     return builder(**told), set(LOADED)
 
@@ -218,7 +218,7 @@ def _stated(clone: str, recipe: str, models: list[str]) -> str | None:
 
 
 def configuration_of(recipe: Recipe) -> dict[str, Any]:
-    """What documents print of a recipe's configuration, without what is left at None."""
+    """Return what documents print of a recipe's configuration, without values that are None."""
     fields = {
         name: getattr(getattr(recipe.made, part), name) for part, names in FIELDS.items() for name in names
     }
@@ -276,7 +276,7 @@ def job_of(
 
 
 def binds_cores(clone: str, tag: str, recipe: Recipe) -> bool:
-    """Whether setup_experiment.py leaves the binding to cores on, by its own condition."""
+    """Return whether setup_experiment.py leaves the binding to cores on, by its own condition."""
     words = {
         **{"model_family_name": recipe.family, "model_recipe_name": recipe.recipe, "gpu": recipe.gpu_type},
         **{"compute_dtype": recipe.dtype, "config_variant": recipe.variant or "v1", "task": "pretrain"},
@@ -349,7 +349,7 @@ def launches_of(
 
 
 def workloads() -> Iterator[dict[str, Any]]:
-    """The content of every workload's file that was written by hand."""
+    """Return the content of every handwritten workload file."""
     for path in sorted((CONFIG / "workloads").glob("*.yaml")):
         workload = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not workload["document"].startswith("NVIDIA/exemplar-performance "):
@@ -357,18 +357,18 @@ def workloads() -> Iterator[dict[str, Any]]:
 
 
 def named_recipes(workload: dict[str, Any]) -> set[tuple[str, str]]:
-    """Family and recipe of what a workload starts by name."""
+    """Return family and name of the recipes that a workload starts by name."""
     models = [size["model"] for size in workload["sizes"].values()]
     return {(one["family"], one["recipe"]) for one in models if one["architecture"] == "megatron_bridge"}
 
 
 def gpus_per_node(workload: dict[str, Any], recipe: Recipe) -> int:
-    """GPUs of a node, which users of upstream's script give as --gpus_per_node; its own default is 8."""
+    """Return the GPUs per node that users pass to upstream's script as --gpus_per_node; its default is 8."""
     return int(workload["gpu_types"].get(recipe.gpu_type, {"gpus_per_node": 8})["gpus_per_node"])
 
 
 def launched_at(workload: dict[str, Any]) -> str:
-    """The tag or commit of upstream's launch code that a workload's rules are of."""
+    """Return the tag or commit of the launch code that a workload's rules come from."""
     sources = workload["performance"]["sources"].values()
     found = (re.match(r"NVIDIA-NeMo/Megatron-Bridge (\S+), ", text) for text in sources)
     [tag] = {one[1] for one in found if one is not None}
@@ -425,7 +425,7 @@ def _cell(row: dict[str, str]) -> str:
 
 
 def _written(of_releases: dict[str, dict[str, Any]], heads: dict[str, dict[str, Any]]) -> str:
-    """As JSON with a line for each argument, recipe or configuration."""
+    """Return JSON with a line for each argument, recipe or configuration."""
     releases = []
     for release, entries in of_releases.items():
         lines = [f"    {json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items()]

@@ -1,4 +1,4 @@
-"""Runs upstream's recipes as a tag of its clone has them, with the stand-ins of `steptime recipes import`."""
+"""Run upstream's recipes at a tag of its clone, with the stand-ins of `steptime recipes import`."""
 
 import functools
 import subprocess
@@ -25,7 +25,7 @@ _TREES = tempfile.TemporaryDirectory()
 
 @functools.cache
 def shown(clone: str, tag: str, path: str) -> str:
-    """A file at a tag."""
+    """Return the content of a file at a tag."""
     return git(clone, "show", f"{tag}:{path}")
 
 
@@ -36,7 +36,7 @@ def git(clone: str, *arguments: str) -> str:
 
 @contextmanager
 def imported(clone: str, tag: str) -> Iterator[None]:
-    """Within it, upstream's modules can be imported as they are at a tag."""
+    """Make upstream's modules importable as they are at a tag, within this context."""
     tree = unpack_commit(Path(clone), tag, Path(_TREES.name, tag), "src/megatron/bridge", "scripts")
     finder = Finder(tree, describe.FOLDERS | _MORE_FOLDERS)
     sys.meta_path.insert(0, finder)
@@ -49,7 +49,7 @@ def imported(clone: str, tag: str) -> Iterator[None]:
 
 
 class _SizedBridge(AutoBridge):
-    """Makes a model that knows whose sizes it has."""
+    """Makes a model that knows the repository of its sizes."""
 
     @classmethod
     def from_hf_pretrained(cls, name: str, *_: Any, **__: Any) -> Anything:

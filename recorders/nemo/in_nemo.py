@@ -43,11 +43,11 @@ STAND_INS = {
     "sacrebleu",
 }
 STAND_IN_VERSION = "2.5.0"
-"""Of Transformer Engine: new enough for every option that a release checks it for."""
+"""Version of Transformer Engine that is new enough for every option that a release checks."""
 
 
 class _StandIn(types.ModuleType):
-    """A module in which every name with a capital is an empty class, and every other one such a module."""
+    """A module in which names with a capital are empty classes, and all other names are such modules."""
 
     __path__ = ()
 
@@ -76,7 +76,7 @@ class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _stand_in_for_apex() -> None:
-    """Megatron-Core takes fused rotary embeddings from it; a configuration with them looks for them."""
+    """Stand in for apex: Megatron-Core looks there for fused rotary embeddings."""
     for name in ("apex", "apex.transformer", "apex.transformer.functional"):
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__path__ = []
@@ -86,7 +86,7 @@ def _stand_in_for_apex() -> None:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON has it: objects by their name."""
+    """Return `value` as in JSON, with objects by their names."""
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
     if value is None or isinstance(value, bool | int | float | str):
@@ -103,7 +103,7 @@ def plain(value: Any) -> Any:
 
 
 def _built_fields(config: Any) -> Iterator[tuple[str, Any]]:
-    """Every field of a dataclass configuration, as its own class fills it in."""
+    """Return every field of a dataclass configuration, with the values that its class fills in."""
     import fiddle
 
     built = fiddle.build(config)
@@ -127,7 +127,7 @@ def _given_fields(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _arguments(config: Any, without: set[str]) -> Iterator[tuple[str, Any]]:
-    """Every argument of a configured callable: the one that was set, else the default of its signature."""
+    """Return every argument of a configured callable: the value that was set, else its default."""
     given = dict(config.__arguments__)
     for name, parameter in inspect.signature(config.__fn_or_cls__).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name in without:
@@ -207,7 +207,7 @@ def _precision(plugins: Any) -> dict[str, Any]:
 
 
 def task_settings(task: Any, converted: list[Any]) -> dict[str, Any]:
-    """The settings of a NeMo pretraining task, before Lightning and the callbacks act on it."""
+    """Return the settings of a NeMo pre-training task, before Lightning and the callbacks change it."""
     strategy = task.trainer.strategy
     settings = {
         "model.class": task.model.config.__fn_or_cls__.__name__,
@@ -227,7 +227,7 @@ def task_settings(task: Any, converted: list[Any]) -> dict[str, Any]:
 
 
 def launch_settings(executor: Any) -> dict[str, Any]:
-    """What Slurm is asked for, and what stands before the training program."""
+    """Return what Slurm is asked for, and the commands before the training program."""
     commands = [*executor.srun_args, getattr(executor.launcher, "template_vars", {}) or {}]
     prefix = " ".join(str(each) for each in commands)
     bound = re.search(r"numactl --cpunodebind=\$\(\(SLURM_LOCALID/(\d+)\)\) --membind=", prefix)
@@ -262,7 +262,7 @@ def _take_every_gpu_type() -> None:
 
 
 class _Submitted:
-    """In the place of nemo_run's Experiment: keeps what would have been submitted."""
+    """Stands in for nemo_run's Experiment and keeps what would be submitted."""
 
     jobs: ClassVar[list[tuple[Any, Any]]] = []
 
@@ -288,7 +288,7 @@ class _Submitted:
 
 
 def main(record: Path) -> None:
-    """Writes the settings of every job on standard input to `record`."""
+    """Write the settings of every job on standard input to `record`."""
     warnings.simplefilter("ignore")
     request = json.load(sys.stdin)
     sys.meta_path.insert(0, _StandIns())

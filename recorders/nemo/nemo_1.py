@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 OF_THE_JOB = re.compile(r"(CUDA|HUGGINGFACE|HYDRA|NCCL_NVLS|NVTE|PYTORCH|TORCH|TRANSFORMERS)_")
-"""Variables that a library reads in the job. The scripts export many more, for each other."""
+"""Variables that libraries read in the job. The scripts export many more, for each other."""
 
 _PYTHON = r"""#!/bin/bash
 # In the place of the container's Python. The launcher's own program answers the questions to it.
@@ -81,14 +81,14 @@ def container_run(start: Mapping[str, Any], python: str, launcher: Path, work: P
 
 
 def split(noted: bytes) -> list[str]:
-    """The texts that a stand-in wrote, each ended by a zero byte."""
+    """Return the texts that a stand-in wrote, each terminated by a zero byte."""
     return noted.decode().removesuffix("\0").split("\0")
 
 
 def nemo_1_settings(
     python: str, folder: Path, runs: Mapping[Any, Mapping[str, Any]]
 ) -> dict[Any, dict[str, Any]]:
-    """The flat settings of each run in the container, whose YAML files are in `folder`."""
+    """Return the flat settings of each run in the container, whose YAML files are in `folder`."""
     done = subprocess.run(
         [python, "-W", "ignore", __file__, str(folder)],
         input=json.dumps([_hydra_arguments(run["arguments"]) for run in runs.values()]),
@@ -110,7 +110,7 @@ def nemo_1_settings(
 
 
 def _hydra_arguments(arguments: list[str]) -> dict[str, Any]:
-    """The name of the YAML file, and what overrides it."""
+    """Return the name of the YAML file, and the overrides of its values."""
     options = [each for each in arguments if each.startswith("--config-name=")]
     (option,) = options
     return {
@@ -120,7 +120,7 @@ def _hydra_arguments(arguments: list[str]) -> dict[str, Any]:
 
 
 def compose(folder: str, questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each question, the YAML file of that name with its overrides, flat."""
+    """Return, for each question, the flattened YAML file of that name with its overrides."""
     import hydra
     from omegaconf import OmegaConf
 

@@ -40,7 +40,7 @@ MIXTURES = ROOT / "tests/data/mixtures"
 PERFORMANCE = "performance"
 
 Start = tuple[str, Row]
-"""A mode and a row, for which launch.sh was started."""
+"""Mode and row that launch.sh was started for."""
 
 _STAND_IN = r"""#!/bin/bash
 # In the place of the program that launch.sh starts: writes its arguments and its environment down.
@@ -50,7 +50,7 @@ env -0 > "$STEPTIME_NOTES/environment"
 
 
 def extract(repository: Path, commit: str, into: Path, *paths: str) -> Path:
-    """The files below `paths` of a commit, in a folder of their own."""
+    """Write the files below `paths` of a commit into a folder of their own."""
     if not into.exists():
         command = ["git", "-C", str(repository), "archive", commit, "--", *paths]
         archive = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
@@ -62,7 +62,7 @@ def extract(repository: Path, commit: str, into: Path, *paths: str) -> Path:
 def launched(
     release: Release, row: Mapping[str, str], mode: str, scripts: Path, work: Path
 ) -> dict[str, Any]:
-    """What launch.sh starts for a row: `arguments`, `environment`, and what it added as `exported`."""
+    """Return what launch.sh starts for a row: `arguments`, `environment`, and what it added as `exported`."""
     notes = work / "notes"
     programs = work / "programs"
     for folder in (notes, programs, work / release.workload_folder / "NeMo", scripts / "NeMo"):
@@ -105,20 +105,20 @@ def launched(
 
 
 def modes_of(scripts: Path) -> list[str]:
-    """The modes that a release's launch script knows, performance first."""
+    """Return the modes that a release's launch script supports, performance first."""
     text = "".join(path.read_text() for path in scripts.glob("*.sh"))
     return [PERFORMANCE, *(mode for mode, (variable, _) in MODES.items() if variable in text)]
 
 
 class Recorder:
-    """The git folders, and the folder in which the releases' files are laid out."""
+    """The git folders, and the folder into which the releases' files are written."""
 
     def __init__(self, sources: argparse.Namespace, scratch: Path) -> None:
         self.sources = sources
         self.scratch = scratch
 
     def record(self, release: Release, rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-        """The record of one document."""
+        """Return the record of one document."""
         scripts = self.scripts(release)
         work = self.scratch / "work"
         starts = {
@@ -163,7 +163,7 @@ class Recorder:
     def settings(
         self, release: Release, scripts: Path, starts: Mapping[Start, dict[str, Any]]
     ) -> dict[Start, Flat]:
-        """The flat settings of each row in each mode, of what launch.sh started for it."""
+        """Return the flat settings of each row in each mode, given what launch.sh started for it."""
         if not release.packages:
             return nemo_1_settings(self.sources.trainer_python, scripts, starts)
         settings: dict[Start, Flat] = {}
@@ -184,7 +184,7 @@ class Recorder:
     def nemo_2_settings(
         self, release: Release, packages: Nemo2, scripts: Path, starts: Mapping[Start, dict[str, Any]]
     ) -> dict[Start, Flat]:
-        """Runs the release's launch module in its own NeMo, in one process for all of `starts`."""
+        """Run the release's launch module in its own NeMo, in one process for all of `starts`."""
         nemo = self.nemo(release, packages, scripts)
         megatron = extract(
             self.sources.megatron, packages.megatron, self.scratch / packages.megatron, "megatron"
@@ -235,7 +235,7 @@ class Recorder:
         return scripts
 
     def nemo(self, release: Release, packages: Nemo2, scripts: Path) -> Path:
-        """NeMo as setup.sh leaves it: patched, and with the release's own modules."""
+        """Return the folder of NeMo as setup.sh leaves it: patched, and with the release's own modules."""
         folder = self.scratch / f"{packages.nemo}-{_flat(release.folder)}"
         fresh = not folder.exists()
         nemo = extract(
@@ -249,7 +249,7 @@ class Recorder:
         return nemo
 
     def readable(self, recorded: Any) -> Any:
-        """`recorded` with the paths of this run as the variables that they came from."""
+        """Return `recorded` with paths of this run replaced by the variables that they came from."""
         if isinstance(recorded, str):
             return recorded.replace(str(self.scratch / "work"), "$WORK").replace(
                 str(self.scratch), "$SCRATCH"
@@ -272,7 +272,7 @@ def _names(repository: Path, tag: str, folder: str, endings: tuple[str, ...]) ->
 
 
 def _changes(performance: Flat, changed: Flat) -> Flat:
-    """What a mode sets that performance does not set, or sets otherwise; null for a variable it unsets."""
+    """Return the settings in which a mode differs from performance; null for variables that it unsets."""
     gone = performance.keys() - changed.keys()
     if not all(key.startswith("environment.") for key in gone):
         raise ValueError(f"a mode does without {sorted(gone)}: the record can say that of variables alone")
@@ -283,7 +283,7 @@ def _changes(performance: Flat, changed: Flat) -> Flat:
 
 
 def main() -> None:
-    """Writes the record; with --workload only those documents are read again."""
+    """Write the record; with --workload, read only those documents again."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -298,7 +298,7 @@ def main() -> None:
 
 
 def _record_all(releases: Sequence[Release], sources: argparse.Namespace, table: Path, record: Path) -> None:
-    """The record of those of the releases that are asked for, for the rows of a table."""
+    """Record those of the releases that are requested, for the rows of a table."""
     with table.open() as file:
         rows = list(csv.DictReader(file))
     for release in releases:

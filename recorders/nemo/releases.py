@@ -1,4 +1,4 @@
-"""The releases of the documents: where their code is, and how their launch scripts are asked for a row."""
+"""The releases of the documents: where their code is, and how their launch scripts are run for a row."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -10,11 +10,11 @@ MODES = {
     "profile": ("ENABLE_PROFILE", "true"),
     "nccl_trace": ("ENABLE_NCCLTRACE", "true"),
 }
-"""The variable by which a launch script is asked for a mode, where the script knows it."""
+"""The variable that asks a launch script for a mode, for the modes that scripts know."""
 
 
 Question = Callable[[Mapping[str, str], str], dict[str, str]]
-"""The variables by which a `launch.sh` is asked for a row, of the row and the script's work folder."""
+"""Returns the variables that ask a `launch.sh` for a row, given the row and the script's work folder."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Nemo2:
     megatron: str
     nemo_run: str
     pinned: str | None = None
-    """The commit that setup.sh names, where it is another one: no copy of that one could be had."""
+    """The commit in setup.sh if it is another one, of which no copy was available."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class Release:
     folder: str
     ask: Question
     workload_folder: str = "."
-    """Where launch.sh looks for the folder NeMo, below its work folder."""
+    """Folder below its work folder in which launch.sh looks for the folder NeMo."""
     packages: Mapping[str, Nemo2] = field(default_factory=dict)
-    """By GPU type. The document of NeMo 1 has none: its settings are those of a YAML file."""
+    """Packages by GPU type; empty for the document of NeMo 1, whose settings are those of a YAML file."""
     note: str = ""
     corrections: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """By GPU type: settings that are known to be others at the pinned commit than at the one read."""
+    """Settings by GPU type that are known to differ between the pinned commit and the one that was read."""
 
     def check_pins(self, setup: str) -> None:
-        """ValueError unless setup.sh, or metadata.yaml in its place, names the commits of this file."""
+        """Raise ValueError unless setup.sh, or else metadata.yaml, names the commits in this file."""
         for packages in self.packages.values():
             for commit in (packages.pinned or packages.nemo, packages.megatron, packages.nemo_run):
                 if not re.search(rf'(_COMMIT=|commit: )"{commit}"', setup):
@@ -63,12 +63,12 @@ def _install(row: Mapping[str, str], work: str) -> dict[str, str]:
 
 
 def _with_token(row: Mapping[str, str], work: str) -> dict[str, str]:
-    """The script chooses by the type of GPU how FP8 is scaled: bf16 or fp8 is all that it is asked for."""
+    """Return the variables for bf16 or fp8 only: the script chooses how FP8 is scaled by the type of GPU."""
     return {**_install(row, work), "HF_TOKEN": "HF_TOKEN", "DTYPE": row["dtype"].partition("_")[0]}
 
 
 def _in_job(row: Mapping[str, str], work: str) -> dict[str, str]:
-    """The 24.11 script is the job's own script: Slurm's variables are there."""
+    """Return the variables of the 24.11 script, which is the job's own script and reads Slurm's."""
     job = {"SLURM_JOB_NUM_NODES": str(int(row["gpus"]) // 8), "SLURM_JOB_ID": "1", "SLURM_LOCALID": "0"}
     return {"STAGE_PATH": work, "MODEL_SIZE": row["size"], **job}
 
@@ -185,4 +185,4 @@ OF_MIXTURES = (
         packages=dict.fromkeys(("gb200", "h100"), _NEMO_25_08_LLAMA),
     ),
 )
-"""Documents whose rows are data of tests, tests/data/mixtures: recorded, and not launched by steptime."""
+"""Documents whose rows are test data (tests/data/mixtures): recorded, but not launched by steptime."""

@@ -15,7 +15,7 @@ from typing import Any
 RECORD = Path(__file__).parents[2] / "config/upstream/settings.json"
 
 Row = tuple[tuple[str, str], ...]
-"""A row's columns that tell it from every other row of its document, with their values."""
+"""The columns with their values by which a row differs from all other rows of its document."""
 
 COLUMNS = ("size", "layers", "dtype", "gpu_type", "scaling", "gpus")
 
@@ -23,12 +23,12 @@ Flat = dict[str, Any]
 
 
 def row_of(columns: Mapping[str, str]) -> Row:
-    """The row with these columns of config/references/configurations.csv."""
+    """Return the row with these columns of config/references/configurations.csv."""
     return tuple((name, columns[name]) for name in COLUMNS)
 
 
 def settings_of(document: Mapping[str, Any], columns: Mapping[str, str]) -> Flat:
-    """Every setting that the record's `document` (or one of its `modes`) has for a row."""
+    """Return every setting that the record's `document` (or one of its `modes`) has for a row."""
     settings = dict(document["settings"])
     for rule in document["rules"]:
         for case in rule["cases"]:
@@ -38,13 +38,13 @@ def settings_of(document: Mapping[str, Any], columns: Mapping[str, str]) -> Flat
 
 
 def load(record: Path = RECORD) -> dict[str, Any]:
-    """The record's documents, by the name of their workload."""
+    """Return the record's documents by the name of their workload."""
     documents: dict[str, Any] = json.loads(record.read_text())["documents"]
     return documents
 
 
 def condensed(rows: Mapping[Row, Flat]) -> dict[str, Any]:
-    """`rows` as the record has them: what all have, and rules for the rest by the fewest columns."""
+    """Return `rows` in the record's form: what all share, and rules for the rest by the fewest columns."""
     keys = sorted({key for settings in rows.values() for key in settings})
     common: Flat = {}
     ruled: dict[tuple[str, ...], dict[Row, Flat]] = {}
@@ -71,7 +71,7 @@ def condensed(rows: Mapping[Row, Flat]) -> dict[str, Any]:
 
 
 def _columns_that_decide(rows: Mapping[Row, Flat], key: str) -> tuple[str, ...]:
-    """The fewest columns whose values tell what `key` is in each row; none where all rows agree."""
+    """Return the fewest columns whose values determine `key` in each row; none if all rows agree."""
     for count in range(len(COLUMNS) + 1):
         for columns in itertools.combinations(COLUMNS, count):
             seen: dict[Row, str] = {}
@@ -84,7 +84,7 @@ def _columns_that_decide(rows: Mapping[Row, Flat], key: str) -> tuple[str, ...]:
 
 
 def _text(settings: Flat, key: str) -> str:
-    """The value as text, in which 1, true and 1.0 differ; empty where it is not set."""
+    """Return the value as text, in which 1, true and 1.0 differ; empty if it is not set."""
     return json.dumps(settings[key]) if key in settings else ""
 
 
