@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from half_year import half_years, quarter_with_bad_node
+from half_year import half_years
 from hypothesis import settings
 from local_home import config_folder
 from sixty_cells import sixty_cells
@@ -34,7 +34,6 @@ __all__ = [  # fixtures and hooks
     "half_years",
     "mini_slurm",
     "pytest_runtest_setup",
-    "quarter_with_bad_node",
     "sixty_cells",
     "slurm_of_session",
     "unchanged_process",

@@ -12,7 +12,6 @@ import pytest
 import stored
 from stored import publish
 
-from steptime.clusters.base import JobState, JobStatus
 from steptime.judging.judgements import judge_all
 from steptime.recipes.models import Mode
 from steptime.results.models import Check, Result, Verdict
@@ -95,44 +94,3 @@ def half_years(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult
     slow = {"step_times": [9.0] * 20, "submitted_at": now}
     publish(planted, make_result("rejected", size="tiny", gpus=2, verdict=bad, **slow))
     return unchanged.url, planted.url
-
-
-MANY_WEEKS = 13
-MANY_CELLS = [(size, gpus) for size in ("a", "b", "c", "d", "e", "f") for gpus in (1, 2, 4, 8)]
-NODES = [f"n{number:02}" for number in range(1, 13)]
-BAD_NODE = "n07"
-
-
-def a_week_of_many_cells(make_result: MakeResult, week: int, *, end: float) -> Iterator[Result]:
-    """A run of each cell on nodes that were free; runs differ by 1 %, their steps by 2 %.
-
-    In the last week those on `BAD_NODE` are 6 % slower.
-    """
-    dice = random.Random(f"week-{week}")  # noqa: S311 - step times, not secrets
-    for place, (size, gpus) in enumerate(MANY_CELLS):
-        nodes = tuple(sorted(dice.sample(NODES, max(1, gpus // 2))))
-        level = 1.06 if week == MANY_WEEKS - 1 and BAD_NODE in nodes else 1.0
-        mean = 0.2 * gpus * level * dice.gauss(1, 0.01)
-        at = end - (MANY_WEEKS - 1 - week) * WEEK_S - 3600 + 60 * place
-        yield make_result(
-            f"{size}-{gpus}-{week:02}",
-            size=size,
-            gpus=gpus,
-            step_times=[round(mean * dice.gauss(1, 0.02), 6) for _ in range(20)],
-            submitted_at=at,
-            dag_run_id=f"week-{week:02}",
-            status=JobStatus(state=JobState.SUCCEEDED, started_at=at + 1.5, ended_at=at + 40, nodes=nodes),
-        )
-
-
-@pytest.fixture(scope="session")
-def quarter_with_bad_node(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> str:
-    """The address of a store of a quarter of a year, in whose last week a node slows its runs."""
-    path, now = tmp_path_factory.mktemp("bad-node") / "s.db", time.time()
-    store = Store(f"sqlite:///{path}")
-    with closing(sqlite3.connect(path)):
-        for week in range(MANY_WEEKS):
-            for result in a_week_of_many_cells(make_result, week, end=now):
-                stored.write(store, result)
-    judge_all(store)
-    return store.url

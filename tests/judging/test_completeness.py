@@ -169,21 +169,6 @@ def test_the_trend_of_such_a_cell_says_so_instead_of_a_verdict_of_today(weeks: S
     assert ", after 7 runs; since then it did not run: sweep weekly-h has no result of it; " in said[4]
 
 
-def test_a_judged_cell_whose_newest_attempt_failed_is_named_too(
-    store: Store, make_result: MakeResult
-) -> None:
-    for week in reversed(range(WEEKS)):
-        publish(store, run(make_result, 1, week))
-    publish(store, run(make_result, 1, 0, attempt=2, cause=NCCL))
-
-    found = compare_since(store, NOW - WEEK_S).completeness
-    assert found is not None
-    assert found.line == (
-        "1 cell planned: 1 judged, 0 failed, 0 not run; "
-        f"1 shown by an earlier run, as the newest failed (tiny·fp32·1: {NCCL})"
-    )
-
-
 @pytest.mark.parametrize(
     ("late", "line"),
     [

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from half_year import BAD_NODE
-from half_year import NODES as OF_HALF_YEAR
+from sixty_cells import SEEDS, StoresOf
 from stored import write_node_sweep
 from typer.testing import CliRunner
 
@@ -116,41 +115,31 @@ def test_the_page_of_a_node_has_its_sentences(swept: Store) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("factor", "told"),
-    [
-        (1.3, f"Node {BAD_NODE} is slow: its 11 pairs take 30 % longer than the median."),
-        (1.0, f"neither {BAD_NODE} nor a link from there is slow."),
-    ],
-)
 def test_what_a_node_sweep_has_measured_is_evidence_of_an_incident(
-    quarter_with_bad_node: str, make_result: Callable[..., Any], tmp_path: Path, factor: float, told: str
+    sixty_cells: StoresOf, make_result: Callable[..., Any], tmp_path: Path
 ) -> None:
-    shutil.copy(quarter_with_bad_node.removeprefix("sqlite:///"), tmp_path / "s.db")
-    store = Store(f"sqlite:///{tmp_path / 's.db'}")
-    pairs = itertools.combinations(OF_HALF_YEAR, 2)
-    runs = {pair: 0.1 * (factor if BAD_NODE in pair else 1) for pair in pairs}
-    write_node_sweep(store, make_result, runs, submitted_at=time.time())
+    """Unless its pairs were too short to be timed: that fails no update of incidents."""
+    stores = sixty_cells(SEEDS[0])
+    shutil.copy(stores.planted.removeprefix("sqlite:///"), tmp_path / "s.db")
+    store, bad = Store(f"sqlite:///{tmp_path / 's.db'}"), stores.bad_node
+    pairs = list(itertools.combinations([bad, *NODES], 2))
+    of_east = make_result().run.model_copy(update={"cluster": "east"})
 
-    update_incidents(store)
+    def evidence() -> str:
+        update_incidents(store)
+        [found] = [one for one in incidents(store) if one.subject == f"node {bad}"]
+        return found.evidence
 
-    [found, *_] = incidents(store)
-    assert re.fullmatch(rf"node {BAD_NODE}: slower in .*\. Node sweep of [\d-]+: {told}", found.evidence)
-
-
-@pytest.mark.slow
-def test_pairs_too_short_to_be_timed_are_no_evidence(
-    quarter_with_bad_node: str, make_result: Callable[..., Any], tmp_path: Path
-) -> None:
-    """And no failure of the task that updates incidents."""
-    shutil.copy(quarter_with_bad_node.removeprefix("sqlite:///"), tmp_path / "s.db")
-    store = Store(f"sqlite:///{tmp_path / 's.db'}")
-    write_node_sweep(store, make_result, {(BAD_NODE, "n01"): 0.1}, submitted_at=time.time())
+    for factor, told in (
+        (1.3, f"Node {bad} is slow: its 8 pairs take 30 % longer than the median."),
+        (1.0, f"neither {bad} nor a link from there is slow."),
+    ):
+        runs = {pair: 0.1 * (factor if bad in pair else 1) for pair in pairs}
+        write_node_sweep(store, make_result, runs, run=of_east, submitted_at=time.time())
+        assert re.fullmatch(rf"node {bad}: slower in .*\. Node sweep of [\d-]+: {told}", evidence())
     with closing(sqlite3.connect(tmp_path / "s.db")) as database, database:
         database.execute("UPDATE runs SET steady_step_time_s = NULL WHERE bus_bandwidth_gb_s IS NOT NULL")
-    update_incidents(store)
-    [found, *_] = incidents(store)
-    assert "Node sweep" not in found.evidence
+    assert "Node sweep" not in evidence()
 
 
 @pytest.mark.long

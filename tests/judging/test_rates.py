@@ -162,7 +162,7 @@ def test_a_cell_that_alternates_between_two_levels_is_rarely_called_slower() -> 
 
 
 def test_false_alarms_are_rare_after_confirmation() -> None:
-    years = 60
+    years = 20
     found = unchanged_years(CELLS, years)
     of_a_metric = {what: number / (CELLS * years) for what, number in found.items()}
     mondays = WEEKS * years

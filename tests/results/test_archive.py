@@ -122,22 +122,15 @@ def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pyt
         "run.json": b"{ }",
     }
     assert other.run("run-1")["log_path"] == str(folder / "log-run.out")
+    call("archive", "-o", "again.tar.zst")
+    logs, again = (
+        {one for one in names_in(here / name) if one.startswith("logs/")}
+        for name in ("all.tar.zst", "again.tar.zst")
+    )
+    assert logs == again
     level = judgement_queries.accepted_level(other, "run-1")
     assert level is not None
     assert (level["note"], level["accepted_by"]) == ("NeMo 2.8", "ada")
-
-
-@pytest.mark.long
-def test_an_archive_of_imported_runs_has_their_logs(
-    filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call("archive", "-o", "all.tar.zst")
-    other_store(here, monkeypatch)
-    call("results", "import", "all.tar.zst")
-    call("archive", "-o", "again.tar.zst")
-    assert {name for name in names_in(here / "again.tar.zst") if name.startswith("logs/")} == {
-        name for name in names_in(here / "all.tar.zst") if name.startswith("logs/")
-    }
 
 
 def names_in(file: Path) -> dict[str, bytes]:
@@ -253,30 +246,28 @@ AS_IMPORTED = {
 
 
 @pytest.mark.long
-def test_the_next_run_is_judged_by_runs_of_llmb(here: Path, make_result: MakeResult) -> None:
+@pytest.mark.parametrize(
+    ("options", "verdict", "baseline_runs"),
+    [([], "suspected", 6), (["--not-judged"], "insufficient history", 0)],
+)
+def test_the_next_run_is_judged_by_runs_of_llmb_unless_they_are_only_shown(
+    here: Path, make_result: MakeResult, options: list[str], verdict: str, baseline_runs: int
+) -> None:
     """The archive was made by NVIDIA's own code: recorders/make_llmb_archive.py."""
-    assert call("results", "import", str(LLMB), "--cluster", "mine").startswith(
+    assert call("results", "import", str(LLMB), "--cluster", "mine", *options).startswith(
         "imported from llmb-archive.tar.zst: 6 valid, 1 rejected"
     )
     store = Store()
     [run] = plan(PlanRequest(**AS_IMPORTED)).runs
     row = add_own(store, make_result, run.model_copy(update={"cluster": "mine"}), step_ms=3300)
 
-    assert (row["verdict"], row["direction"], row["baseline_runs"]) == ("suspected", "slower", 6)
+    assert (row["verdict"], row["baseline_runs"]) == (verdict, baseline_runs)
+    assert row["direction"] == ("slower" if baseline_runs else None)
+    assert len(comparison.compare_since(store, 0).rows) == 1
     imported = store.results(search="llmb-archive")
+    assert len(imported) == 6
     assert {one["image"] for one in map(made_of, imported)} == {"nvcr.io/nvidia/nemo:26.06.01"}
     assert "CUDA out of memory" in store.results(state="rejected", include_rejected=True)[0]["reason"]
-
-
-@pytest.mark.long
-def test_runs_that_are_only_shown_judge_nothing(here: Path, make_result: MakeResult) -> None:
-    call("results", "import", str(LLMB), "--cluster", "mine", "--not-judged")
-    store = Store()
-    [run] = plan(PlanRequest(**AS_IMPORTED)).runs
-    row = add_own(store, make_result, run.model_copy(update={"cluster": "mine"}), step_ms=3300)
-    assert (row["verdict"], row["baseline_runs"]) == ("insufficient history", 0)
-    assert len(comparison.compare_since(store, 0).rows) == 1
-    assert len(store.results()) == 7
 
 
 def test_runs_go_out_in_the_form_of_llmb_run(

@@ -104,10 +104,11 @@ def test_repeats_of_the_base_are_averaged(store: Store, make: MakeResult) -> Non
 def test_a_scale_alone_is_relative_to_the_smallest_of_the_nearest_earlier_runs(
     store: Store, make: MakeResult
 ) -> None:
-    """Those of the week that ended with the nearest one of fewer GPUs."""
-    days = {"old": 0.0, "tuesday": 20.0, "wednesday": 21.0, "thursday": 22.0, "late": 50.0}
+    """Those of the week that ended with the nearest one of fewer GPUs, and the newest of these."""
+    days = {"old": 0.0, "monday": 19.0, "tuesday": 20.0, "wednesday": 21.0, "thursday": 22.0, "late": 50.0}
     runs = {
         "old": (1, 9.0),
+        "monday": (2, 4.5),
         "tuesday": (2, 2.0),
         "wednesday": (4, 1.8),
         "thursday": (8, 1.6),
@@ -123,6 +124,7 @@ def test_a_scale_alone_is_relative_to_the_smallest_of_the_nearest_earlier_runs(
 
     assert of(store) == {
         "old": (None, None, None),
+        "monday": (50, 1, "old"),
         "tuesday": (pytest.approx(100 * 2 / 9), 1, "old"),
         "wednesday": (90, 2, "tuesday"),
         "thursday": (80, 2, "tuesday"),
@@ -146,18 +148,6 @@ def test_a_run_a_week_before_the_nearest_is_of_its_week(
     )
 
     assert of(store)["alone"] == (50, *base)
-
-
-@pytest.mark.long
-def test_of_earlier_runs_of_one_scale_the_newest_is_the_base(store: Store, make: MakeResult) -> None:
-    rates = {"monday": (1, 3.0), "tuesday": (1, 2.0), "wednesday": (2, 1.0)}
-    runs = [
-        make(name, *rate, together=name, submitted_at=1e9 + day * DAY_S)
-        for day, (name, rate) in enumerate(rates.items())
-    ]
-    publish(store, *runs)
-
-    assert of(store)["wednesday"] == (50, 1, "tuesday")
 
 
 @pytest.mark.long

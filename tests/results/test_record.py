@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.errors import UserError
 from steptime.recipes.request import PlanRequest
 from steptime.results.models import Result, Submission
@@ -24,34 +23,13 @@ MakeResult = Callable[..., Result]
 
 
 class Files:
-    """A cluster that has files, and jobs by their names."""
+    """A cluster that has files."""
 
-    name = "local"
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.jobs: dict[str, Job] = {}
-        self.polled: list[Sequence[str]] = []
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        return self.files.get(path, b"")[offset : offset + min(limit, 1000)]
-
-    async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        self.polled.append(names)
-        return {name: JobStatus(state=JobState.FAILED, reason=f"end of {name}") for name in names}
-
-    async def find(self, name: str) -> Job | None:
-        return self.jobs.get(name)
-
-
-@pytest.fixture
-def files() -> Files:
-    return Files()
-
-
-@pytest.fixture
-def cluster(files: Files) -> Cluster:
-    return files  # type: ignore[return-value]
+        return self.files.get(path, b"")[offset : offset + min(limit, 10)]
 
 
 def record_of(result: Result, **replaced: Any) -> dict[str, Any]:
@@ -101,11 +79,9 @@ def test_a_record_has_how_the_ranks_were_started_and_what_the_nodes_told(make_re
     assert RunRecord.model_validate(without).node_check is None
 
 
-def test_a_record_has_the_script_as_it_lies_in_the_jobs_folder(
-    cluster: Cluster, files: Files, make_result: MakeResult
-) -> None:
+def test_a_record_has_the_script_as_it_lies_in_the_jobs_folder(make_result: MakeResult) -> None:
     submitted = make_result().submitted
-    files.files[f"{submitted.job.directory}/job.sh"] = b"#!/bin/bash\necho \xff\n"
+    cluster: Any = Files({f"{submitted.job.directory}/job.sh": b"#!/bin/bash\necho \xff\n"})
     with_it = asyncio.run(with_script(cluster, submitted))
     assert with_it.made_by.script == "#!/bin/bash\necho \ufffd\n"
     assert with_it.made_by.model_copy(update={"script": submitted.made_by.script}) == submitted.made_by

@@ -81,17 +81,11 @@ def test_a_secret_is_found_however_a_script_quotes_it(value: str) -> None:
         assert kept == f"export MY_SECRET='{REDACTED}'\nexport NCCL_DEBUG=INFO\n"
 
 
-def test_of_a_secret_that_begins_another_no_tail_is_left() -> None:
-    environment = {"A_TOKEN": "secret-1", "B_TOKEN": "secret-1-and-more", "C_TOKEN": "and-more"}
-    text = f"curl {environment['B_TOKEN']} {environment['A_TOKEN']}"
+@pytest.mark.parametrize("longer", ["secret-1-and-more", "more-and-secret-1"])
+def test_of_a_secret_that_is_part_of_another_nothing_else_is_left(longer: str) -> None:
+    environment = {"A_TOKEN": "secret-1", "B_TOKEN": longer, "C_TOKEN": "and-more"}
     for order in (environment, dict(reversed(environment.items()))):
-        assert redact_text(text, order) == f"curl {REDACTED} {REDACTED}"
-
-
-def test_of_a_secret_that_ends_another_no_head_is_left() -> None:
-    environment = {"A_TOKEN": "zebra-1", "B_TOKEN": "a-secret-and-zebra-1"}
-    for order in (environment, dict(reversed(environment.items()))):
-        assert redact_text(f"curl {environment['B_TOKEN']}", order) == f"curl {REDACTED}"
+        assert redact_text(f"curl {longer} secret-1", order) == f"curl {REDACTED} {REDACTED}"
 
 
 def test_a_short_secret_takes_no_innocent_text_away() -> None:

@@ -80,20 +80,23 @@ def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeRe
 
 
 def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: MakeResult) -> None:
-    def verdict(severity: str) -> Verdict:
-        check = {"name": "x", "passed": False, "message": "Expected A, but found B.", "severity": severity}
-        return Verdict.model_validate({"checks": [check]})
-
+    broken = Check(name="x", passed=False, message="Expected A, but found B.")
+    odd = Check(name="y", passed=False, severity="warning", message="It is odd.")
     rows = stored_rows(
-        make_result("bad", verdict=verdict("error"), measurement=None),
-        make_result("noisy", verdict=verdict("warning")),
+        make_result("bad", verdict=Verdict(checks=(broken,)), measurement=None),
+        make_result("noisy", verdict=Verdict(checks=(odd,))),
         make_result("good"),
     )
 
     assert sorted(list_notes(rows)) == [
         "tiny·fp32·2 (bad) is rejected: Expected A, but found B.",
-        "tiny·fp32·2 (noisy) counts, but note: Expected A, but found B.",
+        "tiny·fp32·2 (noisy) counts, but note: It is odd.",
     ]
+    assert {row["job_name"]: (row["reason"], row["warnings"]) for row in rows} == {
+        "bad": ("Expected A, but found B.", None),
+        "noisy": (None, "It is odd."),
+        "good": (None, None),
+    }
 
 
 def test_totals_of_rows_count_what_is_known() -> None:

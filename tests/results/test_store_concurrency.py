@@ -98,18 +98,6 @@ def test_different_contents_of_one_run_never_mix(store_url: str, make_result: Ma
     assert window == f"{len(found.log.steps) // 2}:{len(found.log.steps) - 1}"
 
 
-def test_threads_share_a_store(store_url: str, make_result: MakeResult) -> None:
-    store = Store(store_url)
-
-    def publish_and_read(number: int) -> int:
-        stored.write(store, make_result(f"job{number}"))
-        return len(store.steps(f"job{number}"))
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(publish_and_read, range(24))) == [20] * 24
-    assert len(store.results()) == 24
-
-
 def test_scales_that_are_published_at_once_are_all_relative_to_the_smallest(
     store_url: str, make_result: MakeResult
 ) -> None:
