@@ -75,23 +75,16 @@ async def test_a_failure_keeps_its_exit_code(
 async def test_submitting_a_name_again_gives_the_first_job_back(
     cluster: Cluster, make_spec: MakeSpec
 ) -> None:
-    first = await cluster.submit(make_spec("again", "echo ran >> count"))
-    while_it_lives = await cluster.submit(make_spec("again", "echo other >> count"))
-    await end_of(cluster, "again")
-    after_its_end = await cluster.submit(make_spec("again", "echo other >> count"))
-    assert first == while_it_lives == after_its_end == await cluster.find("again")
-    assert first.installation is None
-    assert (Path(first.directory) / "count").read_text() == "ran\n"
-
-
-@pytest.mark.long
-async def test_the_record_of_a_job_says_whose_it_is(cluster: Cluster, make_spec: MakeSpec) -> None:
     ours = Installation(id="f00", address="http://airflow.example")
-    submitted = await cluster.submit(make_spec("ours", "true").model_copy(update={"installation": ours}))
-    await end_of(cluster, "ours")
-    found = await cluster.find("ours")
-    assert submitted == found
-    assert submitted.installation == ours
+    specs = [make_spec("again", f"echo {word} >> count") for word in ("ran", "other")]
+    spec, other = (spec.model_copy(update={"installation": ours}) for spec in specs)
+    first = await cluster.submit(spec)
+    while_it_lives = await cluster.submit(other)
+    await end_of(cluster, "again")
+    after_its_end = await cluster.submit(other)
+    assert first == while_it_lives == after_its_end == await cluster.find("again")
+    assert first.installation == ours
+    assert (Path(first.directory) / "count").read_text() == "ran\n"
 
 
 async def test_an_unknown_job_is_unknown_and_never_success(cluster: Cluster) -> None:

@@ -22,6 +22,7 @@ from steptime.cli import app
 pytestmark = pytest.mark.slow
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+OF_POD = Path(settings.__file__).parent / "clusters" / "runai" / "start.sh"
 LLAMA = "llama3.1-25.04 --size 8b --dtype bf16"
 REVIEWED = {
     "llama3.1-25.04-h100-performance": f"{LLAMA} --gpus 8 --cluster h100",
@@ -92,6 +93,7 @@ def test_bash_and_shellcheck_find_nothing_in_them(command: tuple[str, ...]) -> N
     program = shutil.which(command[0])
     if program is None:
         pytest.fail(f"{command[0]} is missing: apt-get install --yes {command[0]}")
-    for script in (GOLDEN / "scripts").iterdir():
+    of_others = (Path(__file__).parent / "golden").iterdir()
+    for script in (*(GOLDEN / "scripts").iterdir(), *of_others, OF_POD):
         found = captured([program, *command[1:], script])
         assert (found.returncode, found.stdout, found.stderr) == (0, "", ""), script.name

@@ -4,7 +4,6 @@ The stand-in takes what the parser of its release takes, which was recorded from
 nothing.
 """
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -16,11 +15,12 @@ from called import captured
 from named_runs import IN_IMAGE, SAVED_AT, run_of
 
 from steptime.clusters import jobscript
-from steptime.clusters.base import Completed, Job, JobState, JobStatus
+from steptime.clusters.base import Job, JobState, JobStatus
+from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.logs.reader import read_log
 from steptime.recipes.megatron_bridge import CHECKPOINTS, bridge_command
-from steptime.recipes.models import Mode, ProfileWindow, Run
+from steptime.recipes.models import Mode, Run
 from steptime.results.metrics import measure
 from steptime.results.quality import Check, validate
 
@@ -71,12 +71,20 @@ def test_a_run_is_measured_and_valid_without_flops(release: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("release", ["25.11", "26.08"])
-def test_a_checkpoint_is_saved_and_loaded(release: str, tmp_path: Path) -> None:
+async def test_a_checkpoint_is_saved_and_loaded(release: str, tmp_path: Path, local: LocalCluster) -> None:
+    job = Job(
+        **{"cluster": "local", "job_id": "1", "name": "saving", "log_path": "log", "submitted_at": 1.0},
+        directory=str(tmp_path),
+    )
+    (unfinished := tmp_path / CHECKPOINTS / "iter_0000006").mkdir(parents=True)  # without upstream's tracker
+    with pytest.raises(SystemFailure, match="left 0 checkpoints"):
+        await jobscript.find_saved_checkpoint(local, job)
+    unfinished.rmdir()
     saving = run_of(release, Mode.CHECKPOINT_SAVE)
     checks = judged(saving, log_of(saving, tmp_path))
     assert checks["checkpoint_saved"].passed
 
-    saved = found_checkpoint(tmp_path)
+    saved = await jobscript.find_saved_checkpoint(local, job)
     assert saved == str(tmp_path / CHECKPOINTS)
 
     loading = run_of(release, Mode.CHECKPOINT_LOAD, checkpoint_path=saved)
@@ -90,28 +98,6 @@ def test_a_checkpoint_is_saved_and_loaded(release: str, tmp_path: Path) -> None:
         False,
         "Expected that training resumed at global step 5, but the load lines give iteration 6.",
     )
-
-
-class _Here:
-    """A cluster as far as a checkpoint is looked for: commands run on this machine."""
-
-    async def run(self, argv: list[str], *, timeout_s: float) -> Completed:
-        ended = captured(argv, timeout=timeout_s)
-        return Completed(exit_code=ended.returncode, stdout=ended.stdout, stderr=ended.stderr)
-
-
-def found_checkpoint(directory: Path) -> str:
-    job = Job(
-        cluster="local", job_id="1", name="saving", directory=str(directory), log_path="log", submitted_at=1.0
-    )
-    return asyncio.run(jobscript.find_saved_checkpoint(_Here(), job))  # type: ignore[arg-type]
-
-
-def test_a_checkpoint_without_its_tracker_is_none(tmp_path: Path) -> None:
-    """Upstream writes it when the save has ended."""
-    (tmp_path / CHECKPOINTS / "iter_0000006").mkdir(parents=True)
-    with pytest.raises(SystemFailure, match="left 0 checkpoints"):
-        found_checkpoint(tmp_path)
 
 
 SCRIPTS = "/opt/Megatron-Bridge/scripts/performance"
@@ -130,19 +116,6 @@ def test_a_local_script(make_config: Callable[..., object]) -> None:
     )
     assert f"STEPTIME_TRAINER=/work/trainer:{SCRIPTS} \\\n" in text
     assert "-m trainer" not in text
-
-
-def test_a_script_for_slurm(make_slurm_config: Callable[..., object]) -> None:
-    config = make_slurm_config(container="pyxis", gpu_type="h100", gpus_per_node=8)
-    text = script_of(run_of(), config)
-    assert "#SBATCH --nodes=8\n" in text
-    assert "--container-image=/images/nemo" in text
-    assert f"\n  {SCRIPTS}/run_script.py \\\n  --model_family_name=gpt_oss \\\n" in text
-    assert f"export STEPTIME_TRAINER=/work/trainer:{SCRIPTS}\n" in text
-    window = ProfileWindow(first_step=10, last_step=11, ranks=(0,))
-    profiled = script_of(run_of(mode=Mode.PROFILE, profile=window), config)
-    assert profiled.index("--capture-range=cudaProfilerApi") < profiled.index("run_script.py")
-    assert "'profiling.profile_ranks=[0]'" in profiled
 
 
 def test_a_script_for_runai(make_runai_config: Callable[..., object]) -> None:

@@ -33,24 +33,6 @@ async def until_phase(cluster: Cluster, server: RunaiStandIn, name: str, phase: 
         await asyncio.sleep(0.01)
 
 
-async def test_a_job_walks_through_the_phases(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated
-) -> None:
-    dwell_s = runai_server.dwell_s = {"Creating": 3600.0, "Initializing": 3600.0}
-    gated = make_gated("walks")
-    await runai.submit(gated.spec)
-    for phase in ("Creating", "Initializing"):
-        status = await until_phase(runai, runai_server, "walks", phase)
-        assert (status.state, status.reason) == (JobState.QUEUED, phase.lower())
-        dwell_s[phase] = 0
-    await eventually(lambda: gated.pid)
-    gated.let_go()
-    assert (await end_of(runai, "walks")).state is JobState.SUCCEEDED
-    assert runai_server.workload(workload_name("walks")).phases == [
-        *("Creating", "Pending", "Initializing", "Running", "Completed")
-    ]
-
-
 async def test_a_job_of_several_nodes_has_a_pod_on_each(
     runai_server: RunaiStandIn, runai_with: RunaiWith, make_spec: MakeSpec
 ) -> None:

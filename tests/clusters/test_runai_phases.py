@@ -8,6 +8,7 @@ from steptime.clusters.runai.phases import Notes, PodEnd, Stop, vanished, worklo
 STARTED = {0: (100.0, "node-a"), 1: (101.0, "node-b")}
 CANCELLED = Stop(JobState.CANCELLED, "cancelled")
 SEGMENTATION_FAULT, TIME_LIMIT = "pod 1: exit code 139 (SIGSEGV)", "the time limit of 60 s was reached"
+POD_1 = "pod 1: exit code 7"
 DEGRADED = Stop(JobState.FAILED, "its workload was degraded")
 
 
@@ -40,8 +41,12 @@ def ends(*pods: tuple[int, int, str]) -> Notes:
         ("Completed", Notes(), JobState.SUCCEEDED, "", 0),
         ("Completed", Notes(STARTED, stop=CANCELLED), JobState.SUCCEEDED, "", 0),
         ("Completed", ends((0, 3, "itself")), JobState.FAILED, "exit code 3", 3),
+        ("Completed", ends((1, 0, "itself"), (0, 3, "itself")), JobState.FAILED, "exit code 3", 3),
+        ("Completed", ends((0, 0, "itself"), (1, 3, "itself")), JobState.SUCCEEDED, "", 0),
+        ("Completed", ends((1, 3, "itself")), JobState.SUCCEEDED, "", 0),
         ("Failed", ends((0, 3, "itself")), JobState.FAILED, "exit code 3", 3),
         ("Failed", ends((0, 143, "told"), (1, 139, "itself")), JobState.FAILED, SEGMENTATION_FAULT, 139),
+        ("Failed", ends((2, 0, "itself"), (1, 7, "itself"), (0, 5, "itself")), JobState.FAILED, POD_1, 7),
         ("Failed", ends((0, 200, "itself")), JobState.FAILED, "exit code 200", 200),
         ("Failed", ends((1, 124, "time-limit")), JobState.TIMED_OUT, TIME_LIMIT, None),
         ("Failed", Notes(STARTED, stop=CANCELLED), JobState.CANCELLED, "cancelled", None),
@@ -92,18 +97,3 @@ def test_a_pod_that_was_ended_from_outside_is_named() -> None:
     assert workload_status(words, Notes(STARTED), time_limit_s=60).reason == "preempted"
     unsaid = {"phase": "Failed", "conditions": [{"message": None}, {}, {"message": "  out of\nquota"}]}
     assert workload_status(unsaid, Notes(STARTED), time_limit_s=60).reason == "out of quota"
-
-
-def test_the_first_pod_that_failed_by_itself_is_the_culprit() -> None:
-    notes = ends((3, 143, "told"), (2, 0, "itself"), (1, 7, "itself"), (0, 5, "itself"))
-    status = workload_status({"phase": "Failed"}, notes, time_limit_s=60)
-    assert (status.reason, status.exit_code) == ("pod 1: exit code 7", 7)
-
-
-def test_a_first_pod_that_failed_is_believed_more_than_completed() -> None:
-    for pods, state in (
-        (((1, 3, "itself"),), JobState.SUCCEEDED),
-        (((0, 0, "itself"), (1, 3, "itself")), JobState.SUCCEEDED),
-        (((1, 0, "itself"), (0, 3, "itself")), JobState.FAILED),
-    ):
-        assert workload_status({"phase": "Completed"}, ends(*pods), time_limit_s=60).state is state

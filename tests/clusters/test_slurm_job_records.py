@@ -81,15 +81,6 @@ def test_times_nodes_and_folder_are_read() -> None:
     assert (running.started_at, running.ended_at) == (1795289882, None)
 
 
-def test_the_accounting_has_not_settled_a_job_whose_end_it_does_not_have() -> None:
-    (failed,) = ACCOUNTED["exit3"]
-    assert failed.is_settled
-    # As a real one said for a moment of a job that ended with exit code 3, just after it had started.
-    (early,) = read_sacct("21|FAILED|0:0|1795289882|1795289882|Unknown|n1|exit3|None|/scratch/experiments")
-    assert not early.is_settled
-    assert not ACCOUNTED["requeued"][0].is_settled
-
-
 def test_of_a_requeued_job_the_last_record_counts() -> None:
     """sacct keeps what ended before: PREEMPTED, then the same id again."""
     assert [record.state for record in ACCOUNTED["requeued"]] == ["RUNNING"]
@@ -218,20 +209,6 @@ def test_a_status_has_times_and_nodes_as_far_as_they_have_come() -> None:
             **{"state": state, "reason": reason, "nodes": ("n1",), "started_at": 101, "ended_at": 102},
             **{"exit_code": 0 if word in ("COMPLETED", "FAILED") else None, "cluster_fault": fault},
         ), word
-
-
-def test_a_reason_that_has_a_remedy_is_told_with_it() -> None:
-    remedies = {
-        "JobHeldUser": "JobHeldUser: 'scontrol release' lets it go",
-        "JobHeldAdmin": "JobHeldAdmin: an administrator can release it",
-        "DependencyNeverSatisfied": "DependencyNeverSatisfied: it can never start",
-        "PartitionNodeLimit": "PartitionNodeLimit: it asks for more nodes than its partition gives",
-        "PartitionTimeLimit": "PartitionTimeLimit: it asks for more time than its partition gives",
-        "Resources": "Resources",
-        "": "",
-    }
-    for reason, told in remedies.items():
-        assert record_status(record(state="PENDING", reason=reason)).reason == told
 
 
 def test_of_jobs_submitted_at_once_the_smaller_id_comes_first() -> None:

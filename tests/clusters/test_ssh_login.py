@@ -1,7 +1,9 @@
 """Which connections can be logins, and the sentence for each that cannot."""
 
 import dataclasses
+import json
 import re
+from pathlib import Path
 
 import asyncssh
 import pytest
@@ -95,6 +97,17 @@ def test_an_encrypted_key_needs_its_passphrase() -> None:
     assert "wrong words" not in str(refused.value)
     login = read_login(connection(**extra, private_key_passphrase="open sesame"))
     assert login.options["client_keys"] == [KEY]
+
+
+def test_the_examples_of_the_documentation_have_the_fields_that_are_read() -> None:
+    document = Path(__file__).parents[2] / "docs" / "reference" / "clusters.md"
+    reaching = document.read_text(encoding="utf-8").split("\n#### Jump hosts\n")[1]
+    examples = [json.loads(text) for text in re.findall(r"```json\n(.*)\n```", reaching)]
+    assert len(examples) == 3
+    for extra in examples:
+        assert extra.pop("jump_connections", ["gate", "inner"]) == ["gate", "inner"]
+        with pytest.raises(UserError, match=r"'/etc/steptime/ssh/.*': No such file"):
+            read_login(connection(**extra))
 
 
 def test_secrets_do_not_show() -> None:

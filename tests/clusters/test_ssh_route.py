@@ -237,4 +237,3 @@ async def test_a_login_node_that_stops_answering_is_given_up_for_the_next(
     way.outer.freeze()
     with pytest.raises(SystemFailure, match=f"on the login node {both[0]} .*: no answer in 1 s"):
         await node.read(str(tmp_path / "file"), 0, 9)
-    assert await where(node) == "inner"
