@@ -157,14 +157,13 @@ class Trainer:
             for key, value in zip(node.keys, node.values, strict=True):
                 if key is None:
                     yield from self.keys(value, module)
+                elif isinstance(key, ast.Constant):
+                    yield str(key.value), module.conditions(key)
                 else:
-                    yield from self._texts(key, module)
+                    raise CannotFollow(f"{module.place(key)}: the key {ast.unparse(key)}")
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
             yield from self.keys(node.left, module)
             yield from self.keys(node.right, module)
-        elif isinstance(node, ast.IfExp):
-            yield from self.keys(node.body, module)
-            yield from self.keys(node.orelse, module)
         elif isinstance(node, ast.Call):
             yield from self._keys_of_call(node, module)
         elif isinstance(node, ast.Name):
@@ -173,38 +172,18 @@ class Trainer:
             raise CannotFollow(f"{module.place(node)}: **{ast.unparse(node)}")
 
     def _keys_of_call(self, node: ast.Call, module: Module) -> Iterator[tuple[str, Conditions]]:
-        """Of `dict(…)`, or of a function of the trainer: what it returns, or hands on of this call."""
+        """Of a function of the trainer: what it returns, or hands on of this call."""
         made = self._own_function(node.func, module)
-        if made is not None:
-            origin, function = made
-            values, rest = _returned(function), function.args.kwarg
-        elif dotted(node.func) == "dict":
-            origin, values, rest = module, node.args, None
-        else:
+        if made is None or any(keyword.arg is None for keyword in node.keywords):
             raise CannotFollow(f"{module.place(node)}: **{ast.unparse(node)}")
+        origin, function = made
+        values, rest = _returned(function), function.args.kwarg
         handed_on = [value for value in values if rest is not None and dotted(value) == rest.arg]
         for value in values:
             if value not in handed_on:
                 yield from self.keys(value, origin)
-        if made is None or handed_on:
-            for keyword in node.keywords:
-                if keyword.arg is None:
-                    yield from self.keys(keyword.value, module)
-                else:
-                    yield keyword.arg, ()
-
-    def _texts(self, node: ast.expr, module: Module) -> Iterator[tuple[str, Conditions]]:
-        """What a key may be: written out, or one of two."""
-        if isinstance(node, ast.Constant):
-            yield str(node.value), module.conditions(node)
-        elif isinstance(node, ast.IfExp):
-            yield from self._texts(node.body, module)
-            yield from self._texts(node.orelse, module)
-        elif isinstance(node, ast.Name) and (values := list(_assigned(node, module))):
-            for value, _ in values:
-                yield from self._texts(value, module)
-        else:
-            raise CannotFollow(f"{module.place(node)}: the key {ast.unparse(node)}")
+        if handed_on:
+            yield from ((str(keyword.arg), ()) for keyword in node.keywords)
 
     def _keys_of_name(self, node: ast.Name, module: Module) -> Iterator[tuple[str, Conditions]]:
         inside = module.function_of(node)
@@ -224,9 +203,6 @@ class Trainer:
                 for given, origin in self._given(inside, node.id, position):
                     known = True
                     yield from self.keys(given, origin)
-            elif not known and node.id in module.values:
-                known = True
-                yield from self.keys(module.values[node.id], module)
             if not known:
                 raise CannotFollow(f"{module.place(node)}: **{node.id}")
         finally:
