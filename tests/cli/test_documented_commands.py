@@ -29,16 +29,6 @@ def _commands(page: Path) -> Iterator[str]:
             yield match[1].strip()
 
 
-WITH_EXAMPLES = ["recipes", "plan", "run", "results", "results show", "up", "down", "status"]
-WITH_EXAMPLES += ["slurm up", "slurm down", "slurm status"]
-
-
-@pytest.mark.parametrize("command", WITH_EXAMPLES)
-def test_help_has_examples(command: str) -> None:
-    shown = runner.invoke(app, [*command.split(), "--help"], catch_exceptions=False).stdout
-    assert f"steptime {command}" in shown.partition("Examples")[2]
-
-
 FIRST = sorted(set(_commands(ROOT / "docs" / "guide" / "first-run.md")))
 ALL = sorted({command for page in PAGES for command in _commands(page)})
 

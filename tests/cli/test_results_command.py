@@ -308,13 +308,3 @@ def test_show_prints_the_record_as_it_is_stored() -> None:
     assert json.loads(printed)["job"]["name"] == "two"
     shown = call("show", "two").stdout
     assert sha256 in shown
-
-
-def test_every_column_is_explained() -> None:
-    shown = call("columns", "--format", "csv").stdout
-
-    assert {line["name"]: line["description"] for line in csv.DictReader(StringIO(shown))} == {
-        column.name: column.description for column in COLUMNS
-    }
-    assert call("columns").stdout.split("\n")[0].split() == ["name", "kind", "unit", "description"]
-    assert set(shown.split("\n")[0].strip().split(",")) == COLUMNS[0].published.keys()

@@ -432,11 +432,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_log([])
 
 
-def test_a_log_survives_json() -> None:
-    log = read_chunks([line_forms.nemo2_log() + b'steptime.start {"versions": {"nemo": "2.7.3"}}\n'])
-    assert TrainingLog.model_validate_json(log.model_dump_json()) == log
-
-
 PROFILED = [
     "Capture range started in the application.",
     "[NeMo I 2026-02-03 04:05:06 nsys:75] Nsys profiling setup with start_step: 45,and end_step: 50",

@@ -13,15 +13,6 @@ from steptime.logs.models import Problem, Step
 from steptime.runs.log_following import StepFollower
 
 
-def test_steps_come_when_their_line_ends() -> None:
-    follower = StepFollower()
-    line = line_forms.nemo2(0).encode()
-    assert follower.feed(line[:-1]) == []
-    (step,) = follower.feed(b"\n")
-    assert isinstance(step, Step)
-    assert (step.global_step, step.step_time_s) == (0, 2.693)
-
-
 @settings(max_examples=25)
 @given(st.integers(1, 500))
 def test_every_step_comes_once_whatever_the_pieces(size: int) -> None:

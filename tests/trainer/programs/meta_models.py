@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from megatron.core import parallel_state, tensor_parallel
@@ -19,10 +19,10 @@ ONE_RANK = Parallelism(tensor=1, pipeline=1, context=1, data=1)
 
 
 @contextlib.contextmanager
-def model_part(
-    shape: ModelShape, spread: Parallelism, stage: int, virtual_stage: int
-) -> Iterator[torch.nn.Module]:
-    """What one rank of a pipeline stage has of the model, in Megatron's layers for the CPU."""
+def one_rank(
+    shape: ModelShape, spread: Parallelism, stage: int
+) -> Iterator[Callable[[int], torch.nn.Module]]:
+    """A function that gives a virtual stage of a rank, in Megatron's layers for the CPU."""
     torch.distributed.init_process_group(
         "fake",
         store=FakeStore(),
@@ -45,10 +45,14 @@ def model_part(
         strategy = parallelism.strategy(spread, shape.num_layers, "cpu", Settings())
         _strategy_lib.set_model_parallel_attributes(model, strategy.parallelism)
         model.config.context_parallel_size = 1  # splits no weight, and the CPU's attention refuses it
-        with META:
-            yield model.config.configure_model(
-                model.tokenizer, vp_stage=virtual_stage if spread.virtual_pipeline else None
-            )
+
+        def part(virtual_stage: int) -> torch.nn.Module:
+            with META:
+                return model.config.configure_model(
+                    model.tokenizer, vp_stage=virtual_stage if spread.virtual_pipeline else None
+                )
+
+        yield part
     finally:
         parallel_state.destroy_model_parallel()
         torch.distributed.destroy_process_group()
@@ -58,9 +62,9 @@ def parameters(shape: ModelShape, spread: Parallelism) -> int:
     """Parameters of the whole model: those of every stage, of all its tensor-parallel ranks."""
     total = 0
     for stage in range(spread.pipeline):
-        for virtual_stage in range(spread.virtual_pipeline or 1):
-            with model_part(shape, spread, stage, virtual_stage) as part:
-                for parameter in part.parameters():
+        with one_rank(shape, spread, stage) as part:
+            for virtual_stage in range(spread.virtual_pipeline or 1):
+                for parameter in part(virtual_stage).parameters():
                     split = getattr(parameter, "tensor_model_parallel", False)
                     total += parameter.numel() * (spread.tensor if split else 1)
     return total
@@ -69,16 +73,26 @@ def parameters(shape: ModelShape, spread: Parallelism) -> int:
 def matrix_product_flops(shape: ModelShape) -> int:
     """Operations of every matrix product of one step on one sample, forward and backward.
 
-    Of a model whose layers are all alike two are counted, and each further one as the second.
+    One layer is counted, and a further layer of each kind behind it.
     """
-    if shape.hybrid is not None:
-        return _counted(shape)
-    one, two = (_counted(dataclasses.replace(shape, num_layers=layers)) for layers in (1, 2))
-    return one + (shape.num_layers - 1) * (two - one)
+    if shape.hybrid is None:
+        one, two = (_counted(dataclasses.replace(shape, num_layers=layers)) for layers in (1, 2))
+        return one + (shape.num_layers - 1) * (two - one)
+    assert shape.hybrid.pattern is not None
+
+    def of_layers(pattern: str) -> int:
+        hybrid = dataclasses.replace(shape.hybrid, pattern=pattern)
+        return _counted(dataclasses.replace(shape, num_layers=len(pattern), hybrid=hybrid))
+
+    first, *further = shape.hybrid.pattern
+    one = of_layers(first)
+    more = {kind: of_layers(first + kind) - one for kind in set(further)}
+    return one + sum(more[kind] for kind in further)
 
 
 def _counted(shape: ModelShape) -> int:
-    with model_part(shape, ONE_RANK, 0, 0) as model, META, FlopCounterMode(display=False) as counter:
+    with one_rank(shape, ONE_RANK, 0) as part, META, FlopCounterMode(display=False) as counter:
+        model = part(0)
         if hasattr(model, "rotary_pos_emb"):
             model.rotary_pos_emb.inv_freq = model.rotary_pos_emb.inv_freq.to(META)
         tokens = torch.zeros(1, shape.seq_length, dtype=torch.int64)
