@@ -17,7 +17,7 @@ from slurm_service import mini_slurm, slurm_of_session
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from stored import CheckedResult
-from unchanged_process import pytest_runtest_setup, unchanged_process
+from unchanged_process import unchanged_process
 
 from steptime.clusters.base import Job, JobState, JobStatus, StagedFiles
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
@@ -29,11 +29,10 @@ from steptime.results.record import make_record
 from steptime.service.standalone_config import write_config
 
 # Imported in the conftests of two folders, a fixture of the session would be made twice.
-__all__ = [  # fixtures and hooks
+__all__ = [  # fixtures
     "config_folder",
     "half_years",
     "mini_slurm",
-    "pytest_runtest_setup",
     "sixty_cells",
     "slurm_of_session",
     "unchanged_process",

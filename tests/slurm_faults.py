@@ -26,13 +26,6 @@ def stop_daemon(home: Path, daemon: str, *, kill: bool = True) -> None:
             raise SystemFailure(f"{daemon} (process {process.pid}) cannot be ended")
 
 
-def drop_logins(home: Path) -> None:
-    """What a broken network does to logins: they end in the middle, and sshd takes new ones."""
-    left = processes.kill(processes.logins(service.running(home)))
-    if left:
-        raise SystemFailure(f"these logins cannot be ended: {[process.pid for process in left]}")
-
-
 def kill_node(home: Path, node: str) -> None:
     """What a power cut does to a node: its daemon and everything of its jobs are gone at once."""
     left = processes.kill(processes.node_processes(service.running(home))[node])

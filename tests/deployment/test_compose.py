@@ -17,6 +17,10 @@ import pytest
 import yaml
 from called import captured
 
+from steptime.airflow.params import dag_params
+from steptime.recipes.planning import PlanRequest
+from steptime.recipes.workloads import load_workload
+
 pytestmark = pytest.mark.service
 
 ROOT = Path(__file__).parents[2]
@@ -135,20 +139,18 @@ def test_the_mini_slurm_and_airflow_share_state_user_and_packages(services: dict
 
 
 def test_work_that_names_no_cluster_never_trains_in_the_containers_of_airflow(
-    services: dict[str, Any], tmp_path: Path
+    services: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in AIRFLOW_SERVICES | {"worker"}:
         assert services[name]["environment"]["STEPTIME_DEFAULT_CLUSTER"] == "mini-slurm", name
-    asked = (
-        "from steptime.airflow.params import dag_params; from steptime.recipes.planning import PlanRequest\n"
-        "from steptime.recipes.workloads import load_workload\n"
-        "print(PlanRequest(workload='llama3.1').cluster, "
-        "dag_params(load_workload('llama3.1'), {})['cluster'].value)"
-    )
-    for told, cluster in (({"STEPTIME_DEFAULT_CLUSTER": "mini-slurm"}, "mini-slurm"), ({}, "local")):
-        environment = {"PATH": os.environ["PATH"], "AIRFLOW_HOME": str(tmp_path), **told}
-        done = captured([sys.executable, "-c", asked], env=environment, check=True)
-        assert done.stdout.split() == [cluster, cluster]
+
+    def clusters() -> tuple[str, object]:
+        form = dag_params(load_workload("llama3.1"), {})
+        return PlanRequest(workload="llama3.1").cluster, form["cluster"].value
+
+    assert clusters() == ("local", "local")
+    monkeypatch.setenv("STEPTIME_DEFAULT_CLUSTER", "mini-slurm")
+    assert clusters() == ("mini-slurm", "mini-slurm")
 
 
 def test_a_database_that_is_being_made_is_not_healthy(services: dict[str, Any]) -> None:

@@ -69,43 +69,32 @@ def test_each_licence_that_the_notice_names_is_kept() -> None:
     assert set(noticed("License")) == {"LICENSE", *licences()}
 
 
-def build(source: Path, out: Path, umask: int) -> dict[str, bytes]:
-    """Build both files from a copy of the shipped sources, as `make dist` does: the wheel from the sdist."""
+def build(source: Path, out: Path, umask: int, options: tuple[str, ...] = ()) -> dict[str, bytes]:
+    """Build both files from a copy of the shipped sources, as `make dist` does: the wheel from the sdist.
+
+    `options` can ask for one of them.
+    """
     for path in [*shipped(), "pyproject.toml", "README.md", "LICENSE", "NOTICE", *licences(), *PAGES]:
         (source / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / path, source / path, follow_symlinks=False)
-    command = [UV, "build", "--quiet", "--out-dir", str(out), str(source)]
+    command = [UV, "build", "--quiet", *options, "--out-dir", str(out), str(source)]
     moment = os.environ | {"SOURCE_DATE_EPOCH": "1790000000"}
     subprocess.run(command, env=moment, umask=umask, check=True)
     return {path.name: path.read_bytes() for path in out.glob("steptime-*")}
 
 
 @pytest.mark.service
-def test_builds_in_other_folders_give_the_same_bytes(tmp_path: Path) -> None:
-    first = build(tmp_path / "a", tmp_path / "out-a", umask=0o022)
-    second = build(tmp_path / "b" / "deeper", tmp_path / "out-b", umask=0o077)
-    assert len(first) == 2
-    assert first.keys() == second.keys()
-    assert [name for name in first if first[name] != second[name]] == []
-
-
-@pytest.mark.service
-def test_the_wheel_has_what_is_shipped_and_nothing_else(tmp_path: Path) -> None:
-    build(tmp_path / "source", tmp_path, umask=0o022)
+def test_the_wheel_has_what_is_shipped_and_nothing_else_and_every_build_gives_the_same_bytes(
+    tmp_path: Path,
+) -> None:
+    """In another folder, with other rights, and from the sources instead of the sdist."""
+    first = build(tmp_path / "source", tmp_path, umask=0o022)
     [wheel], [sdist] = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
-    direct = [
-        UV,
-        "build",
-        "--quiet",
-        "--wheel",
-        "--out-dir",
-        str(tmp_path / "direct"),
-        str(tmp_path / "source"),
-    ]
-    subprocess.run(direct, env=os.environ | {"SOURCE_DATE_EPOCH": "1790000000"}, check=True)
-    assert (tmp_path / "direct" / wheel.name).read_bytes() == wheel.read_bytes(), (
-        "the sdist gives the same wheel"
-    )
+    second = build(tmp_path / "b" / "deeper", tmp_path / "out-b", umask=0o077, options=("--wheel",))
+    assert second == {wheel.name: first[wheel.name]}
+    assert build(tmp_path / "c", tmp_path / "out-c", umask=0o077, options=("--sdist",)) == {
+        sdist.name: first[sdist.name]
+    }
     inside = {re.sub(r"^steptime-[^/]+.data/data/share/steptime/", "", name) for name in names(wheel)}
     about = {name for name in inside if ".dist-info/" in name}
     assert inside - about == {path.removeprefix("plugins/") for path in shipped()}

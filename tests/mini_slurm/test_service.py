@@ -179,24 +179,6 @@ def test_a_port_that_another_program_has_taken_is_left_to_it(mini_slurm: MiniSlu
     assert mini_slurm.ssh("sinfo", "-h", "-o", "%D", "-p", "batch").strip() == "8"
 
 
-def test_a_node_dies_with_its_jobs(mini_slurm: MiniSlurm) -> None:
-    """Slurm's verdict comes half a minute later, when it has missed the node for long enough."""
-    submit(mini_slurm, "srun sleep 300", "--nodes=2", "--nodelist=node[4-5]", "--output=/dev/null")
-    eventually(
-        lambda: len(processes.node_processes(mini_slurm.layout)["node5"]) >= 3, "slurmd, slurmstepd, sleep"
-    )
-    slurm_faults.kill_node(mini_slurm.home, "node5")
-    assert processes.node_processes(mini_slurm.layout)["node5"] == []
-    assert set(daemons.ALL) - set(processes.daemons(mini_slurm.layout)) == {"slurmd-node5"}
-
-
-def test_logins_can_be_dropped_while_new_ones_are_taken(mini_slurm: MiniSlurm) -> None:
-    with idle_login(mini_slurm) as client:
-        slurm_faults.drop_logins(mini_slurm.home)
-        assert client.wait(timeout=90) == 255
-        assert mini_slurm.ssh("echo", "here") == "here\n"
-
-
 def test_batch_takes_nodes_from_the_two_other_partitions(mini_slurm: MiniSlurm) -> None:
     def submit_to(partition: str, nodes: int) -> str:
         return submit(

@@ -294,13 +294,12 @@ def test_a_stale_state_file_is_nobody(home: Path, changes: dict[str, object]) ->
     assert not (home / "service.json").exists()
 
 
-@pytest.mark.parametrize("changes", [{"boot_id": "of another boot"}])
-def test_another_session_with_the_same_id_is_left_alone(home: Path, changes: dict[str, object]) -> None:
+def test_another_session_with_the_same_id_is_left_alone(home: Path) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     try:
         itself = record(pid=stranger.pid, start_tick=start_tick(stranger.pid))
         assert [member.pid for member in processes.session(itself)] == [stranger.pid]
-        another = record(**{"pid": stranger.pid, "start_tick": start_tick(stranger.pid)} | changes)
+        another = record(pid=stranger.pid, start_tick=start_tick(stranger.pid), boot_id="of another boot")
         assert processes.session(another) == []
         assert down(quiet) is False
         assert stranger.poll() is None

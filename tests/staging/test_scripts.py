@@ -15,6 +15,13 @@ from .reported import Reported
 
 pytestmark = pytest.mark.service
 
+
+@pytest.fixture
+def config(config: LocalConfig) -> LocalConfig:
+    """Polled often."""
+    return config.model_copy(update={"poll_interval_s": 0.05})
+
+
 WAITS = """
 import pathlib, sys, time
 print("begun", flush=True)
@@ -94,7 +101,6 @@ async def test_a_reason_to_wait_is_reported_once(
         return {names[0]: waits.pop(0)} if waiting else await look(self, names)
 
     monkeypatch.setattr(LocalCluster, "poll", look_at_a_queue)
-    often = config.model_copy(update={"poll_interval_s": 0.05})
     path, cluster, take = PurePosixPath(script), LocalCluster(config), lines.append
-    await run_script(cluster, often, path, [], in_job=True, job_options=(), report=take)
+    await run_script(cluster, config, path, [], in_job=True, job_options=(), report=take)
     assert sorted(lines[1:]) == ["done", "queued: Resources"]
