@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from steptime.airflow import budgets
+from steptime.airflow.base import Refused
 from steptime.airflow.installation import this_installation
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
@@ -133,6 +134,26 @@ def test_a_plan_takes_what_jobs_that_have_ended_did_not(
     assert asked.polled == [[name]] * 2
     found = noted(name)
     assert (found.state, found.ended_at) == (JobState.SUCCEEDED, 1e9 + 36)
+
+
+def test_a_plan_above_the_budget_is_refused_and_what_was_not_submitted_is_given_back(
+    planned: MakePlan, make_context: MakeContext, budget: SetBudget
+) -> None:
+    path = budget(1.5 * ASKED)
+
+    def check_params(**params: Any) -> None:
+        task_of("check_params").execute(make_context() | {"params": params})
+
+    with pytest.raises(Refused, match=f"raise gpu_hours_per_month in {path}"):
+        check_params(gpus="1", repeats=2)
+    assert committed() == 0
+    check_params(gpus="1")
+    assert committed() == pytest.approx(ASKED)
+    with pytest.raises(AirflowSkipException, match="no job was submitted"):
+        task_of("performance.parse").execute(make_context())
+    with pytest.raises(AirflowFailException, match="have no valid result"):
+        task_of("report", plan=planned().model_dump(mode="json")).execute(make_context())
+    assert committed() == 0
 
 
 @pytest.mark.long

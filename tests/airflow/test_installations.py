@@ -79,21 +79,6 @@ def test_an_installation_has_the_address_of_its_airflow_and_the_id_that_was_ther
 
 
 @pytest.mark.long
-def test_the_same_dag_run_of_two_installations_has_a_job_in_each(
-    submit: Submit, make_context: MakeContext, other: Callable[..., Any], cluster: LocalCluster
-) -> None:
-    ours = submit(make_context())
-    with other() as context:
-        theirs = submit(context)
-
-    assert theirs.job.name != ours.job.name
-    assert theirs.job.directory != ours.job.directory
-    assert state_of(cluster, ours.job.name).is_live
-    assert state_of(cluster, theirs.job.name).is_live
-    assert submit(make_context()).job == ours.job
-
-
-@pytest.mark.long
 def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_left_alone(
     submit: Submit,
     make_context: MakeContext,
@@ -118,9 +103,11 @@ def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_left_alone(
         assert re.search(rf"is not ended: job '{told}", capsys.readouterr().out)
         theirs = submit(there)
         assert theirs.job.name != ours.job.name
+        assert theirs.job.directory != ours.job.directory
         task_of("performance.end").execute(there)
         assert state_of(cluster, theirs.job.name) is JobState.CANCELLED
     assert state_of(cluster, ours.job.name).is_live
+    assert submit(make_context()).job == ours.job
 
 
 @pytest.mark.usefixtures("home")

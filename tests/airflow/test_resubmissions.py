@@ -115,6 +115,8 @@ def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
     assert handed_on.excluded_nodes == ("node3", "node5")
     assert Path(third.directory).name in Path(handed_on.job.directory, "job.sh").read_text()
     assert "resubmitting the run, 2 of at most 2 times, without node3, node5" in capsys.readouterr().out
+    task_of("performance.end").execute(context)
+    assert state_of(cluster, third.name) is JobState.CANCELLED, "nobody waits for it"
 
 
 def test_a_run_whose_log_names_a_failed_node_is_resubmitted_without_it(
@@ -255,17 +257,6 @@ def test_after_a_clear_everything_begins_anew_and_nothing_else_lives(
     assert live_jobs(cluster) == [job.name]
     in_ledger = noted(job.name)
     assert in_ledger.resubmission == 0
-
-
-def test_a_resubmitted_job_that_nobody_waits_for_is_ended(
-    submission: Submit, make_context: MakeContext, lose: Lose, cluster: LocalCluster
-) -> None:
-    submitted, context = submission(STAND_IN="hang"), make_context()
-    second = waits_for(wait_task(submitted), context, lose(waits_for(wait_task(submitted), context)))
-
-    task_of("performance.end").execute(context)
-
-    assert state_of(cluster, second.name) is JobState.CANCELLED
 
 
 def test_a_resubmitted_job_is_waited_for_in_the_worker_as_well(

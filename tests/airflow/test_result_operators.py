@@ -34,7 +34,6 @@ from .conftest import (
     logged,
     task_of,
     trigger_of,
-    wait_task,
 )
 
 pytestmark = pytest.mark.long
@@ -194,21 +193,6 @@ def test_a_run_that_the_store_has_lost_is_to_be_read_again(task_id: str, make_co
     task = task_of(task_id, handle={"cluster": "local", "job": "lost"})
     with pytest.raises(AirflowFailException, match="no run 'lost': clear the task 'parse'"):
         task.execute(make_context())
-
-
-def test_a_failure_out_of_reach_is_explained(
-    submission: Submit, make_context: MakeContext, far: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submitted, context = submission(STAND_IN="out_of_memory"), make_context()
-    event = ended(submitted, make_context)
-
-    with structlog.testing.capture_logs() as said, pytest.raises(AirflowFailException) as failed:
-        wait_task(submitted).execute_complete(context, event)
-
-    assert "out of memory" in str(failed.value)
-    assert submitted["job"]["log_path"] in str(failed.value)
-    [tail] = [line["event"] for line in said if line["log_level"] == "error"]
-    assert "CUDA out of memory. Tried to allocate 20.00 GiB." in tail
 
 
 @pytest.mark.usefixtures("far")

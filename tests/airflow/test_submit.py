@@ -133,15 +133,6 @@ def test_a_job_of_a_ledger_that_was_lost_is_ended_and_its_name_not_used_again(
     assert not state_of(cluster, first.job.name).is_live
 
 
-def test_a_job_that_nobody_waits_for_is_ended(
-    submit: Submit, make_context: MakeContext, cluster: LocalCluster
-) -> None:
-    left = submit()
-    task_of("performance.end").execute(make_context())
-
-    assert state_of(cluster, left.job.name) is JobState.CANCELLED
-
-
 def test_a_job_that_was_noted_and_never_submitted_is_no_trouble_at_the_end(
     a_run: MakeRun, staged: StagedFiles, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

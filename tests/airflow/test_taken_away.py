@@ -60,17 +60,7 @@ def test_the_question_is_about_one_mapped_instance(airflow_says: AirflowSays) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("answer", "lives"),
-    [
-        ("up_for_retry", True),
-        (None, True),
-        (NO_ANSWER, True),
-        (HANGS, True),
-        ("failed", False),
-        (DELETED, False),
-    ],
-)
+@pytest.mark.parametrize(("answer", "lives"), [("up_for_retry", True), (HANGS, True), ("failed", False)])
 def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_taken_away(
     submission: Submit,
     cluster: LocalCluster,
@@ -96,9 +86,7 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("answer", "lives"), [("deferred", True), (None, True), (NO_ANSWER, True), ("failed", False)]
-)
+@pytest.mark.parametrize(("answer", "lives"), [("deferred", True), ("failed", False)])
 async def test_a_triggerer_that_drops_a_trigger_ends_only_the_job_of_a_task_that_was_taken_away(
     submission: Submit,
     make_context: MakeContext,

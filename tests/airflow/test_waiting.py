@@ -93,10 +93,12 @@ def test_no_event_comes_before_airflow_has_settled(
 
 
 @pytest.mark.long
-def test_the_trigger_fires_when_the_training_has_ended(submission: Submit, make_context: MakeContext) -> None:
+def test_a_job_that_succeeded_is_noted_and_a_cleared_wait_asks_no_cluster(
+    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow 3.1 clears the `wait` of all mapped instances with the `submit` of one."""
     submitted = submission()
     event = asyncio.run(event_of(trigger_of(submitted, make_context())))
-
     assert event["status"]["state"] == "succeeded"
     handle = {"cluster": "local", "job": submitted["job"]["name"]}
     assert wait_task(submitted).execute_complete(make_context(), event) == handle
@@ -104,20 +106,10 @@ def test_the_trigger_fires_when_the_training_has_ended(submission: Submit, make_
     assert in_ledger.state is JobState.SUCCEEDED
     assert in_ledger.started_at is not None
     assert in_ledger.ended_at is not None
-
-
-@pytest.mark.long
-def test_a_cleared_wait_of_a_job_that_succeeded_asks_no_cluster(
-    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Airflow 3.1 clears the `wait` of all mapped instances with the `submit` of one."""
-    submitted = submission()
-    event = asyncio.run(event_of(trigger_of(submitted, make_context())))
-    wait_task(submitted).execute_complete(make_context(), event)
     monkeypatch.delattr("steptime.airflow.connections.config.open_cluster")
 
     again = make_context(max_tries=5, try_number=4)
-    assert wait_task(submitted).execute(again)["job"] == submitted["job"]["name"]
+    assert wait_task(submitted).execute(again) == handle
 
 
 def test_a_cleared_wait_goes_on_with_its_job_and_needs_no_xcom(
@@ -155,16 +147,20 @@ def test_an_event_of_a_job_from_before_a_clear_is_passed_over(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("in_reach", [True, False])
 def test_a_failed_training_fails_for_good_and_says_why(
-    submission: Submit, make_context: MakeContext, caplog: pytest.LogCaptureFixture
+    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch, in_reach: bool
 ) -> None:
+    """Also where this machine cannot open the files of the cluster by path."""
+    if not in_reach:
+        monkeypatch.setattr(LocalCluster, "local_path", lambda self, path: None)
     submitted = submission(STAND_IN="out_of_memory")
     event = asyncio.run(event_of(trigger_of(submitted, make_context())))
 
     with structlog.testing.capture_logs() as lines, pytest.raises(AirflowFailException) as failed:
         wait_task(submitted).execute_complete(make_context(), event)
 
-    last_lines = lines[-1]["event"]
+    [last_lines] = [line["event"] for line in lines if line["log_level"] == "error"]
     assert last_lines.startswith(f"the last lines of {submitted['job']['log_path']}:\n")
     assert "torch.OutOfMemoryError" in last_lines
     sentence = str(failed.value)
@@ -232,15 +228,6 @@ async def test_a_triggerer_that_shuts_down_leaves_the_job_alone(
         await waiting
     await trigger.cleanup()
     assert (await state(cluster, submitted)).is_live
-
-
-@pytest.mark.long
-def test_the_sensor_can_wait_in_the_worker(submission: Submit, make_context: MakeContext) -> None:
-    waits = wait_task(submission(), deferrable=False)
-
-    handle = waits.execute(make_context())
-    in_ledger = noted(handle["job"])
-    assert in_ledger.state is JobState.SUCCEEDED
 
 
 @pytest.mark.long

@@ -60,16 +60,11 @@ def test_three_lines_are_a_dag(read: Any) -> None:
     assert dag.params["gpus"] == "1"
     assert dag.dag_display_name == "nightly", "there may be several of a workload"
     assert {task.owner for task in dag.tasks} == {"airflow"}
+    # Airflow checks each field of each copy whenever it stores the DAG: half a second of CPU a file.
+    assert not [task.task_id for task in dag.tasks if task.params], "the form is the DAG's alone"
     wait = dag.get_task("performance.wait")
     assert wait.patience == {"patience_h": None, "queue_patience_h": None}
     assert wait.deferrable
-
-
-def test_the_form_is_the_dags_and_no_task_has_a_copy_of_it(read: Any) -> None:
-    """Airflow checks each field of each copy whenever it stores the DAG: half a second of CPU a file."""
-    dag = read(SHORT)
-    assert "gpus" in dag.params
-    assert not [task.task_id for task in dag.tasks if task.params]
 
 
 def test_what_is_passed_on_reaches_dag_and_tasks(read: Any) -> None:
