@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from steptime.errors import SystemFailure
 
@@ -88,3 +88,14 @@ def logged_in(url: str, user: str, password: str) -> Iterator[Watched]:
         page.wait_for_url(f"{url}/")
         watched.complaints.clear()  # before the login Airflow's own page is refused its settings
         yield watched
+
+
+def count_colours(canvas: Locator) -> int:
+    """How many a chart has: one that is blank has one or two."""
+    found: int = canvas.evaluate(
+        """(canvas) => {
+            const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+            return new Set(new Uint32Array(data.buffer)).size;
+        }"""
+    )
+    return found

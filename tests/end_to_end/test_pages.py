@@ -13,7 +13,7 @@ import httpx
 import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Message
-from browser import Watched, logged_in
+from browser import Watched, count_colours, logged_in
 from free_ports import free_port
 from playwright.sync_api import FrameLocator, Page, expect
 
@@ -106,25 +106,14 @@ def test_the_table_in_the_navigation_has_the_measured_numbers(page: Page, rows: 
                 assert float(text.replace(",", "")) == pytest.approx(row[key], abs=0.51 * unit_of_last_place)
 
 
-def test_the_step_times_of_a_dag_run_are_drawn(page: Page, rows: Rows) -> None:
-    page.goto(f"{run_address(rows)}/plugin/step-times-of-run")
-    colours = (
-        shown(page)
-        .locator("#step-time-0")
-        .evaluate(
-            "(canvas) => new Set(new Uint32Array("
-            "canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size"
-        )
-    )
-    assert colours > 10, "it is blank"
-
-
-def test_the_tab_of_a_dag_run_has_its_runs(page: Page, rows: Rows) -> None:
+def test_the_tab_of_a_dag_run_has_its_runs_and_draws_them(page: Page, rows: Rows) -> None:
     page.goto(run_address(rows))
     # By its address: the page in the navigation has the same name, and may be there before the tab.
     page.locator("a[href*='step-times-of-run']").click()
-    jobs = shown(page).locator("tbody tr[data-job]")
+    frame = shown(page)
+    jobs = frame.locator("tbody tr[data-job]")
     assert set(jobs.evaluate_all("(all) => all.map((one) => one.dataset.job)")) == set(rows)
+    assert count_colours(frame.locator("#step-time-0")) > 10, "it is blank"
 
 
 def test_a_runs_record_tells_its_checks_and_how_to_repeat_it(page: Page, rows: Rows) -> None:

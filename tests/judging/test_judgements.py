@@ -115,12 +115,19 @@ def test_stored_judgements_equal_a_fresh_judgement(store: Store, runs: list[Resu
 
 
 @pytest.mark.long
-def test_a_run_that_is_rejected_after_all_leaves_no_judgement(store: Store, runs: list[Result]) -> None:
+@pytest.mark.parametrize("rejected", [True, False])
+def test_a_run_that_is_rejected_or_read_anew_leaves_no_judgement(
+    store: Store, runs: list[Result], rejected: bool
+) -> None:
     for result in runs:
         publish(store, result)
     bad = Verdict(checks=(Check(name="x", passed=False, message="No."),))
 
-    publish(store, runs[8].model_copy(update={"verdict": bad}))
+    if rejected:
+        publish(store, runs[8].model_copy(update={"verdict": bad}))
+    else:
+        longer = runs[8].log.model_copy(update={"bytes_read": 9000})
+        judgements.keep_measured(store, runs[8].model_copy(update={"log": longer}))
 
     assert "run-8" not in kept_judgements(store)
     assert kept_judgements(store)["run-9"]["verdict"] == "suspected", "of two fresh runs one is gone"

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.logs.models import Step, TrainingLog
-from steptime.recipes.models import Run
 from steptime.results.metrics import measure
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -20,46 +19,17 @@ from steptime.results.store import Store
 MakeResult = Callable[..., Result]
 
 
-def log_of(run: Run, *, tflops: float | None) -> TrainingLog:
-    batch = run.recipe.global_batch_size
-    return TrainingLog(
-        path="/experiments/log.out",
-        format="megatron_bridge",
-        bytes_read=100,
-        steps=tuple(
-            Step(
-                global_step=number,
-                step_time_s=2.0,
-                loss=11.0,
-                global_batch_size=batch,
-                consumed_samples=(number + 1) * batch,
-                tflops_per_gpu=tflops,
-            )
-            for number in range(run.max_steps)
-        ),
-    )
-
-
-@pytest.fixture(params=[400.0, None], ids=["TFLOPS logged", "none logged"])
-def tflops(request: pytest.FixtureRequest) -> float | None:
-    """What the run logs; without it there is neither TFLOPS nor MFU."""
-    found: float | None = request.param
-    return found
-
-
 @pytest.fixture
-def store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult, tflops: float | None
-) -> Store:
-    """Two runs by name, of an hour ago and of now, in the store that commands read."""
-    url = f"sqlite:///{tmp_path / 'store' / 'steptime.db'}"
-    monkeypatch.setenv("STEPTIME_STORE_URL", url)
-    store, run = Store(url), run_of()
-    for name, began in (("first", time.time() - 7200), ("second", time.time() - 3600)):
-        log = log_of(run, tflops=tflops)
-        stored.write(
-            store, make_result(name, run=run, log=log, measurement=measure(run, log), submitted_at=began)
-        )
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult) -> Store:
+    """Two runs by name that log no TFLOPS, of two hours ago and of one, in the store that commands read."""
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store' / 'steptime.db'}")
+    store, run = Store(), run_of()
+    steps = tuple(Step(global_step=number, step_time_s=2.0, loss=11.0) for number in range(run.max_steps))
+    log = TrainingLog(path="/experiments/log.out", format="megatron_bridge", bytes_read=100, steps=steps)
+    for name, hours in (("first", 2), ("second", 1)):
+        at = time.time() - 3600 * hours
+        made = make_result(name, run=run, log=log, measurement=measure(run, log), submitted_at=at)
+        stored.write(store, made)
     return store
 
 
@@ -69,25 +39,17 @@ def told(*command: str) -> str:
     return shown.stdout
 
 
-def test_the_mfu_is_of_the_tflops_that_were_logged(store: Store, tflops: float | None) -> None:
-    rows = json.loads(told("results", "--format", "json"))["results"]
-    assert {row["job_name"] for row in rows} == {"first", "second"}
-    for row in rows:
-        assert row["flops_formula"] == "megatron-bridge"
-        assert row["mfu_percent"] == (None if tflops is None else pytest.approx(100 * tflops / 989))
-        assert row["tokens_per_s_per_gpu"] == pytest.approx(4096 * 1280 / 2 / 64)
-
-
 @pytest.mark.long
 @pytest.mark.filterwarnings("default")
 def test_every_command_and_page_shows_it(store: Store, tmp_path: Path) -> None:
-    for command in (
-        ("results",),
-        ("results", "compare"),
-        ("results", "trend"),
-        ("results", "judge"),
-    ):
-        told(*command)
+    rows = json.loads(told("results", "--format", "json"))["results"]
+    assert [row["job_name"] for row in rows] == ["first", "second"]
+    for row in rows:
+        assert (row["flops_formula"], row["mfu_percent"]) == ("megatron-bridge", None)
+        assert row["tokens_per_s_per_gpu"] == pytest.approx(4096 * 1280 / 2 / 64)
+    for command in ("compare", "trend", "judge"):
+        told("results", command)
+    told("results")
     told("report", "-o", str(tmp_path / "week.html"))
     assert "120b" in (tmp_path / "week.html").read_text()
     told("archive", "-o", str(tmp_path / "results.tar.zst"))
@@ -103,6 +65,7 @@ def test_every_command_and_page_shows_it(store: Store, tmp_path: Path) -> None:
         assert answer.status_code == 200
 
 
+@pytest.mark.parametrize("tflops", [400.0, None], ids=["TFLOPS logged", "none logged"])
 def test_a_log_beside_its_plan_is_parsed(tmp_path: Path, tflops: float | None) -> None:
     run = run_of()
     (tmp_path / "run.json").write_text(run.model_dump_json())

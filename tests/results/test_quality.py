@@ -17,7 +17,13 @@ from steptime.logs.models import CheckpointTiming, Network, Problem, Step, Train
 from steptime.recipes.models import Mode, Performance, Run, Window
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.quality import FinishedRun, fabric_used, measured_over_window, validate
+from steptime.results.quality import (
+    FinishedRun,
+    fabric_used,
+    measured_over_window,
+    parallelism_as_planned,
+    validate,
+)
 from steptime.results.record import EarlierAttempt, make_record, parse_record
 
 MakeResult = Callable[..., Result]
@@ -287,8 +293,10 @@ def test_parallelism_is_compared_with_what_the_trainer_set_up(make_result: MakeR
     planned = ("world_size", "tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel")
     for name in (*planned, "micro_batch_size", "global_batch_size", "seq_length", "num_layers"):
         unstated = {field: value for field, value in (result.log.started or {}).items() if field != name}
-        failure = only_failure(judged(result, started=unstated))
-        assert f"the trainer set up {name} (not stated) instead" in failure.message
+        log = result.log.model_copy(update={"started": unstated})
+        [check] = parallelism_as_planned(FinishedRun(result.run, result.status, log, None))
+        assert not check.passed
+        assert f"the trainer set up {name} (not stated) instead" in check.message
 
 
 def test_expert_parallelism_is_compared_where_it_is_planned(make_result: MakeResult) -> None:

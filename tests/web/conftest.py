@@ -108,11 +108,7 @@ def publish(store: Store, make_result: Callable[..., Result]) -> Callable[..., R
     """Put a made result into the store: into the results, or as rejected where its verdict says so."""
 
     def put(job_name: str, **options: object) -> Result:
-        result = make_result(job_name, **options)
-        if result.verdict.valid:
-            stored.write(store, result)
-        else:
-            stored.write(store, result)
+        stored.write(store, result := make_result(job_name, **options))
         return result
 
     return put

@@ -143,15 +143,3 @@ def test_repeats_have_an_interval(page: Page, publish: Callable[..., Result]) ->
     fact = frame.locator(".facts div").filter(has_text="Mean efficiency of its scale's jobs")
     expect(fact).to_contain_text(f"{float(low[-1]):.3g} to {float(high[-1]):.3g} %, 95 % interval")
     expect(frame.locator(".facts").first).not_to_contain_text("Scale mean")
-
-
-def test_a_scale_alone_is_drawn_relative_to_an_earlier_run(
-    page: Page, publish: Callable[..., Result]
-) -> None:
-    publish("one", gpus=1, step_times=[1.0] * 20, dag_run_id="old", submitted_at=1.78e9)
-    publish("two", gpus=2, step_times=[1.25] * 20, dag_run_id="new")
-    frame = opened(page, f"{NAVIGATION}?view=scaling&together=llama31/new")
-    expect(frame.locator("#summary")).to_have_text(
-        "1 model; lowest efficiency 80.0 % (tiny·fp32·2) in llama31/new."
-    )
-    assert frame.locator("#scaling-0").evaluate(LINES) == [[[2, 80]]]

@@ -59,7 +59,7 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
     publish(JOB)
     del pages.dependency_overrides[get_user]
     paths = [route.path for route in pages.routes if isinstance(route, APIRoute)]
-    assert len(paths) == len(pages.routes), "a mount or a plain route knows no dependencies"
+    assert len(paths) == len(pages.routes), "a mount or a plain route, as /docs, knows no dependencies"
     assert set(paths) == {
         "/",
         "/static/{path:path}",
@@ -111,11 +111,6 @@ async def test_the_plugin_serves_the_same_refusal() -> None:
     assert (await get(_serve, "/static/main.js")).status_code == 401
 
 
-async def test_no_documentation_of_the_api_is_served(pages: FastAPI) -> None:
-    for path in ("/docs", "/redoc", "/openapi.json"):
-        assert (await get(pages, path)).status_code == 404
-
-
 async def test_runs_of_dags_that_a_user_may_not_read_are_left_out(
     pages: FastAPI, publish: Publish, secret: Provenance, auth_manager: AuthManager
 ) -> None:
@@ -143,32 +138,20 @@ async def test_prometheus_gets_the_cells_of_dags_that_its_user_may_read(
     assert set(re.findall(r'cell="(.*?)"', response.text)) == {"tiny·fp32·2"}
 
 
-async def test_efficiency_is_relative_to_the_runs_that_a_user_sees(
-    pages: FastAPI, publish: Publish, secret: Provenance
-) -> None:
-    publish("hidden", gpus=1, made_by=secret)
-    publish("two", gpus=2, step_times=[1.0] * 20)
-    publish("four", gpus=4, step_times=[1.25] * 20)
-    efficiency = {row["job_name"]: row["scaling_efficiency_percent"] for row in await rows(pages)}
-    assert efficiency == pytest.approx({"two": 100.0, "four": 80.0})
-
-
-async def test_rows_are_those_of_the_store(pages: FastAPI, store: Store, publish: Publish) -> None:
-    publish("one", gpus=1, dag_run_id="first")
-    publish("two", gpus=2, dag_run_id="second")
-    (row,) = await rows(pages, dag_id="llama31", dag_run_id="second")
-    assert row.items() >= store.run("two").items()
-
-
 async def test_the_tab_of_a_dag_run_has_its_runs_alone(
-    pages: FastAPI, publish: Publish, make_result: Callable[..., Result], auth_manager: AuthManager
+    pages: FastAPI,
+    store: Store,
+    publish: Publish,
+    make_result: Callable[..., Result],
+    auth_manager: AuthManager,
 ) -> None:
     of_sweep = {"dag_id": "scaling_sweep", "dag_run_id": "manual__1"}
     auth_manager.readable |= {"scaling_sweep"}
     cell = make_result("x").submitted.made_by.model_copy(update=of_sweep)
     publish("a-cell", made_by=cell)
     publish("another-run", gpus=4)
-    assert [row["job_name"] for row in await rows(pages, **of_sweep)] == ["a-cell"]
+    (row,) = await rows(pages, **of_sweep)
+    assert row.items() >= store.run("a-cell").items()
     answer = (await get(pages, "/api/results", params=of_sweep)).json()
     assert answer["choices"]["gpus"] == [2], "what would select nothing is not offered"
     assert (answer["matching"], answer["all"]) == (1, 1)
@@ -249,21 +232,14 @@ async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI,
     answer = (await get(pages, "/api/results", params={"limit": "1", "gpus": "2"})).json()
     assert (answer["matching"], answer["all"]) == (2, 3)
     assert answer["choices"]["gpus"] == [1, 2]
-    answers = [
-        (await get(pages, "/api/results", params={"limit": limit})).json() for limit in ("1", "3", "9")
-    ]
-    assert [(len(one["rows"]), one["matching"], one["all"]) for one in answers] == [
-        (1, 3, 3),
-        *2 * [(3, 3, 3)],
-    ]
+    answers = [(await get(pages, f"/api/results?limit={limit}")).json() for limit in (1, 3)]
+    assert [(len(one["rows"]), one["matching"], one["all"]) for one in answers] == [(1, 3, 3), (3, 3, 3)]
     searched = (await get(pages, "/api/results", params={"limit": "1", "search": "run-"})).json()
     assert searched["matching"] == 3
     since = (await get(pages, "/api/results", params={"limit": "1", "since": str(1.79e9 + 1)})).json()
     assert since["matching"] == 2
-    for of_column in ({"gpus": "1"}, {"size": "small"}):
-        (oldest,) = await rows(pages, limit="1", **of_column)
-        assert oldest["job_name"] == "run-0"
-    assert {row["job_name"] for row in await rows(pages, since=str(1.79e9 + 1))} == {"run-1", "run-2"}
+    (oldest,) = await rows(pages, limit="1", gpus="1", size="small")
+    assert oldest["job_name"] == "run-0"
     assert {row["job_name"] for row in await rows(pages, search="LLAMA31 un-1")} == {"run-1"}
     assert await rows(pages, search="llama31 100%") == []
 
@@ -275,14 +251,6 @@ async def test_a_filter_that_no_column_can_have_is_refused(pages: FastAPI) -> No
         assert (response.status_code, response.json()["detail"]) == (422, told)
     response = await get(pages, "/api/results", params={"search": "a " * 3000})
     assert response.status_code == 422
-
-
-async def test_an_answer_has_as_many_runs_as_fit_into_memory(pages: FastAPI) -> None:
-    status = {
-        limit: (await get(pages, f"/api/results?limit={limit}")).status_code for limit in (0, 1, 10_000)
-    }
-    assert status == {0: 422, 1: 200, 10_000: 200}
-    assert (await get(pages, "/api/results?limit=10001")).status_code == 422
 
 
 @pytest.mark.long
@@ -356,13 +324,6 @@ async def test_the_page_is_saved_as_a_file_with_what_its_reader_may_read(
     assert response.headers["Content-Disposition"] == 'attachment; filename="steptime-report.html"'
     assert '"seen"' in response.text
     assert '"hidden"' not in response.text
-
-
-async def test_a_file_that_cannot_be_made_says_why(pages: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STEPTIME_STORE_URL", "mysql://somewhere")
-    response = await get(pages, "/api/results.csv")
-    assert (response.status_code, "STEPTIME_STORE_URL" in response.text) == (503, True)
-    assert "Content-Disposition" not in response.headers
 
 
 async def test_what_a_user_may_not_read_counts_nowhere(
@@ -464,7 +425,10 @@ async def test_runs_that_a_user_may_not_read_are_no_history_of_those_that_he_may
 
 async def test_a_run_is_given_whole(pages: FastAPI, store: Store, publish: Publish) -> None:
     publish(JOB, mode=Mode.CHECKPOINT_SAVE)
-    whole = (await get(pages, f"/api/runs/{JOB}")).json()
+    response = await get(pages, f"/api/runs/{JOB}")
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    whole = response.json()
     assert whole["run"] == store.run(JOB)
     assert whole["steps"] == store.steps(JOB)
     assert whole["checkpoints"] == store.checkpoints(JOB)
@@ -539,10 +503,12 @@ async def test_job_names_are_free_text(pages: FastAPI, publish: Publish) -> None
 
 async def test_failures_of_the_store_are_told(pages: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", "mysql://somewhere")
-    response = await get(pages, "/api/results")
-    assert response.status_code == 503
-    assert "STEPTIME_STORE_URL" in response.json()["detail"]
-    assert response.headers["Cache-Control"] == "no-store"
+    for path in ("/api/results", "/api/results.csv"):
+        response = await get(pages, path)
+        assert response.status_code == 503
+        assert "STEPTIME_STORE_URL" in response.json()["detail"]
+        assert response.headers["Cache-Control"] == "no-store"
+        assert "Content-Disposition" not in response.headers
     monkeypatch.setenv("STEPTIME_STORE_URL", "sqlite:////proc/no/such/folder/store.db")
     response = await get(pages, "/api/runs/some-run")
     assert response.status_code == 503
@@ -562,28 +528,11 @@ async def test_pages_allow_nothing_from_elsewhere(pages: FastAPI) -> None:
         assert response.headers["Cache-Control"] == "no-cache", "else a new release would not be seen"
 
 
-async def test_a_browser_asks_for_a_file_once(pages: FastAPI) -> None:
-    first = await get(pages, "/static/vendor/chart.umd.min.js")
-    again = await get(
-        pages, "/static/vendor/chart.umd.min.js", headers={"If-None-Match": first.headers["etag"]}
-    )
-    assert (again.status_code, again.content) == (304, b"")
-
-
 @pytest.mark.parametrize(
     "path", ["../app.py", "..%2fapp.py", "vendor/..%2f..%2fapp.py", "%2fetc%2fpasswd", "none.js"]
 )
 async def test_only_the_pages_own_files_are_served(pages: FastAPI, path: str) -> None:
     assert (await get(pages, f"/static/{path}")).status_code == 404
-
-
-async def test_results_are_kept_in_no_cache(pages: FastAPI, publish: Publish) -> None:
-    publish(JOB)
-    for path in ("/api/results", f"/api/runs/{JOB}"):
-        headers = (await get(pages, path)).headers
-        assert headers["Cache-Control"] == "no-store"
-        assert headers["X-Content-Type-Options"] == "nosniff"
-        assert headers["Content-Type"] == "application/json"
 
 
 def test_the_views_are_below_the_address_that_airflow_has() -> None:
