@@ -73,7 +73,7 @@ def test_what_no_option_gives_is_as_the_login_node_shows_it(
     seen = Survey(
         where="ada@login",
         partitions=(partition,),
-        accounts=("0815",),
+        accounts=("4711",),
         containers=("pyxis", "bwrap"),
         folders=("/shared/ada",),
         pythons=("python3.12",),
@@ -88,7 +88,7 @@ def test_what_no_option_gives_is_as_the_login_node_shows_it(
     cluster = load_cluster("eos")
     assert isinstance(cluster, Site)
     assert (cluster.gpu_type, cluster.gpus_per_node, cluster.container) == found
-    assert (cluster.connection, cluster.partition, cluster.account) == ("eos", "batch", "0815")
+    assert (cluster.connection, cluster.partition, cluster.account) == ("eos", "batch", "4711")
     assert (cluster.root, cluster.python) == ("/shared/ada/steptime", "python3.12")
 
 
