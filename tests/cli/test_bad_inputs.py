@@ -45,7 +45,11 @@ class Bad(NamedTuple):
 
 
 FLAGS = [
-    Bad("no such command", "paln", "unknown command 'paln' of 'steptime': did you mean 'plan'? Valid are:"),
+    Bad(
+        "no such command",
+        "paln llama3.1",
+        "unknown command 'paln' of 'steptime': did you mean 'plan'? Valid are:",
+    ),
     Bad(
         "filter before a command",
         "results --gpus 2 trend",

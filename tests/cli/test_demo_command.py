@@ -101,7 +101,7 @@ def test_a_machine_on_which_the_trainer_cannot_be_is_named_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    ("states", "ended_well", "counted"), [(["valid"] * 3 + ["rejected"], False, 3), (["valid"] * 4, False, 4)]
+    ("states", "ended_well", "counted"), [(["valid"] * 3 + ["rejected"], True, 3), (["valid"] * 4, False, 4)]
 )
 def test_what_is_not_valid_is_told_and_ends_it_with_exit_code_2(
     steps: Steps, states: list[str], ended_well: bool, counted: int
