@@ -68,13 +68,6 @@ ROWS: list[tuple[bytes, Window | None, dict[str, Any]]] = [
         {"state": "complete", "warnings": f"{LACKS} 40 to 41", "steps": 48, **window(42, 44, 2.643, 3)},
     ),
     (
-        *(GAP, Window(first=41, last=42)),
-        {
-            **{"state": "incomplete", "reason": "1 of the window's steps are missing, first step 41"},
-            **{"warnings": f"{LACKS} 40 to 41", "steps": 48, **window(41, 42, 2.642, 1)},
-        },
-    ),
-    (
         *(THIN, Window(first=49, last=49)),
         {
             **{"state": "complete", "warnings": "trained by the trainer's thin loop, not by NeMo"},
@@ -86,13 +79,6 @@ ROWS: list[tuple[bytes, Window | None, dict[str, Any]]] = [
         {"state": "failed", "reason": NO_END, "steps": 50, **window(49, 49, 2.649, 1)},
     ),
     (b"", None, {"state": "failed", "reason": "the log is empty", "steps": 0}),
-    (
-        *(b"", Window(first=0, last=1)),
-        {
-            **{"state": "failed", "reason": "the log is empty", "steps": 0},
-            **{"window": "0:1", "window_from": "--window"},
-        },
-    ),
     (
         *(WHOLE, Window(first=40, last=59)),
         {
