@@ -32,7 +32,9 @@ ONE, TWO = "llama3.1·tiny·fp32·1", "llama3.1·tiny·fp32·2"
 def test_the_first_task_shows_what_the_sweep_comes_to(check: CheckSweep) -> None:
     table, most, expected, *_ = logged(check)
     assert table.startswith("\nsweep night: 2 runs\n")
-    assert re.search(r"llama3\.1·tiny·fp32·2 +local +1 +2 +0\.33\d* +-", table)
+    assert re.search(r"llama3\.1·tiny·fp32·2 +local {8}1 {6}2 +0\.33\d* +-", table), (
+        "numbers are right-aligned"
+    )
     assert (most, expected) == ("at most 0.50 GPU-hours", "no history and no publication: upper bound only")
 
 

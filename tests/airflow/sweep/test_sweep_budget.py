@@ -10,7 +10,7 @@ from steptime.airflow.installation import this_installation
 from steptime.clusters.base import StagedFiles
 from steptime.recipes.sweep_planning import Cell, expand_cell
 from steptime.results.budgets import BudgetExceeded, Owner, budget_balances, reserve
-from tests.airflow.conftest import MakeContext, SetBudget
+from tests.airflow.conftest import MakeContext, SetBudget, logged
 
 from .conftest import CheckSweep, MakeTask, SweepTask
 
@@ -35,7 +35,10 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     assert committed() == 0
 
     budget(1.1 * ASKED)
-    checked = check()
+    found: list[dict[str, Any]] = []
+    said = logged(lambda: found.append(check()))
+    [checked] = found
+    assert [line for line in said if line.startswith("budget: ") and "this plan at most 0.50" in line]
     assert committed() == pytest.approx(ASKED)
     with pytest.raises(BudgetExceeded):  # no other plan gets between a sweep and its cells
         reserve(Owner(this_installation().id, "llama31", "b"), expand_cell(_cell(checked)))
