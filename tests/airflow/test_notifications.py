@@ -1,16 +1,16 @@
 """Notifiers: what they are told, what is refused, and what fails loudly."""
 
 import json
-import socketserver
-import threading
 import time
 from collections.abc import Callable, Iterator
+from email.message import Message as Mail
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
+from mail_server import mail_server
 from stored import publish
 
 from steptime.airflow.notifications import Event, load_notifications, notify
@@ -50,35 +50,14 @@ def send(make_context: MakeContext, told: list[str]) -> Callable[..., None]:
     return send
 
 
-class _Mail(socketserver.StreamRequestHandler):
-    """As much SMTP as a client needs to hand over one message."""
-
-    def handle(self) -> None:
-        self.wfile.write(b"220 here\r\n")
-        while line := self.rfile.readline().decode().strip():
-            if line.upper() == "DATA":
-                self.wfile.write(b"354 go on\r\n")
-                lines = iter(lambda: self.rfile.readline().decode(), ".\r\n")
-                self.server.messages.append("".join(lines))  # type: ignore[attr-defined]
-            self.wfile.write(b"221 bye\r\n" if line.upper() == "QUIT" else b"250 fine\r\n")
-
-
 @pytest.fixture
-def mails(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def mails(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Mail]]:
     """What a mail server in Airflow's connections got."""
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Mail) as mail:
-        mail.messages = []  # type: ignore[attr-defined]
-        threading.Thread(target=mail.serve_forever, args=(0.02,), daemon=True).start()
+    with mail_server() as (mails, port):
         plain = {"disable_ssl": True, "disable_tls": True}
-        connection = {
-            "conn_type": "smtp",
-            "host": "127.0.0.1",
-            "port": mail.server_address[1],
-            "extra": plain,
-        }
+        connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": port, "extra": plain}
         monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
-        yield mail.messages  # type: ignore[attr-defined]
-        mail.shutdown()
+        yield mails
 
 
 class Keeps(BaseNotifier):

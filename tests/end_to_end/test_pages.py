@@ -3,7 +3,6 @@
 import json
 import subprocess
 from collections.abc import Iterator
-from email.message import Message as Mail
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 import pytest
-from aiosmtpd.controller import Controller
-from aiosmtpd.handlers import Message
 from browser import Watched, count_colours, logged_in
-from free_ports import free_port
+from mail_server import mail_server
 from playwright.sync_api import FrameLocator, Page, expect
 
 from end_to_end.driving import Airflow, wait_until
@@ -172,17 +169,6 @@ def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page)
     assert sent["dtype"] is None, "left alone"
 
 
-class Mailbox(Message):
-    """The mails that a mail server of the test got."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mails: list[Mail] = []
-
-    def handle_message(self, message: Mail) -> None:
-        self.mails.append(message)
-
-
 def test_this_week_is_sent_by_mail(page: Page, airflow: Airflow, rows: Rows) -> None:
     """The button is there once there is a connection; the mail has the page as a file with its data."""
     week = "/plugin/step-times/steptime/"
@@ -190,24 +176,20 @@ def test_this_week_is_sent_by_mail(page: Page, airflow: Airflow, rows: Rows) -> 
     frame = page.frame_locator("iframe[title='Step times']")
     expect(frame.locator("#report")).to_be_visible()
     expect(frame.get_by_role("button", name="Send …")).to_be_hidden()
-    mailbox = Mailbox()
-    server = Controller(mailbox, hostname="127.0.0.1", port=free_port())
-    server.start()
+    extra = {"disable_ssl": True, "disable_tls": True, "from_email": "steptime@example.com"}
+    connection = {"connection_id": "smtp_default", "conn_type": "smtp", "extra": json.dumps(extra)}
     try:
-        extra = {"disable_ssl": True, "disable_tls": True, "from_email": "steptime@example.com"}
-        connection = {"connection_id": "smtp_default", "conn_type": "smtp", "extra": json.dumps(extra)}
-        made = airflow.answer(
-            "POST", "/api/v2/connections", {**connection, "host": "127.0.0.1", "port": server.port}
-        )
-        assert made.is_success, made.text
-        page.reload()
-        frame.get_by_role("button", name="Send …").click()
-        frame.get_by_label("To").fill("one@example.com, two@example.com")
-        frame.get_by_role("button", name="Send", exact=True).click()
-        expect(frame.locator("#send")).to_have_text("It is sent by a DAG run.")
-        [mail] = wait_until("the mail", lambda: list(mailbox.mails) or None)
+        with mail_server() as (mails, port):
+            at = {"host": "127.0.0.1", "port": port}
+            made = airflow.answer("POST", "/api/v2/connections", connection | at)
+            assert made.is_success, made.text
+            page.reload()
+            frame.get_by_role("button", name="Send …").click()
+            frame.get_by_label("To").fill("one@example.com, two@example.com")
+            frame.get_by_role("button", name="Send", exact=True).click()
+            expect(frame.locator("#send")).to_have_text("It is sent by a DAG run.")
+            [mail] = wait_until("the mail", lambda: list(mails) or None)
     finally:
-        server.stop()
         airflow.answer("DELETE", "/api/v2/connections/smtp_default")
     assert mail["To"] == "one@example.com, two@example.com"
     [file] = [part for part in mail.walk() if part.get_filename()]

@@ -56,6 +56,11 @@ def test_monday_morning_names_exactly_what_was_planted() -> None:
     of_cell = {line.split("  ")[0]: line for line in shown.stdout.splitlines()}
     assert re.search(r" \+\d\.\d ", of_cell["small·fp32·4"]), "slower has its sign"
     assert re.search(r" -\d\.\d ", of_cell["small·fp32·2"])
+    remarks = {line.partition(":")[0]: line for line in shown.stdout.splitlines() if "changed then" in line}
+    assert len(remarks) == 4
+    said = "confirmed on the same node (localhost); changed then: OMP_NUM_THREADS 1 → 2"
+    assert remarks.pop("small·fp32·4").endswith(said)
+    assert all("nothing is recorded that changed" in line for line in remarks.values())
     cells = {row["cell"]: row for row in json.loads(call("--format", "json").stdout)["cells"]}
     told = {name: (row["verdict"], row["suspicion"]) for name, row in cells.items()}
     assert {name: one for name, one in told.items() if one[0] != "unchanged"} == {
@@ -82,21 +87,6 @@ def test_filters_choose_cells_and_change_no_verdict() -> None:
     assert of_size["took"].startswith("1 cell · ")
     assert call("--size", "small", "--gpus", "4").exit_code == 3
     assert call("--size", "tiny", "--gpus", "8").exit_code == 0
-
-
-@pytest.mark.usefixtures("half_a_year")
-def test_what_changed_stands_beside_a_slowdown() -> None:
-    shown = call().stdout
-
-    remarks = [line for line in shown.splitlines() if "changed then" in line]
-    assert len(remarks) == 4
-    changed, plain = (
-        next(line for line in remarks if line.startswith(f"{name}:"))
-        for name in ("small·fp32·4", "tiny·fp32·4")
-    )
-    said = "confirmed on the same node (localhost); changed then: OMP_NUM_THREADS 1 → 2"
-    assert changed.endswith(said)
-    assert "nothing is recorded that changed" in plain
 
 
 def test_a_suspicion_says_how_to_start_the_runs_that_decide(

@@ -8,7 +8,7 @@ from browser import watched_page
 from playwright.sync_api import Browser, expect
 from sixty_cells import LAST, STEP, SWEEP_DAG, Made, Stores
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
 SLOWER, USUAL = (Made(STEP, week, number, 1, ()).job_name for week, number in ((LAST, 2), (LAST - 1, 0)))
 PAGES = {
@@ -22,7 +22,7 @@ PAGES = {
 """Addresses, how high each is drawn, and what is there once it is."""
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_pages_of_half_a_year_can_be_kept(
     browser: Browser, site: str, half_year: Stores, tmp_path: Path, scheme: str
 ) -> None:

@@ -1,0 +1,33 @@
+"""A mail server of a test's own, and the mails that it got."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.message import Message as Mail
+
+from aiosmtpd.controller import Controller
+from aiosmtpd.handlers import Message
+from free_ports import free_port
+
+
+class Mailbox(Message):
+    """Keeps mails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mails: list[Mail] = []
+
+    def handle_message(self, message: Mail) -> None:
+        """Keep one, as the server asks."""
+        self.mails.append(message)
+
+
+@contextmanager
+def mail_server() -> Iterator[tuple[list[Mail], int]]:
+    """The mails so far of a server on this machine, and its port."""
+    mailbox = Mailbox()
+    server = Controller(mailbox, hostname="127.0.0.1", port=free_port())
+    server.start()
+    try:
+        yield mailbox.mails, server.port
+    finally:
+        server.stop()
