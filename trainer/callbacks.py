@@ -245,7 +245,7 @@ class GpuSamples(Callback):
             self.process = gpu_samples.SamplingProcess(self.output, self.launch.local_world_size)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Record the time at which the first sampled step begins."""
+        """Record the time at which the first of the steps to summarize begins."""
         if trainer.global_step == self.steps.start:
             self.began_at = time.time()
 

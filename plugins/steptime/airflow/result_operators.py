@@ -74,7 +74,7 @@ class ReadLogOperator(RunOperator):
         return self._run
 
     def execute(self, context: Context) -> dict[str, str]:
-        """Read the log, measure and store. Returns the run's handle: its `cluster` and `job`."""
+        """Read the job's log, measure the run, and store both. Returns the job's handle."""
         from steptime.judging.judgements import keep_measured
         from steptime.results.metrics import measure
         from steptime.results.store import Store

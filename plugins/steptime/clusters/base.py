@@ -120,7 +120,7 @@ class Job(Frozen):
     submitted_at: float
     """Unix time."""
     installation: Installation | None = None
-    """The Airflow that submitted the job, according to its record on the cluster; None if that has none."""
+    """The Airflow that submitted the job, by the job's record on the cluster; None if that names none."""
 
 
 class JobStatus(Frozen):

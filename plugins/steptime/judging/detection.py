@@ -164,7 +164,7 @@ class Standing:
     since: tuple[float, ...] = ()
     """The run that raised the suspicion, and all runs after it."""
     is_open: bool = False
-    """Whether the next run is judged together with `since`."""
+    """Whether the next run is judged together with the runs in `since`."""
 
     @property
     def change(self) -> float | None:

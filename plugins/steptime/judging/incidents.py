@@ -39,7 +39,7 @@ class IncidentCell:
     """Job name of its newest judged run."""
     dag_id: str | None
     began_with: str
-    """Job name of the run with which the level began."""
+    """Job name of the run with which the level began; of the newest judged run if it only leans."""
     change: float
     """Change of the level against the baseline: 0.03 is 3 % slower."""
     seconds: float
@@ -127,7 +127,7 @@ class Incident:
 
     @property
     def affected(self) -> tuple[IncidentCell, ...]:
-        """The cells that are still slower or faster, most changed first; all cells if none is."""
+        """The cells (series of runs) that have not returned to usual, most changed first; all if all have."""
         some = [one for one in self.cells if one.state != "returned"] or self.cells
         return tuple(sorted(some, key=lambda one: -abs(one.change)))
 

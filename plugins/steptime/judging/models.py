@@ -25,7 +25,7 @@ class Judgement:
     drift: Drift | None = None
     """How the series got slower without a suspicion; only for the newest run."""
     placement: Placement | None = None
-    """Nodes of the suspected run and of the fresh runs; None if nothing is or was suspected."""
+    """Nodes of the suspected run and of the two after it; None if nothing is or was suspected."""
     onset: Onset | None = None
     """When the suspected or confirmed level began."""
 

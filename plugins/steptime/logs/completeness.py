@@ -46,7 +46,7 @@ class End(NamedTuple):
     last_step: int | None
     """The last step of the plan, or else the one that the step lines announce."""
     planned: bool
-    """Whether `last_step` is from a plan."""
+    """Whether `last_step` is from the run's plan, and not from the log's step lines."""
     closing: Closing | None = None
     printed: tuple[int, int] | None = None
     """Iterations done and total in the last line, if these are not global steps."""

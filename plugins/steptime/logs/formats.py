@@ -258,8 +258,8 @@ MEGATRON_BRIDGE = LogFormat(
 
 Megatron-Bridge prints `Step Time : 9.09s GPU utilization: 663.5MODEL_TFLOP/s/GPU` on rank 0 and then, like
 the others, `iteration        1/       1 | … | elapsed time per iteration (ms): 20289.1 | …` on the last
-rank. The step time is the mean over the lines' logging interval; the utilization belongs to the
-step that follows. The log of rank 0 alone has only its lines, which are one step each.
+rank. The step time is the mean over the interval between two `iteration` lines. The line of rank 0 has no
+number: it belongs to the step of the next `iteration` line, or, in the log of rank 0 alone, is a step.
 """
 
 _GROUPED = rb"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|" + NUMBER + rb")"
@@ -314,7 +314,7 @@ class Setup(NamedTuple):
     """What torchtitan prints about a run before its first step; None for values missing in the line."""
 
     last_step: int | None = None
-    """The last global step."""
+    """The last global step to be trained."""
     tokens_per_step: int | None = None
     """Tokens per step over all GPUs."""
     gpus: int | None = None

@@ -137,7 +137,7 @@ class TrainingLog(Frozen):
     started: dict[str, Any] | None = None
     """The trainer's `steptime.start` record: actual parallelism, versions, measured peak."""
     resumed: dict[str, Any] | None = None
-    """The trainer's `steptime.resumed` record: iteration and consumed samples restored from a checkpoint."""
+    """The trainer's `steptime.resumed` record: the loaded checkpoint, its step and consumed samples."""
     rank_times: dict[str, Any] | None = None
     """The trainer's `steptime.rank_times` record: how long each rank computes by itself."""
     gpu_samples: dict[str, Any] | None = None

@@ -48,7 +48,7 @@ _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=(?=[^\s;&|$])", re.ASCII)
 """Finds in bash the names of variables that are set to more than the value of another (`A=$B`)."""
 
 MOST_BYTES = 128 << 10
-"""Most bytes of all names and values: Linux limits the size of a single argument or variable to this."""
+"""Most bytes of all variables together, so that none is above Linux's limit for a single one."""
 
 _SECRET = re.compile(f"{SENSITIVE_WORDS}$", re.IGNORECASE)
 
@@ -76,7 +76,8 @@ def checked_environment(environment: dict[str, str]) -> dict[str, str]:
 
 def check_environment(environment: Mapping[str, str]) -> None:
     """Raise UserError for the first variable that is not allowed; secret values are not repeated."""
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in environment.items())
+    # Each is `NAME=value` with a zero byte at its end.
+    size = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in environment.items())
     if size > MOST_BYTES:
         longest = max(environment, key=lambda name: len(environment[name]))
         raise UserError(

@@ -61,7 +61,7 @@ class KnownRecipe(Frozen):
     seq_length: tuple[PositiveInt, ...] = Field(min_length=1)
     """Tokens per sample: one value, or one per GPU type if these differ."""
     configuration: _HubRepository | None = None
-    """Repository on the Hugging Face hub with the model's configuration, which ranks load; None without."""
+    """Repository on the Hugging Face hub of the model's configuration; None if ranks load none."""
     tokenizer: _HubRepository | None = None
     """Repository on the hub of the tokenizer; None if ranks load none."""
 
@@ -243,10 +243,10 @@ def misfit(
 
 
 def bridge_command(run: Run) -> tuple[str, ...]:
-    """Return the script and arguments that start a Megatron-Bridge recipe, known by name, on a rank.
+    """Return the script and its arguments with which each rank starts a recipe of Megatron-Bridge.
 
-    The script is a path in the image, or in `checkout_folder` if the recipe has a `launch` of its own. Raises
-    UserError if the image cannot start the recipe.
+    The script is a path in the image; for a model with a `launch`, it is below the job's checkout of
+    Megatron-Bridge. Raises UserError if the image cannot start the recipe.
     """
     recipe, model = run.recipe, run.recipe.model
     if not isinstance(model, NamedRecipe):

@@ -26,7 +26,7 @@ class Declaration:
     section: str
     """Section of the trigger form, and panel of `--help`."""
     needs: str | None
-    """What its examples need beyond the form's defaults, as the beginning of a sentence: `On GPUs`."""
+    """When the option's examples work, if not with the form's defaults; begins a sentence: `On GPUs`."""
     pattern: str | None
     """Regular expression, in the syntax of JSON schema."""
     checks: tuple[Check, ...]

@@ -110,7 +110,7 @@ class Reference(Frozen):
     step_time: str
     """The steps of a run whose mean the printed step times are, in words."""
     stated_model_flops: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """Model FLOPs per sample by size, rounded as in the document; its MFU is computed from these."""
+    """Model FLOPs per sample by size, rounded as in the document; the MFU of runs is computed from these."""
     as_published: AsPublished = AsPublished()
     logged_tflops_are_invalid: bool = False
     """Whether the document says that its recipe logs wrong TFLOPS per GPU."""

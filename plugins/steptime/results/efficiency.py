@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 """Level of the confidence interval."""
 FEWEST_REPEATS = 3
-"""Fewest jobs at both scales for an interval: with two, it would contain the truth in only 7 of 10 cases."""
+"""Fewest jobs at each of the two GPU counts for an interval: with two jobs, only 7 of 10 would be right."""
 EARLIER_S = 7 * 86_400.0
 """How much earlier runs may be to serve as a base."""
 

@@ -19,7 +19,7 @@ PARTS = (*_OF_RUNS, "start and end", "failures", "resubmissions")
 """`failures` are jobs whose run failed, was cancelled or was rejected; `resubmissions` are jobs that failed
 through their cluster and were replaced by another."""
 _LEAST_PERCENT = 0.5
-"""Smaller parts are not named in the sentence."""
+"""Least percent of the GPU-hours for which `Goodput.sentence` says what took them."""
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class GpuSamples(Frozen):
 
     @property
     def clauses(self) -> dict[str, tuple[str, ...]]:
-        """Phrases, by node, on how it differs from the other nodes, such as `31 °C hotter`."""
+        """Phrases, by node, on its errors and on how it differs from others, such as `31 °C hotter`."""
         found = defaultdict[str, list[str]](list)
         for gpu, ratio in self._apart(lambda node: node.temperature_c, LEAST_HOTTER):
             found[gpu.node.node].append(f"{gpu.name}{gpu.value * (1 - 1 / ratio):.0f} °C hotter")

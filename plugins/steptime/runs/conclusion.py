@@ -54,7 +54,7 @@ async def find_causes(job: Job, connections: Connections) -> FailureReport:
 
 
 def with_failed_nodes(status: JobStatus, failure: FailureReport) -> JobStatus:
-    """Return the status as a fault of the cluster if the log says that nodes of the job failed.
+    """Return the status, marked as a fault of the cluster if the log says that nodes of the job failed.
 
     Otherwise it is unchanged. Nodes that the job did not have are ignored.
     """

@@ -39,9 +39,10 @@ MayEdit = Annotated[Callable[[str | None], bool], Depends(_editable)]
 
 
 def require_own_page(request: Request) -> None:
-    """Refuse requests that another site's page makes a browser send with the user's cookie (CSRF).
+    """Refuse a request that is not JSON, or that comes from another site by its Sec-Fetch-Site (CSRF).
 
-    A page of another origin may send JSON only after a preflight request, which this server does not allow.
+    Another site's page can make a browser send the user's cookie; but JSON only after a preflight request,
+    which this server does not allow.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(status_code=415, detail="the content type must be application/json: send JSON")

@@ -106,7 +106,7 @@ class LocalConfig(ClusterConfig):
 
 
 Config = LocalConfig
-"""The name that the plug point `CLUSTER_KINDS` expects."""
+"""The name under which steptime finds this model in the module `cluster` of a kind of cluster."""
 
 
 def connect(config: LocalConfig, connections: Connections = no_connections) -> "LocalCluster":  # noqa: ARG001

@@ -44,7 +44,7 @@ _CANCEL_MARGIN_S = 120.0
 _LOOK_S = 0.5
 
 Config = RunaiConfig
-"""The name that the plug point `CLUSTER_KINDS` expects."""
+"""The name under which steptime finds this model in the module `cluster` of a kind of cluster."""
 JOB_NAME = "steptime-job"
 _DIRECTORY, _LOG = "steptime-directory", "steptime-log"
 _TIME_LIMIT_S = "steptime-time-limit-s"

@@ -52,7 +52,7 @@ class _Recorded(Frozen):
 
 
 Config = SlurmConfig
-"""The name that the plug point `CLUSTER_KINDS` expects."""
+"""The name under which steptime finds this model in the module `cluster` of a kind of cluster."""
 
 
 def connect(config: SlurmConfig, connections: Connections = no_connections) -> "SlurmCluster":

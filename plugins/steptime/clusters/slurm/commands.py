@@ -176,7 +176,7 @@ class SlurmCommands:
         ]
 
     def ours(self, records: Iterable[JobRecord], names: Sequence[str]) -> dict[str, list[JobRecord]]:
-        """Return the records with these names and folders below `root`, grouped by name."""
+        """Return the records with one of these names and a folder below `root`, grouped by name."""
         wanted = set(names)
         return group_by_name(
             record

@@ -31,7 +31,7 @@ class Survey(Frozen):
     accounts: tuple[str, ...]
     """Accounts of the user; empty if there is no accounting."""
     containers: tuple[str, ...]
-    """Container programs that work there, the preferred one first."""
+    """Container programs that work on the login node, the preferred one first."""
     folders: tuple[str, ...]
     """Folders that the user may write to, the likeliest for `work_dir` first."""
     pythons: tuple[str, ...]

@@ -16,7 +16,7 @@ _RECORD = Path("/llmb/record.json")
 
 
 class Kept:
-    """Stand-in for a class of NeMo-Run: stores its constructor arguments."""
+    """Stand-in for a class of NeMo-Run: keeps the keyword arguments of its constructor as attributes."""
 
     def __init__(self, *_: Any, **told: Any) -> None:
         self.__dict__.update(told)
