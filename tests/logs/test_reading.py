@@ -31,12 +31,6 @@ def problem(log: TrainingLog, kind: str) -> Problem:
     return found
 
 
-def test_a_complete_log_has_no_problems() -> None:
-    log = read_chunks([line_forms.nemo2_log()])
-    assert len(log.steps) == 50
-    assert log.problems == ()
-
-
 def test_death_two_steps_before_the_end() -> None:
     log = read_chunks([line_forms.nemo2_log(range(48))])
     assert problem(log, "short") == Problem(
@@ -275,13 +269,6 @@ def test_a_rank_may_print_a_step_behind_a_later_one_where_another_had_it() -> No
     assert log.steps[3].step_time_s == 2.603
 
 
-def test_what_an_attempt_died_of_does_not_spoil_the_next() -> None:
-    died = b"RuntimeError: CUDA error: out of memory\n"
-    log = read_chunks([_attempt(range(20), "2.1") + died + _attempt(range(10, 50), "2.2")])
-    assert kinds(log) == {"cuda_out_of_memory": False, "duplicate_steps": False}
-    assert problem(log, "cuda_out_of_memory").message.startswith("in an earlier attempt: ")
-
-
 def test_a_trainer_that_starts_again_is_a_restart() -> None:
     start = b'steptime.start {"schema": 1, "world_size": 2}\n'
     end = b'steptime.result {"state": "completed", "global_step": 49}\n'
@@ -492,11 +479,6 @@ def test_of_an_earlier_attempt_the_check_of_its_nodes_alone_is_kept() -> None:
     assert (log.node_check, log.started) == ({"nodes": []}, {"number": 2})
     assert (log.resumed, log.ended) == (None, None)
     assert kinds(log) == {"no_end_record": True}
-
-
-def test_of_a_run_without_a_step_the_cause_is_told() -> None:
-    log = read_chunks([b"RuntimeError: CUDA error: out of memory\n"], max_steps=50)
-    assert kinds(log) == {"cuda_out_of_memory": True, "no_steps": True}
 
 
 @pytest.mark.parametrize(
