@@ -43,17 +43,6 @@ def test_what_waits_behind_a_last_try_that_was_lost_leaves_the_job_alone(
     assert f"or end it by hand: end {submitted['job']['name']}" in capsys.readouterr().out
 
 
-def test_what_a_person_fails_before_the_last_try_is_ended(
-    submission: Submit, cluster: LocalCluster, make_context: MakeContext
-) -> None:
-    submitted, context = submission(STAND_IN="hang"), make_context(try_number=2)
-    begin(submitted, context)
-
-    task_of("performance.end").execute(context)
-
-    assert state_of(cluster, submitted["job"]["name"]) is JobState.CANCELLED
-
-
 @pytest.mark.long
 def test_a_job_that_took_too_long_is_ended_after_the_last_try_too(
     submission: Submit, cluster: LocalCluster, make_context: MakeContext

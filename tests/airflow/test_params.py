@@ -103,18 +103,6 @@ def test_what_cannot_be_run_is_refused_in_one_sentence(params: dict[str, Any], s
     assert "\n" not in str(refused.value)
 
 
-def test_the_defaults_are_a_plan(home: Path) -> None:
-    params = {name: param.value for name, param in form(checkpoint=True).items()}
-    planned = plan_from_params("llama3.1", params)
-
-    assert [run.label for run in planned.all_runs] == [
-        "tiny·fp32·1",
-        "tiny·fp32·2",
-        "tiny·fp32·2·checkpoint save",
-        "tiny·fp32·2·checkpoint load",
-    ]
-
-
 def test_more_ranks_than_the_cluster_has_slots_are_refused_before_anything_is_staged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -79,10 +79,3 @@ def test_what_is_passed_on_reaches_dag_and_tasks(read: Any) -> None:
     for group in ("performance", "checkpoint.save", "checkpoint.load"):
         wait = dag.get_task(f"{group}.wait")
         assert wait.patience == {"patience_h": 2, "queue_patience_h": 3.5}
-
-
-def test_an_argument_that_airflow_has_not_is_told(read: Any) -> None:
-    from steptime.airflow.dag_builder import training_dag
-
-    with pytest.raises(TypeError, match="chedule_interval"):
-        training_dag("x", workload="llama3.1", chedule_interval=None)

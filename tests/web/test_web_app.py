@@ -128,16 +128,6 @@ async def test_runs_of_dags_that_a_user_may_not_read_are_left_out(
     assert {row["job_name"] for row in await rows(pages)} == {"of-another-dag", "of-no-dag"}
 
 
-async def test_prometheus_gets_the_cells_of_dags_that_its_user_may_read(
-    pages: FastAPI, publish: Publish, secret: Provenance
-) -> None:
-    publish("ours", gpus=2, submitted_at=time.time() - 9)
-    publish("hidden", gpus=4, submitted_at=time.time() - 9, made_by=secret)
-    response = await get(pages, "/api/metrics")
-    assert response.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
-    assert set(re.findall(r'cell="(.*?)"', response.text)) == {"tiny·fp32·2"}
-
-
 async def test_the_tab_of_a_dag_run_has_its_runs_alone(
     pages: FastAPI,
     store: Store,
@@ -315,22 +305,11 @@ async def test_a_file_of_results_has_what_the_page_shows_of_them(
     assert await csv_rows(pages, gpus="4") == []
 
 
-async def test_the_page_is_saved_as_a_file_with_what_its_reader_may_read(
-    pages: FastAPI, publish: Publish, secret: Provenance
-) -> None:
-    publish("hidden", gpus=64, made_by=secret, submitted_at=1.79e9)
-    publish("seen", gpus=2, submitted_at=1.79e9)
-    response = await get(pages, "/api/report.html", params={"since": "0"})
-    assert response.headers["Content-Disposition"] == 'attachment; filename="steptime-report.html"'
-    assert '"seen"' in response.text
-    assert '"hidden"' not in response.text
-
-
 async def test_what_a_user_may_not_read_counts_nowhere(
     pages: FastAPI, publish: Publish, secret: Provenance
 ) -> None:
-    publish("hidden", gpus=64, made_by=secret, submitted_at=1.79e9)
-    publish("seen", gpus=2, submitted_at=1.79e9)
+    publish("hidden", gpus=64, made_by=secret, submitted_at=time.time() - 9)
+    publish("seen", gpus=2, submitted_at=time.time() - 9)
     answer = (await get(pages, "/api/results")).json()
     assert (answer["matching"], answer["all"], answer["choices"]["gpus"]) == (1, 1, [2])
     answer = (await get(pages, "/api/comparison", params={"since": "0"})).json()
@@ -342,6 +321,12 @@ async def test_what_a_user_may_not_read_counts_nowhere(
     assert (hidden.status_code, missing.status_code) == (404, 404)
     assert hidden.text.replace("hidden", "no-such") == missing.text
     assert len((await get(pages, "/api/trend/seen")).json()["rows"]) == 1
+    saved = await get(pages, "/api/report.html", params={"since": "0"})
+    assert saved.headers["Content-Disposition"] == 'attachment; filename="steptime-report.html"'
+    assert ('"seen"' in saved.text, '"hidden"' in saved.text) == (True, False)
+    metrics = await get(pages, "/api/metrics")
+    assert metrics.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert set(re.findall(r'cell="(.*?)"', metrics.text)) == {"tiny·fp32·2"}
 
 
 async def test_a_profile_has_no_trend_and_no_level_to_accept(pages: FastAPI, publish: Publish) -> None:

@@ -2,17 +2,12 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-import stored
 
 from steptime.airflow.base import Refused
-from steptime.airflow.sweep.cells import rows_by_cell
 from steptime.clusters.base import StagedFiles
-from steptime.results.store import Store
-from tests.airflow.conftest import MakeResult
 
 from .conftest import CheckSweep, MakeTask
 
@@ -74,19 +69,3 @@ def test_each_cluster_and_image_is_staged_once(
     ]
     assert len(pairs) == 2
     assert {one["staged"]["trainer_path"] for one in (*planned["runs"], *pairs)} == {staged.trainer_path}
-
-
-def test_results_are_found_by_their_cell_and_those_of_none_are_left_out(
-    home: Path, make_result: MakeResult
-) -> None:
-    alone = make_result("alone")
-    of_cell = make_result("of-cell", run=alone.run.model_copy(update={"cell": "llama3.1·tiny·fp32·1"}))
-    for result in (alone, of_cell):
-        stored.publish(Store(), result)
-    made_by = alone.submitted.made_by
-
-    found = rows_by_cell(Store(), made_by.dag_id, made_by.dag_run_id)
-
-    assert {cell: [row["job_name"] for row in rows] for cell, rows in found.items()} == {
-        "llama3.1·tiny·fp32·1": ["of-cell"]
-    }
