@@ -57,19 +57,6 @@ async def ended(far: FarCluster, make_spec: MakeSpec) -> Job:
     return job
 
 
-def fail_at(cluster: FarCluster, read: int) -> None:
-    """Let the connection break at that read, once."""
-    count = 0
-
-    def broken(_: str) -> None:
-        nonlocal count
-        count += 1
-        if count == read:
-            raise SystemFailure("the connection to the cluster was lost")
-
-    cluster.before_read = broken
-
-
 async def test_a_copy_is_whole_and_bears_the_name_of_the_job(far: FarCluster, ended: Job) -> None:
     copy = await collect_log(far, ended)
 
@@ -88,7 +75,12 @@ async def test_a_copy_is_whole_and_bears_the_name_of_the_job(far: FarCluster, en
 
 
 async def test_a_copy_that_was_broken_off_is_made_again(far: FarCluster, ended: Job) -> None:
-    fail_at(far, 30)
+    def break_at_the_thirtieth(_: str) -> None:
+        if len(far.offsets) == 29:
+            far.before_read = lambda path: None
+            raise SystemFailure("the connection to the cluster was lost")
+
+    far.before_read = break_at_the_thirtieth
     with pytest.raises(SystemFailure, match="connection"):
         await collect_log(far, ended)
     folder = settings.home() / "logs-collected" / "here" / "one"
@@ -137,12 +129,8 @@ async def test_a_copy_of_a_running_jobs_log_is_completed_when_it_has_ended(
 
 @pytest.mark.parametrize("left", [b"", b"1\n2\n"])
 async def test_a_log_that_is_cut_while_it_is_copied(far: FarCluster, ended: Job, left: bytes) -> None:
-    reads = 0
-
     def cut(_: str) -> None:
-        nonlocal reads
-        reads += 1
-        if reads == 20:
+        if len(far.offsets) == 20:
             Path(ended.log_path).write_bytes(left)
 
     far.before_read = cut

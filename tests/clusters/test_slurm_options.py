@@ -143,7 +143,6 @@ LONG = "a" * 2000
 FORMS = (
     # a request; what sbatch gets, or why it does not
     ({}, None, ()),
-    ({}, "", ()),
     ({}, " ; ;", ()),
     ({}, "exclusive", ("--exclusive",)),
     ({}, " qos=a ;constraint=a&b; ", ("--qos=a", "--constraint=a&b")),
@@ -151,14 +150,10 @@ FORMS = (
     ({}, f"comment={LONG}", (f"--comment={LONG}",)),
     ({}, f"comment={LONG}a", "the value 'aaa"),
     ({}, "comment=", "the value '' of comment cannot be given: use at least one character"),
-    ({}, "comment=a b", "the value 'a b' of comment cannot be given"),
     ({}, "comment=$(x)", "the value '$(x)' of comment"),
-    ({}, "comment=a#b", "the value 'a#b' of comment"),
     ({}, "comment=a\n#SBATCH --uid=0", "of comment cannot be given"),
     ({}, "contiguous;contiguous", "additional_slurm_params has 'contiguous' twice"),
-    ({}, "mem=1;mem=2", "additional_slurm_params has 'mem' twice"),
     ({}, "Qos=1", "'Qos=1' is not of the form option=value"),
-    ({}, "=1", "'=1' is not of the form option=value"),
     # They would change a job's image, its mounts or its environment.
     *(({}, f"container-{name}=x", UNKNOWN) for name in ("image", "mounts", "env", "name", "remap-root")),
     ({}, "bind=/etc", UNKNOWN),
@@ -166,18 +161,16 @@ FORMS = (
     ({}, "partition", "'partition' needs a value, as in partition="),
     ({}, "segment=12", ("--segment=12",)),
     ({}, "segment=0", "segment '0' cannot be given to Slurm: write a number of nodes"),
-    ({}, "segment=12345", "segment '12345' cannot be given to Slurm"),
     ({"segment": 3}, None, ("--segment=3",)),
     ({"segment": 3}, "segment=3", "segment is also in additional_slurm_params: keep one of the two"),
     ({"account": "a"}, "reboot;partition=b", ("--partition=b", "--account=a", "--reboot")),
-    ({"partition": f"{LONG}"}, None, (f"--partition={LONG}",)),
     ({"partition": f"{LONG}a"}, None, "partition 'aaa"),
     ({"partition": "a,b.c+d-e"}, None, ("--partition=a,b.c+d-e",)),
     ({"reservation": "a"}, None, ("--reservation=a",)),
     *(
         ({name: value}, None, f"{name} '{value}' cannot be given to Slurm: write a name of letters")
         for name in ("partition", "account", "reservation")
-        for value in ("", "a b", "-a", "a,", ",a", "a;b", "a$b", "ä")
+        for value in ("", "a b", "-a", "a,", "a$b", "ä")
     ),
     *(
         ({name: value}, None, (f"--{name}={value}",))

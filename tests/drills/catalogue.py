@@ -28,7 +28,7 @@ class Drill:
     permitted: Mapping[str, tuple[int, ...]] = field(
         default_factory=lambda: MappingProxyType({"valid": (1,)})
     )
-    """Outcomes (`valid`, `failed`, `cancelled`), and how many jobs each may take."""
+    """Outcomes (`valid`, `cancelled`), and how many jobs each may take."""
     mend: Act = _nothing
     seen: Callable[["Scene"], bool] | None = None
     """What must be seen of the fault before its time begins; the run is let go for it."""
@@ -36,8 +36,6 @@ class Drill:
     lasts_s: tuple[float, float] = (0.5, 5.0)
     bears_more: bool = False
     """Whether a second fault may strike before the first is mended, and the outcome be the same."""
-    reason: str = ""
-    """What the told cause of a failure must match."""
     dag_id: str = "llama31"
     params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -69,7 +67,6 @@ _AIRFLOW = (
     Drill("worker killed during collection", (points.COLLECTING,), faults.kill_worker, ways=_WORKER),
     Drill("worker killed while publishing", (points.PUBLISHING,), faults.kill_worker, ways=_WORKER),
     Drill("triggerer killed", _WAITING, faults.end_triggerer, ways=_SIGNALS),
-    Drill("two triggerers", _WAITING, faults.suspend_triggerer, mend=faults.end_other_triggerer),
     Drill(
         "scheduler restarted",
         (points.BEFORE_SBATCH, points.AFTER_SBATCH, points.TRAINING, points.COLLECTING),
@@ -114,13 +111,6 @@ _PEOPLE = (
     Drill("two runs ask for the same cell", (points.AT_ONCE,), faults.start_another, _TWICE),
     Drill(
         "two sweeps ask for the same cell", (points.AT_ONCE,), faults.start_another, _TWICE, dag_id=SWEEP_DAG
-    ),
-    Drill(
-        "two installations",
-        _WAITING,
-        faults.start_second_installation,
-        _TWICE,
-        seen=faults.second_installation_has_its_result,
     ),
 )
 _SWEEPS = (
@@ -176,7 +166,6 @@ _SSH = (
         mend=faults.answer_logins,
         lasts_s=(2, 40),
     ),
-    Drill("sshd dropping in mid-output", _WAITING, faults.drop_in_mid_output),
 )
 _SLURM = (
     Drill(
@@ -229,7 +218,6 @@ _SLURM = (
     ),
 )
 _FILES = (
-    Drill("log truncated", (points.COLLECTING,), faults.truncate_log, {"failed": (1,)}, reason="steps"),
     Drill(
         "unreadable log",
         (points.TRAINING,),

@@ -108,39 +108,6 @@ def _end(component: str, scene: "Scene") -> None:
     process.kill() if scene.schedule.way == "SIGKILL" else process.terminate()
 
 
-def suspend_triggerer(scene: "Scene") -> None:
-    """SIGSTOP to the triggerer that waits, SIGCONT when another has taken over; it lets go of its trigger."""
-
-    def holder() -> int | None:
-        query = """
-            SELECT triggerer_id FROM trigger JOIN task_instance ON trigger_id = trigger.id
-            WHERE run_id = ? AND task_id = ?
-        """
-        ((found,),) = scene.site.airflow_rows(query, scene.run.dag_run_id, WAIT)
-        return int(found) if found is not None else None
-
-    first = wait_until("a triggerer that holds the trigger", holder)
-    with _suspended(_all_of(scene.site.component("triggerer"))):
-        scene.site.start_triggerer()
-        wait_until("another triggerer that takes over", lambda: holder() not in (None, first), _NOTICED_S)
-        scene.note("another triggerer holds the trigger")
-    wait_until("the first triggerer to let go", lambda: _has_let_go(scene, first), _NOTICED_S)
-
-
-def _has_let_go(scene: "Scene", triggerer: int) -> bool:
-    """Whether a triggerer's own log of the trigger says that it is over; the words are Airflow's."""
-    logs = scene.site.airflow.home / "airflow" / "logs"
-    run = f"run_id={scene.run.dag_run_id}/task_id={WAIT}"
-    return any(
-        "trigger completed" in log.read_text()
-        for log in logs.glob(f"dag_id=*/{run}/map_index=*/*.trigger.{triggerer}.log")
-    )
-
-
-def end_other_triggerer(scene: "Scene") -> None:
-    scene.site.end_triggerers()
-
-
 def kill_triggerer(scene: "Scene") -> None:
     scene.site.component("triggerer").kill()
 
@@ -306,23 +273,6 @@ def start_another(scene: "Scene") -> None:
     assert refused == HTTPStatus.CONFLICT, f"{again.dag_run_id} was started twice: {refused}"
 
 
-def start_second_installation(scene: "Scene") -> None:
-    """Another Airflow, which shares folder and account of the cluster, has a DAG run of the same id."""
-    scene.site.second.start(
-        run_id=scene.run.dag_run_id,
-        run_after=scene.site.airflow.run_after(scene.run),
-        params=scene.params,
-        config=scene.site.config,
-        work=scene.site.work,
-        login=scene.site.login.login(),
-    )
-    wait_until("a job of it", lambda: scene.site.second.succeeded or len(scene.queue()) > 1, 900)
-
-
-def second_installation_has_its_result(scene: "Scene") -> bool:
-    return scene.site.second.succeeded
-
-
 # What people do to a sweep
 
 
@@ -415,18 +365,6 @@ def hang_logins(scene: "Scene") -> None:
 
 def answer_logins(scene: "Scene") -> None:
     scene.site.login.resume()
-
-
-def drop_in_mid_output(scene: "Scene") -> None:
-    """The connection breaks when squeue has printed the first half of its answer."""
-    gate = scene.site.gate("squeue")
-    gate.close()
-    script = f'out=$($real "$@"); printf %.25s "$out"; {gate.wait}; printf %s "$out"'
-    scene.wrap("squeue", script)
-    wait_until("half an answer of squeue", lambda: gate.arrived > 0, _NOTICED_S)
-    scene.site.login.drop_connections()
-    scene.unwrap("squeue")
-    gate.open()
 
 
 def lose_reply(scene: "Scene") -> None:
@@ -571,14 +509,6 @@ def _live(scene: "Scene") -> set[str]:
 
 
 # Files
-
-
-def truncate_log(scene: "Scene") -> None:
-    """Only a part of the log is left, as on a file system that lost its last writes."""
-    (job,) = scene.queue()
-    (log,) = Path(job.directory).glob("log-*.out")
-    with log.open("r+b") as file:
-        file.truncate(int(log.stat().st_size * scene.schedule.part))
 
 
 def block_log(scene: "Scene") -> None:

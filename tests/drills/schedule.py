@@ -17,8 +17,6 @@ class Schedule(Frozen):
     """Whether the run is let go before the fault is mended, or after it."""
     also: str
     """A second fault, half of that time later; empty for none."""
-    part: float
-    """What is left of a log that is truncated."""
     step_s: float
     """Seconds per step of the stand-in trainer, which makes 20."""
 

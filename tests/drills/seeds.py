@@ -34,7 +34,6 @@ def draw(seed: int) -> Schedule:
         lasts_s=round(chance.uniform(*drill.lasts_s), 1),
         goes_on_first=chance.random() < 0.5,
         also=also if drill.bears_more and (turn + number) % (2 if of_service else 4) == 0 else "",
-        part=round(chance.uniform(0.2, 0.8), 2),
         step_s=round(chance.uniform(0.1, 0.2), 3),
     )
 

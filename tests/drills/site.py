@@ -6,11 +6,10 @@ import shlex
 import shutil
 import sqlite3
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,16 @@ import pytest
 import yaml
 from called import captured
 from clusters.login_node import LoginNode
-from end_to_end.driving import Airflow, kill, running_airflow, start_airflow, wait_until
+from end_to_end.driving import Airflow, running_airflow, start_airflow, wait_until
 from free_ports import free_port
 from slurm_service import MiniSlurm
 from stand_ins.trainer_python import python_of_stand_in
 
-from drills.second_installation import SecondInstallation
 from steptime import settings
 from steptime.clusters.connections import Connection
 from steptime.mini_slurm import processes, service
 from steptime.results.store import Store
-from steptime.service import connection_file, supervisor
+from steptime.service import connection_file
 from steptime.service.processes import Service
 
 CLUSTER = "mini-slurm"
@@ -105,11 +103,8 @@ class Site:
     login: LoginNode
     gates: Path
     config: Path
-    second: SecondInstallation
     impatient: bool
     """Whether its Airflow considers workers and others dead sooner than a usual one does."""
-    triggerers: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """Those beside the one that Airflow's supervisor keeps running."""
 
     @property
     def work(self) -> Path:
@@ -196,32 +191,12 @@ class Site:
         assert not broken, f"Airflow cannot read its DAGs: {broken}"
         return self.airflow.knows(dag_id)
 
-    def start_triggerer(self) -> None:
-        """One more triggerer, in the environment of the supervised one."""
-        environment = self.component("triggerer").parent().environ()
-        with (self.airflow.home / "another-triggerer.log").open("ab") as output:
-            self.triggerers.append(
-                subprocess.Popen(
-                    [sys.executable, "-P", "-m", "airflow", *supervisor.COMPONENTS["triggerer"]],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                )
-            )
-
-    def end_triggerers(self) -> None:
-        """End those that a drill has started."""
-        while self.triggerers:
-            end_with_children(self.triggerers.pop(), grace_s=300)
-
     def airflow_rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """What Airflow's database answers."""
         return selected(self.airflow.home / "airflow" / "airflow.db", query, *values)
 
     def restore(self) -> None:
         """Mend whatever a drill may have left broken."""
-        self.second.stop()
         for entry in self.gates.iterdir():  # the folder stays: who waits there may write into it yet
             if entry.is_dir():
                 shutil.rmtree(entry)
@@ -230,7 +205,6 @@ class Site:
         for wrapper in self.login.bin.iterdir():
             wrapper.unlink()
         self.filler.unlink(missing_ok=True)
-        self.end_triggerers()
         self.login.stop()
         self.login.start()
         self.keep_login(self.login.login())
@@ -268,17 +242,6 @@ def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> No
     (folder / "sweeps" / "drilled.yaml").write_text(yaml.safe_dump(sweep))
 
 
-def end_with_children(process: subprocess.Popen[Any], grace_s: float) -> None:
-    """As the supervisor ends a component: SIGTERM, and after the grace SIGKILL to it and its children."""
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    process.terminate()
-    try:
-        process.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        kill(family)
-        process.wait()
-
-
 @contextmanager
 def open_site(slurm: MiniSlurm, environment: Mapping[str, str], *, impatient: bool = True) -> Iterator[Site]:
     """One Airflow and one login; `environment` is what the login's profile sets."""
@@ -293,9 +256,7 @@ def open_site(slurm: MiniSlurm, environment: Mapping[str, str], *, impatient: bo
         airflow = open_things.enter_context(
             _drilled_airflow(home, Path(folder), login, training, impatient=impatient)
         )
-        second = SecondInstallation(Path(folder, "second"))
-        open_things.callback(second.stop)
-        yield Site(airflow, slurm, login, gates, Path(folder, "config"), second, impatient)
+        yield Site(airflow, slurm, login, gates, Path(folder, "config"), impatient)
 
 
 @contextmanager

@@ -125,7 +125,6 @@ def _scene(site: Site, name: str) -> Scene:
         lasts_s=0,
         goes_on_first=False,
         also="",
-        part=1,
         step_s=0.1,
     )
     drill = Drill(

@@ -123,26 +123,6 @@ def test_follow_says_each_change_once(api: Any, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.usefixtures("fast")
-def test_tasks_are_asked_for_now_and_then_and_at_the_end(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_TASKS_EVERY", 3)
-    asked: list[int] = []
-    states = iter(["running"] * 5 + ["success"])
-
-    def dag_run(_: Any) -> tuple[int, Any]:
-        asked.append(0)
-        return 200, {"dag_id": "llama31", "dag_run_id": "r1", "state": next(states)}
-
-    def tasks(_: Any) -> tuple[int, Any]:
-        asked[-1] += 1
-        return 200, {"task_instances": [], "total_entries": 0}
-
-    api.answers |= {PATH: dag_run, f"{PATH}/taskInstances": tasks}
-    with AirflowClient(api.url, "ada", "x") as client:
-        assert follow(client, RUN, of=1).state == "success"
-    assert asked == [1, 0, 0, 1, 0, 1]
-
-
-@pytest.mark.usefixtures("fast")
 def test_in_a_terminal_it_is_one_line_that_is_redrawn(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = task("performance.wait", "deferred", 0, "tiny·fp32·1", second=1)
     second = task("performance.wait", "deferred", 1, "tiny·fp32·2", second=1)

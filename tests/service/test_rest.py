@@ -25,15 +25,6 @@ def test_logs_in_anew_when_the_token_has_expired(api: Any, client: AirflowClient
     assert client.dag_run("llama31", "r 1+2").state == "running"
 
 
-def test_trigger_sends_the_params_and_a_run_id_of_its_own(api: Any, client: AirflowClient) -> None:
-    api.answers["GET /api/v2/dags/llama31"] = (200, {"dag_id": "llama31", "is_paused": False})
-    api.answers["POST /api/v2/dags/llama31/dagRuns"] = lambda body: (200, {**RUN, **body})
-    run = client.trigger("llama31", {"size": "tiny"})
-    (sent,) = api.asked("POST /api/v2/dags/llama31/dagRuns")
-    assert sent["conf"] == {"size": "tiny"}
-    assert sent["dag_run_id"] == run.dag_run_id
-
-
 def test_a_lost_reply_does_not_trigger_twice(api: Any, client: AirflowClient) -> None:
     api.answers["GET /api/v2/dags/llama31"] = (200, {"dag_id": "llama31", "is_paused": False})
 

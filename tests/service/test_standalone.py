@@ -112,17 +112,6 @@ def test_secrets_are_the_owners_alone_and_stay_the_same(home: Path) -> None:
         assert not any(secret in command for command in commands)
 
 
-def test_a_busy_port_is_passed_over(home: Path) -> None:
-    with socket.socket() as busy:
-        busy.bind(("127.0.0.1", 0))
-        busy.listen()
-        port = busy.getsockname()[1]
-        phases: list[str] = []
-        service, _ = up(phases.append, port=port)
-        assert service.port > port
-        assert f"port {port} is busy; taking {service.port}" in phases
-
-
 def test_a_port_that_another_program_takes_during_the_start_is_passed_over(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,15 +295,6 @@ def test_another_session_with_the_same_id_is_left_alone(home: Path) -> None:
     finally:
         stranger.kill()
         stranger.wait()
-
-
-def test_a_zombie_is_not_running(home: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "pass"])
-    process = psutil.Process(child.pid)
-    wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE, "the child has ended")
-    record(pid=child.pid, start_tick=start_tick(child.pid))
-    assert running() is None
-    child.wait()
 
 
 def test_a_supervisor_of_which_nobody_takes_leave_is_not_waited_for(home: Path) -> None:
