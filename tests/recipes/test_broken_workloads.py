@@ -149,7 +149,7 @@ MISTAKES = {
     "a scaling without its time limit": (
         BATCH + "{per_gpu: 2}",
         BATCH.replace("weak", "strong") + "{fixed: 2048}",
-        f"line 37, {FIRST}.global_batch_size.strong: the steps of this; and",
+        f"line 37, {FIRST}.global_batch_size.strong: time_limit in the steps of this; and",
     ),
     "a variable of the job script's": (
         "vboost: true}",

@@ -67,7 +67,7 @@ def _placed(section: str) -> dict[str, Any]:
 
 @cache
 def _properties() -> Mapping[str, Any]:
-    """Return the JSON schema of each option, by the option's name."""
+    """Return the JSON schema of every option of a run, those of all kinds of clusters included, by name."""
     models: list[type[BaseModel]] = [PlanRequest, *options_of_kinds().values()]
     models.reverse()  # of two kinds of cluster that share an option, the first describes it
     return MappingProxyType(

@@ -106,7 +106,7 @@ class ReadLogOperator(RunOperator):
             self.log.warning("nothing can be measured: %s", unmeasured)
         else:
             self.log.info("%s", as_text(_numbers(measurement), title=f"steps {measurement.window}"))
-        self.log.info("read %d bytes of %s (%s)", log.bytes_read, log.path, log.format)
+        self.log.info("read %d bytes of %s (log format: %s)", log.bytes_read, log.path, log.format)
         for problem in log.problems:
             self.log.warning("%s: %s", problem.kind, problem.message)
         result = Result(submitted=submitted, status=status, measurement=measurement, log=log, record=record)

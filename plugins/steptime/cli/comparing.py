@@ -230,7 +230,10 @@ def show_trend(
 
 
 def _series(store: "Store", run: str | None, selection: RunFilters) -> "Series":
-    """Return the requested series. Raises UserError if there is none."""
+    """Return the series of a run, or else the one that the filters select; with neither, the newest one.
+
+    Raises UserError if no judged series fits, if several do, or if both a run and filters are given.
+    """
     from steptime.judging.series import Series
 
     if run is not None:

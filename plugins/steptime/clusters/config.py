@@ -164,13 +164,13 @@ class ClusterConfig(ClusterFile, Frozen):
             return
         if run.profile.gpu_metrics:
             raise UserError(
-                f"gpu_metrics needs Nsight Systems, but cluster {self.name} starts no ranks under it: leave "
-                "gpu_metrics out to use torch's profiler."
+                f"gpu_metrics needs Nsight Systems, which clusters of kind {self.kind} never use: leave "
+                f"gpu_metrics out on {self.name} to use torch's profiler."
             )
         if isinstance(run.recipe.model, NamedRecipe):
             raise UserError(
-                f"{run.label} is profiled by Nsight Systems, but cluster {self.name} starts no ranks under "
-                "it: name another cluster, or leave profile out."
+                f"{run.label} is profiled by Nsight Systems, which clusters of kind {self.kind}, such as "
+                f"{self.name}, never use: name another cluster, or leave profile out."
             )
 
     def check_permitted(self, run: Run) -> None:

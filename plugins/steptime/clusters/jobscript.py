@@ -277,7 +277,10 @@ def on_one_machine(run: Run, root: str) -> tuple[str, ...]:
 
 
 def modules_path(run: Run, staged: StagedFiles, root: str) -> str:
-    """Return the PYTHONPATH of the ranks: the trainer's folder, and that of the recipe's script."""
+    """Return the PYTHONPATH of the ranks: the trainer's folder.
+
+    A recipe that is known by name is started by a script of upstream's, whose folder is added.
+    """
     if not isinstance(run.recipe.model, NamedRecipe):
         return staged.trainer_path
     return f"{staged.trainer_path}:{rank_program(run, root)[0].rpartition('/')[0]}"

@@ -16,7 +16,7 @@ _MOST_NAMED = 6
 class Step:
     """One training step as logged; None for values that the format lacks.
 
-    Not a pydantic model: there may be a million of them, and making one takes a tenth of the time.
+    Not a pydantic model: a log may have a million steps, and a dataclass is made in a tenth of the time.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Frozen.model_config

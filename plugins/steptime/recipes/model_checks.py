@@ -175,8 +175,8 @@ def _experts(document: Document) -> Iterator[Mistake]:
             )
         if width % (spread.expert_tensor or spread.tensor):
             yield Mistake(
-                f"an expert's moe_ffn_hidden_size of {width} cannot be spread over expert tensor parallel "
-                f"{spread.expert_tensor or spread.tensor}: give a number that divides it",
+                f"an expert's moe_ffn_hidden_size of {width} cannot be spread over its tensor parallelism, "
+                f"{spread.expert_tensor or spread.tensor} ranks: set expert_tensor to a divisor of {width}",
                 (*placed.location, "parallelism", "expert_tensor"),
             )
 
@@ -271,7 +271,10 @@ MODEL_CHECKS = (_names, _heads, _experts, _proxies, _layers)
 
 
 def _named_proxies(document: Document) -> Iterator[Mistake]:
-    """Refuse proxies of Megatron-Bridge recipes known only by name, whose models steptime cannot change."""
+    """Yield a mistake for each proxy (a model with fewer layers) of a recipe that is known only by name.
+
+    steptime does not know the dimensions of such a model, and cannot change them.
+    """
     for placed in iterate_rules(document):
         if find_named_recipe(document, placed.size) is not None and (
             placed.kind == "proxies" or placed.rule.is_proxy

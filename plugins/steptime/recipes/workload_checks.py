@@ -184,7 +184,8 @@ def _scales(document: Document) -> Iterator[Mistake]:
             place = (*location, "global_batch_size", scaling)
             yield from itertools.islice(_uneven_batches(rule, scaling, place), 1)
             if steps is not None and scaling not in steps.time_limit:
-                yield Mistake(f"the steps of this size have no time limit for {scaling} scaling", place)
+                problem = f"time_limit in the steps of this size has no entry for {scaling} scaling"
+                yield Mistake(f"{problem}: add it, or leave this out", place)
 
 
 def _uneven_batches(rule: Configuration, scaling: Scaling, place: Location) -> Iterator[Mistake]:

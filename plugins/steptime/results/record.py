@@ -107,7 +107,7 @@ def format_record(record: dict[str, Any]) -> str:
 
 
 def parse_record(record: str) -> RunRecord | None:
-    """Parse the text of a run's record; None if it is damaged or of another version of steptime."""
+    """Parse the text of a run's record; None if it is damaged, or of a version with other fields."""
     try:
         return RunRecord.model_validate_json(record)
     except ValidationError:

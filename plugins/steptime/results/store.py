@@ -62,7 +62,7 @@ class Store:
         return shown_address(self.url)
 
     def newest_sweep_run(self, sweep: str) -> list[dict[str, Any]]:
-        """Return the runs of a sweep's newest DAG run, rejected ones included, as `in_reading_order` does."""
+        """Return the runs of a sweep's newest DAG run, rejected ones included, by model, mode and GPUs."""
         last = self.results(sweep=sweep, include_rejected=True, limit=1)
         of_dag_run = {name: row[name] for row in last for name in ("dag_id", "dag_run_id")}
         return self.in_reading_order(**of_dag_run, include_rejected=True) if last else []
@@ -339,7 +339,7 @@ class Store:
                 yield from connection.execute(self.readable(query.where(some)))
 
     def rank_times(self, job_names: Sequence[str]) -> dict[str, RankTimes]:
-        """Return the times of each run's ranks by job name; runs that were not timed are left out."""
+        """Return the forward-pass times of each run's ranks by job name; runs without them are left out."""
         found = (
             (name, rank_times(record)) for name, record in self._trainers_records("rank_times", job_names)
         )

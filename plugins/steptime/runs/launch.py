@@ -55,9 +55,10 @@ class Attempt:
         )
 
     def job(self, number: PositiveInt, config: ClusterConfig) -> LedgerJob:
-        """Return the attempt's first job for the ledger; `number` counts all jobs of the run, from 1.
+        """Return the job that begins this attempt, for the ledger; others replace it if the cluster fails it.
 
-        `add_job` fills in its name, folder, log path and times.
+        `number` counts the jobs of all attempts at the run, from 1. `add_job` fills in the job's name,
+        folder, log path and times.
         """
         return LedgerJob(
             **self.place.model_dump(exclude={"installations"}),

@@ -154,9 +154,10 @@ def _for_gpu(values: Any, gpu_type: str) -> Any:
 
 
 def _cells(types: Mapping[str, Any], scales: str) -> Iterator[Cell]:
-    """Yield the runs of a metadata.yaml; `scales` is the key of its lists of GPU counts.
+    """Yield a cell for each GPU type, model size, dtype and GPU count of a metadata.yaml.
 
-    The key is beside the dtypes, or below each of them.
+    `types` is its `gpu_configs`. `scales` is the key of the lists of GPU counts: a model has one list beside
+    the key `dtypes`, or each dtype has its own.
     """
     for gpu_type, described in types.items():
         for model in described["model_configs"]:
