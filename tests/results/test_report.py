@@ -83,17 +83,18 @@ def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: Mak
     broken = Check(name="x", passed=False, message="Expected A, but found B.")
     odd = Check(name="y", passed=False, severity="warning", message="It is odd.")
     rows = stored_rows(
-        make_result("bad", verdict=Verdict(checks=(broken,)), measurement=None),
+        make_result("bad", verdict=Verdict(checks=(broken, odd)), measurement=None),
         make_result("noisy", verdict=Verdict(checks=(odd,))),
         make_result("good"),
     )
 
     assert sorted(list_notes(rows)) == [
+        "tiny·fp32·2 (bad) has a warning: It is odd.",
         "tiny·fp32·2 (bad) is rejected: Expected A, but found B.",
         "tiny·fp32·2 (noisy) counts, but note: It is odd.",
     ]
     assert {row["job_name"]: (row["reason"], row["warnings"]) for row in rows} == {
-        "bad": ("Expected A, but found B.", None),
+        "bad": ("Expected A, but found B.", "It is odd."),
         "noisy": (None, "It is odd."),
         "good": (None, None),
     }

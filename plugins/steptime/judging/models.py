@@ -11,7 +11,6 @@ from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
 from steptime.judging.series import SeriesRun
 from steptime.results import judgement_queries
-from steptime.results.metrics import PUBLISHED_THROUGHPUT
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,9 @@ class Judgement:
 def rows_to_store(one: Judgement) -> Iterator[dict[str, Any]]:
     """Yield the rows of the table `judgements` for a judgement.
 
-    One of kind `history` always, one of kind `publication` if there is a published step time, and one of kind
-    `drift` if there is a drift.
+    One of kind `history` always, and one of kind `drift` if there is a drift.
     """
     yield _against_history(one)
-    if one.run.row["against_publication"]:
-        yield _against_publication(one.run.row)
     if one.drift is not None:
         yield _drifted(one.run, one.drift)
 
@@ -86,21 +82,6 @@ def _against_history(one: Judgement) -> dict[str, Any]:
         },
         changes=list(one.changes),
         **of_baseline,
-    )
-
-
-def _against_publication(row: Mapping[str, Any]) -> dict[str, Any]:
-    return _row(
-        "step_time_s",
-        "publication",
-        verdict=row["against_publication"],
-        judged_on="step_time_mean_s",
-        judged_s=row["step_time_mean_s"],
-        ratio=row["step_time_over_published"],
-        limit_ratio=1 / PUBLISHED_THROUGHPUT,
-        baseline_mean_s=row["published_step_time_s"],
-        rests_on={},
-        changes=[],
     )
 
 

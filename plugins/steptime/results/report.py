@@ -91,7 +91,10 @@ def list_notes(rows: Iterable[Row]) -> list[str]:
     return [
         f"{row['label']} ({row['job_name']}) {what}: {text}"
         for row in rows
-        for what, text in (("is rejected", row["reason"]), ("counts, but note", row["warnings"]))
+        for what, text in (
+            ("is rejected", row["reason"]),
+            ("has a warning" if row["reason"] else "counts, but note", row["warnings"]),
+        )
         if text
     ]
 
