@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -19,9 +20,12 @@ from fastapi.routing import APIRoute
 
 from steptime.airflow.plugin import PREFIX, SteptimePlugin, _serve
 from steptime.judging.incident_updates import update_incidents
+from steptime.judging.incidents import incident
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
 from steptime.recipes.models import Mode
+from steptime.results import incident_queries
+from steptime.results.database import write_transaction
 from steptime.results.models import Check, Provenance, Result, Verdict
 from steptime.results.store import Store
 from steptime.web import endpoints
@@ -650,6 +654,24 @@ async def test_an_incident_is_changed_by_those_who_may_edit_its_runs_and_seen_by
     auth_manager.readable.clear()
     assert (await post(pages, path, json=asked)).status_code == 404
     assert (await get(pages, "/api/incidents?since=0")).json()["incidents"] == []
+    assert accepted(store, "week-7") == ""
+
+
+@pytest.mark.parametrize("accept", [False, True])
+async def test_an_incident_with_cells_that_a_user_may_not_see_is_not_changed_by_that_user(
+    pages: FastAPI, store: Store, incident_id: int, accept: bool
+) -> None:
+    """Accepting would close it for those, too, who see the other cells."""
+    [cell] = incident(store, incident_id).cells
+    cells = [cell.as_json, replace(cell, dag_id="hidden").as_json]
+    with write_transaction(store.url) as connection:
+        incident_queries.write(connection, incident_id, {"cells": cells})
+
+    answer = await post(pages, f"/api/incidents/{incident_id}", json={"note": "why", "accept": accept})
+
+    assert answer.status_code == 403
+    [found] = (await get(pages, "/api/incidents?since=0")).json()["incidents"]
+    assert (found["state"], found["note"], found["may_edit"]) == ("open", "", False)
     assert accepted(store, "week-7") == ""
 
 

@@ -7,7 +7,7 @@ describe each cell today; incidents remember the common cause, the onset, and pe
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
@@ -112,6 +112,8 @@ class Incident:
     noted_at: float | None = None
     notified: State | None = None
     """The state that people were last notified of."""
+    hidden_cells: int = 0
+    """Number of cells that `cells` lacks because the reader may not see their DAGs."""
 
     @classmethod
     def stored(cls, row: Mapping[str, Any]) -> Self:
@@ -122,7 +124,8 @@ class Incident:
     @property
     def as_row(self) -> dict[str, Any]:
         """The incident as a row of the table `incidents`, without the id."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "id"}
+        apart = {"id", "hidden_cells"}
+        plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in apart}
         return plain | {"cells": [one.as_json for one in self.cells]}
 
     @property
@@ -130,6 +133,10 @@ class Incident:
         """The cells (series of runs) that have not returned to usual, most changed first; all if all have."""
         some = [one for one in self.cells if one.state != "returned"] or self.cells
         return tuple(sorted(some, key=lambda one: -abs(one.change)))
+
+    def may_be_changed(self, may_edit: Callable[[str | None], bool]) -> bool:
+        """Return whether the reader sees all cells, and may edit the runs of the affected ones by DAG id."""
+        return not self.hidden_cells and all(may_edit(cell.dag_id) for cell in self.affected)
 
     @property
     def title(self) -> str:
@@ -233,7 +240,8 @@ def _as_seen(store: Store, found: Incident) -> Incident | None:
     cells = tuple(one for one in found.cells if one.dag_id is None or one.dag_id in store.dags)
     if len(cells) == len(found.cells):
         return found
-    return replace(found, cells=cells, evidence="") if cells else None
+    hidden = len(found.cells) - len(cells)
+    return replace(found, cells=cells, evidence="", hidden_cells=hidden) if cells else None
 
 
 def stands_out(standing: Standing, direction: Direction) -> bool:

@@ -108,7 +108,7 @@ def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, 
                 for cell in one.affected
             ],
             "recent": recent.get(one.affected[0].series, []),
-            "may_edit": all(may_edit(cell.dag_id) for cell in one.affected),
+            "may_edit": one.may_be_changed(may_edit),
         }
         for one in incidents.incidents(store, closed_since=since)
     ]

@@ -300,15 +300,16 @@ class IncidentChange(Frozen):
 def change_incident(
     store: Readable, may_edit: MayEdit, user: GetUserDep, incident_id: int, change: IncidentChange
 ) -> Response:
-    """Set the note of an incident, or accept the changed step times of its series; answer with its `state`.
+    """Set the note of an incident; with `accept`, also close it, with its step times as new baselines.
 
-    Allowed for users who may edit runs of the DAGs of all its series. The store records the user's name.
+    Answers with its `state`. Allowed for users who see all its series and may edit runs of the DAGs of the
+    affected ones. The store records the user's name.
     """
     try:
         found = incidents.incident(store, incident_id)
     except UserError as error:
         raise HTTPException(status_code=404, detail=str(error)) from None
-    if not all(may_edit(cell.dag_id) for cell in found.affected):
+    if not found.may_be_changed(may_edit):
         raise HTTPException(
             status_code=403,
             detail="you may not edit this incident: some of its cells ran in DAGs that you may not edit",
