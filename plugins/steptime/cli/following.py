@@ -42,7 +42,7 @@ DAG_PATIENCE_S = 30.0
 
 
 class RunLine(Frozen):
-    """The state of a planned run (the tasks of one mapped instance), or of an unmapped task."""
+    """The state of a planned run (the tasks with one index of a mapped group), or of an unmapped task."""
 
     label: str
     state: str

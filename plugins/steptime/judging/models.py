@@ -115,7 +115,7 @@ def read_drift(rests_on: Mapping[str, Any] | None) -> Drift | None:
 
 
 def _row(figure: str, kind: str, **values: Any) -> dict[str, Any]:
-    """Return a row of the table; columns without a value are None."""
+    """Return a row of the table `judgements`; columns without a value are None."""
     return dict.fromkeys(judgement_queries.columns()) | {"figure": figure, "kind": kind} | values
 
 

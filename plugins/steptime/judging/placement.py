@@ -50,7 +50,7 @@ class Placement:
 
     @property
     def fresh_nodes(self) -> str:
-        """The nodes of all fresh runs, which decide the suspicion, as in `node[1-4]`."""
+        """Nodes, as in `node[1-4]`, of all fresh runs: those that confirm or dismiss the suspicion."""
         return fold_nodes(_names(self.fresh))
 
     @property

@@ -297,10 +297,10 @@ def _stages(document: Document) -> Iterator[Mistake]:
 
 
 def _launch(document: Document) -> Iterator[Mistake]:
-    """Refuse launch settings that do not reach the program that trains, or that steptime sets itself.
+    """Refuse launch settings that steptime sets itself, or that the program that trains does not read.
 
-    Rules for Megatron-Bridge recipes known only by name cannot set the trainer's options, and rules for other
-    models cannot pass arguments to Megatron-Bridge's script.
+    A rule may set `trainer` only for sizes that steptime's own trainer trains, and `arguments` only for sizes
+    that Megatron-Bridge's script trains (`NamedRecipe`).
     """
     named = {size for size in list_keys(document, "sizes") if find_named_recipe(document, size) is not None}
     rules, _ = document.part(PerformanceRules, "performance")

@@ -144,9 +144,10 @@ def contradiction(size: str, shape: ModelShape) -> str | None:
 
 
 def misnamed_size(size: str, model: NamedRecipe, known: KnownRecipe) -> str | None:
-    """Return why the size name of a recipe known only by name is wrong; None if it is right.
+    """Return why a size's name contradicts the parameter counts of its recipe; None if it does not.
 
-    A count in the name is also wrong if upstream states none for the recipe, so that it cannot be checked.
+    The counts are those that upstream states. A count in the name is also refused if upstream states none,
+    as it cannot be checked.
     """
     for kind, stated, has in _numbers(size, stated_parameters(known)):
         if has is None:

@@ -96,7 +96,7 @@ class RefusedImport(NamedTuple):
 
 
 def find_imports(path: Path, asked: ImportOptions) -> Iterator[Import | RefusedImport]:
-    """Yield every run in an archive, log or folder, or a `RefusedImport` for one that cannot be imported.
+    """Yield each run in a log, folder or unpacked archive, or a `RefusedImport` if it cannot be imported.
 
     Raises UserError if there is nothing to read, or if the cluster's name in `asked` has characters other
     than letters, digits, `.`, `_` and `-`.

@@ -44,7 +44,7 @@ def make_request(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
 
 
 def repeat_command(run: Run, request: PlanRequest) -> str | None:
-    """Return the `steptime run` command that repeats a run, given its own request.
+    """Return the `steptime run` command that repeats a run; `request` plans this run alone.
 
     None if the current recipes would no longer give this run.
     """

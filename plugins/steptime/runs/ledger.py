@@ -146,7 +146,7 @@ def take_room(job: LedgerJob, config: ClusterConfig, now: float) -> str:
     """Reserve the job's GPUs if the limits of its cluster and sweep allow, and return "".
 
     Otherwise return what it waits for, as part of a sentence. First come, first served, in one transaction.
-    A waiting job that has not asked for ten minutes is skipped: its task has crashed.
+    A waiting job whose task last asked more than ten minutes ago is skipped: the task has crashed.
     """
     from sqlalchemy import and_, func, or_, select
 

@@ -112,7 +112,7 @@ def results(
 
 
 def results_csv(store: Readable, selection: Selected) -> Response:
-    """Answer with all runs of a selection as a CSV file, each with its verdict, in the order of `results`."""
+    """Answer with all runs of a selection, each with its verdict, as a CSV file in the order of the pages."""
     columns = (*COLUMNS, *OWN_VERDICT)
     rows = with_verdicts(store, store.in_reading_order(**selection.whole))
     text = csv_text((export_row(row, columns) for row in rows), [column.name for column in columns])

@@ -48,9 +48,10 @@ def check_config_files() -> None:
 
 
 def runs_with_staged(cells: Iterable[Cell], staged: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the inputs of the mapped training tasks as JSON: `runs` and `checkpoint_pairs`.
+    """Return the inputs of the mapped training tasks, as JSON values: lists `runs` and `checkpoint_pairs`.
 
-    `staged` has, by the label of each cell, the files that were staged for it.
+    An item is for one run, or for a pair of a saving and a loading run; it includes the run's cell and the
+    cell's staged files, which are in `staged` by the cell's label.
     """
     runs, pairs = [], []
     for cell in cells:
