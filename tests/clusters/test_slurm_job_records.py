@@ -15,6 +15,7 @@ from steptime.clusters.slurm.job_records import (
     read_squeue,
     record_status,
 )
+from steptime.errors import LoginRefused, OutOfReach, SystemFailure
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 EARLY = group_by_name(read_squeue((DATA / "squeue-early.txt").read_text()))
@@ -230,6 +231,23 @@ async def test_sacct_looks_back_sixty_days_for_all_jobs_of_a_name() -> None:
     assert await commands.sacct("--name", ["one", "two"], ["one", "two"]) == {}
     (argv,) = asked
     assert {"sacct", "--duplicates", "--starttime=now-60days", "--name=one,two"} <= set(argv)
+
+
+@pytest.mark.parametrize(
+    ("failure", "becomes"),
+    [(SystemFailure("slurmctld is away"), OutOfReach), (LoginRefused("me"), LoginRefused)],
+)
+async def test_a_failed_squeue_is_out_of_reach_and_a_refused_login_stays_one(
+    failure: SystemFailure, becomes: type[SystemFailure]
+) -> None:
+    """A cluster that was never reached and refuses the login is the user's to correct, not waited for."""
+
+    async def run(*_: object, **_options: object) -> Completed:
+        raise failure
+
+    with pytest.raises(OutOfReach, match=str(failure)) as raised:
+        await SlurmCommands(run, cluster="eos", root="/shared").squeue(["one"])
+    assert raised.type is becomes
 
 
 @pytest.mark.parametrize("directory", ["/shared2/runs/a", "/shared", "/other/shared/a", ""])

@@ -78,6 +78,8 @@ class SlurmCommands:
             options.append(f"--name={','.join(names)}")
         try:
             done = await self._slurm(["squeue", *options])
+        except OutOfReach:  # or a kind of it, such as LoginRefused, which must stay one
+            raise
         except SystemFailure as failure:  # it changes nothing, and fails only if the controller is away
             raise OutOfReach(str(failure)) from None
         # In a thread: a thousand lines take longer than the event loop may be held up.
