@@ -92,9 +92,6 @@ class Scene:
         """Put a script before one of Slurm's commands on the login node; `$real` is the command itself."""
         self.site.login.command(command, script)
 
-    def unwrap(self, command: str) -> None:
-        (self.site.login.bin / command).unlink(missing_ok=True)
-
     def queue(self) -> list[JobRecord]:
         """What squeue has of this drill's jobs, ended ones included; other people's have other folders."""
         listed = self.site.slurm.command(

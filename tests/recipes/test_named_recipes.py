@@ -22,7 +22,7 @@ from steptime.staging.checking import require_trainable
 from tests.stand_ins.megatron_bridge.argument_parser import parser_of, recorded
 
 DATA = Path(__file__).parents[1] / "data" / "megatron_bridge"
-GPT_OSS, QWEN, NEMOTRON = "gpt-oss-26.02", "qwen3-26.02", "nemotron3-26.04"
+GPT_OSS, QWEN = "gpt-oss-26.02", "qwen3-26.02"
 BY_NAME = [name for name in list_workloads() if by_name(name) and not imported(name)]
 
 
