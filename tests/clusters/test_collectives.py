@@ -75,27 +75,19 @@ async def test_gloo_is_measured_checked_and_stored(
     assert Series.from_row(row).is_judged
 
 
-IN_TURN = """
-import contextlib, pathlib, sys
-sys.path.insert(0, sys.argv[1])
-from trainer import collectives
-
-for name in sys.argv[2:]:
-    with pathlib.Path(f"{name}.out").open("a") as log, contextlib.redirect_stdout(log):
-        assert collectives.main([name, "--cycles=2", "--max-bytes=65536"]) == 0
-"""
-
-
 @pytest.mark.trainer
-def test_others_of_gloo(trainer_python: str, tmp_path: Path) -> None:
-    """In one start of torch, which takes as long as all of them."""
-    others = sorted(set(COLLECTIVES) - {"all_reduce"})
-    (tmp_path / "in_turn.py").write_text(IN_TURN)
+@pytest.mark.parametrize("collective", sorted(set(COLLECTIVES) - {"all_reduce"}))
+def test_other_collectives_by_gloo(collective: str, trainer_python: str, tmp_path: Path) -> None:
+    """Each in its own processes: a second group in the same ones may connect to the first one's addresses."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2")
-    subprocess.run([trainer_python, *torchrun, "in_turn.py", ROOT, *others], cwd=tmp_path, check=True)
-    for collective in others:
-        log = read_log(tmp_path / f"{collective}.out", max_steps=2)
-        assert (len(log.steps), log.collective and log.collective["collective"]) == (2, collective)
+    program = ("-m", "trainer.collectives", collective, "--cycles=2", "--max-bytes=65536")
+    path = tmp_path / "log.out"
+    with path.open("w") as output:
+        subprocess.run(
+            [trainer_python, *torchrun, *program], cwd=ROOT, stdout=output, stderr=output, check=True
+        )
+    log = read_log(path, max_steps=2)
+    assert (len(log.steps), log.collective and log.collective["collective"]) == (2, collective)
 
 
 def run_nccl_tests(folder: Path, ranks: str, wrong: str = "    0") -> subprocess.CompletedProcess[str]:
