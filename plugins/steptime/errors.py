@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 _MOST_SENTENCES = 50
-"""Most mistakes shown of one file: the others are mostly consequences."""
+"""Maximum number of mistakes shown for one file: further ones are mostly consequences."""
 
 
 class UserError(ValueError):
@@ -94,7 +94,7 @@ def unknown_value(kind: str, value: object, valid: Iterable[object], *, of: str 
 
 
 def _nearest(value: str, choices: Sequence[str]) -> str | None:
-    """Return the choice most similar to `value`: numbers by difference, words by their letters."""
+    """Return the choice nearest to `value`, or None: numbers by difference, words by similar spelling."""
     if value.isdecimal() and choices and all(choice.isdecimal() for choice in choices):
         return min(choices, key=lambda choice: abs(int(choice) - int(value)))
     matches = difflib.get_close_matches(value, choices, n=1, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""Ports, a lock, waiting, state files and logs for `steptime up` and `steptime slurm up`."""
+"""Ports, a lock, state files and errors of failed starts for `steptime up` and `steptime slurm up`."""
 
 import socket
 from collections import deque
@@ -15,7 +15,7 @@ from steptime.frozen import Frozen
 
 LOOPBACK = "127.0.0.1"
 Announce = Callable[[str], None]
-"""Shows people one sentence about the current phase."""
+"""A function that shows people one sentence about the current phase."""
 _State = TypeVar("_State", bound=Frozen)
 
 

@@ -56,9 +56,9 @@ CLUSTER_KINDS = PlugPoint(
         "slurm": "steptime.clusters.slurm",
     },
 )
-"""A package. Its module `cluster` has `Config`, the model of its files, a `ClusterConfig`, and
-`connect(config, connections)`, which gives the `Cluster`. `job.sh.j2` is the template of its job scripts. The
-package may define `Options`, the `recipes.options.ClusterOptions` that a run may have there."""
+"""Each entry is a package. Its module `cluster` has `Config`, the `ClusterConfig` for files of this kind, and
+`connect(config, connections)`, which returns the `Cluster`. `job.sh.j2` is the template of its job scripts.
+The package may define `Options`, the `recipes.options.ClusterOptions` of runs on such clusters."""
 
 CONTAINERS = PlugPoint(
     "steptime.containers",
@@ -70,7 +70,7 @@ CONTAINERS = PlugPoint(
         "kubernetes": "steptime.clusters.containers:KUBERNETES",
     },
 )
-"""What launches ranks in an image: a `clusters.containers.Launcher`. In the order of preference."""
+"""What launches ranks in an image, in order of preference: each is a `clusters.containers.Launcher`."""
 
 LOG_FORMATS = PlugPoint(
     "steptime.log_formats",
@@ -103,7 +103,7 @@ CHECKS = PlugPoint(
         "checkpoint_loaded": "steptime.results.quality:checkpoint_loaded",
     },
 )
-"""Functions of a `results.quality.FinishedRun` that give `Check`s; verdicts have them in this order."""
+"""Functions that take a `results.quality.FinishedRun` and return `Check`s, in the order of the verdict."""
 
 MODEL_FAMILIES = PlugPoint(
     "steptime.model_families",
@@ -115,8 +115,9 @@ MODEL_FAMILIES = PlugPoint(
         "gpt": "steptime.recipes.models:check_gpt",
     },
 )
-"""What a workload's file may name as `architecture`: functions of a `ModelShape` that raise ValueError for
-sizes that are none of the family's. `trainer/families` has what builds the model, and a group of its own."""
+"""What a workload's file may name as `architecture`: functions that take a `ModelShape` and raise
+ValueError for sizes that the family does not have. `trainer/families` builds the models, and has
+an entry point group of its own."""
 
 PLUG_POINTS = (CLUSTER_KINDS, CONTAINERS, LOG_FORMATS, CHECKS, MODEL_FAMILIES)
 

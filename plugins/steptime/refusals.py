@@ -23,11 +23,14 @@ _HAS_TO = {
     **dict.fromkeys(("dict_type", "model_type", "mapping_type"), "be a mapping, as in {{a: b}}"),
     "too_short": "have entries, {min_length} or more",
 }
-"""What a value has to be, by the type of pydantic's error; limits are in braces, by pydantic's names."""
+"""What a value has to be, by the type of pydantic's error; names in braces are those of its limits."""
 
 
 def in_words(problem: Mapping[str, Any]) -> str:
-    """Describe one of pydantic's `errors()` as a predicate about the value: `has to be a whole number`."""
+    """Describe one of pydantic's `errors()` as a predicate about the value: `has to be a whole number`.
+
+    For types of errors that are not in `_HAS_TO`, return pydantic's own message.
+    """
     kind = problem["type"]
     if kind not in _HAS_TO:
         return str(problem["msg"]).removeprefix("Value error, ").removesuffix(".")

@@ -51,7 +51,7 @@ def config_dir() -> Path:
 
 
 def _folder(variable: str, text: str) -> Path:
-    """Return the path that a variable gives. Raises UserError if it exists and is not a folder."""
+    """Return the folder that a variable names; it may be missing. Raises UserError if it is no folder."""
     try:
         path = Path(text).expanduser().resolve()
         if not path.exists() or path.is_dir():

@@ -35,7 +35,7 @@ async def poll_until_async(
 
 
 def backoff_s(failures: int, *, longest_s: float, first_s: float = 1.0) -> float:
-    """Return the pause in seconds after so many failures in a row: it doubles up to `longest_s`."""
+    """Return the pause after this many failures in a row: `first_s`, doubling up to `longest_s` seconds."""
     return min(longest_s, first_s * 2.0 ** min(failures - 1, 100))
 
 

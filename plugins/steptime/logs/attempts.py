@@ -8,7 +8,7 @@ from steptime.logs.formats import NotFinite, StepPrinted, plain
 from steptime.logs.models import Problem, Step
 
 _UNLABELLED_RANKS_APART = 2
-"""Ranks wait for each other in every step, so lines without label are at most this far out of order."""
+"""Ranks wait for each other, so lines without a label are at most this many steps out of order."""
 
 
 class Rank:
@@ -22,7 +22,7 @@ class Rank:
 class Attempts:
     """Collects the steps of a run, each once; an attempt is one start of the training.
 
-    Within an attempt the first line of a step counts; a later attempt replaces the steps it trains again.
+    Within an attempt the first line of a step counts; a later attempt replaces all steps from its first on.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Attempts:
         self.ranks.clear()
 
     def add(self, event: StepPrinted) -> list[Step | Problem]:
-        """Add a printed step; return it if it is new, preceded by a problem if training was restarted."""
+        """Add a printed step. Return it if it is new, preceded by a problem if training restarted."""
         number, label, text = event.step.global_step, event.label, event.text
         news: list[Step | Problem] = []
         before = self.this_attempt.get(number)

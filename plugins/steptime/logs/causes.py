@@ -19,9 +19,9 @@ from steptime.recipes.config_files import load_yaml_model
 _TRACEBACK_KIND = "traceback"
 _LONGEST_QUOTE = 300
 _REACH_BEFORE, _REACH_BEHIND = 500, 1000
-"""Bytes around a word in which its pattern is searched: a line of garbage may have a mebibyte."""
+"""Bytes around a word that are searched for its pattern: a line of garbage may be a mebibyte long."""
 _MOST_LINES_AWAITED = 20
-"""Lines after `Last error:` in which its text is searched: lines of other ranks may come between."""
+"""Lines after `Last error:` that are searched for its text: lines of other ranks may come between."""
 _HINTS = {
     signal.SIGKILL: ", most often for lack of memory",
     signal.SIGBUS: ", most often as /dev/shm is full",
@@ -129,7 +129,7 @@ class Failures:
         self.around = Excerpt()
         """The lines around the one that is read next."""
         self.excerpts: dict[str, tuple[int, Excerpt]] = {}
-        """Rank of the sign that explains most, and the lines around its first occurrence, by kind."""
+        """By kind: the lowest `Problem.rank` of a sign, and the lines around its first occurrence."""
         self._traces: defaultdict[bytes | None, _Trace] = defaultdict(_Trace)
         self._awaiting: bytes | None = None
         """Label of the writer whose next line is the text of `Last error:`."""
@@ -141,9 +141,9 @@ class Failures:
         return self._awaited_lines > 0
 
     def read(self, line: bytes) -> list[Problem]:
-        """Read the next line of a log; return the failures that are known by now.
+        """Read the next line of a log; return the known causes of failure in it.
 
-        These are the known causes in the line; if there is none, the exception at the end of a traceback.
+        If the line begins an unrelated traceback, the exception held back for the previous one comes first.
         """
         found = [(word, cause) for word, cause in _WORDS if word in line]
         read = [problem for word, cause in found if (problem := cause.find(line, line.find(word)))]

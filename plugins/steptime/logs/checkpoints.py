@@ -39,7 +39,7 @@ _PATTERNS = [(_FORMS.pattern(each.form), each) for each in _FORMS.forms]
 _NUMBERS = ("rank", "iteration", "unix", "seconds", "milliseconds")
 _DATE = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?")
 _DATE_REACH = 500
-"""Bytes before a text in which its date is searched: a line of garbage may have a mebibyte."""
+"""Bytes before a text that are searched for its date: a line of garbage may be a mebibyte long."""
 
 
 class CheckpointLine(NamedTuple):

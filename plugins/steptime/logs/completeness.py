@@ -14,9 +14,9 @@ from steptime.logs.formats import NotFinite
 from steptime.logs.models import Problem, Step
 
 _MOST_NAMED = 6
-"""Most ranges of steps in a sentence; the rest is counted."""
+"""Maximum number of ranges of steps named in a sentence; the steps of the others are counted."""
 _MOST_LISTED = 10_000
-"""Most steps listed: a garbled number may cause a gap of billions."""
+"""Maximum number of missing steps listed: a garbled number may cause a gap of billions."""
 
 CLOSING_WORDS = (b"`Trainer.fit` stopped: ", b"[after training is done]", b"Training completed")
 _CLOSING = re.compile(

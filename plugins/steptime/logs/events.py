@@ -43,7 +43,8 @@ _PROFILE_WORDS = (
     b"] Completed Stage: ",  # PyTorch's profiler
     b".nsys-rep",  # the report that Nsight Systems has generated
 )
-"""The words before them are left out: `Capture`, `Nsys` and `Profiling` made the search half as fast."""
+"""Words that show profiling, without their lines' first words: `Capture`, `Nsys` and `Profiling` halved the
+speed of the search."""
 _NCCL_CALL = b": opCount "
 """Part of each call that NCCL logs; as a marker word it would match almost every line of a trace."""
 _NCCL_CALL_WITHIN = 1 << 26
@@ -52,7 +53,7 @@ OF_THE_LOG = (
     *("truncated_line", "broken_record", "binary_data", "broken_archive"),
     *("comma_in_number", "unnumbered_steps"),
 )
-"""Kinds of problems of the log itself; all others are signs that the training failed."""
+"""Kinds of problems of the log itself; all other problems among the events are signs of failure."""
 
 
 class Record(NamedTuple):
@@ -76,7 +77,7 @@ def read_records(line: bytes) -> list[Record | Problem]:
 
 
 def report_trainer_end(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
-    """Yield a problem if the trainer's records show that it failed or stopped early."""
+    """Yield a problem if the trainer's records show a failure, an early stop, or no end."""
     end = records.get("result", {})
     state, error = end.get("state"), end.get("error")
     if "result" not in records:
@@ -217,7 +218,7 @@ class LogEvents:
         return self._read(self.lines.feed(data))
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events of an unterminated last line, and of a traceback without its exception."""
+        """Yield the remaining events: of an unterminated last line, unnumbered steps and tracebacks."""
         yield from self._read(self.lines.finish())
         yield from self._unnumbered_steps()
         yield from self.failures.finish()
@@ -252,7 +253,7 @@ class LogEvents:
             self._unnumbered.append((log_format, values))
 
     def _unnumbered_steps(self) -> Iterator[Event]:
-        """Return the steps of a log whose steps have no numbers."""
+        """Yield the steps that were printed without numbers, counted from 0, and a problem that says so."""
         unnumbered, self._unnumbered = self._unnumbered or (), None
         for number, (log_format, values) in enumerate(unnumbered):
             step, not_finite = log_format.step(number, values)
@@ -262,7 +263,7 @@ class LogEvents:
             yield Problem(kind="unnumbered_steps", message=message, fatal=False)
 
     def _read_line(self, line: MarkedLine, block: bytes) -> Iterator[Event]:
-        """Read a line of a block."""
+        """Yield the events of a line, and exceptions held back until now."""
         text = plain(line.text)
         for reader in _select_readers(tuple(line.words)):
             if reader is Failures.read:

@@ -24,7 +24,7 @@ class Excerpt:
     """The lines up to and including the one with the sign of failure."""
     behind: bytes = b""
     is_open: bool = False
-    """Whether more of the following lines is wanted."""
+    """Whether `extend` may still append the lines that follow."""
 
     @classmethod
     def around(cls, end: int, block: bytes, block_before: bytes) -> Self:

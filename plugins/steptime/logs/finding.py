@@ -59,7 +59,8 @@ def group_by_run(logs: Iterable[Path]) -> list[RunLogs]:
 
     Slurm names the logs of a requeued job `…_<jobid>_0.out`, `…_<jobid>_1.out` and so on, counted from 0;
     other numbers at the end of a name are job ids. Logs of several nodes (`_%n`) have the same form and are
-    told apart by their content: the first one with a step is the run's, the others are `other_nodes`.
+    told apart by their content: the first one with a step is the run's, the others are `other_nodes`. Raises
+    UserError if such a log cannot be read.
     """
     unique = list(dict.fromkeys(logs))
     jobs: dict[Path, dict[int, Path]] = defaultdict(dict)
@@ -80,9 +81,10 @@ def _split_by_node(logs: tuple[Path, ...]) -> RunLogs:
 
 
 def _are_of_nodes(logs: Sequence[Path]) -> bool:
-    """Return whether different nodes wrote the logs, rather than one job after another on being requeued.
+    """Return whether different nodes wrote the logs, rather than one job that was requeued.
 
-    They did if two logs have different ranks or overlapping times, or if a log before the last is complete.
+    They did if two successive logs share no rank or overlap in time, or if a log before the last is
+    complete.
     """
     for earlier, later in pairwise(logs):
         before, after = glance(earlier), glance(later)

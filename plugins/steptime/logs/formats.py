@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from steptime.logs.models import Step
 
 COUNT = rb"\d{1,15}(?!\d)"
-"""A printed step number; a number with more digits is not a step."""
+"""Regular expression for a printed step number; a number with more digits is not a step."""
 
 NUMBER = rb"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|(?i:nan|inf))"
-"""A number as trainers print it: `49`, `2.693`, `1.249e+03`, `2e+3`, `nan`, with or without text behind."""
+"""Regular expression for a number as trainers print it: `49`, `2.693`, `1.249e+03`, `2e+3`, `nan`."""
 
 _FIRST_NUMBER = re.compile(rb"\s*(" + NUMBER + rb")(?P<comma>,\d)?")
 
@@ -28,9 +28,9 @@ _MAX_RECORD_BYTES = 4096
 """Longest text of a step; what follows is other text in the same line."""
 
 Values = dict[str, bytes]
-"""What is printed of a step, by quantity: a key of `READERS`, or a counter, `iterations` and the like.
+"""The printed values of a step, by quantity: a key of `READERS`, a counter, or another such as `iterations`.
 
-`with_comma` is a field whose number has a comma in it: it is not read, as `6,00` would become 6.
+`with_comma` is the text of a field whose number has a comma: it is not read, as `6,00` would become 6.
 """
 NotFinite = dict[str, float]
 """The `loss` and the `gradient norm` of a step, as far as they are NaN or infinite."""
@@ -188,7 +188,10 @@ READERS: dict[str, tuple[str, Callable[[bytes | None], Any]]] = {
     },
     **{name: (name, whole) for name in ("global_batch_size", "consumed_samples", "peak_memory_bytes")},
 }
-"""The field of `Step` for each quantity, and how it is read; of two for one field, the later counts."""
+"""The field of `Step` for each quantity, and the function that reads it.
+
+If a line has two quantities for one field, the later one in this mapping counts.
+"""
 
 
 def plain(line: bytes) -> bytes:
@@ -298,8 +301,8 @@ TORCHTITAN = _TorchTitan(
 )
 """torchtitan: `step: 14  loss:  3.24405  grad_norm:  0.8319  memory:  9.46GiB(64.99%)  tps: 7,282 …`.
 
-One line a rank, counted from 1, in colour on a terminal. It prints tokens per second and device (`tps`) but
-no step time. That follows if the lines at its beginning are there, see `read_setup`.
+Each rank prints one line per step, counted from 1, in colour on a terminal. It has tokens per second and
+device (`tps`) but no step time, which is derived if the log has the lines that `read_setup` parses.
 """
 
 SETUP_WORDS = (b"Trainer is initialized with ", b" device mesh with ")
@@ -370,8 +373,8 @@ TQDM = _Tqdm(
     counters=("global_step",),
     redraws=True,
 )
-"""A tqdm bar (24.11): `Epoch 0: : 100%|██| 100/100 [07:57<00:00, …, global_step=99.00, …]`.
+"""A tqdm bar: `Epoch 0: : 100%|██| 100/100 [07:57<00:00, …, global_step=99.00, …]`.
 
-The bar is redrawn behind a carriage return, and rounds its numbers: step 1999 reads `2e+3`. Without a total
-it is `7/?` or `7it`.
+NeMo Framework Launcher (24.11) redraws it behind a carriage return. It rounds numbers: step 1999 reads
+`2e+3`. Without a total it is `7/?` or `7it`.
 """

@@ -9,7 +9,7 @@ from steptime.frozen import Frozen
 from steptime.recipes.models import Mode
 
 _MOST_NAMED = 6
-"""Nodes in a sentence."""
+"""Maximum number of nodes named in a sentence."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class CheckpointTiming(Frozen):
     For an asynchronous save it is rounded to a second if only the timestamps of lines show it.
     """
     blocked_s: float | None = None
-    """Seconds of these for which training waited; all of them unless the save was asynchronous."""
+    """Seconds for which training waited; equal to `duration_s` unless the save was asynchronous."""
     asynchronous: bool = False
     """Whether the save went on in the background."""
 
@@ -64,7 +64,7 @@ class Network(Frozen):
     names: tuple[str, ...]
     """`IB`, `Socket`, `Libfabric (efa)`, or a plugin's own name; several if nodes differ."""
     nodes: PositiveInt
-    """Number of nodes in the lines."""
+    """Number of nodes whose lines name their network."""
     socket_nodes: tuple[str, ...] = ()
     """Nodes that use sockets."""
     rails: int | None = None

@@ -1,4 +1,4 @@
-"""Read the training log of a run in one pass and with constant memory."""
+"""Read the training log of a run in one pass, without holding its text in memory."""
 
 import io
 import re
@@ -143,7 +143,7 @@ class Assembly:
         )
 
     def _excerpt(self, fatal: Sequence[str]) -> str:
-        """The lines to show of a log with these kinds of fatal problems."""
+        """Return the lines to show of a log with these kinds of fatal problems, if any."""
         if not fatal:
             return ""
         found = (self._excerpts[kind] for kind in fatal if kind in self._excerpts)
