@@ -21,6 +21,7 @@ from steptime.clusters.containers import ContainerSetup, Mount, start_in_contain
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.recipes.planning import parse_request, plan
+from steptime.staging import squash_venv
 from steptime.staging.stage import StagedImage, stage_image
 
 LOOKS_AROUND = """
@@ -125,6 +126,22 @@ async def test_for_pyxis_the_file_itself_is_the_image(config: LocalConfig) -> No
     listed = subprocess.run(unsquashfs, capture_output=True, check=True)
     assert b"PATH=/opt/trainer/bin:" in listed.stdout
     assert not Path(config.root, "images", "unpacked").exists()
+
+
+def test_mksquashfs_that_ends_early_has_the_last_word(tmp_path: Path) -> None:
+    """It stops reading what is written to it, and its reason is the only error that is printed."""
+    program = tmp_path / "bin" / "mksquashfs"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'Write failed because No space left on device' >&2\nexit 3\n")
+    program.chmod(0o755)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    ended = captured(
+        [sys.executable, squash_venv.__file__, tmp_path / "venv", tmp_path / "image.sqsh"],
+        env=os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"},
+    )
+    assert ended.returncode == 3
+    assert ended.stderr == "Write failed because No space left on device\n"
+    assert "squashed" not in ended.stdout
 
 
 @pytest.mark.slurm

@@ -52,7 +52,8 @@ def main() -> int:
             squash.stdin.close()
         except BrokenPipeError:  # it has ended, and has printed why
             squash.wait()
-    print(f"squashed after {time.monotonic() - began:.0f} s", flush=True)
+    if squash.returncode == 0:
+        print(f"squashed after {time.monotonic() - began:.0f} s", flush=True)
     return squash.returncode
 
 
