@@ -29,7 +29,7 @@ exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train one planned run; return its exit code: 1 for an impossible request, 2 for a failed training."""
+    """Train one planned run; return 0, or 1 for an impossible request, 2 for a failed training."""
     arguments = parser().parse_args(argv)
 
     def train(launch: Launch, ending: Ending) -> None:
@@ -41,9 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def prepare_training(
     arguments: argparse.Namespace, launch: Launch, ending: Ending
 ) -> Callable[[Launch, Ending], None]:
-    """Check the plan, import the libraries it needs, and return the function that trains it on this rank.
+    """Check the plan, set up this process, import NeMo, and return the function that trains the plan.
 
-    `launch` has this rank's number and the number of ranks; `ending` records how the training ends.
+    This process or ranks forked from it may call the function. `launch` has a rank's number and the number of
+    ranks; `ending` records how the training ends.
 
     Raises:
         TrainerError: the plan cannot be trained, or not on this machine.

@@ -1,4 +1,4 @@
-"""What happens around NeMo's training loop: its step lines, seeds, steptime's records, and a stop at NaN."""
+"""Callbacks of NeMo's training loop: step lines, seeds, steptime's records, and a stop at NaN."""
 
 import time
 from pathlib import Path
@@ -24,7 +24,7 @@ from trainer.spec import PlannedRun
 class StepLines(ProgressPrinter):
     """Prints NeMo's step lines, but not Megatron's timers.
 
-    Only rank 0 prints, but Megatron's timers gather from all ranks: rank 0's gather would be paired with the
+    Only rank 0 prints. Megatron's timers gather from all ranks, so rank 0's gather would be paired with the
     other ranks' next collective call, and the run would hang at the first checkpoint.
     """
 
@@ -35,7 +35,7 @@ class StepLines(ProgressPrinter):
 class StepBar(MegatronProgressBar):
     """NeMo's progress bar, redrawn once a step's numbers are known, as NeMo 1 did.
 
-    NeMo 2 sets them after it has drawn, so each bar would show the numbers of the previous step.
+    NeMo 2 sets the numbers after it has drawn the bar, which would show those of the previous step.
     """
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *results: Any, **named_results: Any) -> None:
@@ -45,7 +45,7 @@ class StepBar(MegatronProgressBar):
 
 
 class ModelFlops(Callback):
-    """Logs each step's model FLOPs per second and GPU, in the field of NeMo's own callback for this.
+    """Logs each step's model TFLOPS per GPU, in the field that NeMo's own callback for this uses.
 
     The FLOPs per sample are the plan's (`PlannedRun.model_flops`), because NeMo's callback has other
     formulas. If the plan has none, nothing is logged.
@@ -68,7 +68,8 @@ class ModelParallelSeed(Callback):
     """Seeds Megatron's random states from the run's seed: NeMo uses a fixed seed, and only on GPUs."""
 
     STAGES_APART = 100
-    """Distance of the stages' seeds, as in NeMo (nemo.lightning.megatron_init): else layers begin alike."""
+    """Difference between the seeds of successive pipeline stages, as in NeMo (nemo.lightning.megatron_init).
+    With equal seeds the stages would begin with equal weights."""
 
     def __init__(self, seed: int):
         self.seed = seed
@@ -152,7 +153,7 @@ class ExpertSpread(Callback):
 
 
 class Records(Callback):
-    """Prints the record `steptime.start`, logs wall times, and collects data for the record of the end.
+    """Prints the record `steptime.start`, logs wall times, and collects data for `steptime.result`.
 
     After a checkpoint load it also prints the record `steptime.resumed`.
     """
@@ -205,10 +206,10 @@ class Records(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Record the step for the watchdog and for the record of the run's end, and log its wall time.
+        """Record the step for the watchdog and for `steptime.result`, and log its wall time.
 
         NeMo's own step time ends before the GPU has finished the step, and omits the time between steps.
-        In the NeMo image 24.11, whose log is a progress bar, the wall time is recorded but not logged.
+        With the step log `bar` the wall time is recorded but not logged.
         """
         self.progress.step_ended(trainer.global_step - 1)
         wall_time_s = self.progress.wall_time_s
@@ -222,12 +223,12 @@ class Records(Callback):
         self.progress.highest_memory_bytes = int(ranks.highest(self.progress.own_peak_memory()))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Print immediately why training ends early: shutting down the ranks may take long, or hang."""
+        """Record immediately why training ends early: shutting down the ranks may take long, or hang."""
         self.ending.failed(exception)
 
 
 class GpuSamples(Callback):
-    """Starts a process on each node that samples its GPUs; rank 0 writes the record of all nodes."""
+    """Starts a process on each node that samples its GPUs; rank 0 prints the record of all nodes."""
 
     def __init__(self, run: PlannedRun, launch: Launch, output: Path):
         self.steps = gpu_samples.sampled_steps(run)
@@ -236,7 +237,7 @@ class GpuSamples(Callback):
         self.process: gpu_samples.SamplingProcess | None = None
         """The sampling process, on the first rank of a node."""
         self.began_at: float | None = None
-        """When the first of the sampled steps began, in Unix time."""
+        """When the first of the steps to summarize began, in Unix time."""
         self.ended_at: float | None = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -252,7 +253,7 @@ class GpuSamples(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Record the time at which the last sampled step ended."""
+        """Record the time at which the last of the steps to summarize ended."""
         if trainer.global_step == self.steps.stop:
             self.ended_at = time.time()
 
@@ -262,7 +263,7 @@ class GpuSamples(Callback):
             self.process.end(None, None)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Gather the summaries of all nodes' sampling processes; rank 0 prints them as one record."""
+        """End the sampling processes and gather their summaries; rank 0 prints them as one record."""
         own = None if self.process is None else self.process.end(self.began_at, self.ended_at)
         nodes = [one for one in ranks.gathered(own) if one is not None]
         if trainer.is_global_zero and nodes:

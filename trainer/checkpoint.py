@@ -6,7 +6,7 @@ from typing import Any
 from trainer.errors import TrainerError
 
 EXPERIMENT_FOLDER = Path("code", "nemo_experiments")
-"""Folder of NeMo's files below the job's folder, as in the documents."""
+"""Folder of NeMo's files below the job's folder, as in NVIDIA's documents of these workloads."""
 
 
 def find_weights(path: Path) -> Path:

@@ -26,7 +26,7 @@ class MeasuredCheckpointIO(AsyncFinalizableCheckpointIO):
         super().__init__(checkpoint_io.checkpoint_io if self.asynchronous else checkpoint_io)
         self.progress = progress
         self.under_way: list[tuple[Any, float, float]] = []
-        """Path, start and blocked time of each asynchronous save."""
+        """Path, start (`time.perf_counter`) and blocked seconds of each asynchronous save under way."""
 
     def save_checkpoint(self, checkpoint: Any, path: Any, *arguments: Any, **options: Any) -> None:
         """Save a checkpoint and record its duration and size; an asynchronous save is only started here."""
@@ -46,7 +46,10 @@ class MeasuredCheckpointIO(AsyncFinalizableCheckpointIO):
         return loaded
 
     def maybe_finalize_save_checkpoint(self, blocking: bool = False) -> bool:
-        """Finalize asynchronous saves that are complete, oldest first, and record their duration and size."""
+        """Finalize and record the asynchronous saves that are complete; return whether there was one.
+
+        If `blocking`, wait until all are complete.
+        """
         finalized = bool(super().maybe_finalize_save_checkpoint(blocking))
         while len(self.under_way) > self.async_calls_queue.get_num_unfinalized_calls():
             self._record("save", *self.under_way.pop(0))

@@ -23,7 +23,7 @@ from trainer.launch import Launch, read_launch
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 _WARM_UP = 5
-"""Calls before each measurement on GPUs."""
+"""Untimed calls before each measurement on GPUs."""
 _ROW = re.compile(r"\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+([\d.e+]+)\s+[\d.]+\s+[\d.]+\s+(\S+)")
 """A row of nccl-tests: bytes, elements, type, operation, root; µs, two bandwidths, wrong values."""
 _RANK = re.compile(r"#\s+Rank\s+\d+ ")
@@ -38,7 +38,7 @@ def bus_bandwidth_gb_s(collective: str, size: int, ranks: int, seconds: float) -
 
 
 class Measurements:
-    """Communication times by message size, as rank 0 measured them, to be printed in one record at the end.
+    """Communication times by message size, collected on rank 0 and printed in one record at the end.
 
     Each pass over all sizes (a cycle) is also printed as a step, with the time of the largest message as the
     step time.

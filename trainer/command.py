@@ -1,6 +1,6 @@
-"""`python -m trainer.command PROGRAM ARGUMENT…`: replace this process by another program, on one rank.
+"""`python -m trainer.command PROGRAM ARGUMENT…`: replace this process, which is one rank, by a program.
 
-The rank is passed in the environment variables that torch reads; under torchrun they are already set.
+The program gets its rank in the environment variables that torch reads; under torchrun they are already set.
 """
 
 import os

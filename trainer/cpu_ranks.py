@@ -39,7 +39,11 @@ class Stopped(BaseException):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fork the ranks of a CPU plan and train; return the exit code of the rank that failed first, or 0."""
+    """Fork the ranks of a CPU plan and train; return the exit code.
+
+    It is 0, that of the rank that failed first, that of an error before the fork, or 128 plus the number of
+    the signal that stopped this process.
+    """
     arguments = parser().parse_args(argv)
     ranks = 1
     with suppress(TrainerError):  # reported below, by the part that records how the run ended

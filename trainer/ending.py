@@ -22,7 +22,7 @@ from trainer.progress import Progress
 from trainer.versions import untried, versions
 
 FOLDER = "ended"
-"""Name of the folder below the job's folder; it has a folder for each start of the job."""
+"""Name of the folder below the job's folder; it has a folder for each launch of the job."""
 
 State = Literal["completed", "failed", "terminated"]
 LONGEST_MESSAGE = 500
@@ -80,7 +80,8 @@ class Ending:
     def failed(self, error: BaseException) -> int:
         """Record an error for the other ranks, and on rank 0 as the end of the run; return the exit code.
 
-        Only the first call has an effect, even if several threads call it.
+        If another rank failed first, its failure is recorded instead. KeyboardInterrupt and SystemExit are
+        recorded as signals. Only the first call has an effect, even if several threads call it.
         """
         code = exit_code(error)
         if self._written:
@@ -102,7 +103,7 @@ class Ending:
         return failure.exit_code
 
     def terminated(self, signal_name: str) -> None:
-        """Record that a signal of the launcher ended the run, perhaps because another rank failed."""
+        """Record that a signal ended the run, or another rank's failure if there is one."""
         failure = self.left_by_another()
         if failure is not None:
             self._write_once("failed", failure)

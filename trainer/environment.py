@@ -47,11 +47,11 @@ def prepare(launch: Launch, recipe: Recipe) -> None:
 
 @contextlib.contextmanager
 def heavy_imports() -> Iterator[None]:
-    """Make imports of NeMo fast and quiet while this context is open.
+    """Disable garbage collection and warnings while NeMo is imported in this context.
 
-    Fast: the imports create more than a million permanent objects, which the garbage collector would search
-    again and again (about two seconds while importing and three at exit, on two cores). Quiet: NeMo warns
-    about every missing optional package; errors are still shown.
+    The imports create more than a million permanent objects, which the garbage collector would search again
+    and again (about two seconds while importing and three at exit, on two cores). NeMo warns about every
+    missing optional package. Errors are still shown.
     """
     gc.disable()
     logging.disable(logging.WARNING)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TIMEOUT_S = 60
-"""Long, because a driver in trouble answers late or never."""
+"""Time limit of a program; it is long because a driver in trouble answers late or never."""
 
 _FIELDS = (
     *("index", "name", "memory.total", "memory.free", "power.limit", "power.default_limit"),
@@ -46,7 +46,7 @@ _XID = re.compile(r"\[\s*(?P<at_s>\d+\.\d+)\] NVRM: Xid \(PCI:(?P<device>[^)]*)\
 
 
 UPTIME = Path("/proc/uptime")
-"""File with the seconds since boot, from which the times of the kernel's log count."""
+"""File with the seconds since boot; times in the kernel's log are seconds since boot, too."""
 
 
 class CannotTell(Exception):
@@ -59,7 +59,7 @@ class NodeFault(Exception):
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU in nvidia-smi's table; a field is None if the GPU or its driver does not report it."""
+    """One GPU in nvidia-smi's table; what it or its driver does not report is None (False for a slowdown)."""
 
     index: str
     name: str
@@ -135,7 +135,7 @@ _UNITS = {"free memory": "MiB", "power limit": "W", "application clock": "MHz"}
 
 
 def hardware_errors(within_h: float) -> list[str]:
-    """Return the GPU hardware errors (Xid) in the kernel's log of the last hours: a phrase per GPU and kind.
+    """Return the Xid hardware errors of the last hours in the kernel's log, a phrase for each GPU and kind.
 
     Raises:
         CannotTell: the kernel's log cannot be read, which needs a privilege on most machines.

@@ -113,7 +113,10 @@ def callbacks(run: PlannedRun, *, bootstrap: str | None = None) -> list[Callback
 
 
 def _tuned_buffers(name: str | None) -> Any | None:
-    """Return NeMo's overlap settings for each layer; None for Transformer Engine's defaults."""
+    """Return NeMo's overlap settings of that name; None, for Transformer Engine's defaults, without a name.
+
+    Raises TrainerError if this NeMo has no such settings.
+    """
     if name is None:
         return None
     if not hasattr(userbuffers, name):

@@ -1,14 +1,14 @@
 """`python -m trainer.gpu_samples FILE --gpus 0,1`: sample GPUs and links of a node, in a process of its own.
 
-The first rank of each node starts it before the first step. After the last step the rank writes a line to its
-standard input, with the Unix times at which some steps began and ended, and gets their summary as a line of
-JSON. The process ends when its standard input ends, so it cannot outlive the rank.
+The first rank of each node starts this process before the first step. After the last step the rank writes two
+Unix times as a line to the process's standard input, and gets a summary of the samples between them as a line
+of JSON. The process ends when its standard input ends, so it cannot outlive the rank.
 
 One nvidia-smi samples about once per second (`--loop=1`). `nvidia-smi --help-query-gpu` describes the fields
 and units; from Ampere on, `power.draw` is the mean of one second. The bits of the reasons for reduced clocks
 are NvmlClocksEventReasons in the NVML API reference. Error counters of InfiniBand and RoCE ports are those of
 Linux (Documentation/ABI/stable/sysfs-class-infiniband) and of mlx5's `hw_counters`. The counters of ports and
-NVLinks are read before and after the steps.
+NVLinks are read when the sampling starts and for the summary.
 """
 
 import argparse
@@ -55,7 +55,7 @@ _NVLINK = re.compile(
     r"^GPU (?P<gpu>\d+):|Link (?P<link>\d+): (?P<kind>Replay|Recovery|CRC) Errors: (?P<count>\d+)"
 )
 _LOW_CLOCK = 0.95
-"""A clock is low if it is below this share of the highest one in the window."""
+"""A clock is low if it is below this share of the highest clock in the same GPU's samples."""
 _ANSWERS_WITHIN_S = 30
 
 
@@ -120,7 +120,8 @@ class Sampler:
 
         Powers and clocks are means; `least_sm_clock_mhz` is the lowest, `temperature_c` the highest sample.
         `slowed_percent` has the share of samples with each reason for reduced clocks. Errors are counted from
-        the start of the sampling. `xid_errors` is None if the kernel's log cannot be read.
+        the start of the sampling. `clocks_down_since` is that of the slowest GPU. `xid_errors` is None if the
+        kernel's log cannot be read.
         """
         of_gpus: dict[int, list[Sample]] = {}
         for sample in self.samples:
@@ -198,9 +199,9 @@ def read_sample(line: str, at: float) -> Sample | None:
 
 
 def clocks_down_since(samples: Sequence[Sample]) -> float | None:
-    """Return since when (Unix time) a GPU's SM clock has stayed below 95 % of its highest sample.
+    """Return the Unix time since which a GPU's SM clock has stayed below 95 % of its highest sample.
 
-    None if the last sample is not below that.
+    Return None if the last sample is not below that.
     """
     clocks = [(one.at, one.sm_clock_mhz) for one in samples if one.sm_clock_mhz is not None]
     since, highest = None, max((clock for _, clock in clocks), default=0.0)
@@ -263,7 +264,7 @@ class SamplingProcess:
     def end(self, began_at: float | None, ended_at: float | None) -> dict[str, Any] | None:
         """End the process; return its summary of the samples between two Unix times.
 
-        None if a time is None, there are no samples, or the process does not answer within 30 s.
+        Return None if a time is None, there are no samples, or the process does not answer within 30 s.
         """
         asked = None if began_at is None or ended_at is None else f"{began_at} {ended_at}\n"
         try:

@@ -9,8 +9,8 @@ from trainer.spec import PlannedRun
 LEARNING_RATE = 3e-4
 """The peak learning rate if the plan has none, as in NeMo's recipes."""
 WARMUP_STEPS, WARMUP_STEPS_CPU = 2000, 10
-"""Steps over which the rate rises, if the plan does not say. On GPUs as in NeMo's recipes; a tiny model on
-the CPU would learn nothing in a short run."""
+"""Numbers of warm-up steps if the plan has none: on GPUs as in NeMo's recipes; on the CPU so few because a
+tiny model would otherwise learn nothing in a short run."""
 BETAS = (0.9, 0.95)
 EPSILON = 1e-5
 WEIGHT_DECAY = 0.1

@@ -10,7 +10,7 @@ from trainer.errors import TrainerError
 from trainer.spec import PlannedRun
 
 FIRST_PORT = 20_000
-"""First port of jobs, below those that Linux assigns by itself (32768 and up)."""
+"""Lowest MASTER_PORT that is chosen here; all are below the ports that Linux assigns (32768 and up)."""
 PORTS = 12_000
 
 
@@ -40,10 +40,10 @@ class Launch:
 def read_launch() -> Launch:
     """Read this process's rank from the variables of torchrun or srun; without them it is the only rank.
 
-    srun's variables are also set under torchrun's names, for Lightning and torch.
+    Under srun it also sets torchrun's variables in this process, for Lightning and torch.
 
     Raises:
-        TrainerError: the variables are inconsistent.
+        TrainerError: a variable is not a number, or srun gave its nodes different numbers of tasks.
     """
     of_srun = ranks_of_srun(os.environ)
     os.environ.update(of_srun)

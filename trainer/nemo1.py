@@ -1,9 +1,9 @@
-"""Training with NeMo 1, in the image of release 24.11: NeMo's own program, configured through Hydra.
+"""Training with NeMo 1 in the image nemo:24.09: NeMo's own program, configured through Hydra.
 
-The release ran the image's `megatron_gpt_pretraining.py` with a config file that is not in the image. (The
-image's /opt/NeMo-Framework-Launcher has the config of another run of this model.) The YAML file beside this
-module has the same values as the release's file, and names the differences. Values that the plan determines
-are added as overrides.
+Release 24.11 of NVIDIA's benchmarking recipes runs the image's `megatron_gpt_pretraining.py` with a config
+file that is not in the image. (The image's /opt/NeMo-Framework-Launcher has the config of another run of this
+model.) The YAML file beside this module has the values of the release's file, and names the differences.
+Values that the plan determines are added as overrides.
 """
 
 import re

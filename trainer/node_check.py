@@ -2,8 +2,8 @@
 
 Each node reports its memory and GPUs, then each rank multiplies matrices, then all ranks do an all-reduce.
 Faulty nodes are named in `node_check.json`, and every rank ends with the exit code REFUSED. If the check
-itself fails (no torch, ranks that cannot connect, an all-reduce that fails), no node is judged, another exit
-code is returned, and the training may start.
+itself fails (no torch, ranks that cannot connect, an all-reduce that fails), no node is judged, the exit code
+is BROKEN, and the training may start.
 """
 
 import argparse
@@ -31,7 +31,7 @@ OUTPUT = "node_check.json"
 """Name of the report in the job's folder."""
 
 _CPU_SIZE, _GPU_SIZE = 1024, 8192
-"""Rows and columns of the matrices, in fp32 and bf16."""
+"""Rows and columns of the matrices, which are fp32 on the CPU and bf16 on GPUs."""
 _CPU_MIB, _GPU_MIB = 4, 256
 """MiB that each rank contributes to the all-reduce."""
 _REPEATS_CPU, _REPEATS_GPU = 3, 100
@@ -123,7 +123,7 @@ def _check(arguments: argparse.Namespace, launch: Launch, node: str) -> int:
 
 
 def _store(launch: Launch, timeout_s: float) -> Any:
-    """Return the store through which the ranks connect, as under torchrun."""
+    """Return the TCPStore through which the ranks connect; it is in the process of rank 0."""
     from torch.distributed import TCPStore
 
     return TCPStore(
@@ -171,7 +171,7 @@ def _look(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
 
 
 def _lowest_values(gpus: Sequence[gpu_health.Gpu]) -> dict[str, Any]:
-    """Return the lowest value of each metric over the node's GPUs; None if no GPU reports it."""
+    """Return the names of the node's GPUs and the lowest value of each metric; None if no GPU reports it."""
 
     def least(values: Sequence[float | None]) -> float | None:
         return min((value for value in values if value is not None), default=None)
@@ -229,7 +229,7 @@ def _matmul_tflops(device: str, local_rank: int) -> float:
 
 
 def _with_rates(nodes: dict[str, dict[str, Any]], reports: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the nodes with their slowest rank's rate and the faults of all their ranks."""
+    """Add to each node its slowest rank's rate and the faults of all its ranks; return the nodes."""
     for name, found in nodes.items():
         own = [one for one in reports if one["node"] == name]
         rates = [one["matmul_tflops"] for one in own if "matmul_tflops" in one]

@@ -11,7 +11,7 @@ from typing import Any
 from trainer.spec import PlannedRun
 
 REMEMBERED_STEPS = 50
-"""Number of steps whose wall times the usual step is computed from."""
+"""Number of recent steps from whose wall times the median is computed."""
 
 
 def peak_resident_bytes(*_: Any) -> int:
@@ -46,12 +46,12 @@ class Progress:
     imports_s: float | None = None
     """Seconds for the import of NeMo; None if not measured."""
     step: int | None = None
-    """The last global step that has ended."""
+    """The last global step that has ended; None before one has."""
     steps_trained: int = 0
     training_began_at: float | None = None
     """When training began, on the clock of `time.perf_counter`."""
     notes_steps: bool = True
-    """Whether the end of each step is noted here; NeMo 1 does not note them."""
+    """Whether the end of each step is recorded here; with NeMo 1 it is not."""
     moved_at: float = field(default_factory=time.perf_counter)
     """When the last step ended; before the first one, when the program started."""
     wall_time_s: float | None = None
@@ -60,7 +60,7 @@ class Progress:
     own_peak_memory: Callable[[], int] = peak_resident_bytes
     """Returns the peak memory of this rank in bytes: of the GPU, or of the process on the CPU."""
     highest_memory_bytes: int | None = None
-    """Highest peak memory of all ranks in bytes; None until they have compared."""
+    """Highest peak memory of all ranks in bytes; None until the ranks have compared theirs at the end."""
     node_names: list[str] = field(default_factory=list)
     checkpoints: list[CheckpointTransfer] = field(default_factory=list)
 

@@ -24,7 +24,7 @@ SAMPLED_STEPS = 20
 
 
 class RankTimes(Callback):
-    """Times the forward pass on steps of the second half of a run; rank 0 writes the record of all ranks.
+    """Times the forward pass on steps of the second half of a run; rank 0 prints the record of all ranks.
 
     The model has torch's forward hooks on these steps only: all others run as if there were no such callback.
     NeMo's events around a micro batch would cost each step six times as much.
@@ -55,7 +55,7 @@ class RankTimes(Callback):
         self.hooks.clear()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Gather the times of all ranks, and print the record on rank 0."""
+        """Gather the times of all ranks; print the record on rank 0 if several ranks all have one."""
         self.marks = {step: chunks for step, chunks in self.marks.items() if any(chunks)}
         times = ranks.gathered((self._seconds(), ranks.work_group(), records.own_node_name()))
         seconds, groups, names = zip(*times, strict=True)
@@ -74,8 +74,8 @@ class RankTimes(Callback):
     def _seconds(self) -> float | None:
         """Return this rank's seconds in the forward passes of a step, the median of the timed steps.
 
-        The first of several micro batches is left out. None if nothing was timed, or if the GPU has not
-        recorded an event.
+        The first of several micro batches is left out. Return None if nothing was timed, or if the GPU has
+        not recorded an event.
         """
         if self.device != "cpu":
             torch.cuda.synchronize()

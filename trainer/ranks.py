@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 def parallelism() -> Parallelism:
-    """Return the parallelism as Megatron set it up."""
+    """Return the tensor, pipeline, context, data and expert parallelism as Megatron set it up."""
     return Parallelism(
         tensor=parallel_state.get_tensor_model_parallel_world_size(),
         pipeline=parallel_state.get_pipeline_model_parallel_world_size(),

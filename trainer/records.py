@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainer.cpu.peak import MeasuredPeak
 
 Loop = Literal["nemo", "thin"]
-"""What trains: NeMo, or the loop without it for one GPU (`benchmarks/one_gpu/`)."""
+"""What trains: NeMo, or the loop without NeMo for one GPU (`benchmarks/one_gpu/`)."""
 
 
 def emit(kind: str, fields: dict[str, Any]) -> None:

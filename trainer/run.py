@@ -28,7 +28,8 @@ def read_run(path: Path) -> PlannedRun:
     """Read and check a planned run.
 
     Raises:
-        TrainerError: the file cannot be read, lacks a field, has a wrong type, or cannot be trained.
+        TrainerError: the file cannot be read, has another schema version, lacks a field, has a wrong type, or
+            cannot be trained.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -62,7 +63,7 @@ def _record(cls: type[Record], content: Mapping[str, Any], where: str) -> Record
 
 
 def _value(expected: Any, value: Any, where: str, name: str) -> Any:
-    """Check one JSON value against an annotation."""
+    """Return one JSON value as the annotated type. Raise TrainerError if it does not fit."""
     kind, arguments = get_origin(expected), get_args(expected)
     if kind in (types.UnionType, Union):  # only `X | None` is used
         return None if value is None else _value(arguments[0], value, where, name)

@@ -17,7 +17,7 @@ VOCABULARY_BLOCK = 128
 NUMBER_FORMATS = {"cpu": ("fp32",), "cuda": ("fp32", "bf16", "fp8")}
 """Number formats that the trainer supports, by device."""
 FP8_RECIPES = ("delayed", "current")
-"""Recipes of Transformer Engine that the trainer supports."""
+"""Transformer Engine's FP8 scaling recipes that the trainer supports."""
 NEMO_1_IMAGES = ("nemo:24.09",)
 """Images with NeMo 1, by name and tag, in any registry."""
 
@@ -68,9 +68,9 @@ class MoeShape:
     moe_shared_expert_intermediate_size: Positive | None = None
     """Width of all shared experts together, which get every token; None for no shared experts."""
     num_dense_layers: NotNegative = 0
-    """Number of first layers with an MLP of `ffn_hidden_size` in place of experts."""
+    """Number of layers at the start that have an MLP of `ffn_hidden_size` instead of experts."""
     moe_layer_freq: Positive = 1
-    """One of this many of the layers after them has experts, beginning with the first."""
+    """Every n-th of the layers after the dense ones has experts, beginning with the first; this is n."""
     moe_router_score_function: Literal["softmax", "sigmoid"] = "softmax"
     moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "sinkhorn", "none"] = "aux_loss"
 
@@ -98,7 +98,7 @@ class NemoConfig:
     """The NeMo config class from which the family `gpt` builds its model."""
 
     config: str
-    """Name of the class in nemo.collections.llm: `MixtralConfig`."""
+    """Name of the class in nemo.collections.llm, such as `MixtralConfig`."""
     fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Fields that differ from the class's defaults, apart from the sizes."""
 
@@ -128,7 +128,7 @@ class ModelShape:
     mtp_num_layers: Positive | None = None
     """Number of layers after the last that predict further tokens (multi-token prediction)."""
     nemo: NemoConfig | None = None
-    """NeMo's config for a model of the family `gpt`; None if the trainer cannot build it."""
+    """NeMo's config for a model of the family `gpt`, which the trainer cannot build without one."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Recipe:
     image: str | None = None
     """Container image of the run; None in the trainer's own environment."""
     step_log: Literal["lines", "bar"] = "lines"
-    """How steps are logged: a line each (NeMo 2), or a progress bar that is redrawn (release 24.11)."""
+    """How steps are logged: as a line each, or in a progress bar that is redrawn, as with NeMo 1."""
 
     @property
     def has_nemo_1(self) -> bool:
@@ -209,7 +209,7 @@ class Settings:
 
     fp8_recipe: Literal["delayed", "current", "blockwise", "mxfp8", "nvfp4"] | None = None
     """How Transformer Engine scales tensors to FP8: from earlier steps, from the tensor, by blocks, or as in
-    the formats MXFP8 and NVFP4. The trainer has those in `FP8_RECIPES`."""
+    the formats MXFP8 and NVFP4. The trainer supports those in `FP8_RECIPES`."""
     first_last_layers_bf16: bool = False
     """Whether the first and last layers stay in bf16, with `fp8_recipe: current`."""
     cuda_graphs: bool = False
@@ -281,11 +281,12 @@ class PlannedRun:
     """One training job: global steps `first_step … max_steps - 1` of a recipe, in a mode."""
 
     experiment: str
-    """The document's experiment name, `pretrain_llama3.1_8b_bf16_8`, with its suffix for the mode."""
+    """The experiment name of the workload's document, such as `pretrain_llama3.1_8b_bf16_8`, with its suffix
+    for the mode."""
     recipe: Recipe
     mode: str
     max_steps: Positive
-    """Global step at which the run ends."""
+    """One more than the last global step."""
     first_step: NotNegative = 0
     """Global step at which the run starts: 0, or the saved step for a checkpoint load."""
     window: Window | None = None
@@ -296,7 +297,7 @@ class PlannedRun:
     profile: ProfileWindow | None = None
     """Profiled steps and ranks, in the mode `profile` only."""
     model_flops: PositiveFloat | None = None
-    """Floating-point operations of a step per sample, by the recipe's formula, for the TFLOPS in the log."""
+    """FLOPs to train on one sample, by the recipe's formula; for the TFLOPS in the log."""
     performance: Performance = Performance()
     """How the workload launches such a run, with the trainer settings that the user asks for."""
 
@@ -306,7 +307,7 @@ class PlannedRun:
         return self.performance.trainer
 
     def tflops_per_gpu(self, step_time_s: float) -> float | None:
-        """Return the model FLOP rate in 10¹² per second and GPU; None if the plan has no FLOPs per step."""
+        """Return the model FLOP rate in 10¹² per second and GPU; None if the plan has no `model_flops`."""
         if self.model_flops is None:
             return None
         operations = self.model_flops * self.recipe.global_batch_size
@@ -344,7 +345,7 @@ def check_trainable(run: PlannedRun) -> None:
 
 
 def _check_stages(parallelism: Parallelism, num_layers: int) -> None:
-    """Refuse layers that do not divide evenly over the stages, unless their numbers are given."""
+    """Refuse layers that do not divide evenly over the stages whose numbers of layers are not given."""
     if not parallelism.own_layers:
         if not parallelism.counts_embedding(num_layers):
             _divides("num_layers", num_layers, "pipeline stages", parallelism.stages)
@@ -378,7 +379,7 @@ def _check_settings(run: PlannedRun) -> None:
 
 
 def _check_hybrid(shape: ModelShape, hybrid: HybridShape, parallelism: Parallelism) -> None:
-    """Refuse sizes that Megatron's Mamba layers do not support."""
+    """Refuse a layer pattern, sizes or parallelism that Megatron's Mamba layers do not support."""
     if shape.architecture != HYBRID:
         raise ValueError(
             f"a model of the architecture '{shape.architecture}' cannot have hybrid layers: leave hybrid out."

@@ -1,8 +1,8 @@
 """A synthetic token stream, the same for any number of ranks.
 
-Sample `i` depends on the seed and on `i` alone. The samples `step × global batch …` are dealt to the
-data-parallel ranks, so a step's global batch does not depend on how the ranks are split, and a run that loads
-a checkpoint continues with the batch that an uninterrupted run would have had.
+Sample `i` depends on the seed and on `i` alone. Each step's global batch has the next samples of the stream,
+divided among the data-parallel ranks. So it does not depend on the number of ranks, and a run that loads a
+checkpoint continues with the batch that an uninterrupted run would have had.
 """
 
 from typing import Any

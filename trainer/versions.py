@@ -14,15 +14,15 @@ from typing import Any
 from trainer.errors import TrainerError
 
 PACKAGES = {"nemo": "nemo_toolkit", "megatron_core": "megatron-core", "torch": "torch"}
-"""Name in the records and the package of each."""
+"""Package of each name in the records."""
 DRIVER = Path("/proc/driver/nvidia/version")
 """File with the version of the kernel's NVIDIA driver; missing without one."""
 TRIED = {"nemo": "2.7.3", "megatron_core": "0.15.3"}
 """Versions with which this project has trained."""
 OLDEST, NEWEST = (2, 2), (2, 7)
-"""Releases of NeMo that this trainer is for. Every name and argument that it uses, FP8's too, is looked up in
-the source of 2.2.1, 2.3.1, 2.4.0, 2.5.0 and 2.7.3 (tests/trainer/test_releases.py); a GPU has
-run 2.7.3 only."""
+"""The oldest and the newest release of NeMo that this trainer supports. Every name and argument that it uses,
+FP8's too, is looked up in the source of 2.2.1, 2.3.1, 2.4.0, 2.5.0 and 2.7.3
+(tests/trainer/test_releases.py); a GPU has run 2.7.3 only."""
 
 
 def versions() -> dict[str, str | None]:

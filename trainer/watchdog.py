@@ -1,4 +1,4 @@
-"""Run a training beside a thread that ends a rank that hangs, is asked to end, or whose job failed elsewhere.
+"""Run a training beside a watchdog thread, which ends it on a hang, SIGTERM or another rank's failure.
 
 The training waits in collective calls, in C, where Python sees no signals. This thread checks every second
 whether a step has ended in time, whether SIGTERM arrived, and on rank 0 whether another rank has failed.
@@ -34,17 +34,17 @@ class HangLimits:
     """How long the training may go without finishing a step."""
 
     usual_steps: float = 30.0
-    """Multiple of the median step after which a rank counts as hanging …"""
+    """A rank counts as hanging if a step takes more than this multiple of the median, and than `floor_s`."""
     floor_s: float = 300.0
-    """… and the least number of seconds."""
+    """The least number of seconds without a step after which a rank counts as hanging."""
     outside_steps: float = 6.0
-    """Multiple of `floor_s` before the second step (start, load, compilation) and after the last (save)."""
+    """Multiple of `floor_s` allowed before the second step ends (start) and after the last one (shutdown)."""
     stacks_within_s: float = 10.0
     """How long rank 0 waits for the other ranks' stack traces."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> "HangLimits":
-        """Return the limits, with the minimum from the variable STEPTIME_HANG_FLOOR_S if it is set.
+        """Return the limits, with `floor_s` from the variable STEPTIME_HANG_FLOOR_S if it is set.
 
         Raises:
             TrainerError: the variable is not a positive number of seconds.
@@ -65,8 +65,8 @@ class HangLimits:
     def of(self, progress: Progress) -> float:
         """Return the number of seconds that may pass without a step at this point of the training.
 
-        While a checkpoint is loaded or saved, only the job's time limit applies: how long that takes depends
-        on the model and the file system.
+        It is infinite with NeMo 1, which reports no steps here, and while a checkpoint is loaded or saved,
+        which may take any time. Then only the job's time limit applies.
         """
         if not progress.notes_steps or progress.transfers_checkpoint:
             return math.inf
@@ -165,9 +165,9 @@ def stacks(rank: int) -> str:
 
 
 def _exchange(folder: Path, text: str, rank: int, ranks: int, within_s: float) -> list[int]:
-    """Share this rank's stacks and wait for those of the others; return the ranks that shared none.
+    """Share this rank's stacks and wait for those of the others; return on rank 0 which ranks shared none.
 
-    Only rank 0 needs to wait for all, as it ends the job; the others wait for rank 0.
+    Only rank 0 needs to wait for all, as it ends the job; the others wait for rank 0, and return no ranks.
     """
     until = time.perf_counter() + within_s * (1 if rank == 0 else 2)
     with contextlib.suppress(OSError):
@@ -213,7 +213,7 @@ def run_to_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
 def run_watched(output: Path, work: Callable[[Launch, Ending], None]) -> int:
     """Call `work` under the watchdog; record in `output` an error that ends it. Return the exit code.
 
-    `work` itself records a success.
+    `work` itself records a success. KeyboardInterrupt and SystemExit are recorded and raised again.
     """
     try:
         launch = read_launch()

@@ -75,7 +75,7 @@ class _CudaMeansCpu(TorchFunctionMode):
 
 
 def _on_cpu(value: Any) -> Any:
-    """Return the CPU for a CUDA device, in every form that torch takes; anything else unchanged."""
+    """Return the CPU device for a CUDA device or its name; return anything else unchanged."""
     if isinstance(value, torch.device):
         return torch.device("cpu") if value.type == "cuda" else value
     if isinstance(value, str) and value.startswith("cuda"):
@@ -103,13 +103,13 @@ class _InOrder:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """There is nothing to do on the CPU."""
+    """Do nothing, in place of a call that waits for the GPU."""
 
 
 def _splits(tensor: Any, as_numpy: bool = False, **_: Any) -> Any:
     """Return a tensor, as a numpy array if asked for, in place of Megatron's `maybe_move_tensor_to_cpu`.
 
-    Megatron's function leaves a tensor of the CPU as it is, even if a numpy array is asked for.
+    Megatron's function returns a CPU tensor as it is, even if a numpy array is asked for.
     """
     return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 

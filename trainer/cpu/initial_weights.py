@@ -37,7 +37,7 @@ OUT_OF = ("linear_proj.weight", "linear_fc2.weight", "out_proj.weight")
 CONVOLUTION_WIDTH = 4
 DECAY = (1.0, 16.0)
 TIME_STEP = (0.001, 0.1)
-"""The ranges of the state space's A and Δ in Megatron's mixer, which does not keep them."""
+"""The range of the state space's time step Δ; `DECAY` is that of -A. Both are from Megatron's mixer."""
 
 
 class InitialWeights(Callback):
@@ -65,7 +65,7 @@ def _fill(part: ShardedTensor, draw: Draw, seed: int) -> None:
 
 
 def _distribution(key: str, config: Any) -> Draw | None:
-    """Return the distribution from which Megatron draws the weight `key`; None if it is constant at first."""
+    """Return the distribution from which Megatron draws the weight `key`; None if it begins as a constant."""
     draws: dict[tuple[str, ...], Draw] = {
         INTO: config.init_method,
         OUT_OF: config.output_layer_init_method,

@@ -86,7 +86,7 @@ class GatedRMSNorm(nn.Module):
     def sharded_state_dict(
         self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: dict[str, Any] | None = None
     ) -> Any:
-        """Split the weight over the tensor-parallel ranks, for Megatron's checkpoints."""
+        """Return the weight as split over the tensor-parallel ranks, for Megatron's checkpoints."""
         return make_sharded_tensors_for_checkpoint(
             self.state_dict(keep_vars=True), prefix, {"weight": 0}, sharded_offsets
         )

@@ -19,10 +19,11 @@ FAMILIES = {
     "nemotron4": "trainer.families.nemotron4",
     "nemotron_h": "trainer.families.nemotron_h",
 }
-"""Module of each architecture, imported when it is needed: NeMo takes many seconds."""
+"""Module of each architecture, imported when it is needed: importing NeMo takes many seconds."""
 
 BuildModel = Callable[[ModelShape, str, dict[str, Any]], Any]
-"""`build_model(shape, device, device_options)`; the options are fields of Megatron's TransformerConfig."""
+"""`build_model(shape, device, device_options)` returns NeMo's model; the options are fields of Megatron's
+TransformerConfig."""
 
 
 def families() -> dict[str, str]:
@@ -48,8 +49,8 @@ def builder(architecture: str) -> BuildModel:
 def vocabulary(config: type, size: int) -> tuple[dict[str, int], Any]:
     """Return the config fields and the tokenizer that give a model this vocabulary size.
 
-    From NeMo 2.3 on it is a field, and the tokenizer is None. NeMo 2.2 takes it from the tokenizer and rounds
-    it up to a multiple of 128 × tensor parallelism.
+    From NeMo 2.3 on the size is a field, and the tokenizer is None. NeMo 2.2 takes it from the tokenizer and
+    rounds it up to a multiple of 128 × tensor parallelism.
     """
     if has_option(config, "vocab_size"):
         return {"vocab_size": size}, None

@@ -70,7 +70,7 @@ def _near(name: str, there: Sequence[str]) -> str:
 
 
 def _model_class(config_class: Any) -> Any:
-    """Return NeMo's model class for a config: the one in the config's own module, if there is one."""
+    """Return NeMo's model class for a config: the one in the config's own module, else GPTModel."""
     module = import_module(config_class.__module__)
     own = [
         value

@@ -9,7 +9,7 @@ from trainer.families import vocabulary
 from trainer.spec import ModelShape
 
 ROTARY_BASE = 500_000
-"""As in NeMo's Llama31Config8B, 70B and 405B."""
+"""Base of the rotary embeddings, as in NeMo's Llama31Config8B, 70B and 405B."""
 
 
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> LlamaModel:

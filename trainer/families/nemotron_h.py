@@ -10,7 +10,7 @@ from trainer.spec import HybridShape, ModelShape
 from trainer.versions import has_option
 
 EXPANSION = 2
-"""Ratio of the Mamba layers' width to the hidden size, if the number of heads cannot be set."""
+"""Ratio of the Mamba layers' width to the hidden size in NeMo before 2.4."""
 
 
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> MambaModel:

@@ -34,9 +34,9 @@ def claimed(thing: Path, doing: str) -> Iterator[int]:
     """Wait for the exclusive right to make the file or folder `thing`, and keep it within this context.
 
     Yields the descriptor of a lock, which child processes must inherit. While it waits, it prints `waiting
-    for another <doing> <thing>`; `doing` is for instance `build of`. A thread here renews the right
-    regularly. If this process was suspended for so long (LEASE_S) that another one took the right, it is
-    killed with its process group.
+    for another <doing> <thing>`; `doing` is for instance `build of`. A thread of this process renews the
+    right regularly. If this process was suspended for so long (LEASE_S) that another one took the right, this
+    process is killed with its process group.
     """
     thing.parent.mkdir(parents=True, exist_ok=True)
     claim = thing.parent / f".{thing.name}.claim"
@@ -77,7 +77,10 @@ def _lock(lock: int, waits: str) -> tuple[bool, bool]:
 
 
 def _take(claim: Path, owner: str, waits: str, *, has_lock: bool, has_printed: bool) -> None:
-    """Create the claim file, once another one is gone or was not renewed for the lease."""
+    """Create the claim file, once another one is gone or abandoned.
+
+    It is abandoned if it was not renewed for LEASE_S, or if a process of this host left it and locks work.
+    """
     seen: tuple[str, float] | None = None
     since = 0.0
     while not _made(claim, owner):
@@ -120,7 +123,7 @@ def _owner(claim: Path) -> str | None:
 
 
 def _move_away(claim: Path, owner: str) -> None:
-    """Remove an abandoned claim; of all processes that try, one succeeds."""
+    """Remove an abandoned claim of `owner`; restore a claim that another process has made since."""
     away = claim.with_name(f"{claim.name}.{uuid.uuid4().hex}")
     with suppress(FileNotFoundError):
         claim.rename(away)

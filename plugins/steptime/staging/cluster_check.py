@@ -49,8 +49,9 @@ async def check_cluster(
 ) -> tuple[Finding, ...]:
     """Run every check of a cluster, in order; `report` gets each finding immediately.
 
-    `runs` are what the cluster should be able to run. Nothing is submitted. If a required check such as the
-    login fails, the checks that depend on it are reported as not applicable.
+    `runs` are what the cluster should be able to run. Nothing is submitted. If the connection cannot be
+    opened, that is the only finding. If a required check such as the login fails, all later checks are
+    reported as not applicable.
     """
     findings: list[Finding] = []
     blocked_by: str | None = None

@@ -39,7 +39,7 @@ from steptime.staging.claim import claimed, run_holding
 _SQUASHFS = struct.Struct("<4s36xQ")
 """The magic number and the bytes used, at the start of a squashfs file; written last by mksquashfs."""
 _RECORDED = {"image", "source", "sha256", "size", "mtime_ns"}
-"""Fields that a record must have to be compared."""
+"""Fields without which a record is ignored."""
 
 
 class _FailedError(Exception):
@@ -75,7 +75,10 @@ def _end(*_: object) -> NoReturn:
 
 
 def _look(target: Path, kind: str, source: str) -> int:
-    """Print where the image is available; return 0, or 3 if that is unknown before it is fetched."""
+    """Print where the image is available; return 0, or 3 if that is unknown before it is fetched.
+
+    Raises `_FailedError` if the program is missing, or if the registry refused or has no such image.
+    """
     if target.exists():
         print(f"{target} is there", flush=True)
         return 0
@@ -90,7 +93,7 @@ def _look(target: Path, kind: str, source: str) -> int:
 
 
 def _is_there(target: Path, image: str, kind: str, source: str) -> bool:
-    """Return whether the file exists and matches its record."""
+    """Return whether the file exists and matches its record; record a complete import that has none."""
     if not target.exists():
         return False
     record = _read_record(target)
@@ -111,9 +114,9 @@ def _is_there(target: Path, image: str, kind: str, source: str) -> bool:
 
 
 def _adopted(target: Path, image: str, source: str) -> bool:
-    """Accept a complete file without a record: a killed import left it, or a person copied it there.
+    """Record a file that has no record, and return True; if the file is incomplete, return False.
 
-    The file is recorded.
+    A killed import left such a file, or a person copied it there.
     """
     try:
         _require_whole(target)
@@ -175,7 +178,7 @@ def _command(kind: str, source: str, part: Path) -> list[str]:
 
 
 def _tool_version(kind: str) -> str:
-    """Return name and version of the program. Raises `_FailedError` if it is missing."""
+    """Return name and version of the program. Raise `_FailedError` if it is missing."""
     asked = {
         "enroot": ["enroot", "version"],
         "apptainer": ["apptainer", "version"],
@@ -262,7 +265,7 @@ _CAUSES = (
         2,
     ),
 )
-"""Sentences for the programs' error messages, and whether another try can help (1) or not (2)."""
+"""Causes by the programs' error messages, with the exit code: another try can help (1) or not (2)."""
 
 
 # --- records -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Run the staging scripts on a cluster: on its login node, or image imports in a job where that must be."""
+"""Run the staging scripts on a cluster: on its login node, or with `in_job` in a job of their own."""
 
 import asyncio
 import hashlib
@@ -42,7 +42,7 @@ def script_files() -> dict[str, bytes]:
 
 
 async def copy_scripts(cluster: Cluster, config: ClusterConfig) -> PurePosixPath:
-    """Copy the staging scripts to the cluster, into a folder named by their content; return the folder."""
+    """Copy the staging scripts to the cluster, into a folder named by a hash of them; return the folder."""
     contents = await asyncio.to_thread(script_files)
     digest = hashlib.sha256(b"".join(contents.values())).hexdigest()[:16]
     folder = PurePosixPath(config.root, "staging", digest)

@@ -21,11 +21,11 @@ from pathlib import Path
 _VENV = "opt/trainer"
 _TOOLS = ("sh", "env")
 _ENVIRONMENT = f"PATH=/{_VENV}/bin:/usr/local/bin:/usr/bin:/bin\nLANG=C.UTF-8\n"
-"""As in an image that enroot has imported, /etc/environment holds the image's environment."""
+"""Content of /etc/environment: the image's environment, as in an image that enroot has imported."""
 _NOT_NEEDED = frozenset({"site-packages", "dist-packages", "test", "idlelib", "tkinter", "ensurepip"})
 """Folders below Python's standard library that are left out."""
 _FOR_COMPILERS = (".h", ".hpp", ".cuh", ".pyi", ".pyx", ".pxd", ".a")
-"""Files for compilers: a quarter of all files, and no run reads them."""
+"""Suffixes of files for compilers; they are a quarter of all files, and no run reads them."""
 _TOP = ("bin", "lib", "lib64", "sbin")
 _EMPTY = ("dev", "etc", "proc", "root", "run", "sys", "tmp", "usr", "var")
 _COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "1")

@@ -27,11 +27,14 @@ _LOCKED_FOR = "3.11"
 _NEVER = 2
 """Exit code of the scripts if another try cannot help."""
 _CANNOT_TELL = 3
-"""Exit code of `import_image.py --look` if the program cannot ask a registry."""
+"""Exit code of `import_image.py --look` if only a fetch would show whether there is an image."""
 
 
 def _fetched_by_nodes(staged: StagedFiles, name: str) -> StagedFiles:
-    """Return the staging result for an image that the nodes fetch themselves."""
+    """Return the staging result for an image that the nodes fetch themselves.
+
+    Raises UserError for steptime's own image, which is in no registry.
+    """
     image = parse_image(name)
     if image.is_own:
         raise UserError(
@@ -125,7 +128,7 @@ async def stage_trainer(
 
 
 def _read_package(source: Path) -> dict[str, bytes]:
-    """Return all files of the package by path, without hidden and cached ones."""
+    """Return the content of the package's files by path, without hidden files and `__pycache__`."""
     files = {}
     for path in sorted(source.rglob("*")):
         inside = path.relative_to(source.parent)
@@ -225,7 +228,10 @@ async def stage_venv(
 
 
 async def python_version(cluster: Cluster, config: ClusterConfig) -> str:
-    """Return the version of the cluster's Python. Raises UserError if the trainer does not support it."""
+    """Return the version of the cluster's Python.
+
+    Raises UserError if it is missing, or if the trainer does not support it.
+    """
     asked = await cluster.run(
         [config.python, "-c", "import platform; print(platform.python_version())"], timeout_s=60
     )
@@ -326,8 +332,8 @@ async def stage_image(
 async def find_image(cluster: Cluster, config: ClusterConfig, name: str) -> str | None:
     """Return a phrase about where the image is; None if only a fetch would show whether there is one.
 
-    Nothing is fetched. Raises UserError or SystemFailure if the image is not available, as `stage_image`
-    does.
+    Nothing is fetched. Raises UserError or SystemFailure if the image is not available, and UserError for
+    steptime's own image, which is built when it is staged.
     """
     tool, source, target = _source(parse_image(name), config, None)
     if config.import_in_job:

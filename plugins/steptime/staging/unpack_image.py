@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def _unpack(image: Path, folder: Path, lock: int) -> str | None:
-    """Unpack the image; return the error, if there was one."""
+    """Unpack the image; return the reason if that failed, else None."""
     part = folder.parent / f".{folder.name}.part"
     if part.exists():
         print(f"removing what was half unpacked: {part}", flush=True)
@@ -68,7 +68,7 @@ def _unpack(image: Path, folder: Path, lock: int) -> str | None:
 
 
 def _make_mount_point(folder: Path, path: str) -> None:
-    """Create an empty folder or file inside `folder`, even if a link in the path points outside."""
+    """Create an empty folder or file inside `folder`; do nothing if it exists or its path has a link."""
     place, outside = folder, Path(path)
     parts = [part for part in outside.parts if part not in ("/", "..")]
     for part in parts[:-1]:
@@ -86,7 +86,7 @@ def _make_mount_point(folder: Path, path: str) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a tree even if the image made some of its folders read-only."""
+    """Remove a folder and its content, even if folders in it are read-only."""
     for top, _, _ in os.walk(folder):
         Path(top).chmod(0o700)
     shutil.rmtree(folder)
