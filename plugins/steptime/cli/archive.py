@@ -78,7 +78,7 @@ def check_name(file: Path, option: str) -> None:
 
 
 class ArchiveContent(NamedTuple):
-    """The number of runs, logs and files in an archive."""
+    """How many runs were selected for an archive, and how many of their logs it has."""
 
     runs: int
     logs: int
@@ -110,7 +110,7 @@ def write_llmb_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Pa
 
 
 def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> ArchiveContent:
-    """Write runs of a store to a new archive. Raises UserError if the file exists."""
+    """Write runs, their logs and the config to a new archive. Raises UserError if the file exists."""
     from steptime.results.importing import LOGS, MANIFEST, RUNS, ArchivedRun
     from steptime.results.judgement_queries import accepted_level
 

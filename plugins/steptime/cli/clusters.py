@@ -38,7 +38,7 @@ steptime cluster check selene --format json
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*", re.ASCII)
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9/._-]*", re.ASCII)
 _READ_AS_OTHERS = ("true", "false", "yes", "no", "on", "off", "null", "none")
-"""Words that YAML or a reader may take for something else than text."""
+"""Words that YAML or a reader may take for something other than text."""
 
 app = typer.Typer()
 group = typer.Typer(cls=Commands, help="Add a cluster, and check that it can be used.", no_args_is_help=True)
@@ -79,7 +79,7 @@ def add(
 ) -> None:
     """Write the file of a Slurm cluster, with comments, from what its login node shows.
 
-    In a terminal, the command asks for values without an option; otherwise it uses the suggested ones.
+    In a terminal, the command asks for each value that no option gives; otherwise it uses the suggested one.
     Nothing is changed on the cluster, and an existing file is never overwritten. For Run:ai see
     docs/reference/clusters.md.
     """
@@ -166,7 +166,7 @@ def _describe(seen: "Survey") -> None:
 def _chosen(option: str, given: str | None, suggested: str | None, what: str, choices: Any = ()) -> str:
     """Return an option's value: the given one, else one typed in a terminal, else the suggested one.
 
-    Raises UserError for a value outside of `choices`, if there are any, and if there is nothing to suggest.
+    Raises UserError if no value is found, or if there are `choices` and the value is not one of them.
     """
     from steptime.errors import unknown_value
 

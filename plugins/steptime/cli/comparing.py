@@ -170,7 +170,10 @@ def accept(
 def _compare(
     store: "Store", runs: list[str], since: str | None, sweep: str | None, selection: RunFilters
 ) -> "Comparison":
-    """Return the requested comparison. Raises UserError unless exactly one was requested."""
+    """Compare two runs, the cells of a sweep, or the cells that ran since a time (by default a week ago).
+
+    Raises UserError for arguments that exclude each other, and if there are no results.
+    """
     from steptime.judging.comparison import compare_runs, compare_since, compare_sweep
 
     asked = [name for name, value in (("two runs", runs), ("--since", since), ("--sweep", sweep)) if value]

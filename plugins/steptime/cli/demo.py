@@ -33,8 +33,8 @@ REQUEST = PlanRequest(
 )
 """What is trained: a tiny model at 1 and 2 ranks, and a checkpoint that is saved and loaded.
 
-The window has ten steps, as the size's own has; before it there are three, as on the CPU only the first step
-is slower than the others.
+The window has ten steps, as the recipe's own window has. Three steps before it suffice, as on the CPU only
+the first step is slower than the others.
 """
 
 
@@ -75,9 +75,9 @@ def demo(
 
 
 def _begin_to_stage(run: "Run") -> "Future[StagedFiles]":
-    """Stage for the run while Airflow starts, so that the DAG run's own `stage` has nothing left to do.
+    """Begin to stage for the run while Airflow starts, so that the DAG run's task `stage` finds it done.
 
-    It runs in a daemon thread: interrupting the demo does not wait for pip.
+    Returns at once. Staging runs in a daemon thread: interrupting the demo does not wait for pip.
     """
     staged: Future[StagedFiles] = Future()
 

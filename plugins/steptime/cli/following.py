@@ -18,8 +18,8 @@ from steptime.service.rest import AirflowClient, DagRun, TaskInstance, check_add
 
 POLL_S = 1.0
 _TASKS_EVERY = 3
-"""Polls from one question for all tasks to the next, which costs Airflow twice what the one for the run's
-state does, of cores that may be training."""
+"""The tasks are requested at every third poll only: that costs Airflow twice as much CPU time as the request
+for the DAG run's state, and the same CPU may be used for training."""
 _PATIENCE_S = 120.0
 """How long to wait for an Airflow that does not answer: a restart takes half a minute."""
 
@@ -90,11 +90,11 @@ def _start(task: TaskInstance) -> float:
 
 
 LastWord = Callable[[RunLine], str]
-"""Returns the last line that a run's task logged; empty if there is none."""
+"""A function that returns the last line that a run's task logged; empty if there is none."""
 
 
 def follow(client: AirflowClient, run: DagRun, *, of: int) -> DagRun:
-    """Show on stderr the progress of a DAG run with `of` planned runs, until it has ended.
+    """Show on stderr the progress of a DAG run with `of` planned runs; return it once it has ended.
 
     A terminal gets one line, which is redrawn; other output gets a line whenever another run is done. Raises
     SystemFailure if Airflow does not answer for two minutes.
@@ -144,7 +144,7 @@ def _about(seconds: float) -> str:
 
 
 def _last_word(client: AirflowClient, run: DagRun, line: RunLine) -> str:
-    """Return the last job state or training step in the task's log; empty if the run is not active."""
+    """Return the last line that steptime wrote to the task's log; empty if the task is not active."""
     if line.task.state not in ("running", "deferred"):
         return ""
     entries = [entry.event for entry in client.log(run.dag_id, run.dag_run_id, line.task) if entry.is_ours]
@@ -181,7 +181,8 @@ class _View(Spinning):
 def airflow_client(url: str | None, user: str | None) -> AirflowClient:
     """Return a client of the named Airflow, or of the one that `steptime up` started.
 
-    A password is never taken from the command line.
+    The password comes from STEPTIME_AIRFLOW_PASSWORD or a prompt, never from the command line. Raises
+    SystemFailure if no Airflow was named and none runs, and UserError if the user or the password is missing.
     """
     if url is None:
         from steptime.service.processes import running, why_not_running

@@ -61,8 +61,9 @@ def import_recipes(
 ) -> None:
     """Write the workload files of a release of NVIDIA's recipes, from what its launch scripts would submit.
 
-    The scripts run in a sandbox without network. Only files that an import has written are replaced. What is
-    left out, and why, is printed.
+    The scripts run in a sandbox without network. Only workload files that an import has written are replaced.
+    Without --only, the release's suites are written, too, as sweeps exemplar-*, which are always replaced.
+    What is left out, and why, is printed.
     """
     bridge = path.parent / "Megatron-Bridge" if megatron_bridge is None else megatron_bridge
     if not bridge.is_dir():

@@ -1,4 +1,4 @@
-"""`steptime incidents`: what got slower together, since when, and what people said about it."""
+"""`steptime incidents`: what got slower or faster together, since when, and what people said about it."""
 
 import getpass
 import time

@@ -85,7 +85,7 @@ def parse(
 
 
 def _rows(runs: Sequence[RunLogs], window: Window | None) -> list[dict[str, Any]]:
-    """Return a row for each run, read in parallel if that is worth it."""
+    """Return a row for each run; large logs are read in parallel."""
     sizes = [sum(log.stat().st_size for log in (*run.attempts, *run.other_nodes)) for run in runs]
     processes = min(len(runs), len(os.sched_getaffinity(0)))
     if processes < 2 or sum(sizes) < _PROCESSES_FROM_BYTES:

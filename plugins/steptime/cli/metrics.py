@@ -93,7 +93,7 @@ def metrics(
 
 
 def _with_batch(recipe: Recipe, gbs: int | None) -> Recipe:
-    """Return the recipe with another global batch size. Raises UserError if the GPUs cannot share it."""
+    """Return the recipe with this global batch size, if any. Raises UserError if the GPUs cannot share it."""
     if gbs is None:
         return recipe
     if gbs > _MAX_GBS:

@@ -87,7 +87,7 @@ def show(
         columns: the columns to print, in order; by default those of the first row.
         title: the table's title.
         headings: headings of columns in the table, by name; CSV and JSON keep the names with units.
-        wide: True or None prints all columns of the table; False drops columns that do not fit the terminal.
+        wide: False drops columns that do not fit the terminal, None wraps cells instead, True does neither.
         least: columns dropped first, in this order; then those on the right.
     """
     names = list(columns) if columns is not None else list(rows[0]) if rows else []
@@ -176,7 +176,7 @@ class _Shown(NamedTuple):
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Widths of the longest word, of the longest cell below `_SHORT_CELL`, and of the longest cell."""
+        """Widths of the longest word, of the longest cell up to `_SHORT_CELL`, and of the longest text."""
         texts = [self.title, *self.cells]
         word = max((cell_len(word) for text in texts for word in text.split()), default=0)
         short = (width for width in map(cell_len, self.cells) if width <= _SHORT_CELL)

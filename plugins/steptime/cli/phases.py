@@ -24,7 +24,7 @@ class Spinning:
 
 
 class Phases(Spinning):
-    """Shows the current phase on stderr: a spinner with seconds in a terminal, else a line for each."""
+    """Prints a line with the seconds so far on stderr as each phase starts; a terminal has a spinner, too."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -115,7 +115,7 @@ def recipes(
 
 
 def _with_params(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Format a row's parameter counts for people; leave out unknown ones."""
+    """Return the row with a column `params`: its parameter counts for people, None if unknown."""
     total, active = row["parameters"], row["active_parameters"]
     return {**row, "params": None if total is None else str(Parameters(total, active))}
 
@@ -139,7 +139,8 @@ def _plan(
 ) -> None:
     """Show the runs that `steptime run` would start, and what they cost at most. Nothing is submitted.
 
-    The exit code is 1 if it would start nothing, with the reason below the plan.
+    The exit code is 1 if it would start nothing, with the reason below the plan; but a plan for a type of GPU
+    that the cluster does not have is only shown.
     """
     planned = plan(request)
     show_plan(planned, output_format, _scripts(planned) if show_script else (), wide=wide)
@@ -151,7 +152,7 @@ def show_plan(
     """Print the runs of a plan, their job scripts if given, and what they cost at most in GPU-hours.
 
     Raises UserError before printing if the cluster does not permit the plan, and after printing if it could
-    not be started or a budget is too small.
+    not be started or a budget is too small. A plan for GPUs that the cluster does not have is only printed.
     """
     from steptime.clusters.config import check_permitted
     from steptime.judging.expected_cost import expected_cost

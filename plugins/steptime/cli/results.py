@@ -101,7 +101,7 @@ def results(
     full_names: Annotated[bool, typer.Option("--full-names", help="Name runs by their job.")] = False,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """Show the results of all runs: step time, throughput, MFU, checkpoint times.
+    """Show the results of all valid runs: step time, throughput, MFU, checkpoint times.
 
     The table shows only the columns by which runs are compared; csv and json have all columns, with the unit
     in each name. 'steptime results columns' describes them.

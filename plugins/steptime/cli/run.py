@@ -91,7 +91,7 @@ def wait_for_results(
     """Follow a DAG run, then print its results, and the reason if it failed.
 
     `of` is the number of planned runs. Returns the results, and whether the DAG run succeeded with all
-    results valid.
+    results valid. Raises SystemFailure on Ctrl-C; the runs continue.
     """
     try:
         ended = follow(client, dag_run, of=of)
@@ -109,7 +109,7 @@ def wait_for_results(
 
 
 def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> list[dict[str, Any]]:
-    """Print the results of the DAG run from the store."""
+    """Print the results of the DAG run from the store, and return them."""
     from steptime.cli.results import show_results
     from steptime.results.store import Store
 
@@ -124,9 +124,9 @@ def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> list
 
 
 def _explain(client: AirflowClient, dag_run: DagRun) -> None:
-    """Print the task of each run that failed first, with its error and its log's address.
+    """Print the first failed task of each failed run, with its error and the address of its log.
 
-    The later tasks of that run, and `report`, fail because it did.
+    Later tasks of the run, and `report`, fail only because of it.
     """
     lines = run_lines(client.task_instances(dag_run.dag_id, dag_run.dag_run_id))
     failed = [line.task for line in lines if line.state == "failed"]

@@ -158,7 +158,7 @@ def _parameter(name: str, text: str) -> inspect.Parameter:
 
 
 def _stored(name: str, asked: Any, stored: Sequence[Any]) -> Any:
-    """Return the stored value that a filter means; None for no filter."""
+    """Return the stored value that a filter means; None for no filter. Raises UserError if there is none."""
     if asked is None:
         return None
     found = [value for value in stored if str(asked).lower() == str(value).lower()]

@@ -181,7 +181,7 @@ def _budgets() -> list[dict[str, Any]]:
 
 
 async def _live_jobs(report: Callable[[str], None], *, cancel: bool) -> "list[Job]":
-    """Return the running and waiting jobs of this machine's clusters; with `cancel`, end them first."""
+    """Return the running and waiting jobs of all local clusters; with `cancel`, end them, too."""
     from steptime.clusters.config import load_clusters, open_cluster
     from steptime.clusters.local.cluster import LocalCluster
 

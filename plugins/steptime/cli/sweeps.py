@@ -1,4 +1,4 @@
-"""`steptime sweep`: list sweeps; show the plan and cost of one; start it, cancel it, repeat a part."""
+"""`steptime sweep`: list sweeps; show the plan and cost of one; start it, cancel it, repeat a cell."""
 
 import re
 from collections.abc import Sequence
@@ -106,7 +106,7 @@ def plan(
 ) -> None:
     """Show the runs of a sweep and what they cost at most. Nothing is submitted.
 
-    The command fails if a run is impossible or if the plan exceeds the sweep's budget.
+    The command fails if a run is impossible, or if the plan exceeds the budget of the sweep or of a cluster.
     """
     from steptime.airflow.sweep.cells import planned_sweep
     from steptime.judging.expected_cost import expected_cost
@@ -198,7 +198,10 @@ def again(
 
 
 def _tasks_of_cell(tasks: Sequence[TaskInstance], cell: str) -> list[TaskInstance]:
-    """Return the tasks with the cell's label in all mapped groups; some may not have begun."""
+    """Return the cell's tasks in all mapped groups, also those that have no label yet.
+
+    Raises UserError if no task has the cell's label.
+    """
     names = {cell, *(f"{cell}·{mode.replace('_', ' ')}" for mode in Mode)}
     mapped = [task for task in tasks if task.map_index >= 0]
     groups = {(_group_name(task), task.map_index) for task in mapped if task.rendered_map_index in names}
@@ -224,7 +227,7 @@ def _sweep(client: AirflowClient, run_id: str) -> DagRun:
 
 
 def _wait_for_end(client: AirflowClient, sweep: DagRun) -> None:
-    """Wait until the tasks of a sweep have ended their jobs."""
+    """Wait until a sweep's DAG run has ended. Raises SystemFailure after five minutes."""
     if not poll_until(
         lambda: client.dag_run(sweep.dag_id, sweep.dag_run_id).has_ended, every_s=1, timeout_s=_ENDED_WITHIN_S
     ):

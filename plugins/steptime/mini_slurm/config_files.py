@@ -95,7 +95,10 @@ def _plugstack(layout: SlurmLayout) -> Path:
 
 
 def _login_environment(layout: SlurmLayout) -> dict[str, str]:
-    """Return the environment of a login on the cluster, which its jobs inherit."""
+    """Return the environment of a login on the cluster, which its jobs inherit.
+
+    A variable whose value has a double quote or a backslash is left out.
+    """
     given = {
         "SLURM_CONF": str(layout.slurm_conf),
         MARKER: str(layout.root),

@@ -16,21 +16,21 @@ from steptime.mini_slurm.layout import NODES, SlurmLayout, login_command, progra
 from steptime.waiting import poll_until
 
 ALL = ("munged", "mariadbd", "slurmdbd", "slurmctld", *(f"slurmd-{node}" for node in NODES), "sshd")
-"""All daemons in the order of their start: each needs those before it, except sshd."""
+"""Names of all daemons, each after those that it needs; sshd needs none."""
 
 USABLE = ("idle", "mixed", "allocated", "completing")
 """States of a node on which jobs can run."""
 
 _POLL_S = 0.05
 _EXEC_S = 2.0
-"""How long a process that is being started may not have its own name yet."""
+"""How long a starting daemon may take until its process has the daemon's name."""
 _COMMAND_TIMEOUT_S = 60
 _READY_TIMEOUT_S = 120
-"""Long, because the first start creates the tables of the accounting."""
+"""How long a daemon may take to be ready: the first start creates the tables of the accounting."""
 
 
 def start(layout: SlurmLayout, daemon: str) -> None:
-    """Start a daemon unless it is running, in its own session so that it outlives its caller.
+    """Start a daemon that is not running, in its own session so that it outlives its caller.
 
     Raises SystemFailure, with the end of its log, if it does not start.
     """

@@ -31,9 +31,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9._/-]+")
 """Text that needs no quotes in any of the daemons' files."""
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 _FIRST_PORT, _PORTS_EACH, _BLOCKS = 10_240, 16, 610
-"""Blocks of ports for clusters; they end below the ports on which the ranks of jobs meet (20000 and up)."""
+"""Blocks of ports for clusters: the first port, the ports of each, and how many blocks there are.
+
+They end below the ports on which the ranks of jobs meet (20000 and up).
+"""
 _JOBS_EACH = 19
-"""Job ids between the first ids of two blocks; all ids are below 12000."""
+"""Difference between the first job ids of neighbouring blocks; all first ids are below 12000."""
 _FIRST_SLURMD = 8
 PACKAGES = {
     "munged": "munge",
@@ -80,7 +83,7 @@ class Ports(Frozen):
         return 1 + (self.first - _FIRST_PORT) // _PORTS_EACH * _JOBS_EACH % (_BLOCKS * _JOBS_EACH)
 
     def by_daemon(self) -> dict[str, int]:
-        """Return each daemon's port by the daemon's name."""
+        """Return the port of each daemon that has one, by the daemon's name."""
         return {
             "slurmctld": self.slurmctld,
             "slurmdbd": self.slurmdbd,
@@ -93,7 +96,7 @@ class SlurmLayout(Frozen):
     """A mini Slurm's folder and ports, as `cluster.json` in the folder keeps them."""
 
     root: Path
-    """The folder as the daemons name it: `<home>/slurm`, or a short link to it if its path is too long."""
+    """The folder as the daemons name it: `<home>/slurm`, or a link to it if Slurm cannot use its path."""
     ports: Ports
     ssh_host: str = LOOPBACK
     """The address that sshd listens on; the other daemons listen on the address of the host name."""
@@ -104,7 +107,7 @@ class SlurmLayout(Frozen):
         return self.root / "etc/slurm.conf"
 
     def log(self, daemon: str) -> Path:
-        """Return the path of a daemon's log; `daemon` is `slurmctld` or `slurmd-node3`."""
+        """Return the path of a daemon's log; `daemon` is a name such as `slurmctld` or `slurmd-node3`."""
         return self.root / "log" / f"{daemon}.log"
 
     @cached_property
@@ -142,9 +145,9 @@ def record(home: Path, layout: SlurmLayout) -> None:
 
 
 def choose(home: Path, ssh_host: str = LOOPBACK) -> SlurmLayout:
-    """Choose a root folder and free ports; the same `home` gets the same ones if they are free.
+    """Choose a root folder and free ports; the same `home` gets the same ports if they are free.
 
-    Raises SystemFailure if no block of ports is free.
+    The root may be a new link, see `_root`. Raises SystemFailure if no block of ports is free.
     """
     digest = int.from_bytes(hashlib.sha256(str(home).encode()).digest()[:4])
     for attempt in range(_BLOCKS):
@@ -215,7 +218,7 @@ def user() -> str:
 
 
 def _root(home: Path) -> Path:
-    """Return the folder itself, or a short link to it in a new folder that only this user can change."""
+    """Return the folder itself, or a new short link to it in a new folder that only this user can change."""
     real = folder(home)
     if len(str(real)) <= _LONGEST_ROOT and _PLAIN.fullmatch(str(real)):
         return real

@@ -1,7 +1,7 @@
 """Find the processes of a mini Slurm: its daemons, their descendants, its jobs and logins.
 
-Jobs are recognized by their environment variables, logins by sshd's port. Files with process ids are not
-used: after a crash or a reboot the ids may belong to other processes.
+Daemons are recognized by their command lines, slurmdbd and jobs by environment variables, logins by sshd's
+port. Files with process ids are not used: after a crash or a reboot the ids may belong to other processes.
 """
 
 import os
@@ -141,7 +141,7 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 
 
 def _node(process: psutil.Process, layout: SlurmLayout) -> str | None:
-    """Return the node that a process belongs to, by itself or by an ancestor."""
+    """Return the node that a process or an ancestor of it belongs to; None if there is none."""
     for one in _line(process):
         with suppress(psutil.Error):
             if one.name() == "slurmd":

@@ -43,12 +43,13 @@ class SlurmStatus(Frozen):
 def up(
     home: Path, announce: Announce, *, ssh_host: str | None = None, plugstack: str | None = None
 ) -> tuple[SlurmLayout, bool]:
-    """Start those daemons of the mini Slurm in `home` that are not running.
+    """Start those daemons of the mini Slurm in `home` that are not running, and wait for all nodes.
 
     Returns its layout, and whether all daemons were running already. `ssh_host` is the address that sshd
     listens on, `plugstack` the text of Slurm's plugstack.conf with SPANK plugins. None keeps what the last
     start used; the first start uses 127.0.0.1 and an empty plugstack.conf. `announce` gets a sentence for
-    each phase. Raises SystemFailure if a daemon does not start.
+    each phase. Raises SystemFailure if a package is missing or a daemon does not start, and UserError if
+    `ssh_host` is not an address of this machine.
     """
     layouts.require_packages()
     if ssh_host is not None:
@@ -67,9 +68,10 @@ def up(
 
 
 def down(home: Path, announce: Announce, *, purge: bool = False) -> bool:
-    """Stop the cluster with its jobs and logins, and check that nothing is left; False if none ran.
+    """Stop the cluster with its jobs and logins, and check that nothing is left; return whether anything ran.
 
-    The accounting and keys are kept for the next `up`; with `purge` the folder is deleted.
+    The accounting and keys are kept for the next `up`; with `purge` the folder is deleted. Raises
+    SystemFailure if a process cannot be ended.
     """
     if not layouts.folder(home).exists():
         return False
@@ -120,7 +122,10 @@ def status(home: Path) -> SlurmStatus:
 
 
 def running(home: Path) -> SlurmLayout:
-    """Return the layout of the mini Slurm in `home`. Raises SystemFailure if there is none."""
+    """Return the layout of the mini Slurm in `home`, even if it is stopped.
+
+    Raises SystemFailure if there is none.
+    """
     layout = layouts.recorded(home)
     if layout is None:
         raise SystemFailure("there is no mini Slurm here: start it with 'steptime slurm up'")
@@ -132,7 +137,10 @@ def _lock(home: Path, announce: Announce) -> AbstractContextManager[None]:
 
 
 def _layout(home: Path, ssh_host: str | None, announce: Announce) -> SlurmLayout:
-    """Reuse the recorded layout if its ports and root are still usable; otherwise choose a new one."""
+    """Return the recorded layout if its ports and root are usable; else stop the cluster and choose another.
+
+    Records the layout, and ends sshd if it listens on another address than `ssh_host`.
+    """
     layout = layouts.recorded(home)
     if layout is not None:
         ssh_host = ssh_host or layout.ssh_host

@@ -19,10 +19,10 @@ async def airflow_connection(name: str) -> Connection:
     """Return the Airflow connection `name`.
 
     It is looked up in the file of connections that steptime creates, then by the command `airflow connections
-    get`, which knows the environment, secrets backends and the database. The command runs in the Airflow
-    that `steptime up` has set up, or if there is none in that of AIRFLOW_HOME.
+    get`, which knows the environment, secrets backends and the database. The command uses the Airflow that
+    `steptime up` has set up or, if there is none, that of AIRFLOW_HOME.
 
-    Raises UserError if there is no such connection, SystemFailure if Airflow does not answer.
+    Raises UserError if there is no such connection or no Airflow, SystemFailure if the command fails.
     """
     if (kept := connection_file.find(name)) is not None:
         return kept

@@ -44,7 +44,10 @@ def keep(connection: Connection) -> None:
 
 
 def find(name: str) -> Connection | None:
-    """Return the connection of that name from the file of connections; None if it is not there."""
+    """Return the connection of that name from the file of connections; None if it is not there.
+
+    Raises SystemFailure if the file is damaged.
+    """
     try:
         kept = json.loads(path().read_bytes()).get(name)
     except FileNotFoundError:

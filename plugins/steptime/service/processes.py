@@ -44,7 +44,7 @@ class Service(Frozen):
         return f"http://127.0.0.1:{self.port}"
 
     def client(self) -> AirflowClient:
-        """Return a REST client logged in as the admin."""
+        """Return a REST client for the admin."""
         return AirflowClient(self.url, ADMIN, password())
 
 
@@ -72,7 +72,10 @@ def service_file() -> Path:
 
 
 def recorded() -> Service | None:
-    """Return the Airflow that was last started, running or not; None after `steptime down`."""
+    """Return the Airflow that was last started, running or not; None after `steptime down`.
+
+    Raises SystemFailure if the state file is damaged.
+    """
     return read_state(Service, service_file(), if_damaged="end Airflow's processes by hand, then delete it")
 
 

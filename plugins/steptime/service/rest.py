@@ -30,7 +30,7 @@ _PAGE = 100
 
 
 class _Answer(BaseModel):
-    """The fields of an answer that are used here."""
+    """A part of an answer; only the fields that are used are declared."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -130,7 +130,7 @@ class Health(Frozen):
     """Latest heartbeat by component, in Unix seconds; the database has none."""
 
     def is_healthy(self, component: str, *, since: float = 0.0) -> bool:
-        """Return whether a component has a heartbeat that is not older than `since` (Unix seconds)."""
+        """Return whether a component is healthy and has no heartbeat, or one since `since` (Unix time)."""
         beat = self.heartbeats.get(component)
         return self.components.get(component) == "healthy" and (beat is None or beat >= since)
 
@@ -184,8 +184,9 @@ class AirflowClient:
         return {error["filename"]: error["stack_trace"].strip().splitlines()[-1] for error in found}
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any], *, patience_s: float = 0) -> DagRun:
-        """Start a DAG run with params. Raises UserError with Airflow's message if it refuses them.
+        """Start a DAG run with params, and return it.
 
+        Raises UserError if the DAG is unknown or paused, and with Airflow's message if it refuses the params.
         Waits up to `patience_s` seconds for a DAG that Airflow has not read yet, as right after its start.
         The id of the DAG run is chosen here, so that after a lost reply it can be looked up and starts only
         once.
@@ -256,7 +257,7 @@ class AirflowClient:
     def clear(self, run: DagRun, tasks: Iterable[TaskInstance]) -> None:
         """Clear exactly these tasks of a DAG run, so that they run again, without downstream tasks.
 
-        Airflow 3.1 would clear downstream tasks of all other mapped instances too.
+        With downstream tasks, Airflow 3.1 would also clear those of all other mapped instances.
         """
         body = {
             "dag_run_id": run.dag_run_id,
@@ -353,7 +354,7 @@ class AirflowClient:
 
 
 def check_address(url: str) -> str:
-    """Check the URL of an Airflow and return its host. Raises UserError if it is not http://host:port."""
+    """Check the URL of an Airflow and return its host. Raises UserError if it is not http(s)://host:port."""
     import httpx
 
     try:

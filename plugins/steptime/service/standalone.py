@@ -75,7 +75,8 @@ def up(
     Returns the service, and whether it was already running.
 
     `announce` is called with a sentence whenever the phase changes. Raises SystemFailure with the end of the
-    log, and stops everything, if Airflow is not ready within `timeout_s`.
+    log if Airflow is not ready within `timeout_s`, and stops what it started; an Airflow that was already
+    running is left running.
     """
     with _lock(announce):
         before = running()
@@ -142,7 +143,10 @@ def _lock(announce: Announce) -> AbstractContextManager[None]:
 
 
 def _free_port(wanted: int | None, before: Service | None, announce: Announce) -> int:
-    """Return the first free port from `wanted` on; without it, from the last port used or the default on."""
+    """Return the first free port from `wanted` on; without it, from the last port used or the default on.
+
+    Raises SystemFailure if 50 ports in a row are busy.
+    """
     first = wanted or (before.port if before else DEFAULT_PORT)
     for port in range(first, min(first + _PORTS_TRIED, 65536)):
         if not is_free(port):
@@ -218,10 +222,11 @@ def _start(port: int) -> Service:
 def _wait_until_ready(
     service: Service, announce: Announce, timeout_s: float, starts_before: Mapping[str, int] | None = None
 ) -> None:
-    """Wait until every component is healthy and the first DAG is known. Raises SystemFailure.
+    """Wait until every component is healthy and the first DAG is known.
 
-    `starts_before` has the starts of each component of an Airflow that was already running. They do not count
-    as failures of this start.
+    `starts_before` has the number of starts of each component of an Airflow that was already running. They do
+    not count as failures of this start. Raises _PortTaken if another program has the port, and SystemFailure
+    for other failures.
     """
     reported = ""
     with service.client() as client:
@@ -239,7 +244,10 @@ def _wait_until_ready(
 
 
 def _missing(service: Service, client: AirflowClient, starts_before: Mapping[str, int]) -> str | None:
-    """Return what a starting Airflow is waiting for, for people; None if it is ready."""
+    """Return what a starting Airflow waits for, for people; None if it is ready.
+
+    Raises the errors of `_wait_until_ready`.
+    """
     if supervisor_process(service) is None:
         raise _failed_start("the supervisor ended", "database", "supervisor")
     state = supervisor_state()

@@ -24,8 +24,8 @@ _DATABASE_PATIENCE_S = 20
 """How long a writer of Airflow's SQLite waits for other writers before it fails with "database is locked".
 
 SQLite has one writer at a time. With Python's default of 5 s, a triggerer exits if many tasks start at once.
-Airflow's api-server can block for this long (docs/reference/team-deployment.md): it must be below the
-heartbeat limits.
+Airflow's api-server can block for this long (docs/reference/team-deployment.md), so the time must be below
+the heartbeat limits.
 """
 
 

@@ -54,7 +54,7 @@ class ComponentState(Frozen):
 
 
 def log_file(component: str) -> Path:
-    """Return the path of a component's log, with its stdout and stderr; also for `database`, `supervisor`."""
+    """Return the path of the output of a component, or of `database` or `supervisor`."""
     return settings.airflow_home() / "service" / f"{component}.log"
 
 
@@ -201,7 +201,7 @@ def _end(components: list[Component]) -> None:
     """Send SIGTERM to each component, and SIGKILL to whatever is left after the grace period.
 
     A task that still runs then is killed without its `on_kill`, which would cancel its training job. Airflow
-    retries the task after the next start, and it finds its job by name.
+    retries the task after the next start, and the task finds its job by name.
     """
     deadline = time.monotonic() + STOP_GRACE_S
     # The api-server is last because the others call it while they end.
