@@ -30,16 +30,16 @@ from steptime.results.store import Store
 from steptime.results.stragglers import rank_times
 
 MayEdit = Callable[[str | None], bool]
-"""Returns whether the reader may edit the runs of a DAG."""
+"""A function that returns whether the reader may edit the runs of a DAG (None: runs without a DAG)."""
 
 _KNOWN_TOGETHER = 50
-"""Most sweep runs and DAG runs that can be chosen."""
+"""Most DAG runs that can be chosen to show how they scale."""
 _OF_A_TREND = [column.name for column in TREND if not column.series]
 """Columns of a trend that vary within a series; the others are given once."""
 
 
 def columns() -> dict[str, Any]:
-    """Describe each column of results, comparisons and trends: heading, unit and format."""
+    """Describe each column of results (`columns`), `comparison` and `trend`: heading, unit and format."""
     return {
         "columns": [column.published for column in COLUMNS],
         "comparison": [column.published for column in COMPARED],
@@ -57,7 +57,7 @@ def comparison(store: Store, compared: Comparison) -> dict[str, Any]:
       missing and why; `remarks`: sentences on each change and its common causes.
     - `took`: number and cost of all runs, rejected ones included; `cost`: GPU-hours by cluster, and those of
       the period before; `goodput`: what the GPU-hours were spent on.
-    - `recent`: step times in s of the recent runs of each row's series, oldest first.
+    - `recent`: for each row, the times in s that its series' recent runs are judged by, oldest first.
     """
     recent = recent_seconds(store)
     return (

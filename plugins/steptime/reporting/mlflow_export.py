@@ -106,7 +106,7 @@ def _is_measured(column: Column) -> bool:
 
 
 def _texts(row: Mapping[str, Any]) -> list[tuple[Column, str]]:
-    """Return the columns that are no metrics, with their values as texts."""
+    """Return the columns that are not metrics, with their values as texts; empty ones are left out."""
     shown = [(column, row.get(column.name)) for column in _COLUMNS if not _is_measured(column)]
     return [(column, _text(column, value)) for column, value in shown if value not in (None, "")]
 

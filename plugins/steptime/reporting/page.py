@@ -41,9 +41,9 @@ class Report:
     """What the report covers: `sweep weekly`."""
     comparison: Comparison
     answers: Mapping[str, Any]
-    """The answers of the pages' server, by address without the query."""
+    """The answers of the pages' server by address; only addresses of scaling charts have their query."""
     newest: Mapping[str, str]
-    """Run whose trend is in `answers`, for other runs that links name."""
+    """Job name of the run whose trend is in `answers`, by that of an older run that a link names."""
 
 
 def report_since(store: Store, since: float) -> Report:
@@ -57,7 +57,7 @@ def report_since(store: Store, since: float) -> Report:
 
 
 def report_sweep(store: Store, sweep: str) -> Report:
-    """Make a report on the newest DAG run of a sweep.
+    """Make a report on the newest DAG run of a sweep, or on what is planned if it has no runs.
 
     Raises UserError if neither the store nor `config/` has the sweep.
     """

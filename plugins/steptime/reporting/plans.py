@@ -40,7 +40,7 @@ def describe_plan(store: Store, options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def summarize_plan(planned: Plan) -> str:
-    """Return a sentence on how many jobs a plan has and what they cost at most."""
+    """Say how many jobs a plan has, what they cost at most, and that nothing was submitted."""
     asked = planned.request
     note = f"{format_at_most(len(planned.all_runs), planned.gpu_hours_max)} on cluster '{asked.cluster}'"
     if asked.gpu_type != planned.cluster_gpu_type:

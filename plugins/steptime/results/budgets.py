@@ -128,8 +128,8 @@ def budget_balances(
 def reserve(owner: Owner, runs: Sequence[Run], *, now: float | None = None) -> list[BudgetBalance]:
     """Reserve the GPU-hours of a DAG run's plan; return the budgets as they stood before.
 
-    An earlier reservation of the DAG run is replaced. Without a budget the store is not used. Raises
-    BudgetExceeded, in which case nothing changes, or SystemFailure if the store fails.
+    An earlier reservation of the DAG run is replaced. Without a budget the result is empty, and the store is
+    not used. Raises BudgetExceeded, in which case nothing changes, or SystemFailure if the store fails.
     """
     from steptime.results.schema import jobs
 

@@ -25,8 +25,8 @@ SCHEMA_VERSION = 1
 
 Kind = Literal["text", "integer", "number", "boolean", "time"]
 Part = Literal["model", "variant", "mode", "scale", "spread"]
-"""Parts of a series' identity: the model, other variants of its recipe, the mode, the number of GPUs, and the
-parallelism."""
+"""Parts of a series' identity: the model, the variant of its recipe with the cluster, the mode, the number of
+GPUs, and the parallelism."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _parallel(way: str) -> Column:
 
 
 def _measurement_column(name: str, annotation: Any, declared: Mapping[str, Any]) -> Column:
-    """Declare a column with the value of a field of `Measurement`; None if nothing could be measured."""
+    """Declare a column for a field of `Measurement`; its value is None if nothing could be measured."""
     kinds: dict[Any, Kind] = {int: "integer", float: "number", str: "text"}
     kind = next(kinds[one] for one in (annotation, *get_args(annotation)) if one in kinds)
     take = lambda result: None if result.measurement is None else getattr(result.measurement, name)  # noqa: E731

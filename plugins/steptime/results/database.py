@@ -26,7 +26,7 @@ NAMES_AT_ONCE = 500
 """Most values in one query: databases limit the number of parameters."""
 
 STORE_PATIENCE_S = 12 * 3600.0
-"""How long a task waits for a store that does not answer; as long as for a cluster."""
+"""How long a task waits for a store that does not answer: the default of a cluster's `patience_h`."""
 
 Done = TypeVar("Done")
 Work = TypeVar("Work", bound=Callable[..., Any])
@@ -44,7 +44,7 @@ _MISCONFIGURED = (
     *("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist"),
     *("unable to open", "readonly database"),
 )
-"""Parts of error messages that waiting does not resolve."""
+"""Parts of the messages of errors that waiting does not resolve."""
 _CREATION_LOCK = 0x7374657074696D65  # key of PostgreSQL's advisory lock: "steptime" in ASCII
 _ADVICE = {
     "locked": "another process has been writing to it for long: try again",
@@ -68,7 +68,8 @@ _prepared: set[tuple[int, str]] = set()
 def read_connection(url: str) -> "Iterator[Connection]":
     """Open a connection for reading.
 
-    Raises SystemFailure if the database fails, UserError if `url` is not a database address.
+    Raises SystemFailure if the database fails (StoreUnavailable if waiting may help), UserError if `url` is
+    not a database address or the store has the schema of another revision.
     """
     with _named_failures(url), _engine(url).connect() as connection:
         yield connection
@@ -235,7 +236,7 @@ def _create_engine(url: "URL") -> "Engine":
 def _for_writing(engine: "Engine") -> "Engine":
     """Return an engine whose SQLite transactions take the write lock when they begin.
 
-    They wait for it there. A transaction that begins as a reader fails if it must wait when it first writes.
+    A transaction waits for the lock there. One that begins as a reader fails if its first write has to wait.
     """
     return engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
 
@@ -301,7 +302,10 @@ def _create(connection: "Connection") -> None:
 
 @contextmanager
 def _named_failures(url: str) -> Iterator[None]:
-    """Turn errors of databases and file systems into one sentence without the password."""
+    """Raise errors of databases and file systems as SystemFailure, in one sentence without the password.
+
+    StoreUnavailable if waiting may help. The folder of a SQLite file is created.
+    """
     from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
     parsed = _parse(url)

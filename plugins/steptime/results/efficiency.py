@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 """Level of the confidence interval."""
 FEWEST_REPEATS = 3
-"""Fewest jobs at each of the two GPU counts for an interval: with two jobs, only 7 of 10 would be right."""
+"""Fewest jobs at each GPU count for an interval: with two, only 7 of 10 intervals have the true value."""
 EARLIER_S = 7 * 86_400.0
-"""How much earlier runs may be to serve as a base."""
+"""How long before the nearest earlier run on fewer GPUs the base may have been submitted, in seconds."""
 
 _FAMILY = (*series_columns("model", "variant", "mode"), "dag_id")
 _REPEATED = (*series_columns("spread"), "global_batch_size", "micro_batch_size")
-"""Columns that repeats of a run share besides those of the family; they determine the number of GPUs."""
+"""Columns that repeats of a run share besides `_FAMILY`; they determine the number of GPUs."""
 _READ = (
     *("id", "job_name", "submitted_at", "gpus", "tokens_per_s_per_gpu", "dag_run_id"),
     *(*_FAMILY, *_REPEATED, *COMPUTED),
@@ -129,12 +129,13 @@ def efficiencies(rows: Sequence[Row]) -> dict[int, Row]:
 
 
 def interval(rates: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the confidence interval of scaling efficiency at a GPU count in percent, by bootstrap over jobs.
+    """Return the confidence interval of the scaling efficiency at a GPU count, in percent.
 
-    `rates` and `base` have the throughput per GPU of each job at this GPU count and at the smallest one. Both
-    ends are None if either has fewer than `FEWEST_REPEATS` jobs. The random generator has a fixed seed, so
-    the same numbers give the same interval. With few jobs plain percentiles would be too narrow: they are
-    widened by Student's t (Hesterberg, 2015, "expanded percentile interval").
+    The method is bootstrap over jobs. `rates` and `base` have the throughput per GPU of each job at this GPU
+    count and at the smallest one. Both ends are None if either has fewer than `FEWEST_REPEATS` jobs. The
+    random generator has a fixed seed, so the same numbers give the same interval. With few jobs plain
+    percentiles would be too narrow: they are widened by Student's t (Hesterberg, 2015, "expanded percentile
+    interval").
     """
     fewest = min(len(rates), len(base))
     if fewest < FEWEST_REPEATS:

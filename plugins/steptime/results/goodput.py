@@ -19,7 +19,7 @@ PARTS = (*_OF_RUNS, "start and end", "failures", "resubmissions")
 """`failures` are jobs whose run failed, was cancelled or was rejected; `resubmissions` are jobs that failed
 through their cluster and were replaced by another."""
 _LEAST_PERCENT = 0.5
-"""Least percent of the GPU-hours for which `Goodput.sentence` says what took them."""
+"""Smallest part of the GPU-hours, in percent, that `Goodput.sentence` names."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class JobTimes:
     """How the time of one job was spent, in seconds."""
 
     in_steps_s: float
-    """In training steps; of the first steps only as long as steady ones take."""
+    """Time in training steps; a step before the window counts for at most the time of a steady one."""
     first_steps_s: float
-    """How much longer than steady ones the steps before the window took: compilation and warm-up."""
+    """How much longer the steps before the window took than steady ones: compilation and warm-up."""
     in_checkpoints_s: float
     """Time that training waited for checkpoints, loads included."""
 
@@ -85,8 +85,8 @@ class Goodput:
 def compute_goodput(rows: Iterable[Mapping[str, Any]], lost: Iterable[Mapping[str, Any]]) -> Goodput | None:
     """Return how the GPU-hours of runs, and of jobs without a run in the store, were spent.
 
-    `rows` are of the store, `lost` from `Store.lost_jobs`. Valid runs without a step time are ignored. None
-    if no job took GPU-hours.
+    `rows` are runs of the store, and `lost` is from `Store.lost_jobs`. Valid runs without a step time are
+    ignored. None if no job took GPU-hours.
     """
     hours = dict.fromkeys(PARTS, 0.0)
     for row in rows:

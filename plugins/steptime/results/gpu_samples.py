@@ -17,18 +17,19 @@ from steptime.frozen import Frozen
 from steptime.results.stragglers import FEWEST_OTHERS, RankTimes, find_outliers
 
 LEAST_SLOWER_CLOCK, LEAST_HOTTER = 0.05, 0.15
-"""Below these, clocks are not low (relative) and temperatures not high (°C), whatever the spread."""
+"""Least relative difference of a low clock, and of a high temperature (in °C), from those of the others."""
 LEAST_SLOWED_PERCENT = 5
-"""Least share of samples for which a reason is reported, in percent."""
+"""Least share of samples with reduced clocks, in percent, for which the reason is reported."""
 LINK_ERRORS_FACTOR = 10
-"""A node has too many link errors if it has this many times the median of the others plus one."""
+"""A node has too many link errors if it has more than this many times (1 + the median of the others)."""
 _WORDS_OF_REASONS = {
     "hw_power_brake_slowdown": "its power supply",
     "hw_thermal_slowdown": "heat",
     "sw_thermal_slowdown": "heat",
     "hw_slowdown": "its hardware",
 }
-"""Words for reasons, the more specific ones first. `sw_power_cap` is missing: it is usual under full load."""
+"""Words for NVML's reasons for reduced clocks, the more specific ones first. `sw_power_cap` is missing: it is
+usual under full load."""
 _LINK_LOST = "link_downed"
 
 _UnixTime = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
@@ -72,7 +73,7 @@ class NodeSamples(Frozen):
         return self
 
     def errors(self, others: float) -> Iterator[str]:
-        """Yield phrases about the node's errors, such as `2 new uncorrected ECC errors`.
+        """Yield phrases about the node's slowdowns and errors, such as `2 new uncorrected ECC errors`.
 
         `others` is the median number of link errors on the other nodes.
         """
@@ -133,10 +134,10 @@ class GpuSamples(Frozen):
     def _apart(
         self, values: Callable[[NodeSamples], Numbers], least: float
     ) -> Iterator[tuple["_Gpu", float]]:
-        """Yield the GPUs whose value is above that of the others, with the ratio.
+        """Yield the GPUs whose value is above the spread of the others, with its ratio to their mean.
 
-        If there are enough nodes, each counts by the highest value of its GPUs; otherwise all GPUs are
-        compared.
+        If there are enough nodes, nodes are compared by the highest value of their GPUs; otherwise all GPUs
+        are compared.
         """
         by_node = [
             [_Gpu(node, at, value) for at, value in enumerate(values(node)) if value] for node in self.nodes
@@ -161,7 +162,7 @@ class _Gpu(NamedTuple):
     """Index in the node's lists."""
     value: float
     name: str = ""
-    """Its name in a clause, with a blank; empty if it stands for its node."""
+    """The GPU's name with a trailing blank, to begin a phrase; empty if the GPU stands for its node."""
 
     @property
     def clock(self) -> str:

@@ -43,7 +43,7 @@ from steptime.results.unpacking import check_size
 from steptime.settings import imported_dir
 
 MANIFEST, RUNS, LOGS = "manifest.json", "runs", "logs"
-"""Parts of steptime's archives: what it is; a file for each run; a folder for files beside its log."""
+"""Parts of an archive: its description, the folder of its runs, and that of the files beside their logs."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
 _STATES = {"complete": JobState.SUCCEEDED, "failed": JobState.FAILED}
@@ -71,7 +71,7 @@ class ImportOptions:
     origin: str
     """Name of the archive, folder or log that the runs come from."""
     cluster: str | None = None
-    """The cluster they ran on; None for the one in their own plans."""
+    """The cluster that the runs ran on; None for the one in each run's plan."""
     gpu_type: str | None = None
     recipe: Mapping[str, str] = field(default_factory=dict)
     """Options of `PlanRequest` that identify the recipe of logs that do not show it."""
@@ -202,7 +202,7 @@ def _logged(logs: RunLogs, asked: ImportOptions) -> Import:
 
 
 def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], asked: ImportOptions) -> Run:
-    """Return the run of a recipe that produced a log without a plan."""
+    """Return the run of a recipe that produced a log without a plan; raise UserError if that is unclear."""
     if asked.cluster is None:
         raise UserError("the log does not say where it ran: name the cluster with --cluster")
     if asked.recipe:

@@ -39,7 +39,7 @@ def read(
 
 
 def read_unnotified(connection: "Connection", active: Collection[str]) -> list[dict[str, Any]]:
-    """Return the incidents whose current state has yet to be notified to people, the latest opened first.
+    """Return the incidents whose current state people must still be notified of, the latest opened first.
 
     People are not notified of series that got faster, of changed step times that somebody accepted, or of the
     end of an incident whose start they were not notified of. `active` are the states of incidents that are

@@ -177,9 +177,10 @@ def latest_numbers(store: "Store", limit: int) -> dict[tuple[Any, ...], list[dic
 def verdicts(store: "Store", *, newest: bool = False, since: float = 0.0) -> dict[str, dict[str, Any]]:
     """Return, by job name, the stored judgements of runs submitted at or after `since` (Unix time).
 
-    `newest` restricts this to the newest run of each series. Each judgement has `verdict`, `direction`,
-    `baseline_mean_s`, and `ratio`: the mean of the judged runs over that of the baseline. A series is left
-    out if the store's user may not read all of its runs, as its judgements depend on all of them.
+    `newest` restricts this to the newest run of each series. Each judgement is against the history of the
+    series and has `verdict`, `direction`, `baseline_mean_s`, and `ratio`: the mean of the judged runs over
+    that of the baseline. A series is left out if the store's user may not read all of its runs, as its
+    judgements depend on all of them.
     """
     from sqlalchemy import select
 

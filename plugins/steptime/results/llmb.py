@@ -33,7 +33,7 @@ class LlmbFiles(NamedTuple):
 def llmb_files(row: Mapping[str, Any], record: Mapping[str, Any]) -> LlmbFiles | None:
     """Return the files that a run has in an archive of NVIDIA's llmb-run.
 
-    None if its log is not on this machine.
+    None if its log is not on this machine. Raises UserError if `config/` no longer has its workload.
     """
     log = find_log(row)
     if log is None:

@@ -159,13 +159,13 @@ def _remark_other_nodes(logs: Sequence[Path]) -> str | None:
 
 
 def _loop(log: TrainingLog) -> str | None:
-    """Return a remark if the trainer ran its own loop: its times depend on the hardware, not the recipe."""
+    """Return a remark if the trainer ran without NeMo, in a loop of its own for one GPU."""
     loop = (log.started or {}).get("loop", "nemo")
     return None if loop == "nemo" else f"trained by the trainer's {loop} loop, not by NeMo"
 
 
 def _other_mode(run: Run | None, log: TrainingLog) -> str | None:
-    """Return a remark if the log shows something that slows a run down and was not planned."""
+    """Return a remark if the run was profiled or traced, which slows it down, without such a plan."""
     if run is None or log.mode not in (Mode.PROFILE, Mode.NCCL_TRACE) or log.mode is run.mode:
         return None
     return f"planned as {run.mode}, and the log is that of {log.mode}"
@@ -203,7 +203,7 @@ def _choose_window(
 
 
 def _numbers(log: TrainingLog, window: Window | None, run: Run | None) -> tuple[dict[str, Any], str | None]:
-    """Return the numbers measured over the window, and None or the reason why there are none.
+    """Return the numbers measured over the window, and why measuring them failed; None if it did not.
 
     Checkpoint times and peak memory are always included. A run with a plan is measured as for the store.
     """

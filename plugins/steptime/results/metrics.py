@@ -24,7 +24,7 @@ PUBLISHED_THROUGHPUT = 0.95
 """Least throughput that passes, relative to the published one."""
 
 STEADY_STEPS = 20
-"""Number of last steps that a run is judged by; the whole window if that is longer."""
+"""A run is judged by this many steps at its end, or by its whole window if that is longer."""
 
 
 def tokens_per_s(seq_length: int, global_batch_size: int, step_time_s: float) -> float:
@@ -131,8 +131,9 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
     """Measure a run over its window: throughput and MFU by the mean of the step times logged in it.
 
     For CPU runs the peak is the one that the trainer measured at the start. An incomplete window is measured
-    over the steps it has; `results.quality` decides whether the run is valid. Raises UserError naming the
-    steps if the log has none of the window, or if a step time is not positive and finite.
+    over the steps it has; `results.quality` decides whether the run is valid. Only performance runs without
+    tuning get a published step time. Raises UserError naming the steps if the log has none of the window, or
+    if a step time is not positive and finite.
     """
     times = measure_window(log, run.window)
     rates = throughput(
@@ -151,8 +152,8 @@ def steady_numbers(log: TrainingLog, window: Window) -> dict[str, Any]:
     """Return the median and interquartile range of a run's steady steps, and which steps these are.
 
     The steady steps are the last `STEADY_STEPS` of the run, or the window if that is longer. The keys are
-    fields of `Measurement`. Runs are compared with each other by this median, because the window is that of
-    the publication, which may be a single step.
+    fields of `Measurement`; without usable step times the result is empty. Runs are compared with each other
+    by this median, because the window is that of the publication, which may be a single step.
     """
     every = {step.global_step: step.step_time_s for step in log.steps if step.step_time_s is not None}
     times = {step: time for step, time in every.items() if math.isfinite(time) and time > 0}
@@ -181,10 +182,12 @@ def steady_steps(step_times: Mapping[int, float], window: Window) -> dict[int, f
 
 
 def measure_window(log: TrainingLog, window: Window) -> Measurement:
-    """Measure a log without a plan: times over `window`, and tokens if the trainer recorded batch sizes.
+    """Measure a log without a plan over `window`.
+
+    Token rates and energy are known only if the trainer recorded the batch size and the sequence length.
 
     An incomplete window is measured over the steps it has. Raises UserError naming the steps if none has a
-    step time, or if one is not positive and finite.
+    step time, or if a step time is not positive and finite.
     """
     steps = [step for step in log.steps if window.first <= step.global_step <= window.last]
     times = {step.global_step: step.step_time_s for step in steps if step.step_time_s is not None}
@@ -231,10 +234,10 @@ def bus_bandwidth_gb_s(log: TrainingLog) -> float | None:
 
 
 def checkpoint_seconds(log: TrainingLog) -> dict[str, Any]:
-    """Return the seconds of the last save and the last load in a log.
+    """Return the seconds of the last save and the last load in a log, by fields of `Measurement`.
 
     `checkpoint_save_s` is from the start of the save until it was complete on disk; `checkpoint_blocked_s` is
-    how long training waited for it, which is less if it was asynchronous. None if the log has no time.
+    how long training waited for it, which is less if it was asynchronous. Times that the log lacks are None.
     """
     saves = [each for each in log.checkpoints if each.kind == "save"]
     timed = [each for each in saves if each.duration_s is not None]
@@ -250,7 +253,7 @@ def checkpoint_seconds(log: TrainingLog) -> dict[str, Any]:
 
 
 def _what_is_there(log: TrainingLog, window: Window) -> str:
-    """Return which steps are missing, and which the log has instead."""
+    """Say that the steps of the window are missing, and which steps the log has instead."""
     first, last = window.first, window.last
     missing = f"global step {first} is" if first == last else f"global steps {first} to {last} are"
     numbers = [step.global_step for step in log.steps]
@@ -260,7 +263,7 @@ def _what_is_there(log: TrainingLog, window: Window) -> str:
 
 
 def _logged_rates(log: TrainingLog, step_time_s: float) -> dict[str, Any]:
-    """Return tokens per second and energy, if the trainer's record has the batch size."""
+    """Return token rates and energy; empty if the trainer did not record batch size and sequence length."""
     started = log.started or {}
     sizes: list[Any] = [started.get(name) for name in ("seq_length", "global_batch_size", "world_size")]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
@@ -286,7 +289,7 @@ def _token_rates(
 
 
 def _flops_per_sample(recipe: Recipe, *, as_published: bool) -> Flops:
-    """Return the model FLOPs of one sample with their source: a number or a formula of the publication."""
+    """Return the model FLOPs of one sample, as stated or by a formula, with their source."""
     if recipe.workload in list_references():
         reference = load_reference(recipe.workload)
         if as_published and (found := _flops_as_published(recipe, reference.as_published)):

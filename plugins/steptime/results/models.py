@@ -12,15 +12,15 @@ from steptime.recipes.request import PlanRequest
 
 
 def _column(description: str, **options: Any) -> dict[str, Any]:
-    """Return what `results.columns.Column` takes from a field, besides its name and kind."""
+    """Return the arguments of a field's `results.columns.Column`, besides its name and kind."""
     return {"description": description, **options}
 
 
 class Measurement(Frozen):
     """Throughput, MFU and more for one step time, which was measured in a log or given by the user.
 
-    `mfu_percent` 62.5 means 62.5 %. Unknown numbers are None. If the user gave the step time, these are all
-    numbers about the measurement window; if a log has no plan, the rates that need a plan, such as the MFU.
+    `mfu_percent` 62.5 means 62.5 %. Unknown numbers are None. If the user gave the step time, all numbers
+    about the measurement window are None; for a log without a plan, the rates that need one, such as the MFU.
     """
 
     window: Window | None = None
@@ -231,7 +231,7 @@ class Measurement(Frozen):
     flops_source: str | None = None
     """Whether the model's flops are stated by the publication or computed by its formula."""
     peak_source: str | None = None
-    """The document of the peak, or what measured it."""
+    """The document that states the peak, or what measured it."""
 
 
 Severity = Literal["error", "warning"]
@@ -297,7 +297,7 @@ class Provenance(Frozen):
     environment: dict[str, str] = Field(default_factory=dict)
     """Environment variables that the job script sets for the training, including the run's own."""
     script: str = ""
-    """The job script; empty until `parse` reads it from the job's folder."""
+    """The job script; empty until the task `parse` reads it from the job's folder."""
     dag_id: str | None = None
     dag_run_id: str | None = None
     task_id: str | None = None
@@ -315,7 +315,7 @@ class Provenance(Frozen):
 
 
 class Submission(Frozen):
-    """A submitted run: its plan, its request, its job, and how it was made."""
+    """A submitted run: its plan, its request, its job and its provenance."""
 
     run: Run
     request: PlanRequest

@@ -150,7 +150,7 @@ def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
 
 
 def _by_trainer(finished: FinishedRun) -> bool:
-    """Return whether the shipped trainer ran, which records what it does.
+    """Return whether steptime's own trainer ran, which records what it does.
 
     Megatron-Bridge does not, nor do NVIDIA's scripts, whose runs may be imported.
     """
@@ -227,7 +227,10 @@ def first_attempt(finished: FinishedRun) -> Iterator[Check]:
 
 
 def fabric_used(finished: FinishedRun) -> Iterator[Check]:
-    """Check that NCCL uses the network named in the cluster's file, for runs on several nodes."""
+    """Check that NCCL uses the network named in the cluster's file, for runs on several nodes.
+
+    If the log does not show what NCCL used, that is only a warning.
+    """
     recipe, network = finished.run.recipe, finished.log.network
     several = len(finished.status.nodes) > 1 or recipe.gpus > recipe.gpus_per_node
     if finished.fabric is None or recipe.gpu_type == "cpu" or not several:
@@ -281,7 +284,7 @@ def wall_time_agrees(finished: FinishedRun) -> Iterator[Check]:
 
 
 def checkpoint_saved(finished: FinishedRun) -> Iterator[Check]:
-    """Check that a checkpoint was saved after the last step.
+    """Check that a run that saves a checkpoint did so after the last step.
 
     NeMo 2.7 numbers steps from 0, so it logs the last checkpoint as step `max_steps - 1`; earlier releases
     log `max_steps`. Both are accepted.

@@ -22,9 +22,9 @@ _MOST_CONFIG_BYTES = 1 << 20
 _FOLDERS = 4
 """Levels above a log that are searched for its experiment's name and its configuration."""
 _WINDOWS = {(25, 5): Window(first=11, last=44), (25, 8): Window(first=35, last=44)}
-"""Steps that upstream's script averages, by the first release that does; before, it takes the last step."""
+"""Steps that NVIDIA's script averages, by the first release that does; before, it takes the last step."""
 _DTYPES = ("bf16", "fp8")
-"""Names of folders in release 24.11."""
+"""Names of the folders by data type in release 24.11."""
 _NAMED_RUNS = re.compile("pretrain_|nemo_")
 _SINCE_25_05 = re.compile(r"pretrain_\w+_gpus\d+_\w+_gbs\d+")
 
@@ -33,11 +33,11 @@ class Upstream(NamedTuple):
     """What the folder of a log shows about a run that NVIDIA's scripts started."""
 
     source: str
-    """What shows it: `llmb-config` or `experiment name`."""
+    """What shows the run: `llmb-config` or `experiment name`."""
     window: Window | None
-    """The steps that the release averages; None for only the last."""
+    """The steps that the release averages; None if these are only the last step, or unknown."""
     runs: tuple[Run, ...] = ()
-    """The runs of recipes that it may be; several differ in GPU type or release."""
+    """The runs of recipes that may have written the log; if several, they differ in GPU type or release."""
     mode: Mode | None = None
     """Mode that was requested, if known."""
     global_batch_size: int | None = None
@@ -127,7 +127,7 @@ def _with_batch(run: Run, global_batch_size: int | None) -> Run | None:
 
 
 def llmb_config(log: Path) -> dict[str, Any] | None:
-    """Return the configuration that llmb-run wrote for the job of a log, as dicts; None if there is none."""
+    """Return the configuration that llmb-run wrote for a log's job, as dicts; None if it cannot be read."""
     numbers = set(re.findall(r"\d+", log.name))
     for folder in [*log.absolute().parents][:_FOLDERS]:
         files = sorted(folder.glob(f"{_CONFIG}*.yaml"))
@@ -180,13 +180,13 @@ def _by_config(config: dict[str, Any]) -> Upstream | None:
 
 
 def _release(config: dict[str, Any]) -> str:
-    """Return the release of upstream's repository as workloads name it: `26.08`."""
+    """Return the release of NVIDIA's repository as workloads name it: `26.08`."""
     return ".".join(str(config.get("workload_info", {}).get("gsw_version")).split(".")[:2])
 
 
 @functools.lru_cache(maxsize=64)
 def _by_name(name: str, folders: Sequence[str]) -> Upstream | None:
-    """Return what the name of an experiment shows, if it matches that of a workload."""
+    """Return what the name of an experiment shows; None if it does not look like one of NVIDIA's scripts."""
     runs, windows, batch = list[Run](), set[str | None](), None
     for workload in map(load_workload, list_workloads()):
         pattern = _pattern(workload.experiment, tuple(workload.sizes))

@@ -61,11 +61,11 @@ class RunRecord(Frozen):
     versions: dict[str, Any]
     """Versions of libraries and drivers as the training recorded them; empty if it did not."""
     launch: dict[str, Any] = Field(default_factory=dict)
-    """How its ranks were started, as the training recorded: `numa_bound_ranks` and `vboost`."""
+    """How the run's ranks were started, as the training recorded: `numa_bound_ranks` and `vboost`."""
     node_check: dict[str, Any] | None = None
-    """What the check of its nodes measured before the training; None without such a check."""
+    """What the check of the run's nodes measured before the training; None without such a check."""
     run: Run
-    """The plan with its recipe's row and the resulting value of every option."""
+    """The planned run, with its recipe and the resulting value of every option."""
     request: PlanRequest
     """The request for this run alone."""
     provenance: Provenance
@@ -158,7 +158,7 @@ def measured_result(
 def describe_code() -> dict[str, Any]:
     """Return the version and git commit of the steptime that runs here, by fields of `Provenance`.
 
-    The commit is None outside of a git checkout.
+    `git_clean` says whether the checkout has no changes. It and the commit are None outside of a checkout.
     """
     # An installed package may be inside another repository: only this project's own repository counts.
     is_checkout = _git("rev-parse", "--show-toplevel") == str(_PROJECT)
@@ -172,7 +172,7 @@ def describe_code() -> dict[str, Any]:
 
 
 def _git(*arguments: str) -> str | None:
-    """Return the output of git in this project's folder; None without git or outside of a repository."""
+    """Return the output of git in this project's folder; None if git is missing or fails."""
     try:
         done = subprocess.run(
             ["git", "-C", str(_PROJECT), *arguments],  # noqa: S607 (the user's git, wherever it is)
@@ -204,7 +204,7 @@ def redact_text(text: str, *environments: Mapping[str, str]) -> str:
 
 
 def _secrets(document: Any) -> Iterator[str]:
-    """Yield the values whose names are those of secrets."""
+    """Yield the values whose names mark them as secrets, such as that of `HF_TOKEN`."""
     if isinstance(document, Mapping):
         for name, value in document.items():
             if _is_secret(name, value):
@@ -265,7 +265,7 @@ _FEW_NODES = 4
 
 
 def changes(before: str, after: str) -> list[str]:
-    """Return what changed between the records of two runs of a series, as sentences such as `image a → b`."""
+    """Return what changed between the records of two runs of a series, as texts such as `image a → b`."""
     nodes = (", ".join(json.loads(record)["nodes"]) for record in (before, after))
     return setup_changes(before, after) + node_changes(*nodes)
 
@@ -276,7 +276,7 @@ def setup_changes(before: str, after: str) -> list[str]:
 
 
 def node_changes(before: str | None, after: str | None) -> list[str]:
-    """Return how the nodes changed between two runs; both are values of the store's column `nodes`."""
+    """Return at most one text on how the nodes changed; `before` and `after` are from the column `nodes`."""
     if before == after:
         return []
     usual, own = (set(filter(None, (nodes or "").split(", "))) for nodes in (before, after))

@@ -63,7 +63,7 @@ def change_in_words(ratio: float) -> str:
 
 
 def _number_text(column: Column, value: float, digits: int) -> str:
-    """Format a number; changes get their sign, and a zero gets none."""
+    """Format a number; in a `signed` column positive numbers get a plus sign. Zero has no sign."""
     text = f"{value:,.{digits}f}"
     if not any(digit in text for digit in "123456789"):
         return text.removeprefix("-")
@@ -87,7 +87,7 @@ def _decimals(column: Column, values: Sequence[float | None]) -> int:
 
 
 def list_notes(rows: Iterable[Row]) -> list[str]:
-    """Return a sentence for each run that was rejected or has warnings."""
+    """Return a sentence for each run that was rejected, and one for each run with warnings."""
     return [
         f"{row['label']} ({row['job_name']}) {what}: {text}"
         for row in rows
@@ -186,7 +186,7 @@ def _hours_by_cluster(rows: Iterable[Row]) -> dict[str, float]:
 
 
 def _hours(hours: float) -> str:
-    """Format hours with three significant digits, and all digits before the point."""
+    """Return a text such as `1,234 GPU-hours`: three significant digits, or all before the point."""
     return f"{_number(hours)} GPU-hours"
 
 

@@ -11,9 +11,9 @@ _READ_BY_PEOPLE = (".out", ".gz", ".json", ".jsonl", ".sh", ".txt", ".log", ".ya
 
 
 def list_files(row: Mapping[str, Any]) -> list[Path]:
-    """Return the readable files beside a run's log, sorted by name; none if this machine lacks the log.
+    """Return a run's log and the readable files beside it, by name; empty if this machine lacks the log.
 
-    For an imported run only files of its own folder: the paths in its row are not trusted.
+    For an imported run, only its own folder is searched, because the paths in its row are not trusted.
     """
     log = PurePosixPath(row["log_path"])
     if row["origin"] is None:

@@ -248,5 +248,5 @@ jobs = Table(
 
 
 def own_columns(table: Table) -> tuple[Column[object], ...]:
-    """Return the columns of a table, without `run_id` and `position`, which assign and order its rows."""
+    """Return the columns of a table without `run_id` and `position`: the run and the place of a row."""
     return tuple(column for column in table.columns if column.name not in ("run_id", "position"))

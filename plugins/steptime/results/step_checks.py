@@ -152,7 +152,7 @@ def _stated_and_finite(gxe: Any, column: str, above: float | None = None) -> lis
 def _steadiness(run: Run, steps: Sequence[Step]) -> tuple[_RowRule, ...]:
     """Return the rule for the warning about a noisy window.
 
-    Without two finite step times there is no spread to check, and the result is empty.
+    The result is empty if the window has fewer than two step times, or one that is not finite.
     """
     from great_expectations import expectations as gxe
     from great_expectations.expectations.row_conditions import Column
@@ -181,7 +181,7 @@ def _in_window(step: Step, run: Run) -> bool:
 
 
 def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dict[str, list[Any]]:
-    """Return what broke each rule, by its name: the numbers of the steps, or the observed values."""
+    """Return, for each broken rule, the global steps that break it or the observed value, by rule name."""
     import great_expectations
     from great_expectations.data_context.types.base import ProgressBarsConfig
 

@@ -58,11 +58,11 @@ class Store:
 
     @property
     def shown_address(self) -> str:
-        """The path of its file, or the address of its database without the password."""
+        """The path of the SQLite file, or the address of the PostgreSQL database without the password."""
         return shown_address(self.url)
 
     def newest_sweep_run(self, sweep: str) -> list[dict[str, Any]]:
-        """Return the runs of a sweep's newest DAG run, rejected ones included, by model, mode and GPUs."""
+        """Return the runs of a sweep's newest DAG run, rejected ones included, `in_reading_order`."""
         last = self.results(sweep=sweep, include_rejected=True, limit=1)
         of_dag_run = {name: row[name] for row in last for name in ("dag_id", "dag_run_id")}
         return self.in_reading_order(**of_dag_run, include_rejected=True) if last else []
@@ -238,7 +238,10 @@ class Store:
             return list(dicts(connection.execute(query.order_by(jobs.c.created_at.desc()))))
 
     def excluded_nodes(self, job_name: str) -> tuple[str, ...]:
-        """Return the nodes that a job was not allowed to use; empty if the job ledger lacks the job."""
+        """Return the nodes that a job was not allowed to use; empty if the job ledger lacks the job.
+
+        `dags` is ignored: check first that the user may read the job.
+        """
         from sqlalchemy import select
 
         from steptime.results.schema import jobs
@@ -248,9 +251,9 @@ class Store:
             return tuple(connection.scalar(query) or ())
 
     def choices(self, **equal: str | int | bool | None) -> dict[str, list[Any]]:
-        """Return the values of each column that people filter by, sorted, over the selected runs.
+        """Return the values of each column that people filter by, sorted, in the selected runs.
 
-        `equal` selects runs by column values, as for `results`.
+        Rejected runs count. `equal` selects runs by column values, as for `results`.
         """
         from sqlalchemy import select
 
@@ -296,7 +299,10 @@ class Store:
         return self.run(names[0] if len(names) == 1 else beginning)
 
     def steps(self, job_name: str) -> list[dict[str, Any]]:
-        """Return the steps of a run as logged. Raises UserError for an unknown job name."""
+        """Return the steps of a run; numbers that are not finite are None.
+
+        Raises UserError for an unknown job name.
+        """
         return self._children("steps", job_name)
 
     def step_times(self, job_names: Sequence[str]) -> dict[str, dict[int, float]]:
@@ -379,7 +385,7 @@ class Store:
     def parsed_log(self, job_name: str) -> dict[str, Any]:
         """Return what was read from a run's log, without its steps and checkpoints.
 
-        `{"measurement": …, "log": …}`: the `Measurement`, and the rest of the `TrainingLog`, as JSON.
+        `{"measurement": …, "log": …}`: the `Measurement` or None, and the rest of the `TrainingLog`, as JSON.
 
         Raises UserError for an unknown job name.
         """
@@ -397,7 +403,10 @@ class Store:
         return found
 
     def find(self, job_name: str) -> Result | None:
-        """Return a measured run, whether it is published or not; None for an unknown job name."""
+        """Return a measured run, whether it is published or not; None for an unknown job name.
+
+        Raises UserError if this version of steptime cannot read its record.
+        """
         with read_connection(self.url) as connection:
             reading, record, steps, checkpoints = (
                 list(dicts(connection.execute(_select_rows(table, job_name))))

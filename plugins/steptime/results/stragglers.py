@@ -1,4 +1,4 @@
-"""Stragglers: the nodes and ranks of a run whose forward pass takes longer than the spread of the others.
+"""Stragglers: the nodes and ranks of a run whose forward pass is slow beyond the spread of the others.
 
 The trainer records the time of each rank (`trainer/rank_times.py`). Ranks with the same layers and experts
 are compared, each by its ratio to their median.
@@ -15,14 +15,14 @@ from pydantic import Field, NonNegativeInt, ValidationError, model_validator
 from steptime.frozen import Frozen
 
 ALPHA = 0.002
-"""Probability that a run of equal ranks has a straggler among its nodes, or among its ranks."""
+"""Probability of a false alarm: a straggler among the nodes, or among the ranks, of a run of equal ranks."""
 LEAST = 0.03
 """Least relative difference of a straggler."""
 USUAL_SPREAD, COUNTS_AS = 0.01, 4
-"""A usual spread and its weight as a number of ranks: few ranks tell little about their own spread."""
+"""Usual relative standard deviation, and its weight in ranks: few ranks tell little about their spread."""
 FEWEST_OTHERS = 3
 AT_MOST = 16
-"""Most stragglers; also at most a quarter of all units, or one."""
+"""Most outliers among the compared units; also at most a quarter of the units, but at least one."""
 
 
 class Straggler(NamedTuple):
@@ -34,7 +34,7 @@ class Straggler(NamedTuple):
     ratio: float
     """Its time relative to the mean of the others: 1.06 is 6 % slower."""
     margin: float
-    """Half of the 95 % confidence interval of `ratio`."""
+    """Half the width of the 95 % confidence interval of `ratio`."""
 
     @property
     def name(self) -> str:
@@ -58,11 +58,11 @@ class RankTimes(Frozen):
     """The global steps that were timed."""
     nodes: tuple[str, ...]
     node: tuple[NonNegativeInt, ...]
-    """Index of the rank's node."""
+    """Index of each rank's node in `nodes`."""
     group: tuple[int, ...]
-    """Ranks with the same number have the same layers and experts."""
+    """Group number of each rank; the ranks of a group have the same layers and experts."""
     seconds: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...]
-    """Median time of the rank's forward passes of a step."""
+    """Time of each rank's forward passes in a step, the median over the steps."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -145,9 +145,9 @@ def find_outliers(
 ) -> dict[str, tuple[float, float]]:
     """Return the units (nodes, ranks or GPUs) whose values are above the spread of the others, highest first.
 
-    Each is given with its ratio to the mean of the others, and half of that ratio's 95 % confidence interval.
-    Several such units hide each other, so as many as possible are tested against the rest (Grubbs' test,
-    repeated).
+    Each is given with its ratio to the mean of the others, and half the width of that ratio's 95 %
+    confidence interval. Several such units hide each other, so as many as possible are tested against the
+    rest (Grubbs' test, repeated).
 
     Args:
         units: the values of each unit, such as times, relative to their median. The lower median of a unit's

@@ -241,7 +241,7 @@ def _with_verdicts(
 
 
 def _value(name: str, text: str) -> str | int:
-    """Convert a filter's text to the type of its column."""
+    """Convert a filter's text to the type of its column. Raises HTTPException 422 if it is not a number."""
     if BY_NAME[name].kind != "integer":
         return text
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII):

@@ -35,14 +35,14 @@ def _editable(request: Request, user: GetUserDep) -> Callable[[str | None], bool
 
 
 MayEdit = Annotated[Callable[[str | None], bool], Depends(_editable)]
-"""Whether the user may edit runs of a DAG; False for runs without a DAG."""
+"""A function that returns whether the user may edit runs of a DAG; False for None (runs without a DAG)."""
 
 
 def require_own_page(request: Request) -> None:
-    """Refuse a request that is not JSON, or that comes from another site by its Sec-Fetch-Site (CSRF).
+    """Refuse a request that is not JSON, or whose Sec-Fetch-Site names another site (CSRF).
 
-    Another site's page can make a browser send the user's cookie; but JSON only after a preflight request,
-    which this server does not allow.
+    Another site's page can make a browser send the user's cookie, but not JSON: that needs a preflight
+    request, which this server does not allow. Raises HTTPException 415 or 403.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(status_code=415, detail="the content type must be application/json: send JSON")
