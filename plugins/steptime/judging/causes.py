@@ -19,8 +19,8 @@ from steptime.recipes.node_lists import expand_nodes
 from steptime.results.record import changed_to, is_notable
 
 WEEK_S = 7 * 86_400.0
-"""Runs more than this older than the newest run are ignored. Cells whose levels began further apart than this
-did not move together."""
+"""Runs that are older than the newest one by more than this are ignored. Cells whose levels began further
+apart than this did not move together."""
 FEWEST_CELLS_ON_NODE = 3
 NODE_ALPHA = 0.01
 """Probability that chance alone names any node of the cluster."""
@@ -29,7 +29,7 @@ LEAST_PART_TOGETHER = 1 / 3
 TOGETHER_ALPHA = 0.001
 """Probability that chance alone makes this many cells of one cluster lean the same way."""
 LEANS = 0.05
-"""A run leans if an unchanged cell has this share of its runs as far off, on each side."""
+"""A run leans to slower or faster if at most this share of an unchanged cell's runs is as far off."""
 
 
 FEWEST_CELLS_SHARING = 2
@@ -37,8 +37,7 @@ SHARED_ALPHA = 0.01
 """Probability that chance alone makes this many of the moved cells share a change."""
 
 HasChanged = Callable[[str, str], bool]
-"""Whether a job ran with the new value of a change; arguments are the job and an event of `record.changes`.
-"""
+"""Takes a job name and a change such as `image a → b`; returns whether the job ran with the new value."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Evidence:
     usual: float
     """Largest change that is usual for one run of the cell; changes closer than this count as equal."""
     since: float
-    """Unix time of the run with which the change began."""
+    """Unix time of the run with which the change began; of this run if its cell has no such change."""
     changes: tuple[str, ...] = ()
     """What changed at the runs with which the level may have begun, apart from nodes and the version of
     steptime."""
@@ -145,7 +144,7 @@ def _evidence(series: Series, judged: Judgement) -> Evidence:
 
 
 def _slow_nodes(cluster: str, cells: Mapping[Series, Sequence[Evidence]]) -> Iterator[CommonCause]:
-    """Yield the nodes on which cells are slower more often than by chance, the clearest first.
+    """Yield a common cause for each node on which more cells are slower than by chance, the clearest first.
 
     Fisher's exact test compares how many of the cells on the node are slow with how many elsewhere are. A
     cell that ran on the node and elsewhere counts once on each side. After a node is found, its runs are left

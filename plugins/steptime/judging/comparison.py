@@ -224,7 +224,7 @@ def _with_totals(
     lost: Sequence[Mapping[str, Any]],
     only: Mapping[str, Any] = _ALL,
 ) -> Comparison:
-    """Return the comparison with the totals, goodput and missing cells of all its runs."""
+    """Return the comparison of the series selected by `only`, with totals, goodput and missing cells."""
     found = found.only(only)
     missing = completeness(store, found.standings, ran, before, planned=planned, lost=lost, only=only)
     selected = _selected(ran, only)
@@ -244,7 +244,7 @@ def _selected(rows: Iterable[Mapping[str, Any]], only: Mapping[str, Any]) -> lis
 
 
 def _before(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the earlier runs of the sweep that `rows` (of one DAG run) belong to; none outside of sweeps."""
+    """Return the runs of the sweep of `rows` (one DAG run) in the four weeks before; none without a sweep."""
     if not rows or rows[0]["sweep"] is None:
         return []
     first = min(row["submitted_at"] for row in rows)

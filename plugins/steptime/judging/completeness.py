@@ -54,9 +54,9 @@ class MissingCell:
     attempts: int
     """Number of failed attempts; 0 if it did not run."""
     last_job: str | None
-    """Job name of its newest run, valid or not; None if it never ran."""
+    """Job name of its newest run, valid or not; None if it never ran, or if its newest job left no run."""
     last_ran: float | None
-    """When its newest run was submitted, in Unix time."""
+    """Unix time at which its newest run was submitted, or its newest job created; None if it never ran."""
 
     @property
     def sentence(self) -> str:
@@ -200,7 +200,7 @@ def completeness(
             overdue.
         planned: further series that should have run; those in `ran`, and those of the sweeps in `ran`, count
             as planned anyway.
-        lost: jobs of the comparison without a log, from `Store.lost_jobs`; cancelled ones do not count.
+        lost: jobs of the comparison that left no run, from `Store.lost_jobs`; cancelled ones do not count.
         only: values by column; only series with these values are counted.
         now: Unix time.
     """
@@ -246,9 +246,9 @@ def completeness(
 
 
 def find_missing(store: Store, series: Series, now: float | None = None) -> MissingCell | None:
-    """Return why a series has no recent valid run: its newest attempts failed, or it did not run this week.
+    """Return why a series lacks a valid run: its newest attempts failed, or it did not run in the last week.
 
-    None if its newest attempt is valid, or if the series is not planned.
+    If no attempt failed, None if it ran in the last week, never ran, or is planned by no sweep.
     """
     now = time.time() if now is None else now
     since = now - WEEK_S
@@ -268,7 +268,10 @@ def find_missing(store: Store, series: Series, now: float | None = None) -> Miss
 
 
 def list_lost_jobs(store: Store, series: Series, since: float | None = None) -> list[Row]:
-    """Return the jobs of a series that failed without a log, newest first, from `since` (Unix time) on."""
+    """Return the failed jobs of a series that left no run in the store, newest first.
+
+    `since` is the Unix time from which on jobs count; None for all.
+    """
     jobs = (job for job in store.lost_jobs(since=since) if job["state"] != "cancelled")
     return [job for job in jobs if Series.from_run(Run.model_validate(job["run"])) == series]
 

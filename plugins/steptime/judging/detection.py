@@ -155,8 +155,8 @@ class Standing:
     direction: Direction | None = None
     """Direction of the suspected, confirmed or dismissed change."""
     judged: tuple[float, ...] = ()
-    """Times that the state rests on: the newest run, the run that raised an open suspicion, or the two that
-    decided it."""
+    """Times that the state rests on: the newest run, the run that raised an open suspicion, the two that
+    decided it, or all runs since a small step."""
     against: Baseline = field(default_factory=Baseline)
     """The baseline that `judged` was compared with."""
     baseline: Baseline = field(default_factory=Baseline)
@@ -218,7 +218,7 @@ def judge(before: Standing, run: float) -> Standing:
 def _confirmed(
     direction: Direction | None, fresh: Sequence[float], against: Baseline, since: Sequence[float]
 ) -> Standing:
-    """Return the state of a confirmed change; after a faster run the next `FEWEST_RUNS` are the baseline."""
+    """Return the state of a confirmed change; a speed-up is the new baseline `FEWEST_RUNS` runs later."""
     settled = direction == "faster" and len(since) > FEWEST_RUNS
     return Standing(
         state="confirmed",

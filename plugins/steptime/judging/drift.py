@@ -32,7 +32,7 @@ STEP_ALPHA = 0.001
 STEP_RUNS = 4
 """Fewest runs after a step."""
 STEP_ODDS = 20.0
-"""How much better than a straight line a jump must explain the runs to count as a step."""
+"""How many times likelier a jump must make the runs than a straight line does, to count as a step."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,8 @@ class Drift:
 def find_drift(runs: Sequence[tuple[str, float]], changed: Collection[str] = ()) -> Drift | None:
     """Find a slow drift or a small step by which a series got slower; None if there is none.
 
+    The result's `began_at` is left at 0.
+
     Args:
         runs: job name and seconds of each run, oldest first.
         changed: names of jobs whose software or settings differ from the job before; a step that begins with
@@ -113,7 +115,7 @@ def _level(runs: Sequence[tuple[str, float]]) -> Level:
 def _step(
     runs: Sequence[tuple[str, float]], changed: Collection[int], known: bool
 ) -> tuple[int, int, int] | None:
-    """Return the likeliest, earliest and latest place of a step to slower runs; None if there is none.
+    """Return the likeliest, earliest and latest index of the first slower run; None if there is no step.
 
     With `known`, these runs are known to have got slower; otherwise a t-test decides.
     """

@@ -31,7 +31,7 @@ class Expected:
 
     source: Source
     seconds: float | None = None
-    """Seconds from the job's start to its end; by a publication, of its steps. None without an estimate."""
+    """Duration of the job, or only of its steps if estimated by a publication; None without an estimate."""
     gpu_hours: float | None = None
 
 

@@ -124,13 +124,13 @@ class Comparison:
     causes: tuple[CommonCause, ...] = ()
     """What cells that moved have in common."""
     totals: Totals | None = None
-    """Number and cost of all runs; None for a comparison of two named runs."""
+    """Number and cost of all runs; None if it is not computed, as for two named runs."""
     cost: str = ""
     """GPU-hours by cluster, beside those of an equally long time before; empty if unknown."""
     goodput: str = ""
     """What the GPU-hours of the jobs were spent on; empty if unknown."""
     completeness: Completeness | None = None
-    """Which planned cells are missing and why; None for a comparison of two named runs."""
+    """Which planned cells are missing and why; None if it is not computed, as for two named runs."""
 
     def only(self, values: Mapping[str, Any]) -> Self:
         """Return the comparison with only the series with these column values, and the causes of these.

@@ -177,7 +177,10 @@ def _is_shared(change: str, findings: Iterable[Finding]) -> bool:
 
 
 def _families(findings: Iterable[Finding]) -> Iterator[list[Finding]]:
-    """Yield groups of one cluster, size, data type, mode and direction that began within a week."""
+    """Yield groups of one cluster, workload, size, data type, mode and direction that began within a week.
+
+    A cell that began later than that is a group by itself.
+    """
     families: dict[tuple[Any, ...], list[Finding]] = {}
     for one in findings:
         key = (*(one.series[name] for name in ("cluster", "workload", "size", "dtype", "mode")), one.verdict)

@@ -23,7 +23,7 @@ from steptime.results.database import read_connection, write_transaction
 from steptime.results.store import Store
 
 Kind = Literal["change", "node", "cluster", "family", "cell"]
-"""What the cells have in common; `cell` is a single one."""
+"""What the cells have in common. `family`: workload, size, data type and mode. `cell`: it is a single one."""
 State = Literal["open", "confirmed", "accepted", "fixed", "dismissed"]
 """`dismissed`: fresh runs confirmed none of its cells. `fixed`: it was confirmed, and the level returned."""
 ACTIVE: tuple[State, ...] = ("open", "confirmed")
@@ -97,7 +97,7 @@ class Incident:
     latest: float
     """The level began between `earliest` and `latest`."""
     evidence: str
-    """What supports it, in a sentence."""
+    """What supports it, in a sentence; empty if cells are hidden from the reader."""
     nodes: tuple[str, ...]
     """The nodes in common if the kind is `node`, else empty."""
     cells: tuple[IncidentCell, ...]
@@ -130,12 +130,12 @@ class Incident:
 
     @property
     def affected(self) -> tuple[IncidentCell, ...]:
-        """The cells (series of runs) that have not returned to usual, most changed first; all if all have."""
+        """The cells (series) that have not returned to usual, most changed first; every cell if all have."""
         some = [one for one in self.cells if one.state != "returned"] or self.cells
         return tuple(sorted(some, key=lambda one: -abs(one.change)))
 
     def may_be_changed(self, may_edit: Callable[[str | None], bool]) -> bool:
-        """Return whether the reader sees all cells, and may edit the runs of the affected ones by DAG id."""
+        """Return whether the reader sees all cells, and `may_edit` is true of the affected cells' DAG ids."""
         return not self.hidden_cells and all(may_edit(cell.dag_id) for cell in self.affected)
 
     @property
@@ -234,7 +234,10 @@ def accept(store: Store, incident_id: int, *, note: str, author: str, now: float
 
 
 def _as_seen(store: Store, found: Incident) -> Incident | None:
-    """Return an incident with only the cells that the reader may see; None if there are none."""
+    """Return an incident with the cells that the reader may see, without evidence if that is not all.
+
+    None if the reader may see none.
+    """
     if store.dags is None:
         return found
     cells = tuple(one for one in found.cells if one.dag_id is None or one.dag_id in store.dags)

@@ -40,7 +40,7 @@ _LATEST_RUNS = 6
 
 
 class Records:
-    """Compares the records (settings, software, nodes) of a series' runs, reading each only when needed."""
+    """Compares the records (settings, software, nodes) of a series' runs, and reads each only when needed."""
 
     def __init__(
         self, read: Callable[[str], str], made_sha256s: Callable[[], Mapping[str, str | None]]
@@ -79,7 +79,7 @@ def keep_measured(store: Store, result: Result) -> bool:
 def keep_verdict(store: Store, job_name: str, verdict: Verdict) -> bool:
     """Store a run's verdict; if it rejects a published run (visible in the results), judge its series again.
 
-    Returns False if the store already has this verdict. See `writing.keep_verdict`.
+    Returns False if the store already has this verdict. Raises UserError for an unknown run.
     """
     return writing.keep_verdict(store.url, job_name, verdict, _judge_its_series)
 
@@ -87,7 +87,7 @@ def keep_verdict(store: Store, job_name: str, verdict: Verdict) -> bool:
 def publish(store: Store, job_name: str) -> bool:
     """Make a valid run visible in the results and judge its series, in one transaction.
 
-    Returns False if the run is already visible. See `writing.publish`.
+    Returns False if it is already visible. Raises UserError if it is unknown, not valid or has no step times.
     """
     return writing.publish(store.url, job_name, _judge_its_series)
 
@@ -119,7 +119,7 @@ def _judge_nothing(_connection: "Connection", _row: Mapping[str, Any]) -> None:
 
 
 def judge_all(store: Store) -> int:
-    """Judge every run of the store again, and compute its scaling efficiency; return the number of series."""
+    """Judge all runs of the store again, and compute scaling efficiencies; return the number of series."""
     efficiency.compute_all(store.url)
     found = all_series(store)
     for series, _ in found:
@@ -177,7 +177,7 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
 
 
 def newest_judgement(store: Store, series: Series) -> list[Judgement]:
-    """Return the judgement of a series' newest run, as a list of one; empty if no run has a time to judge."""
+    """Return the judgement of a series' newest run, as a list of one; empty if it has no time to judge."""
     rows = judgement_queries.rows_with_judgements(store, series.key, limit=1)
     return _as_stored(store, series, rows, _hidden(store))
 
@@ -298,7 +298,7 @@ def _with_onset(one: Judgement, runs: Sequence[SeriesRun], records: Records) -> 
     """Add when a suspected or confirmed slowdown or speed-up began, and what changed then.
 
     A suspected one began with the run that raised the suspicion. The beginning of a confirmed one is searched
-    for among the runs from the first of the baseline to the last of the runs that confirmed it.
+    for among the runs from the second of the baseline to the first after the suspicion.
     """
     standing = one.standing
     if standing.state not in ("suspected", "confirmed") or standing.direction is None:
@@ -342,7 +342,7 @@ def _began_at(
 def _with_slow_change(one: Judgement, runs: Sequence[SeriesRun], records: Records) -> Judgement:
     """Add the slow change that ends with the last of these runs: a drift, or a step, which is confirmed.
 
-    A run that is suspected even relative to the new level stays suspected.
+    A run that is suspected as slower gets no drift, and no step if it is slower than the new level, too.
     """
     names = [run.job_name for run in runs]
     seconds = [(run.job_name, run.seconds) for run in runs]

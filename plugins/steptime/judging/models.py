@@ -125,7 +125,7 @@ def with_job_names(runs: Sequence[float]) -> list[tuple[str, float]]:
 
 
 def read_standing(row: Mapping[str, Any]) -> Standing:
-    """Read the state of a series from a row of the table `judgements`, without the next run's baseline."""
+    """Read a series' state from a row of `judgements`, without `is_open` and the next run's baseline."""
     judged, baseline, since = (
         tuple(RunSeconds.of(*run) for run in row["rests_on"][name])
         for name in ("judged", "baseline", "since")

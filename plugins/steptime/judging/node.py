@@ -24,7 +24,7 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
     - `difference_percent`: how much slower the node is than others: for each series the median of
       `change_percent` minus `elsewhere_percent`, and of these the median; during an active incident only runs
       since its start count. `cells`: the number of these series.
-    - `incident`: title of an active incident that names the node; `since`: its start in Unix time.
+    - `incident`: title of an active incident that names the node; `since`: its start in Unix time; or None.
     - `sweep`: name of the newest node sweep (runs on single nodes and on pairs) with a run on a pair that
       includes this node, None if there is none; `pairs`: sentences on what it found about the node.
     - `excluded`: whether the newest job of the cluster, `newest_job`, excludes the node.

@@ -34,7 +34,7 @@ class PairTime(Frozen):
     job_name: str
     bus_bandwidth_gb_s: float | None
     slower_percent: float
-    """Its time against the median of all pairs."""
+    """How much longer its step takes than the median over all pairs; below 0 if it is faster."""
 
 
 class NodePairs(Frozen):
@@ -232,5 +232,5 @@ def _nodes(row: Row) -> tuple[str, ...]:
 
 
 def _by_number(node: str) -> tuple[int, str]:
-    """`node9` before `node10`."""
+    """Return a sort key that puts `node9` before `node10`."""
     return len(node), node

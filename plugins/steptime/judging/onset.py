@@ -33,8 +33,8 @@ class Onset:
         """Build an onset from the runs of a series, oldest first.
 
         `places` are the indexes of the likeliest, the earliest and the latest run with which the series got
-        slower or faster. `nearby` is what changed at the other runs of that range, apart
-        from nodes and the version of steptime.
+        slower or faster. `nearby` is what changed at the other runs of that range, apart from nodes and the
+        version of steptime.
         """
         at, earliest, latest = (runs[place].row["submitted_at"] for place in places)
         return cls(runs[places[0]].job_name, at, earliest, latest, tuple(nearby))
@@ -58,9 +58,9 @@ class Onset:
 
 
 def changed_words(changes: Sequence[str], onset: Onset | None) -> str:
-    """Join what changed at the run where a slowdown or speed-up began and at nearby runs.
+    """Return as text what changed at the run where a slowdown or speed-up began, and at runs of its range.
 
-    Empty if nothing.
+    The text is empty if nothing changed.
     """
     within = f"at another run of that range: {'; '.join(onset.nearby)}" if onset and onset.nearby else ""
     return "; or, ".join(filter(None, ("; ".join(changes), within)))

@@ -69,7 +69,7 @@ class Series:
 
     @property
     def label(self) -> str:
-        """The short name of size, data type and GPU count, as in `70b·fp8·64`."""
+        """A short name like `70b·fp8·64`: size, data type, GPUs, mode unless performance, and any tuning."""
         mode = [] if self["mode"] == Mode.PERFORMANCE else [self["mode"].replace("_", " ")]
         tuned = [f"tuned {self['tuning']}"] if self["tuning"] else []
         return "·".join([self["size"], self["dtype"], str(self["gpus"]), *mode, *tuned])
@@ -114,7 +114,7 @@ class SeriesRun:
 
 
 def series_runs(rows: Iterable[Mapping[str, Any]]) -> list[SeriesRun]:
-    """Return the runs in these rows of the store, without those that have no time to judge."""
+    """Return the runs in these rows that have a time to judge. The modes of all must be judged ones."""
     return [run for run in map(_judged, rows) if run is not None]
 
 

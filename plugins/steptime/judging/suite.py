@@ -49,7 +49,7 @@ class SuiteCell:
     source: str
     """The publication of the step time, or why there is none."""
     missing: MissingCell | None = None
-    """Why it has no valid run, or why its newest attempts have none."""
+    """Why it has no valid run, or why its newest attempts failed; None if neither is so."""
 
     @cached_property
     def series(self) -> Series:

@@ -73,7 +73,7 @@ def read_verdict(store: Store, row: Mapping[str, Any]) -> RunVerdict | None:
 
 
 def with_verdicts(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of the store with how each run compares with its series, in the columns `OWN_VERDICT`.
+    """Return rows of the store with the columns `OWN_VERDICT`, which compare each run with its series.
 
     They are None for runs that are not judged.
     """
@@ -252,7 +252,7 @@ def _row(run: SeriesRun, standing: Standing, changed: tuple[str, str]) -> dict[s
 
 
 def _own_verdict(state: str, direction: str | None, change: float | None) -> str:
-    """Return the verdict of one run: slower or faster only if its series is suspected that way."""
+    """Return the verdict of one run: slower or faster only if that is suspected or confirmed."""
     if change is None:
         return "insufficient history"
     stands_out = state in ("suspected", "confirmed") and (change > 0) == (direction == "slower")

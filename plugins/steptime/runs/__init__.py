@@ -1,1 +1,1 @@
-"""A run from launch to result: its job in the ledger, on the cluster and in its log; without Airflow."""
+"""A run from launch to the end of its job, in the ledger, on the cluster and in its log; without Airflow."""

@@ -32,7 +32,7 @@ class FailureReport(Frozen):
 
 
 async def find_causes(job: Job, connections: Connections) -> FailureReport:
-    """Fetch and read a job's log; a log that cannot be read gives a report without causes."""
+    """Fetch and read a job's log. If that fails, there are no causes, and `last_lines` is the error."""
     from steptime.clusters.collecting import collect_log
     from steptime.logs.reader import read_log
 

@@ -25,15 +25,15 @@ _GRACE_S = 3600.0
 """Grace period after the time limit, in which the cluster ends the job and reports it."""
 
 _UNKNOWN_FOR_S = 30.0
-"""How long a cluster must not know a job before it counts as lost: clusters may learn of it late."""
+"""A job counts as lost if its cluster has not known it for this long: clusters may learn of it late."""
 
 _FIRST_RETRY_S = 5.0
-"""Pause before the first retry if the cluster's file cannot be read."""
+"""Poll interval until the cluster's file could be read; the pause before the first retry is twice as long."""
 _LONGEST_BACK_OFF_S = 60.0
 _ANSWERED_AT_ONCE = 20
 """Jobs that are answered between two pauses: all reading their logs at once would block the event loop."""
 _BREATH_S = 0.005
-"""Pause between two such groups of jobs: a quarter of a second for a thousand."""
+"""Pause between two such groups of jobs: a quarter of a second for a thousand jobs."""
 
 
 class WaitLimits(Frozen):
@@ -66,6 +66,8 @@ async def follow(
     warn: Callable[[str], None],
 ) -> JobStatus:
     """Follow a job to its end, logging its states and training steps; return its last status.
+
+    That is UNKNOWN if the cluster no longer knows the job.
 
     Args:
         run: what the job trains.
@@ -128,7 +130,8 @@ class JobFollower:
     async def observe(self, cluster: Cluster, status: JobStatus) -> JobStatus | None:
         """Process a poll's status and new log lines; return the status once the job has ended, else None.
 
-        Raises Overdue if the job exceeds one of its time limits.
+        A job that its cluster has not known for a while counts as ended, with the status UNKNOWN. Raises
+        Overdue if the job exceeds one of its time limits.
         """
         self._silence.answered()
         if status.state is not JobState.UNKNOWN:

@@ -1,7 +1,7 @@
 """Submit the job of a run: find its attempt, record the job in the ledger, submit it to the cluster.
 
-A job that failed through the cluster's fault is submitted again: a node died, it was preempted, or it was
-never launched. A failure of the training itself is never resubmitted.
+A job that failed through the cluster's fault is submitted again: it was preempted or never launched, or a
+node died. A failure of the training itself is never resubmitted.
 
 A worker may die at any point. The retry finds the attempt in the ledger, and the cluster returns the existing
 job if it already has one of that name.
@@ -43,7 +43,7 @@ class Attempt:
     request: PlanRequest
     made_by: Provenance
     at_once: int | None = None
-    """GPUs that all jobs of the DAG run may hold at a time."""
+    """GPUs that all jobs of the DAG run may hold at a time; None without a limit."""
 
     def owns(self, job: LedgerJob) -> bool:
         """Return whether a job belongs to this attempt and was neither refused nor cancelled."""
@@ -55,7 +55,7 @@ class Attempt:
         )
 
     def job(self, number: PositiveInt, config: ClusterConfig) -> LedgerJob:
-        """Return the job that begins this attempt, for the ledger; others replace it if the cluster fails it.
+        """Return the first job of this attempt, for the ledger; `add_resubmission` makes its replacements.
 
         `number` counts the jobs of all attempts at the run, from 1. `add_job` fills in the job's name,
         folder, log path and times.
@@ -98,7 +98,7 @@ class Reporter:
     info: Callable[[str], None]
     warn: Callable[[str], None]
     hold: Callable[[LedgerJob], None]
-    """Called before and after a job is submitted; raises if the task was taken away meanwhile."""
+    """Called before and after a job is submitted; raises if the task was ended or deleted meanwhile."""
 
 
 async def launch(cluster: Cluster, config: ClusterConfig, attempt: Attempt, reporter: Reporter) -> LedgerJob:
@@ -107,8 +107,9 @@ async def launch(cluster: Cluster, config: ClusterConfig, attempt: Attempt, repo
     Jobs of earlier attempts are ended first, so that a run never has two live jobs.
 
     Raises:
-        UserError: the cluster can never run it.
+        UserError: the cluster can never run it, or it does not fit into a budget.
         SystemFailure: an earlier job cannot be ended, or the cluster failed to accept this one.
+        NoRoom: the job is in the ledger, but too many GPUs are in use to submit it now.
     """
     earlier = await in_store(lambda: ledger.jobs_at(attempt.place, attempt.run.name), reporter.warn)
     if earlier and attempt.owns(earlier[-1]):
@@ -157,7 +158,7 @@ async def add_job(
 
 
 def may_resubmit(job: LedgerJob, status: JobStatus, config: ClusterConfig) -> bool:
-    """Return whether the cluster caused a job's failure and the cluster's file allows a resubmission."""
+    """Return whether a job failed by the cluster's fault, and the cluster's file allows another one."""
     is_fault = status.state is JobState.FAILED and status.cluster_fault
     return is_fault and job.resubmission < config.resubmissions
 
@@ -165,9 +166,9 @@ def may_resubmit(job: LedgerJob, status: JobStatus, config: ClusterConfig) -> bo
 async def add_resubmission(
     cluster: Cluster, config: ClusterConfig, job: LedgerJob, status: JobStatus, warn: Callable[[str], None]
 ) -> LedgerJob:
-    """Insert into the ledger a replacement for a job that failed through the cluster's fault.
+    """Insert into the ledger a replacement for a job that failed through the cluster's fault; return it.
 
-    The replacement avoids the nodes that failed.
+    It avoids the nodes that failed, and is not submitted yet. Raises BudgetExceeded as `add_job` does.
     """
     excluded = tuple(dict.fromkeys((*job.excluded_nodes, *status.failed_nodes)))
     warn(
@@ -225,7 +226,7 @@ async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, report
 
 
 async def wait_for_room(name: str, info: Callable[[str], None], warn: Callable[[str], None]) -> None:
-    """Wait until the limits on GPUs in use admit the ledger's job `name`, or it need not be submitted.
+    """Wait until GPUs could be reserved for the ledger's job `name`, or it need not be submitted any more.
 
     The cluster's file is read again each time, as a person may raise its limit.
     """
@@ -257,7 +258,7 @@ async def note_refused(job: LedgerJob, refusal: Exception, warn: Callable[[str],
 
 
 async def end_job(cluster: Cluster, name: str, warn: Callable[[str], None]) -> JobStatus:
-    """Cancel a job that may be live and record how it ended; UNKNOWN if that is not known yet.
+    """Cancel a job that may be live; record and return its status, UNKNOWN if its end is not known yet.
 
     Raises SystemFailure if it cannot be ended.
     """
@@ -272,7 +273,7 @@ async def end_job(cluster: Cluster, name: str, warn: Callable[[str], None]) -> J
 async def end_open_jobs(
     cluster: Cluster, jobs: Sequence[LedgerJob], info: Callable[[str], None], warn: Callable[[str], None]
 ) -> None:
-    """Cancel those of `jobs` that are live, and record how each ended.
+    """Cancel those of `jobs` that may be live, and record how each ended.
 
     Raises SystemFailure if one cannot be ended.
     """

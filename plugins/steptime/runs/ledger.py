@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _ASKS_WITHIN_S = 600
-"""A job that waits for GPUs and has not asked for this long has lost its task."""
+"""If the task of a waiting job has not asked for GPUs for this long, it has crashed."""
 _SUBMITTED_WITHIN_S = 3600
 """How long a job that is not on its cluster yet holds GPUs."""
 _SETTLED_WITHIN_S = 86_400
@@ -60,7 +60,7 @@ class LedgerJob(Frozen):
     attempt: PositiveInt
     """Number of this job among the run's jobs; the job's name ends with it."""
     resubmission: NonNegativeInt = 0
-    """Number of this job among those of the attempt that replace one that the cluster failed."""
+    """0 for the first job of an attempt; its replacements after faults of the cluster count up from 1."""
     max_tries: int
     """`max_tries` of the task that submits; Airflow raises it when a person clears the task."""
     cluster: str
@@ -77,12 +77,12 @@ class LedgerJob(Frozen):
     abandoned: bool = False
     """Whether `wait` gave up a job that may be alive: the cluster was out of reach, or no try was left."""
     job_id: str | None = None
-    """Job id; None until the cluster has answered: whether the job was submitted is not known."""
+    """Job id; None until the cluster's answer is recorded: the cluster may have the job already."""
     directory: str
     log_path: str
     created_at: float
     at_once: PositiveInt | None = None
-    """GPUs that all jobs of its DAG run may hold at a time."""
+    """GPUs that all jobs of its DAG run may hold at a time; None without a limit."""
     waits_for: Literal["cluster", "sweep"] | None = None
     """The limit on GPUs that it waits for; None once it may be submitted."""
     asked_at: float | None = None
@@ -145,7 +145,7 @@ def add(job: LedgerJob, check: "Callable[[Connection], None] | None" = None) -> 
 def take_room(job: LedgerJob, config: ClusterConfig, now: float) -> str:
     """Reserve the job's GPUs if the limits of its cluster and sweep allow, and return "".
 
-    Otherwise return what it waits for, as part of a sentence. First come, first served, in one transaction.
+    Otherwise record which limit it waits for, and return why as part of a sentence. First come, first served.
     A waiting job whose task last asked more than ten minutes ago is skipped: the task has crashed.
     """
     from sqlalchemy import and_, func, or_, select

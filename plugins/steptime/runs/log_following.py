@@ -20,18 +20,18 @@ from steptime.waiting import backoff_s, duration
 _RECENT_STEPS = 10
 """Steps whose mean time gives the estimate of the time left."""
 _STEPS_ON_LINES_OF_THEIR_OWN = 5
-"""When more steps than these came since the last look, one line sums them up."""
+"""If more steps than this are new since the last report, one line sums them up."""
 _LONGEST_SILENCE_S = 60
 _WITHIN_S = 2.0
 """How long a look waits for the log; what is not read by then is read in the background."""
 _AT_END_WITHIN_S = 10.0
 _READ_WITHIN_S = 120.0
-"""Time limit for one piece; clusters have shorter limits of their own."""
+"""Time limit for reading one piece of the log; clusters have shorter limits of their own."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
 """Pauses after a failed read, in seconds."""
 _PIECE_BYTES = 1 << 20
 _MOST_BYTES_A_LOOK = 2 * _PIECE_BYTES
-"""If more bytes have come, only their end is read."""
+"""A read ends once it has this many bytes, apart from what it skipped; the next look continues there."""
 _PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="steptime-log")
 """Parses all logs: a MiB of errors takes half a second, which would hold up everything on the event loop."""
 _ANOTHER_LOG = "the training's log was cut or replaced: it is followed from its beginning"
@@ -46,7 +46,7 @@ class StepFollower:
     """Follows a growing log and returns each new step once, and the first problem of each kind.
 
     Feed it the log's bytes in order, in pieces of any size. A step printed by several ranks, or redrawn by a
-    progress bar, counts once. A restart is returned as a problem, and its steps are returned again.
+    progress bar, counts once. A restart is returned as a problem, and the steps that it repeats again.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class StepFollower:
 
 
 class LogFollower:
-    """Reads what is appended to a training's log, and reports each step and problem once.
+    """Reads what is appended to a training's log; reports each step once, and one problem of each kind.
 
     Its state is not saved: a new process that starts with a long log reports the end of it again. Reading
     continues in the background. If it fails or takes too long, a warning is logged, and it is retried after
@@ -192,7 +192,7 @@ class LogFollower:
             raise SystemFailure(f"{path} could not be read within {_READ_WITHIN_S:.0f} s") from None
 
     async def _feed(self, data: bytes, without: Sequence[str] = ()) -> None:
-        """Parse `data` in the parser's thread and report what is new, without problems of these kinds."""
+        """Parse `data` in the parser's thread and report what is new, except problems of these kinds."""
         news = await asyncio.get_running_loop().run_in_executor(_PARSER, self._steps.feed, data)
         self._take_in([one for one in news if isinstance(one, Step) or one.kind not in without])
 

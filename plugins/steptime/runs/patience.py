@@ -39,7 +39,7 @@ class Outage:
         self._answered_at, self._warned_at = now, None
 
     def missed(self, error: Exception) -> None:
-        """Record that the cluster did not answer. Raises OutOfReach if that has lasted for its patience."""
+        """Record that the cluster did not answer. Raises OutOfReach after more than `patience_s` of that."""
         now = time.monotonic()
         silent_s = now - self._answered_at
         if silent_s > self._patience_s:
@@ -67,7 +67,7 @@ class SubmitQueue:
         self._reason = ""
 
     def refused(self, limit: SubmitLimit) -> None:
-        """Record that a submit limit refused the job. Raises Overdue after the cluster's queue_patience_h."""
+        """Record that a submit limit refused the job. Raises Overdue after more than `patience_s` of that."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         refused_s = now - self._since
