@@ -33,10 +33,10 @@ Done = TypeVar("Done")
 _log = logging.getLogger(__name__)
 
 SETTLING_S = 8.0
-"""The least age of a trigger that fires. If it fires while the worker that deferred is still ending, Airflow
-can take the task for one that was killed, and fails it."""
+"""Minimum age of a trigger when it fires, in seconds. If it fires while the worker that deferred the task
+is still ending, Airflow can take the task for killed and fail it."""
 _KILL_WITHIN_S = 4.0
-"""The most that `on_kill` may take, in seconds: Airflow sends SIGKILL 5 s after SIGTERM."""
+"""Maximum time of `on_kill` in seconds: Airflow sends SIGKILL 5 s after SIGTERM."""
 _ASKED_AGAIN_AFTER_S = 0.5
 DELETED = "deleted"
 """Stands for the state of a task instance that no longer exists."""
@@ -91,7 +91,7 @@ class RoomTrigger(WaitingTrigger):
         self.job = job
 
     async def event(self) -> TriggerEvent:
-        """Wait until the GPU limits leave room for the job, then return an event with the job's name."""
+        """Wait until there is room or the job is no longer needed; return an event with the job's name."""
         await launch.wait_for_room(self.job, self.log.info, self.log.warning)
         return TriggerEvent({"job": self.job})  # type: ignore[no-untyped-call]
 
@@ -136,8 +136,8 @@ class RefusingOperator(BaseOperator):
 def airflow_errors() -> Iterator[None]:
     """Convert UserError into failures that Airflow does not retry, and SystemFailure into retried ones.
 
-    Airflow does not retry after an unreachable cluster or a refused job either: steptime itself has already
-    retried for as long as the cluster's file allows.
+    Airflow does not retry after OutOfReach or Overdue either: steptime itself has already waited for as long
+    as the cluster's file allows.
     """
     try:
         yield
@@ -185,7 +185,10 @@ class HoldsJob(BaseOperator):
     was_taken_away = False
 
     def hold(self, job: LedgerJob, context: Context) -> None:
-        """Set the job that `on_kill` cancels. Raises AirflowFailException if `on_kill` was called before."""
+        """Set the job that `on_kill` cancels.
+
+        Raises AirflowFailException if `on_kill` has already found the task ended or deleted.
+        """
         self._held = (job.cluster, job.name)
         self._task_instance = context["ti"]
         if self.was_taken_away:
@@ -215,7 +218,7 @@ class HoldsJob(BaseOperator):
     def wait_for_room(self, full: NoRoom, context: Context) -> Any:
         """Wait until the GPU limits leave room for the job named in `full`, then execute this task again.
 
-        The task is deferred; without `deferrable` it waits in the worker.
+        Raises TaskDeferred to wait in the triggerer; without `deferrable` it waits in the worker.
         """
         self.log.info("%s", full)
         if self.deferrable:
@@ -308,7 +311,7 @@ async def cancel(cluster_name: str, job_name: str) -> None:
 
 
 def task_place(context: Context, task_group: str | None = None) -> Place:
-    """Return the owner of a task's jobs: its DAG run, map index, and task group (by default its own)."""
+    """Return the place of a task's jobs in the ledger: DAG run, map index, task group (default: its own)."""
     ti = context["ti"]
     return Place(
         installations=tuple(own_ids()),

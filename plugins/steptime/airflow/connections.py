@@ -40,7 +40,10 @@ async def patiently(
 
 
 async def airflow_connection(name: str) -> Connection:
-    """Return the Airflow connection `name`. Raises UserError if there is none."""
+    """Return the Airflow connection `name`.
+
+    Raises UserError if there is none, and SystemFailure if Airflow does not answer.
+    """
     try:
         kept = await get_connection(name)
     except AirflowNotFoundException:

@@ -4,8 +4,8 @@
                  ├▶ performance_runs┤
                  └▶ checkpoint_pairs┴─▶ checkpoint [per pair] save: as above; load: the same after save.wait
 
-Each run also has a teardown task, `end`, which ends jobs that no task waits for. It has no setup task: when a
-task is cleared, Airflow would clear its setup too, and that for all runs. Clearing `submit` starts a new job,
+Each run also has a teardown task, `end`, which ends jobs that no task waits for. `end` has no setup
+task, because clearing a task would clear its setup too, for all runs. Clearing `submit` starts a new job,
 clearing `wait` waits again for the same job. `check_params` is a setup task. Its teardown, `report`, prints
 all results and decides the state of the DAG run.
 """
@@ -42,11 +42,11 @@ RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
 """Retries for faults of the infrastructure; failed trainings and the user's errors are never retried."""
 
 _WAITING_RETRIES = 100
-"""Of tasks that wait for long: each worker or trigger that is lost meanwhile takes one, and a training of
-weeks does not fail by it."""
+"""Retries of tasks that wait for long: each lost worker or trigger uses one up, and a training of weeks must
+survive many."""
 
 _RUNS_AT_ONCE = 200
-"""Active DAG runs of one family: the cluster's queue decides what trains at once, not Airflow's limit."""
+"""Most active runs of one DAG: the cluster's queue decides what trains at once, not Airflow's limit."""
 
 
 class SelectOperator(BaseOperator):
@@ -178,8 +178,8 @@ def train(
         run: the run, as XCom.
         staged: the files staged for the run, as XCom.
         waiting: arguments of `TrainingSensor`.
-        published: the asset that is updated when its results are published; None in a sweep, which updates
-            an asset of its own.
+        published: the asset that is updated when the run's results are published; None in a sweep, where the
+            task `publish` itself finds the asset of the run's workload.
         saving: the task that waits for the job whose checkpoint this run loads.
         sweep_cell: in a sweep, the `Cell` of its plan that the run belongs to, as XCom; None otherwise.
     """

@@ -60,7 +60,7 @@ class CheckParamsOperator(RefusingOperator):
         self.workload = workload
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Check the params and plan. Returns the `Plan` as JSON."""
+        """Plan the params, and reserve the plan's GPU-hours in the budgets. Returns the `Plan` as JSON."""
         from steptime.judging.expected_cost import expected_cost
 
         with self.refusals(context):

@@ -34,7 +34,7 @@ _WORDS = {
 }
 """How words in the names of fields are written in titles."""
 _OPEN = ("Where", "Model", "Scale")
-"""Sections that the form shows first and opened: their params have no section there."""
+"""Sections that the form shows first and unfolded: their params are declared without a section."""
 
 
 def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Param]:
@@ -67,7 +67,7 @@ def _placed(section: str) -> dict[str, Any]:
 
 @cache
 def _properties() -> Mapping[str, Any]:
-    """Return the JSON schema of every option of a run, those of all kinds of clusters included, by name."""
+    """Return the JSON schema of every option of a run by name, including those of all kinds of clusters."""
     models: list[type[BaseModel]] = [PlanRequest, *options_of_kinds().values()]
     models.reverse()  # of two kinds of cluster that share an option, the first describes it
     return MappingProxyType(
@@ -98,7 +98,7 @@ def plan_from_params(workload: str, params: Mapping[str, Any], *, owner: str = "
 
 
 def _first_cluster(workload: Workload) -> str:
-    """Return the default cluster, or the first other one that can run the workload if the default cannot."""
+    """Return the default cluster; if it cannot run the workload, the first cluster that can, if any."""
     default, clusters = default_cluster(), readable_clusters()
     fitting = [name for name, cluster in clusters.items() if cluster.gpu_type in workload.gpu_types]
     return fitting[0] if fitting and default in clusters and default not in fitting else default

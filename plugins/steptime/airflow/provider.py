@@ -21,7 +21,8 @@ _RUNAI = {
         },
     },
 }
-"""The connection type of Run:ai: BASE_URL, APP_ID, APP_SECRET and PROJECT_NAME of the recipe documents."""
+"""The connection type of Run:ai, for what the recipe documents call BASE_URL, APP_ID, APP_SECRET and
+PROJECT_NAME."""
 
 
 _BENCHMARKS = "LLM pre-training benchmarks"

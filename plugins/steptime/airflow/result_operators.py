@@ -70,7 +70,7 @@ class ReadLogOperator(RunOperator):
     _run: Run | None = None
 
     def planned_run(self) -> Run | None:
-        """Return the run whose log is read."""
+        """Return the run whose log is read; None before the task has started."""
         return self._run
 
     def execute(self, context: Context) -> dict[str, str]:
@@ -117,7 +117,10 @@ class ReadLogOperator(RunOperator):
     async def _read(
         self, cluster: Cluster, submitted: Submission, earlier: Sequence[Job]
     ) -> tuple[JobStatus, TrainingLog, str]:
-        """Return how the job ended, its parsed log, and its record: what is needed to repeat it, as JSON."""
+        """Return how the job ended, its parsed log, and the record needed to repeat the run, as JSON.
+
+        A job that is still running is ended first, because nothing waits for it any more.
+        """
         from steptime.clusters.collecting import collect_log
         from steptime.logs.reader import read_log
         from steptime.results.record import EarlierAttempt, make_record, with_script
@@ -229,7 +232,7 @@ class ValidateOperator(MeasuredRunOperator):
 
 
 class PublishOperator(MeasuredRunOperator):
-    """Publishes a valid run and judges its series; idempotent."""
+    """Publishes a valid run, judges its series, and updates its workload's asset; idempotent."""
 
     ui_color: str = "#e2f3e4"
 
@@ -274,7 +277,7 @@ class ReportOperator(BaseOperator):
         self.plan = plan
 
     def execute(self, context: Context) -> None:
-        """Print the table of the DAG run's results."""
+        """Release the DAG run's reserved budget, print its results, update incidents, and notify people."""
         from steptime.results.store import Store
 
         planned = Plan.model_validate(self.plan)

@@ -89,7 +89,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         return self._wait_for(job, context)
 
     def hold(self, job: LedgerJob, context: Context) -> None:
-        """Set the job that `on_kill` cancels; in the last try it is cancelled only if the task is deleted."""
+        """Set the job that `on_kill` cancels; in the last try, not if the task has only failed."""
         super().hold(job, context)
         self.may_be_lost = is_last_try(context["ti"])
 
@@ -116,7 +116,10 @@ class TrainingSensor(RunOperator, HoldsJob):
         return self.execute_complete(context, asyncio.run(trigger.news()))
 
     async def _attach(self, job: LedgerJob, context: Context) -> tuple[LedgerJob, JobStatus | None]:
-        """Return the job as its cluster reports it, and its status if it has ended."""
+        """Submit the job if its cluster does not have it yet; return it, and its status if it has ended.
+
+        A job submitted less than `_JUST_SUBMITTED_S` ago is returned as it is.
+        """
         config = load_cluster(job.cluster)
 
         async def attach(cluster: Cluster) -> tuple[LedgerJob, JobStatus | None]:
@@ -196,7 +199,7 @@ class TrainingSensor(RunOperator, HoldsJob):
             return asyncio.run(find_causes(_on_cluster(job), airflow_connection))
 
     def _abandon(self, job: LedgerJob, why: OutOfReach | str) -> NoReturn:
-        """Stop waiting, and leave the job running."""
+        """Fail the task, leave the job running, and note in the ledger that it is abandoned."""
         self._note_abandoned(job, abandoned=True)
         raise AirflowFailException(
             f"{why}. Job '{job.name}' was not cancelled. When the cluster is back, clear this task to wait "

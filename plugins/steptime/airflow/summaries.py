@@ -1,4 +1,4 @@
-"""Summaries in one sentence: the first line of a task's log, a DAG run's note, a notification."""
+"""Summaries in one sentence, for the logs of tasks and for notifications, and tables as text."""
 
 import io
 from collections.abc import Mapping, Sequence

@@ -52,7 +52,10 @@ class TrainingTrigger(WaitingTrigger):
         return TriggerEvent(await self.news())  # type: ignore[no-untyped-call]
 
     async def news(self) -> dict[str, Any]:
-        """Wait until the job has ended or a limit is exceeded; return the event's payload."""
+        """Wait until the job has ended or a limit is exceeded; return the event's payload.
+
+        Raises SystemFailure if the metrics store does not have the job as submitted.
+        """
         # DAG files import this module, and never follow a job.
         from steptime.runs.following import follow, wait_limits
 

@@ -46,7 +46,7 @@ __all__ = [
 
 
 class ListedVariable(_Variable):
-    """An Airflow Variable whose keys can be listed; before Airflow 3.3 a second Variable stores the list."""
+    """A Variable whose keys can be listed, for Airflow before 3.3: a second Variable stores the list."""
 
     INDEX = "steptime_variables"
 

@@ -34,7 +34,7 @@ def checked_sweep(name: str, *, owner: str | None = None) -> SweepPlan:
 def planned_sweep(name: str) -> SweepPlan:
     """Plan a sweep of `config/sweeps`. Raises UserError for impossible runs.
 
-    GPU types that no cluster of `config/` has are no error.
+    A sweep whose GPU type no cluster of `config/` has is planned, but not checked against a cluster.
     """
     sweep = load_sweep(name)
     return plan_sweep(sweep, check_plan if sweep.has_cluster else lambda _: None)

@@ -122,7 +122,7 @@ class ConfirmOperator(BaseOperator):
         return added
 
     def _committed(self, context: Context, fresh: list[Cell], added: list[Cell]) -> list[Cell]:
-        """Return all fresh runs if the cluster's budget covers them, else those planned by an earlier try."""
+        """Reserve the GPU-hours of `added`; return all fresh runs, or just `fresh` if a budget is short."""
         try:
             if added:
                 reserve(self, context, [run for cell in added for run in expand_cell(cell)])
@@ -182,7 +182,7 @@ def _gpu_hours(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) -> list[_Suspicion]:
-    """Return the cells suspected to have changed since a run of this sweep, slowest first."""
+    """Return the cells suspected to have changed since a run of this sweep, largest slowdown first."""
     compared = compare_cells(store, [row for _, rows in ran for row in rows])
     cells = {row["job_name"]: cell for cell, rows in ran for row in rows}
     found: dict[str, _Suspicion] = {}
@@ -202,7 +202,7 @@ def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) 
 
 
 def _slow_nodes(store: Store, cluster: str) -> tuple[str, ...]:
-    """Return the slow nodes by the newest node sweep (runs on each node and pair) of the last four weeks."""
+    """Return the nodes slow in the newest node sweep (runs on each node and pair) of the last 28 days."""
     swept = newest_node_sweep(store, store.results(cluster=cluster, since=time.time() - LOOK_BACK_S))
     return tuple(swept.slow_nodes) if swept else ()
 
@@ -217,7 +217,7 @@ class NodeExclusion(NamedTuple):
 
 
 def node_exclusion(cell: Cell, nodes: str, slow: Sequence[str] = ()) -> NodeExclusion:
-    """Exclude `nodes`, a list such as `node[1-4]`, from a cell's fresh runs if the cluster has enough others.
+    """Return how a cell's fresh runs avoid `nodes`, such as `node[1-4]`, if the cluster has enough others.
 
     The nodes in `slow`, which a node sweep found to be slow, are excluded too if enough others then remain.
     If the cluster does not answer, no node is excluded: starting the runs matters more than where they run.
@@ -243,7 +243,7 @@ def node_exclusion(cell: Cell, nodes: str, slow: Sequence[str] = ()) -> NodeExcl
 
 
 async def _refusal(config: ClusterConfig, run: Run) -> str:
-    """Return the cluster's message if it could never find nodes for the run; empty if it could."""
+    """Return why the cluster has no nodes for the run, or does not answer; empty if it has nodes."""
     try:
         async with open_cluster(config) as cluster:
             done = await cluster.run(config.placement_test(run) or (), timeout_s=_ANSWERS_WITHIN_S)

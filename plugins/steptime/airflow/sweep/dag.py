@@ -29,11 +29,11 @@ from steptime.recipes.sweeps import startable_sweeps
 
 
 def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
-    """Build the DAG that runs a sweep of `config/sweeps`, which is chosen when it is triggered.
+    """Build a DAG that runs one sweep of `config/sweeps`, chosen in its trigger form.
 
     Args:
         dag_id: the DAG's id.
-        sweep: name of the sweep that its trigger form shows at first, and that its schedule runs.
+        sweep: name of the sweep that the trigger form shows at first, and that the schedule runs.
         cron: when it starts by itself, in UTC. Such a DAG is created paused, and does not catch up on missed
             runs.
     """

@@ -1,4 +1,4 @@
-"""The first operators of a sweep: check and plan it, ask a person for approval, stage."""
+"""Operators of a sweep: check and plan it, ask a person for approval, stage, and report at its end."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -79,7 +79,7 @@ class ApproveSweepOperator(ApprovalOperator):
         self.checked = checked
 
     def execute(self, context: Context) -> Any:
-        """Ask for approval and wait for the answer, in the state `awaiting_input`."""
+        """Ask for approval and wait for the answer, holding no worker slot; notify people of the request."""
         plan = SweepPlan.model_validate(self.checked)
         if not plan.needs_approval:
             limit = plan.approval_above_gpu_hours
@@ -192,7 +192,10 @@ class ReportSweepOperator(BaseOperator):
         self.confirmed = confirmed
 
     def execute(self, context: Context) -> None:
-        """Print one sentence that compares the sweep with its history, and a table of its cells."""
+        """Print one sentence that compares the sweep with its history, and a table of its cells.
+
+        Releases the reserved budget, updates the incidents, notifies people, and updates the sweep's asset.
+        """
         ti = context["ti"]
         if not self.checked:
             raise AirflowFailException("nothing was started: see the log of check_sweep")
