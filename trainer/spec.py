@@ -217,7 +217,7 @@ class Settings:
     cross_entropy_fusion_impl: Literal["native", "te"] = "native"
     """Whose kernel fuses the loss: that of torch.compile or of Transformer Engine."""
     use_precision_aware_optimizer: bool = False
-    """Whether Adam takes gradients in their precision, and stores only what bf16 lacks of fp32 weights."""
+    """Whether Adam reads gradients unconverted, and stores of fp32 weights only the bits that bf16 lacks."""
     overlap_grad_reduce: bool = False
     """Whether the reduction of gradients over data-parallel ranks overlaps with the backward pass."""
     overlap_param_gather: bool = False
@@ -231,7 +231,7 @@ class Settings:
     tp_comm_overlap: bool = False
     """Whether tensor-parallel communication overlaps with matrix products."""
     tp_comm_overlap_cfg: str | None = None
-    """Name of NeMo's object that splits each layer's communication; None for Transformer Engine's own."""
+    """Name of NeMo's userbuffers configuration of the layers; None for Transformer Engine's default."""
     overlap_param_gather_with_optimizer_step: bool = False
     """Whether parameters of the first virtual stage are gathered while the optimizer works on the others."""
     defer_embedding_wgrad_compute: bool = False
@@ -293,7 +293,7 @@ class PlannedRun:
     """The measured steps; None if the plan does not say."""
     seed: int = 1234
     checkpoint_path: str | None = None
-    """Folder above `weights/` to load from; set when the job that saves has ended."""
+    """Folder above `weights/` to load from; in a checkpoint pair, set when the job that saves has ended."""
     profile: ProfileWindow | None = None
     """Profiled steps and ranks, in the mode `profile` only."""
     model_flops: PositiveFloat | None = None

@@ -16,7 +16,7 @@ from steptime.errors import BrokenFiles, UserError
 from steptime.refusals import in_words
 
 NAMED, DESCRIBED, COLLECTIVE = "(named)", "(described)", "(collective)"
-"""Tags of the union of models, written as no field or key is, so that they can be left out of locations."""
+"""pydantic's tags for members of a union; brackets tell them from fields and keys in locations."""
 Location = tuple[int | str, ...]
 Loaded = TypeVar("Loaded")
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -180,7 +180,7 @@ class Document:
     def misnamed(self, field: str, problems: Sequence[Mistake]) -> list[Mistake]:
         """Return a mistake if the value of `field` differs from the file's name.
 
-        The list is empty if the two agree, or if `problems` already has a mistake of the field.
+        The list is empty if the two agree, or if `problems` already has a mistake about the field.
         """
         name, stem = self.value(field), self.path.stem
         if not isinstance(name, str) or name == stem or any(one.location == (field,) for one in problems):
@@ -238,7 +238,7 @@ def names_in(folder: Path) -> tuple[str, ...]:
 
 
 def file_state(path: Path) -> tuple[int, int]:
-    """Return a file's modification time in ns and its size in bytes; both 0 if it does not exist.
+    """Return a file's modification time in ns and its size in bytes; both 0 if it cannot be examined.
 
     Cached content is used as long as both stay the same. The size is included because the clock of a file
     system may advance only every few milliseconds.
@@ -276,9 +276,9 @@ def broken_entries(read: Callable[[], Document], model: type[BaseModel]) -> Brok
 def load_yaml_model(path: Path, model: type[_Model], *, named_in: str = "") -> _Model:
     """Load the YAML file `path` as a `model`, without coercing types.
 
-    The field `named_in`, if any, has to be the file's name.
-    Raises UserError naming file, line and field of everything that is wrong, if the file is missing, is no
-    YAML, has a key twice, or does not fit the model.
+    The value of the field `named_in`, if any, has to be the file's name without suffix. Raises UserError if
+    the file cannot be read, is not YAML, has a key twice, or does not fit the model; the error names the line
+    and field of each mistake.
     """
     document = read_document(path)
     fitting, problems = document.fit(model)
@@ -290,7 +290,7 @@ def load_yaml_model(path: Path, model: type[_Model], *, named_in: str = "") -> _
 
 
 def read_document(path: Path) -> Document:
-    """Read the YAML file `path`. Raises UserError if it is missing, empty or not YAML."""
+    """Read the YAML file `path`. Raises UserError if it cannot be read, is empty or is not valid YAML."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -352,7 +352,7 @@ def _syntax_error(path: Path, error: yaml.YAMLError) -> str:
 
 
 def _locate(root: yaml.Node, location: Location) -> tuple[yaml.Node, Location]:
-    """Return the YAML node at a location (or the nearest one above it), and its location in the file.
+    """Return the YAML node of a location or the nearest above it (a mapping's key), and its location.
 
     Parts of the location below a scalar are dropped: they name the member of a union that pydantic tried.
     """

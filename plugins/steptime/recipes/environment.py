@@ -32,20 +32,20 @@ _LEAD_TO_CODE = (
     # How a container is started: its mounts, and hooks that run outside of it.
     *("ENROOT_*", "PYXIS_*", "APPTAINER*", "SINGULARITY*", "HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
 )
-"""Patterns of variables that make processes load any code, or start containers in another way."""
+"""Patterns of variables that make processes load arbitrary code, or change how containers start."""
 SENSITIVE_WORDS = (
     r"(?:TOKEN|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE|SSH)_?KEY|(?:^|_)KEY)"
 )
-"""A regular expression: what variables that are secret have in their names, in upper case.
+"""Regular expression for the words, in upper case, that the names of secret variables contain.
 
-`TOKENIZERS_PARALLELISM`, `MAX_TOKENS` and `NCCL_IB_PKEY` are none.
+It must not match `TOKENIZERS_PARALLELISM`, `MAX_TOKENS` and `NCCL_IB_PKEY`.
 """
 
 PASSWORD_IN_ADDRESS = re.compile(r"""(?P<before>://[^\s/@:'"]*:)(?P<password>[^\s/@'"]+)(?=@)""")
 """Finds the password in `http://user:password@host`, and what is before it."""
 
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=(?=[^\s;&|$])", re.ASCII)
-"""Finds in bash the names of variables that are set to more than the value of another (`A=$B`)."""
+"""Finds the names of variables that a line of bash sets, except to another variable's value (`A=$B`)."""
 
 MOST_BYTES = 128 << 10
 """Most bytes of all variables together, so that none is above Linux's limit for a single one."""
@@ -75,7 +75,10 @@ def checked_environment(environment: dict[str, str]) -> dict[str, str]:
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Raise UserError for the first variable that is not allowed; secret values are not repeated."""
+    """Raise UserError if the variables are too large together, or for the first that is not allowed.
+
+    The message never contains a secret value.
+    """
     # Each is `NAME=value` with a zero byte at its end.
     size = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in environment.items())
     if size > MOST_BYTES:

@@ -23,7 +23,7 @@ _PASSES = 3
 
 
 AsTheModel = bool | Literal["own"]
-"""Whether a formula is for models with something (true) or without it (false); `own`: for both."""
+"""Whether a formula is for models with a certain part (true), without it (false), or for both (`own`)."""
 
 
 class Counted(Frozen):
@@ -133,7 +133,7 @@ class Counted(Frozen):
 
 
 class Formula(Frozen):
-    """An entry of `config/flops.yaml`: how a publication gets model FLOPs: it counts, states or logs them."""
+    """An entry of `config/flops.yaml`: whether a publication counts, states or logs model FLOPs, and how."""
 
     source: str
     architectures: tuple[str, ...] = Field(min_length=1)
@@ -141,7 +141,7 @@ class Formula(Frozen):
     counted: Counted | None = None
     """How operations are counted from the model's sizes."""
     stated: dict[str, PositiveFloat] | None = Field(default=None, min_length=1)
-    """Operations by size, as the document states them without a formula; unknown for other sizes."""
+    """Operations per sample by size, stated by the document without a formula; unknown for other sizes."""
     logged: bool = False
     """Whether the TFLOPS per GPU that the framework logs are taken as they are."""
 
@@ -223,7 +223,7 @@ def model_flops(shape: Model, formula: str) -> float:
 
 
 class Flops(NamedTuple):
-    """Model FLOPs of one sample, and the formula that gave them."""
+    """Model FLOPs of one sample, and in words where they are from."""
 
     per_sample: float | None
     """Operations per sample; None if unknown."""
@@ -235,7 +235,7 @@ class Flops(NamedTuple):
 def recipe_flops(recipe: Recipe) -> Flops:
     """Return the model FLOPs of one sample by a recipe's own formula.
 
-    Raises UserError as `model_flops` does.
+    Raises UserError if the formula is unknown or does not fit the model.
     """
     name = recipe.flops_formula
     formula = load_formula(name)

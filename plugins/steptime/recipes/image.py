@@ -23,7 +23,7 @@ _LONGEST = 200
 _IN_FILE_NAMES = str.maketrans("/:", "++")
 
 OWN_REPOSITORY = "steptime/trainer"
-"""Repository of images that no registry has: a cluster's trainer environment, squashed there."""
+"""Repository of images in no registry: steptime builds them from a cluster's trainer environment."""
 
 
 class Image(Frozen):
@@ -52,7 +52,7 @@ class Image(Frozen):
         return f"{registry}{self.repository}/{self.tag or self.digest}".translate(_IN_FILE_NAMES)
 
     def uri(self, separator: str) -> str:
-        """Return the image as `docker://REGISTRY<separator>REPOSITORY:TAG`.
+        """Return the image as `docker://REGISTRY<separator>REPOSITORY:TAG`, or with `@DIGEST` if it has one.
 
         `separator` is what the importing program expects after the registry: `#` for enroot, else `/`.
         """

@@ -43,7 +43,7 @@ _OF_RUNS = (
     *("profile_start", "profile_end", "profile_ranks"),
 )
 OPTIONAL = ("variant", "virtual_pipeline", "expert", "expert_tensor")
-"""Properties that a row may lack."""
+"""Properties that a recipe may lack."""
 
 
 _HubRepository = Annotated[
@@ -82,9 +82,9 @@ class BridgeRelease(Frozen):
     arguments: tuple[str, ...]
     overrides: tuple[str, ...] = ()
     given: dict[str, str] = Field(default_factory=dict)
-    """Argument for a row that has the property (`OPTIONAL`); without an entry, no row may have it."""
+    """By property of `OPTIONAL`: the argument if a recipe has it; without an entry, none may have it."""
     missing: dict[str, str] = Field(default_factory=dict)
-    """Argument for a row that lacks the property; without an entry, upstream's recipe decides."""
+    """By property of `OPTIONAL`: the argument if a recipe lacks it; without an entry, upstream decides."""
     modes: dict[Mode, tuple[str, ...]] = Field(default_factory=dict)
     """Additional arguments by mode."""
     recipes: dict[str, dict[str, KnownRecipe]] = Field(min_length=1)
@@ -136,7 +136,7 @@ def bridge_release(image: str | None) -> BridgeRelease:
 
 @functools.lru_cache(maxsize=8)
 def _by_tag(_path: Path, _state: tuple[int, int]) -> dict[str, BridgeRelease]:
-    """Return the releases by image tag; the file is read again only when it changes."""
+    """Return the releases by name and tag of their images; the file is read again only when it changes."""
     document = _document()
     releases = [document.part(BridgeRelease, name) for name in document.content]
     problems = [problem for _, of_release in releases for problem in of_release]
@@ -179,7 +179,7 @@ def _unknown(field: str, error: UserError) -> Mistake:
 
 
 def known_recipe(model: NamedRecipe, image: str | None) -> KnownRecipe | None:
-    """Return what is known about a recipe; None if nothing.
+    """Return a recipe's entry in its release; None if it has none, or if the model has its own `launch`.
 
     Raises UserError if the image's release is unknown.
     """
@@ -226,7 +226,10 @@ def misfit(
     dtype: str,
     spread: ModelParallelism | Parallelism,
 ) -> str | None:
-    """Return why the Megatron-Bridge in an image cannot start a recipe as planned; None if it can."""
+    """Return why the Megatron-Bridge in an image cannot start a recipe as planned; None if it can.
+
+    Raises UserError if the image's release is unknown.
+    """
     if model.launch is not None:
         known = model.launch.commits
         return None if image in known else f"launch has no commit for {image}, only for {', '.join(known)}"

@@ -65,7 +65,7 @@ def iterate_rules(document: Document) -> Iterator[Placed]:
 def all_read(document: Document, size: str) -> bool:
     """Return whether all configurations of a size and its proxy could be read.
 
-    If not, an entry that seems to be missing may be in one that could not be read.
+    If not, a value that seems to be missing may be in a configuration that could not be read.
     """
     configurations, proxies = (document.value("sizes", size, kind) for kind in KINDS)
     if not isinstance(configurations, list) or not isinstance(proxies, list | None):
@@ -76,7 +76,7 @@ def all_read(document: Document, size: str) -> bool:
 
 
 def find_model(document: Document, size: str) -> ModelShape | None:
-    """Return the full model of a size; None if it cannot be read, or is a recipe known only by name."""
+    """Return the full model of a size; None if it cannot be read, or is not described by its dimensions."""
     return _model_as(ModelShape, DESCRIBED, document, size)
 
 
@@ -111,7 +111,7 @@ def model_of_rule(document: Document, placed: Placed) -> ModelShape | None:
 
 
 def _names(document: Document) -> Iterator[Mistake]:
-    """Check that each size's model has the number of parameters in its name."""
+    """Check that each size's model has the number of parameters that the size's name states."""
     for size in list_keys(document, "sizes"):
         model = find_model(document, size)
         problem = contradiction(size, model) if model is not None else None
@@ -260,8 +260,8 @@ def _misfits_of_uneven_stages(
 def _countings(model: ModelShape) -> tuple[int, ...]:
     """Return the layer counts of which one must be divisible by the number of pipeline stages.
 
-    The stages include virtual ones. A model may count more than its layers: Llama 405b counts embedding and
-    output as well (126 + 2), DeepSeek-V3 also its layer for multi-token prediction (61 + 3).
+    The stages include virtual ones. More than the transformer layers may count: in Llama 405b embedding and
+    output as well (126 + 2), in DeepSeek-V3 also the layer for multi-token prediction (61 + 3).
     """
     further = model.mtp_num_layers or 0
     return tuple(dict.fromkeys(model.num_layers + more for more in (0, 2, 2 + further)))
@@ -297,7 +297,7 @@ def _stages(document: Document) -> Iterator[Mistake]:
 
 
 def _launch(document: Document) -> Iterator[Mistake]:
-    """Refuse launch settings that steptime sets itself, or that the program that trains does not read.
+    """Yield a mistake for launch settings that steptime sets itself, or the training program does not read.
 
     A rule may set `trainer` only for sizes that steptime's own trainer trains, and `arguments` only for sizes
     that Megatron-Bridge's script trains (`NamedRecipe`).

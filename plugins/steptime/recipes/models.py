@@ -57,7 +57,7 @@ class HybridShape(Frozen, spec.HybridShape):
 
 
 class MoeShape(Frozen, spec.MoeShape):
-    """The sizes of a mixture of experts: how many, how wide, and how many of them a token passes."""
+    """The sizes of a mixture of experts: how many, how wide, and how many of them process a token."""
 
     @model_validator(mode="after")
     def _enough_experts(self) -> Self:
@@ -71,7 +71,7 @@ class MoeShape(Frozen, spec.MoeShape):
 
 
 class LatentAttention(Frozen, spec.LatentAttention):
-    """Multi-head latent attention (DeepSeek): narrow projections make keys, values and perhaps queries."""
+    """Multi-head latent attention (DeepSeek): low-rank projections of keys, values and perhaps queries."""
 
 
 _OF_THE_RUN = re.compile(
@@ -180,12 +180,12 @@ def _refuse_special(shape: ModelShape, *, but: Collection[str] = ()) -> None:
 
 
 def check_transformer(shape: ModelShape) -> None:
-    """Raise ValueError unless the model has attention and MLP layers only."""
+    """Raise ValueError if the shape has a field of `_SPECIAL`, such as experts or a head width of its own."""
     _refuse_special(shape)
 
 
 def check_hybrid(shape: ModelShape) -> None:
-    """Raise ValueError unless the model has Mamba layers."""
+    """Raise ValueError unless the shape has Mamba layers, and no other field of `_SPECIAL`."""
     _refuse_special(shape, but=("hybrid",))
     if shape.hybrid is None:
         raise ValueError(
@@ -194,7 +194,7 @@ def check_hybrid(shape: ModelShape) -> None:
 
 
 def check_gpt(shape: ModelShape) -> None:
-    """Raise ValueError for a shape that does not determine its kind of MLP and attention."""
+    """Raise ValueError for Mamba layers, an undetermined kind of MLP, or contradictory fields."""
     _refuse_special(shape, but=_SPECIAL.keys() - {"hybrid"})
     if shape.gated_linear_unit is None:
         raise ValueError(
@@ -219,7 +219,7 @@ def check_gpt(shape: ModelShape) -> None:
 
 
 MEGATRON_BRIDGE = "megatron_bridge"
-"""Value of `architecture` in a workload's file for such a model."""
+"""Value of `architecture` in a workload's file for a Megatron-Bridge recipe known only by name."""
 
 _Name = Annotated[str, matching("[a-z0-9][a-z0-9_.]*", "small letters, digits, _ and ., as in gpt_oss_120b")]
 """A name that becomes an argument of a command; upstream's parser allows no capitals either."""
@@ -245,7 +245,7 @@ class Launch(Frozen):
     files: dict[Annotated[str, matching("/[A-Za-z0-9_./-]+", "a path from / on")], str] = Field(
         default_factory=dict
     )
-    """Texts of files that the release brings, by their path for the ranks."""
+    """Texts of files in upstream's release, by path; a variable with that path gets the job's copy."""
 
 
 class NamedRecipe(Frozen):
@@ -400,7 +400,7 @@ class Recipe(Frozen, spec.Recipe):
 
     @property
     def gradient_accumulation(self) -> int:
-        """Micro batches a data-parallel rank runs per step."""
+        """The number of micro batches that a data-parallel rank runs per step."""
         return self.global_batch_size // (self.micro_batch_size * self.parallelism.data)
 
     @model_validator(mode="after")
@@ -437,10 +437,10 @@ class Nsight(Frozen):
     report: Annotated[str, matching(r"[A-Za-z0-9_%{}]+", "a file name")] | None = None
     """Name of a rank's report; None for the cluster's own.
 
-    Nsight Systems replaces `%q{NAME}` by a variable, `%p` by the process's ID.
+    Nsight Systems replaces `%q{NAME}` by an environment variable's value, `%p` by the process's ID.
     """
     gpu_metrics_option: Literal["--gpu-metrics-devices", "--gpu-metrics-device"] = "--gpu-metrics-devices"
-    """Nsight Systems before 2024.5 knows only the second name."""
+    """Name of the option that samples GPU metrics: Nsight Systems before 2024.5 knows only the second."""
 
 
 FP8_RECIPES: Mapping[str, Literal["current", "blockwise", "mxfp8", "nvfp4"]] = MappingProxyType(
@@ -511,7 +511,7 @@ class Run(Frozen, spec.PlannedRun):
     tuning: str = ""
     """Manual tuning, such as `tp4 mbs2`; empty for a run as in its document."""
     for_judging: bool = True
-    """Whether its series is judged; False for imported runs that are only to be shown."""
+    """Whether the run is judged with its series; False for imported runs that are only to be shown."""
 
     @property
     def account(self) -> str | None:
@@ -521,7 +521,7 @@ class Run(Frozen, spec.PlannedRun):
 
     @property
     def label(self) -> str:
-        """The run's label in Airflow: `tiny·fp32·2`, with the mode unless it is performance."""
+        """The run's label in Airflow: `tiny·fp32·2`, with any special mode, tuning and repeat appended."""
         parts = [self.recipe.size, self.recipe.dtype, str(self.recipe.gpus)]
         if self.mode is not Mode.PERFORMANCE:
             parts.append(self.mode.value.replace("_", " "))

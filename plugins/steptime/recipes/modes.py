@@ -24,14 +24,14 @@ _INSTEAD = {
     "nccl_trace": Mode.NCCL_TRACE,
 }
 _ASKS_FOR = {Mode.CHECKPOINT_SAVE: ("checkpoint", "save_checkpoint"), Mode.PROFILE: ("profile",)}
-"""The options that ask for kinds of runs which have options of their own."""
+"""For each mode that has options of its own: the options of which one must ask for the mode."""
 _LONGEST_PATH = 1000
 _SAMPLES = re.compile(r"consumed_samples=(\d{1,15})(?:\.0)?(?:-last)?$", re.ASCII)
-"""The end of a checkpoint's name in NeMo."""
+"""Finds the number of samples at the end of a checkpoint's name in NeMo."""
 
 
 class Schedule(Frozen):
-    """Mode, first and last step of a run, the steps to average, and the time limit."""
+    """A run's mode, its first step, the step at which it ends, the steps to average, and the time limit."""
 
     mode: Mode
     first_step: int = 0
@@ -109,7 +109,11 @@ def make_schedule(
 def make_profile_window(
     request: PlanRequest, selection: Selection, recipe: Recipe, max_steps: int
 ) -> ProfileWindow:
-    """Return which steps and ranks a profile run records. Raises UserError if the run lacks them."""
+    """Return which steps and ranks a profile run records.
+
+    Raises UserError if the run lacks them, if the workload has no settings for profiling, or if GPU metrics
+    are requested on the CPU.
+    """
     start, stop = _profile_steps(request, selection)
     if not start < stop <= max_steps:
         raise UserError(
@@ -147,7 +151,7 @@ def make_profile_window(
 def _profiled_steps(request: PlanRequest, selection: Selection) -> int:
     """Return the number of steps of a profile run.
 
-    If a workload's default run ends with its profiled steps, so does this run.
+    If the workload's default profile run ends with its profiled steps, so does this run.
     """
     documented, (_, stop) = _documented(selection), _profile_steps(request, selection)
     return stop if documented.max_steps == documented.last_step else max(documented.max_steps, stop)
@@ -184,7 +188,10 @@ def _trace(selection: Selection) -> tuple[int, str]:
 
 
 def _saved_at(request: PlanRequest, max_steps: int, recipes: Sequence[Recipe]) -> int:
-    """Return the step at which the checkpoint to load was saved."""
+    """Return the step at which the checkpoint to load was saved, from its name; else `max_steps`.
+
+    Raises UserError if the path, the request and the recipe do not fit together.
+    """
     path = checked_checkpoint(request.load_checkpoint or "")
     if request.window is not None:
         raise UserError(

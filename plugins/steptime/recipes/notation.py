@@ -53,7 +53,7 @@ def format_hours(hours: float) -> str:
 
 
 def format_at_most(jobs: int, gpu_hours: float) -> str:
-    """Format a number of jobs and their hours: `4 jobs, at most 1.17 GPU-hours` (process-hours on a CPU)."""
+    """Format jobs and their GPU-hours (on a CPU, process-hours): `4 jobs, at most 1.17 GPU-hours`."""
     return f"{jobs} {'job' if jobs == 1 else 'jobs'}, at most {format_hours(gpu_hours)} GPU-hours"
 
 

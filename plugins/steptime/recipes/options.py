@@ -26,9 +26,9 @@ class Declaration:
     section: str
     """Section of the trigger form, and panel of `--help`."""
     needs: str | None
-    """When the option's examples work, if not with the form's defaults; begins a sentence: `On GPUs`."""
+    """Condition for the examples, as a sentence's start (`On GPUs`); None if the form's defaults suffice."""
     pattern: str | None
-    """Regular expression, in the syntax of JSON schema."""
+    """Regular expression for the value, in the syntax of JSON schema."""
     checks: tuple[Check, ...]
     sets_trainer: bool
     """Whether it replaces the trainer's setting of the same name."""

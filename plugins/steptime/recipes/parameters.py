@@ -15,7 +15,7 @@ _STATED = re.compile(r"(?P<total>\d+(?:\.\d+)?)(?P<unit>[bt])(?:-a(?P<active>\d+
 """Pattern of a size's name: `8b`, `0.5b`, `1t`, `30b-a3b`."""
 
 _TOLERANCE = 0.2
-"""Largest relative rounding in a name: 15b has 15.6 billion; a wrong model would differ several times."""
+"""Largest relative rounding in a name: 15b has 15.6 billion; a wrong model would differ by far more."""
 
 
 _UNITS = (("t", 1e12), ("b", 1e9), ("m", 1e6))

@@ -215,7 +215,7 @@ class PerformanceRules(Frozen):
                 yield Mistake("the rule holds for no row of this workload", ("rules", index))
 
     def misfits(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
-        """Yield a mistake for each contradiction between settings, only once if several rows have it.
+        """Yield a mistake for each contradiction between settings, once even if several rows have it.
 
         Its location, within the file's `performance`, is the last rule that sets one of these settings. A row
         is skipped if a rule with unknown names (`misnamed`, from `unknown_names`) may be intended for it.

@@ -55,7 +55,7 @@ class Plan(Frozen):
     request: PlanRequest
     """The request with every default filled in."""
     runs: tuple[Run, ...]
-    """The performance runs, by GPU count and repeat."""
+    """The runs in the requested mode, by GPU count and repeat, without the checkpoint pairs."""
     checkpoint_pairs: tuple[CheckpointPair, ...]
     gpu_hours_max: float
     """GPU-hours if every job runs into its time limit."""
@@ -63,7 +63,7 @@ class Plan(Frozen):
 
     @property
     def all_runs(self) -> tuple[Run, ...]:
-        """Performance runs, then the saving and loading run of each pair."""
+        """The runs in the requested mode, then the saving and loading run of each checkpoint pair."""
         return self.runs + tuple(run for pair in self.checkpoint_pairs for run in (pair.save, pair.load))
 
 

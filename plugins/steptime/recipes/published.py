@@ -39,7 +39,7 @@ class PerformanceRow(Frozen):
 
     @property
     def step_time(self) -> float | None:
-        """The printed step time in seconds, or the one derived from printed tokens per second and GPU."""
+        """The step time in seconds, printed or derived from printed tokens per second and GPU, or None."""
         if self.step_time_s is not None or self.tokens_per_s_per_gpu is None:
             return self.step_time_s
         return self.seq_length * self.global_batch_size / (self.tokens_per_s_per_gpu * self.gpus)
@@ -108,7 +108,7 @@ class Reference(Frozen):
     document: str
     title: str
     step_time: str
-    """The steps of a run whose mean the printed step times are, in words."""
+    """In words, the steps over which the printed step times are averaged, such as `the last of 50 steps`."""
     stated_model_flops: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Model FLOPs per sample by size, rounded as in the document; the MFU of runs is computed from these."""
     as_published: AsPublished = AsPublished()

@@ -287,7 +287,7 @@ def parse_value(name: str, value: Any, *, strict: bool = False) -> Any:
 def parse_request(values: Mapping[str, Any]) -> PlanRequest:
     """Parse a request from named values (DAG params, JSON); None means the default.
 
-    Raises UserError for unknown names and wrong types.
+    Raises UserError for unknown names, values that are not valid, and a missing workload.
     """
     parsed: dict[str, Any] = {}
     for name, value in values.items():

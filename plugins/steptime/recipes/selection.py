@@ -1,4 +1,4 @@
-"""Select the rules of a workload file for a request, and make a row for each GPU count."""
+"""Select the rules of a workload file for a request, and make a recipe for each GPU count."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ from steptime.recipes.workloads import load_workload
 MOST_CELLS = 1024
 """Most cells of a sweep: Airflow's default limit for mapped tasks."""
 _FRESH = "·fresh "
-"""Stands between a cell's label and the number of a fresh run."""
+"""In labels of `fresh_cells`, stands between the label of the repeated cell and the repeat's number."""
 
 
 class Cell(Frozen):
@@ -57,7 +57,7 @@ class SweepPlan(Frozen):
     gpu_hours_max: float
     approval_above_gpu_hours: float | None
     confirm_up_to_gpu_hours: float = 0
-    """Most GPU-hours of the sweep with the runs that confirm suspicions; 0 to confirm none."""
+    """Most GPU-hours of the sweep, the runs that confirm suspicions included; 0 to confirm none."""
 
     @property
     def needs_approval(self) -> bool:

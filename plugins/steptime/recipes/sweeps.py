@@ -153,7 +153,7 @@ class NodeSweep(Frozen):
     names: Annotated[str, AfterValidator(_several)]
     """Nodes in Slurm's notation, such as `gpu[001-018]`."""
     gpus_per_node: PositiveInt
-    """All GPUs of a node: else jobs would share nodes and disturb each other."""
+    """Number of all GPUs of a node: with fewer, jobs would share nodes and disturb each other."""
     rounds: PositiveInt | None = None
     """Number of pairs of each node; null to pair it with every other node."""
 
@@ -201,10 +201,10 @@ class Sweep(Frozen):
     confirm: bool = True
     """Whether cells that become suspected of being slower run again at the end of the sweep, to decide it."""
     nodes: NodeSweep | None = None
-    """A sweep over pairs of nodes; null to let the cluster choose the nodes."""
+    """A sweep over single nodes and pairs of nodes; null to let the cluster choose the nodes."""
     runs: tuple[Entry, ...]
     exclude: tuple[Exclusion, ...] = ()
-    """Cells that are left out: those that match all values of one of these."""
+    """Cells that are left out: those that match all fields of one of these."""
 
     @field_validator("cluster")
     @classmethod
@@ -221,7 +221,7 @@ class Sweep(Frozen):
 
     @property
     def runs_on(self) -> str:
-        """The default cluster of the entries: the file's, or one with the sweep's type of GPU."""
+        """The cluster of entries that name none: the file's, else one with its GPU type, else the default."""
         return (
             self.cluster
             if "cluster" in self.model_fields_set
@@ -230,7 +230,7 @@ class Sweep(Frozen):
 
     @property
     def has_cluster(self) -> bool:
-        """Whether some cluster has the sweep's type of GPU."""
+        """Whether some cluster has the sweep's type of GPU; True if the sweep names none."""
         return self.gpu_type is None or cluster_with(self.gpu_type) is not None
 
     def requests(self, entry: int) -> Iterator[dict[str, Any]]:

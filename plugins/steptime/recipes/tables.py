@@ -75,7 +75,7 @@ _NOT_PRINTED = ("parameters", "active_parameters")
 
 
 def launch_rows(workload: Workload) -> Iterator[dict[str, Any]]:
-    """Yield a row for each launch setting of each rule for GPUs, in order.
+    """Yield a row for each launch setting of each rule, in order.
 
     `condition` is empty if the setting holds for all runs on these GPU types; of two rows that both hold, the
     later one counts.

@@ -48,9 +48,10 @@ def tune(recipe: Recipe, request: PlanRequest) -> tuple[Recipe, str]:
 def tuned_performance(
     performance: Performance, recipe: Recipe, request: PlanRequest, tuning: str
 ) -> Performance:
-    """Return the launch settings of a tuned recipe, without those that fit only the published parallelism.
+    """Return a tuned recipe's launch settings, with the requested arguments.
 
-    `tuning` is the description from `tune`; if it is empty, the settings are returned unchanged.
+    Settings that fit only the published parallelism are removed. `tuning` is the description from `tune`; if
+    it is empty, the settings are returned unchanged.
     """
     if not tuning:
         return performance
@@ -105,7 +106,10 @@ def _misfits(recipe: Recipe, parallelism: Parallelism, changed: dict[str, int]) 
 
 
 def _arguments(recipe: Recipe, request: PlanRequest) -> Iterator[tuple[str, str]]:
-    """Yield further arguments for upstream's script. Raises UserError for those that steptime sets."""
+    """Yield name and value of the requested arguments for upstream's script.
+
+    Raises UserError for those that steptime sets, and if no script of upstream's starts the recipe.
+    """
     if request.arguments and not isinstance(recipe.model, NamedRecipe):
         raise UserError(
             f"arguments are for scripts of Megatron-Bridge, and {recipe.workload} {recipe.size} is not "

@@ -140,7 +140,7 @@ def _windows(document: Document) -> Iterator[Mistake]:
 
 
 def _hardware(document: Document) -> Iterator[Mistake]:
-    """Check that every GPU type has GPUs per node, an image, and a peak for each dtype."""
+    """Check that rules name GPU types of the file and of config/gpus.yaml, with a peak for each dtype."""
     declared, peaks = list_keys(document, "gpu_types"), _peaks()
     all_declared = is_read(document, "gpu_types")
     for gpu_type in declared:
@@ -172,7 +172,7 @@ def _peaks() -> dict[str, GpuType | None] | None:
 
 
 def _scales(document: Document) -> Iterator[Mistake]:
-    """Check that parallelism, batch sizes and time limits are valid at each GPU count."""
+    """Check that parallelism and batch sizes fit each GPU count, and that each scaling has a time limit."""
     for location, size, rule in iterate_rules(document):
         steps = find_steps(document, size)
         for index, gpus in enumerate(rule.gpus):

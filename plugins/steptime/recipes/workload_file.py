@@ -19,10 +19,10 @@ from steptime.refusals import matching
 Scaling = Literal["weak", "strong"]
 
 LAST_STEP = "last"
-"""The window of documents that take only the last step."""
+"""Value of `window` in workloads whose document measures only the last step."""
 
 PROXY_SUFFIX = "-proxy"
-"""Suffix of a proxy, which is its model with fewer layers: `405b-proxy`, as in the documents' tables."""
+"""Suffix of a proxy's size, as in the documents' tables: `405b-proxy` is 405b with fewer layers."""
 
 EXPERIMENT_PLACEHOLDERS = ("size", "dtype", "gpus", "tp", "pp", "cp", "vp", "ep", "etp", "mbs", "gbs")
 """Placeholders in the template of an experiment's name."""
@@ -146,7 +146,7 @@ class BatchRule(Frozen):
 
 
 PrintedValue = str | int | None
-"""A value of a published table as printed: `NA`, empty if there is no such column; null for what is run."""
+"""A value as a publication prints it (empty if it lacks the column); null if that is what is run."""
 
 
 class PrintedRow(Frozen):
@@ -182,7 +182,7 @@ class Configuration(Frozen):
     model: dict[str, Any] | None = None
     """Other differences of a proxy's model: fields of the size's `model`."""
     printed: PrintedRow | None = None
-    """The row as printed in the document; null if no document has it."""
+    """What the document prints differently for these rows; null if no document has the rows."""
 
     def parallelism_on(self, gpus: int, tensor: int | None = None) -> Parallelism:
         """Return the parallelism on this many GPUs, with another `tensor` size if given.
@@ -226,7 +226,7 @@ class Size(Frozen):
 
     model: Model
     default_gpus: GpuCounts | None = None
-    """GPU counts if none are requested; null for the smallest published one."""
+    """GPU counts if none are requested; null for the smallest of the configurations."""
     steps: Steps | None = None
     """Steps of a run; null for those of the workload."""
     configurations: tuple[Configuration, ...] = Field(min_length=1)
@@ -265,7 +265,7 @@ class Workload(Frozen):
     experiment: str
     step_log: Literal["lines", "bar"] = "lines"
     launcher: Launcher | None = None
-    """The user's own program that trains; null for steptime's trainer or recipes by name."""
+    """The user's own program that trains; null for steptime's trainer or Megatron-Bridge's script."""
     defaults: Defaults
     steps: Steps
     profile: Profile | None
@@ -299,7 +299,7 @@ class Workload(Frozen):
         return self.sizes[size.removesuffix(PROXY_SUFFIX)].steps or self.steps
 
     def find_time_limit(self, size: str, gpu_type: str, scaling: Scaling) -> str:
-        """Return the time limit of a run of a size or its proxy."""
+        """Return the time limit of a run (`HH:MM:SS`): the GPU type's own, else that of the size's steps."""
         return self.gpu_types[gpu_type].time_limit or self.find_steps(size).time_limit[scaling]
 
     def recipes(self) -> Iterator[tuple[Recipe, Configuration]]:

@@ -85,7 +85,10 @@ def load_workloads() -> tuple[Sequence[Workload], BrokenFiles | None]:
 
 
 def load_with_own_dag(name: str) -> Workload:
-    """Load a workload by name. Raises UserError, also if the file of another one has the same DAG id."""
+    """Load a workload as `load_workload` does.
+
+    Raises UserError also if another workload has the same DAG id.
+    """
     workload = load_workload(name)
     for other in list_workloads():
         path = _path(other)

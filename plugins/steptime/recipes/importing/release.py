@@ -1,7 +1,7 @@
 """Read a release of NVIDIA/exemplar-performance, and record what its launch scripts would submit.
 
-Upstream's code runs in a sandbox of bubblewrap: without network, with nothing of this machine but the
-programs of its system, and with a file system in memory to write to.
+Upstream's code runs in a bubblewrap sandbox without network. It can read only the system's programs, the
+release and Megatron-Bridge, and write only to memory and to one folder for its answers.
 """
 
 import io
@@ -49,14 +49,14 @@ class Source:
     title: str
     cells: tuple[Cell, ...]
     proxies: int
-    """Number of further runs of shrunken models."""
+    """Number of runs of proxies (smaller models), which are not imported."""
     images: Mapping[str, str]
     """Image by GPU type."""
     commits: Mapping[str, str]
     """Commit of Megatron-Bridge by GPU type."""
     script: str
     downloads: tuple[str, ...] = ()
-    """Repositories on the Hugging Face hub."""
+    """Repositories that the recipe downloads from the Hugging Face hub."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Release:
     folder: Path
     sources: list[Source] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    """Folders that are not imported, and why."""
+    """Folders and cells of exemplar.yaml that are not imported, and why."""
 
     @property
     def tag(self) -> str:
@@ -81,9 +81,9 @@ class Release:
 
 
 def unpack_commit(repository: Path, commit: str | None, into: Path, *paths: str) -> Path:
-    """Return a folder with a repository's files at a commit; without a commit, the repository itself.
+    """Unpack `paths` of a repository at a commit into `into`, unless that exists; return `into`.
 
-    Raises UserError if there is no such commit.
+    Without a commit, return the repository itself. Raises UserError if there is no such commit.
     """
     if commit is None:
         return repository
@@ -236,9 +236,10 @@ def names_batch(commit: str, sandbox: Sandbox) -> bool:
 
 
 def record_jobs(source: Source, sandbox: Sandbox, mode: str | None = None) -> dict[Cell, dict[str, Any]]:
-    """Return for each run of a recipe the job that its launch script would submit, or why it refuses.
+    """Return for each run of a recipe the job that its launch script would submit.
 
-    `mode` is `checkpoint` or `profile` to have the script turn this on, None for a plain run.
+    If the script refuses a run, its entry is `{"refused": REASON}`. `mode` is `checkpoint` or `profile` to
+    have the script turn this on, None for a plain run.
     """
     rows = [
         {
@@ -258,7 +259,10 @@ def record_jobs(source: Source, sandbox: Sandbox, mode: str | None = None) -> di
 
 
 def unpack_pinned(sources: Sequence[Source], repository: Path, into: Path) -> Path:
-    """Unpack all Megatron-Bridge commits that recipes name; return the folder with one subfolder for each."""
+    """Unpack all Megatron-Bridge commits that recipes name; return the folder with one subfolder for each.
+
+    Raises UserError if a name is not a commit id, or the repository lacks the commit.
+    """
     for commit in sorted({commit for source in sources for commit in source.commits.values()}):
         if not re.fullmatch("[0-9a-f]{40}", commit):
             raise UserError(

@@ -12,7 +12,7 @@ from steptime.recipes.importing.workload import WRITTEN_BY, Row, flow, name_work
 from steptime.recipes.notation import parse_time_limit
 
 _REPEATS = 3
-"""Runs of each cell: upstream has one, but an interval needs several."""
+"""Runs of each cell: upstream has one, but a confidence interval needs several."""
 _SECONDS = 3600
 
 
@@ -21,7 +21,7 @@ def suites(
 ) -> Iterator[tuple[str, str]]:
     """Yield the name and YAML text of a sweep for each GPU type in the release's exemplar.yaml.
 
-    Runs that were not imported are left out.
+    Runs that were not imported are left out, and listed in `release.left_out`.
 
     Args:
         release: if it has no exemplar.yaml, nothing is yielded.

@@ -28,7 +28,7 @@ _BINDING = re.compile(
     r"numactl --cpunodebind=\$\(\(SLURM_LOCALID/(\d+)\)\) --membind=\$\(\(SLURM_LOCALID/\1\)\)(.*)"
 )
 _OF_LIBRARIES = re.compile(r"(CUBLAS|CUDA|CUDNN|CUDNNFE|GLOO|NCCL|NVTE|NVSHMEM|OMP|PYTORCH|TE|TORCH|UCX)_")
-"""Variables of a launch script that are for the training; its others are for upstream's launcher."""
+"""Pattern of a launch script's variables for the training; all others are for upstream's launcher."""
 _OUR_DTYPES = {"fp8_sc": "fp8_ss"}
 _WORDS = {
     **{"--model_family_name": "{family}", "--model_recipe_name": "{recipe}", "--gpu": "{gpu_type}"},
@@ -37,7 +37,7 @@ _WORDS = {
 _NOT_OURS = ("--hf_token", "--wandb_key")
 """Options with secrets, which steptime does not handle."""
 _SET_UP = "--save_config_filepath=ConfigContainer.yaml"
-"""Set because upstream's default is a folder of NeMo-Run, which steptime's jobs do not have."""
+"""Argument that replaces upstream's default, a folder of NeMo-Run that steptime's jobs do not have."""
 _PROFILE = (
     *("profiling.use_nsys_profiler=true", "profiling.profile_step_start={profile_start}"),
     *("profiling.profile_step_end={profile_end}", "profiling.profile_ranks=[{profile_ranks}]"),
@@ -73,7 +73,10 @@ class Row:
 
     @property
     def spread(self) -> tuple[dict[str, int], int, int]:
-        """Parallelism, micro and global batch size, from upstream's experiment name."""
+        """Parallelism, micro and global batch size, from upstream's experiment name.
+
+        Raises NotImportable if the name has an unknown form.
+        """
         found = _EXPERIMENT.search(self.job["experiment"])
         if found is None:
             raise NotImportable(
@@ -126,6 +129,8 @@ def workload_text(
     described: Mapping[str, Any],
 ) -> str:
     """Return the text of a workload file for a recipe of a release.
+
+    Raises NotImportable if a workload file cannot express the recipe.
 
     Args:
         release: where the recipe is from.
@@ -321,7 +326,10 @@ Setting = tuple[str, ...]
 
 
 def _rules(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the arguments that all rows share, and rules for the settings in which rows differ."""
+    """Return fixed arguments (without a value or with a placeholder), and rules for all other settings.
+
+    Raises NotImportable if rows differ in a fixed argument, or bind their ranks in an unknown way.
+    """
     settings = {row: dict(_settings(row)) for row in rows}
     holders: dict[tuple[Setting, Any], list[Row]] = defaultdict(list)
     for row, of_row in settings.items():
@@ -417,7 +425,7 @@ def recipe_questions(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
 def describe_sizes(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str, dict[str, Any]]:
     """Return the tokens per sample and the Hugging Face files of each size, from Megatron-Bridge's recipes.
 
-    Raises NotImportable for a recipe that does not state them.
+    Raises NotImportable if recipes do not state them, or if the tokens of a size differ by GPU type.
     """
     answers: dict[str, dict[str, Any]] = {}
     asked = recipe_questions(rows)
@@ -442,7 +450,10 @@ def describe_sizes(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dic
 
 
 def import_workload(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, list[Row]]:
-    """Return the text of a recipe's workload file, and its runs. Raises NotImportable."""
+    """Return the text of a recipe's workload file, and its runs.
+
+    Raises NotImportable if the recipe cannot be imported.
+    """
     rows = recorded_rows(source, record_jobs(source, sandbox))
     for commit in dict.fromkeys(source.commits[row.gpu_types] for row in rows):
         if not names_batch(commit, sandbox):

@@ -26,14 +26,14 @@ FOLDERS = {
 }
 """Folders of upstream's code that are run, by their name in imports."""
 _PACKAGES = ("configs", "megatron.bridge.recipes", "megatron.bridge.perf_recipes")
-"""Packages that import every family, of which only one is needed."""
+"""Packages whose own code is not run: it imports every family, and only one is needed."""
 _NOT_RUN = ("megatron.bridge.recipes.utils.optimizer_utils", "megatron.bridge.recipes.utils.finetune_utils")
-"""Modules that are not run, because they look into Megatron's classes."""
+"""Modules that are not run, because they inspect classes of Megatron."""
 _ABSENT = ("megatron", "torch", "transformers", "omegaconf", "hydra", "PIL", "datasets", "nemo_run")
 
 
 class _Kind(type):
-    """A stand-in class whose attributes are stand-in classes and functions too."""
+    """Metaclass of stand-in classes: each attribute of such a class is another stand-in class."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -112,7 +112,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return name.partition(".")[0] in (*_ABSENT, *self.folders)
 
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a module: from the tree, or of a stand-in."""
+        """Return the spec of a module in the tree or of a stand-in; None for any other module."""
         if not self.knows(name):
             return None
         file = self._find_file(name)
@@ -133,7 +133,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Return an empty module in place of one that is not installed, so that its import succeeds."""
+        """Return a module of stand-ins in place of one that is not installed, so that its import succeeds."""
         return _Absent(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -163,7 +163,7 @@ def main(tree: Path, questions: Path, answers: Path) -> None:
     """Answer questions about what Megatron-Bridge's recipes train on, by running code of the checkout `tree`.
 
     `questions` and `answers` are JSON files, each a list in the same order. A question names a recipe's
-    family, the recipe, GPU type, number format and variant. An error in Megatron-Bridge's code is not caught.
+    family, the recipe, GPU type, dtype and variant. An error in Megatron-Bridge's code is not caught.
     """
     sys.meta_path.insert(0, Finder(tree, FOLDERS))
     sys.modules["typing_extensions"] = typing  # which has what upstream takes from it
