@@ -223,7 +223,10 @@ def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
 
 
 def _scripts(planned: Plan) -> list[str]:
-    """Return each run's job script, with capitalized placeholders for values from staging and submission."""
+    """Return each run's job script, with capitalized placeholders for values from staging and submission.
+
+    Raises UserError if the cluster does not have the plan's type of GPU.
+    """
     from steptime.clusters.base import StagedFiles
     from steptime.clusters.config import load_cluster
     from steptime.clusters.jobscript import job_spec

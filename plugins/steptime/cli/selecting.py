@@ -73,7 +73,7 @@ class RunFilters:
         return store.in_reading_order(**self._filters(store, include_rejected), limit=limit)
 
     def latest_first(self, store: "Store") -> list[dict[str, Any]]:
-        """Return the selected valid runs, latest submitted first.
+        """Return the selected runs, latest submitted first; rejected ones only if --state selects them.
 
         Raises UserError for a value that no stored run has.
         """
