@@ -18,7 +18,7 @@ from steptime.errors import UserError
 from steptime.frozen import Frozen
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
-"""Job names that can be a folder, an argument and a label on every kind of cluster."""
+"""Job names that every kind of cluster can use as a folder name, an argument and a label."""
 
 SCRIPT_FILE = "job.sh"
 """Name of the job script in the job's folder."""
@@ -88,12 +88,12 @@ class JobSpec(Frozen):
     files: dict[str, str] = Field(default_factory=dict)
     """Small text files to write into `directory` before the start, by file name (`run.json`)."""
     slots: PositiveInt
-    """GPUs that the job holds; on the local cluster, CPU processes."""
+    """GPUs that the job holds, or CPU processes on a cluster whose `gpu_type` is `cpu`."""
     nodes: tuple[str, ...] = ()
     """Nodes that the job asks for by name; empty if the cluster chooses."""
     time_limit_s: PositiveInt
     image: str | None = None
-    """Image that the script starts in if the cluster's jobs are containers; None for the cluster's own."""
+    """Image in which the cluster itself starts the script, as Run:ai does; None for its default, or none."""
     installation: Installation | None = None
     """The Airflow that submits the job, for its record on the cluster; None for staging, which all share."""
 
@@ -120,7 +120,7 @@ class Job(Frozen):
     submitted_at: float
     """Unix time."""
     installation: Installation | None = None
-    """The Airflow that submitted the job, by the job's record on the cluster; None if that names none."""
+    """The Airflow that submitted the job, as recorded on the cluster; None if the record names none."""
 
 
 class JobStatus(Frozen):
@@ -128,7 +128,7 @@ class JobStatus(Frozen):
 
     state: JobState
     reason: str = ""
-    """The cluster's own words for why the job waits or why it ended."""
+    """Why the job waits or how it ended, in the cluster's own words where it has any; may be empty."""
     exit_code: int | None = None
     started_at: float | None = None
     ended_at: float | None = None
@@ -160,17 +160,17 @@ class StagedFiles(Frozen):
     image: str | None = None
     """The image's name, `nvcr.io/nvidia/nemo:25.04.01`."""
     image_path: str | None = None
-    """What the container starts from: the image's file; for bwrap the folder with its files."""
+    """What the container starts from: the image's file, its unpacked folder (bwrap) or its name (Run:ai)."""
     image_digest: str | None = None
     """`sha256:…` of the registry's manifest, which identifies the image, if the import reports it."""
     image_sha256: str | None = None
-    """Hash of the image's file on the cluster, to notice a changed file; every import makes another file."""
+    """Hash of the image's file on the cluster, to notice a changed file; it differs between imports."""
     image_environment: dict[str, str] = Field(default_factory=dict)
     """Variables of the image, if the container program (bwrap) does not set them."""
 
 
 class Completed(Frozen):
-    """The exit code and output of a command that ran on the login node."""
+    """The exit code and output of a command that `Cluster.run` ran."""
 
     exit_code: int
     stdout: str
@@ -178,7 +178,11 @@ class Completed(Frozen):
 
 
 class Cluster(Protocol):
-    """One cluster, used through one open connection; use it as an async context manager."""
+    """One cluster, used through one open connection; use it as an async context manager.
+
+    Asynchronous methods raise OutOfReach, a SystemFailure, if the cluster does not answer. Those that take
+    a job's name raise UserError for a name that `check_job_name` refuses.
+    """
 
     name: str
 
@@ -189,7 +193,8 @@ class Cluster(Protocol):
     async def submit(self, spec: JobSpec) -> Job:
         """Start the job of `spec`, or return the existing job of that name.
 
-        Raises UserError for a job that the cluster can never run, SystemFailure if the submission fails.
+        Raises UserError for a job that the cluster can never run, SubmitLimit if it accepts no more jobs for
+        now, another SystemFailure if the submission fails.
         """
         ...
 
@@ -230,10 +235,10 @@ class Cluster(Protocol):
         timeout_s: float = 600,
         on_output: Callable[[str], None] | None = None,
     ) -> Completed:
-        """Run a command on the login node, given as a list of arguments; never through a shell.
+        """Run a command, a list of arguments, on the login node (on Run:ai in a pod); never through a shell.
 
-        `on_output` gets each line of stdout and stderr as it arrives. If the command does not exist the exit
-        code is 127. Raises SystemFailure, and ends the command, after `timeout_s`.
+        `on_output` gets each line of stdout and stderr as it arrives. If the command does not exist, the
+        exit code is 127. Raises SystemFailure, and ends the command, after `timeout_s`.
         """
         ...
 

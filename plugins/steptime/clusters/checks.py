@@ -48,7 +48,7 @@ class NotApplicableError(Exception):
 
 
 class Check(NamedTuple):
-    """One check of `steptime cluster check`: its name, and the function that makes it."""
+    """One check of `steptime cluster check`: its name, and the function that performs it."""
 
     name: str
     look: Callable[[], Awaitable[str]]

@@ -35,9 +35,9 @@ class Origin(Frozen):
 async def collect_log(cluster: Cluster, job: Job) -> Path:
     """Return the path of a job's log as a local file; the same folder has the job's plan, `run.json`.
 
-    If this machine can open the cluster's files, it is the log itself. Otherwise it is a copy in
-    `<STEPTIME_HOME>/logs-collected/<cluster>/<job>/`, which is updated now. Raises UserError if the job left
-    no log, SystemFailure if it cannot be copied.
+    If this machine can open the cluster's files, it is the log itself, whether it exists or not. Otherwise it
+    is a copy in `<STEPTIME_HOME>/logs-collected/<cluster>/<job>/`, which is updated now. Then this raises
+    UserError if the log is missing or empty, SystemFailure if it cannot be copied.
     """
     from filelock import AsyncFileLock
 
@@ -69,13 +69,13 @@ def cluster_path(path: Path) -> str:
 
 
 async def _is_up_to_date(cluster: Cluster, path: str, copy: Path) -> bool:
-    """Return whether a local copy is complete; scratch file systems may have cut or removed the log since."""
+    """Return whether the copy has all of the log, or more, if the log was cut or removed since."""
     begin, overlap = await asyncio.to_thread(_end, copy)
     return bool(overlap) and overlap.startswith(await cluster.read(path, begin, len(overlap) + 1))
 
 
 def _end(copy: Path) -> tuple[int, bytes]:
-    """Return the last bytes of a copy, and where they begin; none if there is no copy."""
+    """Return the offset of the last bytes of a copy, and these bytes; 0 and b"" if there is no copy."""
     if not copy.exists():
         return 0, b""
     with copy.open("rb") as file:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from steptime.errors import SystemFailure
 
 LONGEST_OUTPUT = 64 << 20
-"""Most characters of one stream: a command that writes more does not do what it was started for."""
+"""Most characters that a command may write to one stream; one that writes more has gone wrong."""
 
 
 class Lines:
@@ -39,7 +39,7 @@ class Lines:
 async def collect(
     read: Callable[[int], Awaitable[bytes]], on_output: Callable[[str], None] | None, *, of: str
 ) -> str:
-    """Read the output of a command until its end, and return it; `on_output` gets each complete line.
+    """Read one output stream of a command to its end and return it; `on_output` gets each line as it ends.
 
     Raises SystemFailure if the command, called `of` in the message, writes more than `LONGEST_OUTPUT`.
     """

@@ -1,4 +1,4 @@
-"""The fields that the files of all kinds of clusters have, and loading a file as the model of its `kind`."""
+"""The fields common to all cluster files, and functions that load a file as the model of its `kind`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -44,7 +44,7 @@ class ClusterConfig(ClusterFile, Frozen):
     """The fields common to the files of all kinds of clusters; each kind adds its own."""
 
     profiles_ranks: ClassVar[bool] = False
-    """Whether ranks are started under Nsight Systems."""
+    """Whether this kind of cluster starts the ranks of profile runs under Nsight Systems."""
 
     name: str
     """Equal to the file's name."""
@@ -57,11 +57,11 @@ class ClusterConfig(ClusterFile, Frozen):
     work_dir: str
     """Folder on the cluster for experiments and what is staged; `{STEPTIME_HOME}` is the state folder."""
     environment: Annotated[dict[str, str], AfterValidator(checked_environment)] = Field(default_factory=dict)
-    """Variables of every job here. A run's own variables win over them, and they win over the workload's."""
+    """Variables of every job here. They override the workload's variables; a run's own override them."""
     fabric: Annotated[str, Field(min_length=1, max_length=40)] | None = None
     """Network between the nodes, such as `InfiniBand`: runs whose NCCL falls back to sockets are rejected."""
     permitted_variables: tuple[str, ...] = ()
-    """Patterns of variables that make a process load code and that a run may set here nevertheless."""
+    """Patterns of code-loading variables, such as `LD_PRELOAD`, that a run may set here; none if left out."""
     permitted_images: tuple[str, ...] | None = None
     """Patterns of the images that jobs may run in, by their whole names; all if left out."""
     permitted_checkpoints: tuple[str, ...] | None = None
@@ -69,7 +69,7 @@ class ClusterConfig(ClusterFile, Frozen):
     permitted_owners: tuple[str, ...] | None = None
     """Patterns of the DAG owners that may run here; all if left out."""
     setup: tuple[str, ...] = ()
-    """Lines of bash that every job script here runs before all else, such as `module load cuda`.
+    """Lines of bash that every job script here runs first, such as `module load cuda`.
 
     Only the file's author writes them: a run cannot add any.
     """
@@ -80,9 +80,9 @@ class ClusterConfig(ClusterFile, Frozen):
     resubmissions: NonNegativeInt = 2
     """How often a run is resubmitted after its cluster failed the job, as by a dead node or a preemption."""
     patience_h: PositiveFloat = 12
-    """Hours for which the cluster may be out of reach before a task that asks it gives up.
+    """Hours for which the cluster may be out of reach before a task that waits for an answer gives up.
 
-    Nothing is cancelled because of it, neither before nor after.
+    No job is cancelled because of this, neither before nor after.
     """
     queue_patience_h: PositiveFloat = 168
     """Hours that a job may queue, be held or be suspended before it is ended."""
@@ -174,7 +174,7 @@ class ClusterConfig(ClusterFile, Frozen):
             )
 
     def check_permitted(self, run: Run) -> None:
-        """Raise UserError for a run with options that this cluster's file does not permit."""
+        """Raise UserError for a run whose GPUs, variables, image or checkpoint this file does not permit."""
         if self.gpus is not None and run.recipe.gpus > self.gpus:
             raise UserError(
                 f"{run.label} needs {run.recipe.gpus} GPUs, but jobs on cluster {self.name} may hold at most "
@@ -190,7 +190,7 @@ class ClusterConfig(ClusterFile, Frozen):
             self._require_mounted_cache(run)
 
     def _require_mounted_cache(self, run: Run) -> None:
-        """Raise UserError if the run's variables name a cache that the cluster's file does not mount."""
+        """Raise UserError if the run's variables name a Hugging Face cache that containers do not see."""
         cache = hub_cache(run, self.environment, self.root)
         files_own = hub_cache(run.model_copy(update={"environment": {}}), self.environment, self.root)
         if cache is None or cache == files_own:
@@ -269,7 +269,7 @@ class ClusterConfig(ClusterFile, Frozen):
         directory: PurePosixPath,
         environment: Mapping[str, str],
     ) -> dict[str, Any]:
-        """Return the values that this kind's template `job.sh.j2` needs beyond the common ones.
+        """Return the values that the template `job.sh.j2` of this kind needs beyond the common ones.
 
         `directory` is the job's folder, `environment` the variables that the script sets. Raises UserError
         for a run that the script could not start.
@@ -279,7 +279,7 @@ class ClusterConfig(ClusterFile, Frozen):
     def mounts(self, run: Run) -> tuple[Mount, ...]:
         """Return the mounts of the run's containers besides the job's own folder.
 
-        Raises UserError if one of them contains the cluster's `work_dir`.
+        Raises UserError if the run's checkpoint or Hugging Face cache cannot be mounted.
         """
         return mounts(
             self.root,
@@ -362,7 +362,7 @@ def check_runs(runs: Iterable[Run]) -> None:
 
 
 def check_permitted(runs: Iterable[Run]) -> None:
-    """Raise UserError for the first run with options that its cluster's file does not permit."""
+    """Raise UserError for the first run that its cluster's file does not permit."""
     for config, run in _with_clusters(runs):
         config.check_permitted(run)
 

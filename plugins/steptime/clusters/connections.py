@@ -1,4 +1,4 @@
-"""The login data of a cluster; where it is kept (Airflow, a test) is up to the caller."""
+"""The login data of a cluster; the caller decides where it is stored (in Airflow, in a test)."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,17 +19,17 @@ class Connection:
 
     name: str
     kind: str
-    """`ssh`, `runai`."""
+    """Its type: `ssh` or `runai`."""
     host: str
     port: int | None = None
     login: str = ""
     password: str = field(default="", repr=False)
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """What else its kind has: a key file, a host key, a project."""
+    """Further fields of its type: a key file, a host key, a project."""
 
 
 Connections = Callable[[str], Awaitable[Connection]]
-"""Returns the connection of a name. Raises UserError if there is none, SystemFailure if nobody answers."""
+"""Returns the connection of a name. Raises UserError if there is none, SystemFailure without an answer."""
 
 
 async def no_connections(name: str) -> Connection:

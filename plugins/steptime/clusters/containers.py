@@ -15,17 +15,17 @@ from steptime.errors import UserError, shown
 from steptime.plug_points import CONTAINERS
 
 _PATH = re.compile(r"/[A-Za-z0-9._+@=/-]*", re.ASCII)
-"""Without ':' and ',', which separate mounts in every one of these programs."""
+"""Paths that can be mounted: without ':' and ',', which separate mounts in all container programs."""
 
 
 _HOST_FILES = ("/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/passwd", "/etc/resolv.conf")
-"""Who the user is and where other nodes are: the machine knows that, and an image does not."""
+"""Files of the machine that bwrap mounts: an image does not know the user and the other nodes."""
 
 _TEMPORARY = "/tmp"  # noqa: S108 (a file system in memory, of the container alone)
 
 
 TRAINER_VARIABLE = "STEPTIME_TRAINER"
-"""In the environment of a job whose ranks run in an image: the folder above `trainer/`."""
+"""Variable of jobs whose ranks run in an image: the folders to put before the image's PYTHONPATH."""
 
 FINDS_TRAINER = (
     "sh",
@@ -33,13 +33,13 @@ FINDS_TRAINER = (
     f'export PYTHONPATH="${TRAINER_VARIABLE}${{PYTHONPATH:+:$PYTHONPATH}}"; exec "$@"',
     "steptime",
 )
-"""What stands before a command in an image: the trainer's folder goes before the image's own PYTHONPATH, by
-which NeMo's images name their packages. Only inside of the container is that known. The text is always the
-same; the command comes as arguments. Every image has `sh`, not every one bash."""
+"""Prefix of a command in an image. It puts the trainer's folder before the image's own PYTHONPATH, which is
+known only inside the container and which NeMo's images need to find their packages. The text is always the
+same; the command comes as arguments. Every image has `sh`, but not every image has bash."""
 
 
 _FOR_READING = ":ro"
-"""Suffix of a site's folder that containers must not write to; pyxis and apptainer write it so, too."""
+"""Suffix of a read-only folder in a cluster's file; pyxis and apptainer use the same notation."""
 
 
 class Mount(NamedTuple):
@@ -80,12 +80,12 @@ class ContainerSetup(NamedTuple):
     image: str
     """Path of the image on the cluster."""
     mounts: tuple[Mount, ...]
-    """What the container sees, outer folders before those in them, as all launchers mount in this order; the
-    job's own folder is the last, over the one that holds it."""
+    """The mounts in the order in which all launchers make them: outer folders before the folders in them.
+    The last is the job's own folder, which is mounted over a part of another one."""
     directory: str
     """The job's own folder: its working directory, which it may write to."""
     variables: tuple[str, ...]
-    """Environment variables of the job that win over those of the image."""
+    """Names of the job's environment variables that override those of the image."""
     image_environment: Mapping[str, str]
     """Variables of the image if it is a folder, else empty: other launchers set them themselves."""
 
@@ -104,13 +104,13 @@ class Launcher:
     probe: tuple[str, ...] = ()
     """A command that succeeds if the container program works; empty if there is none."""
     probe_prints: str = ""
-    """What that command prints if the program works."""
+    """Text that `probe` also prints if the program works; empty if its exit code is enough."""
 
 
 def start_in_container(kind: str, command: Sequence[str], inside: ContainerSetup) -> LaunchCommand:
     """Return how to start `command` in a container; `kind` is one of `plug_points.CONTAINERS`.
 
-    Raises UserError for another kind, or a folder that cannot be mounted.
+    Raises UserError for another kind, for one that has no `launch`, or for a folder that cannot be mounted.
     """
     _check_mountable(inside.mounts)
     launch = CONTAINERS.load(kind).launch
@@ -181,10 +181,11 @@ def mounts(work_dir: str, of_site: Sequence[str], to_read: Sequence[str | None] 
     Args:
         work_dir: the cluster's folder with the staged files and the folders of all jobs, mounted read-only.
         of_site: folders from the cluster's file: `/data` is writable, `/data:ro` read-only.
-        to_read: what the training loads, read-only: a checkpoint, the cache of the Hugging Face hub.
+        to_read: what the training loads, read-only: a checkpoint, the cache of the Hugging Face hub. One that
+            lies in another of these folders gets no mount of its own.
 
     Raises:
-        UserError: one of these folders contains `work_dir`.
+        UserError: a folder of `to_read` contains `work_dir`.
     """
     found = {work_dir: False} | {
         folder.removesuffix(_FOR_READING): not folder.endswith(_FOR_READING) for folder in of_site
@@ -202,7 +203,10 @@ def mounts(work_dir: str, of_site: Sequence[str], to_read: Sequence[str | None] 
 
 
 def mount_points(mounted: Iterable[Mount]) -> tuple[str, ...]:
-    """Return the paths that an unpacked image must contain so that bwrap can mount there."""
+    """Return the paths that an unpacked image must contain so that bwrap can mount there.
+
+    Raises UserError for a folder that cannot be mounted.
+    """
     mounted = tuple(mounted)
     _check_mountable(mounted)
     return ("/dev", "/proc", "/sys", _TEMPORARY, *_HOST_FILES, *(mount.folder for mount in mounted))

@@ -1,8 +1,8 @@
 """Make a job from a planned run: unique name, folder named as in NVIDIA's recipes, script and files.
 
-In a script's template every value is quoted for the shell as it is inserted, whatever the template's author
-does: values of users are data and are never read by a shell. The lines of a cluster's file (`setup`) are the
-only exception, and have a type of their own.
+Every value is quoted for the shell when it is inserted into a script's template, so that a user's values are
+data and never shell text; the template's author need not think of it. The only exception are the lines of
+`setup` in a cluster's file, which have the type `Bash`.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class Bash(str):
 
 
 def _template_of_kind(name: str) -> str | None:
-    """Return the text of `<kind>/job.sh.j2`, which lies beside the module of a cluster kind."""
+    """Return the text of `<kind>/job.sh.j2` from the package of a cluster kind; None for an unknown kind."""
     kind, _, file = name.rpartition("/")
     module = CLUSTER_KINDS.load(kind) if kind in CLUSTER_KINDS.names() else None
     return None if module is None else Path(module.__file__).with_name(file).read_text(encoding="utf-8")
@@ -196,8 +196,9 @@ def job_environment(run: Run, staged: StagedFiles, config: ClusterConfig) -> dic
 
     A later source overrides an earlier one, in this order: defaults, the workload, the Hugging Face cache,
     the cluster's file, the run's mode, the run, and what every job needs. If the cluster's file sets
-    `fabric`, NCCL prints which network it uses, unless one of these sets NCCL_DEBUG. Raises UserError for a
-    variable that a run may not set.
+    `fabric`, NCCL prints which network it uses on GPUs, unless one of these sets NCCL_DEBUG*.
+
+    Raises UserError for a variable that a run may not set, or for an invalid Hugging Face cache.
     """
     check_environment(run.environment)
     # A rank on the CPU is the same resource at every scale, so that scaling efficiency means something.
@@ -224,12 +225,12 @@ def job_environment(run: Run, staged: StagedFiles, config: ClusterConfig) -> dic
 
 
 def trace_environment(run: Run) -> dict[str, str]:
-    """Return the variables that make NCCL log collective calls; empty unless the mode is `nccl_trace`."""
+    """Return the variables that make NCCL, or torch on the CPU, log collectives in mode `nccl_trace`."""
     return dict(_TRACES[run.recipe.gpu_type == "cpu"]) if run.mode is Mode.NCCL_TRACE else {}
 
 
 def brought_files(run: Run) -> dict[str, str]:
-    """Return the files that are part of the workload file, as {path: text}.
+    """Return the files whose text is in the workload file, as {path: text}.
 
     `job_spec` writes them into the job's folder; a variable whose value is such a path gets the new path.
     """
@@ -279,7 +280,7 @@ def on_one_machine(run: Run, root: str) -> tuple[str, ...]:
 def modules_path(run: Run, staged: StagedFiles, root: str) -> str:
     """Return the PYTHONPATH of the ranks: the trainer's folder.
 
-    A recipe that is known by name is started by a script of upstream's, whose folder is added.
+    For a recipe that upstream knows by name, the folder of upstream's script that starts it follows.
     """
     if not isinstance(run.recipe.model, NamedRecipe):
         return staged.trainer_path

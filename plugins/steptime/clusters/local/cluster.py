@@ -1,4 +1,4 @@
-"""The local cluster: jobs are processes on this machine. The reference for every other backend.
+"""The local cluster, whose jobs are processes on this machine; the reference for every other backend.
 
 All state is on disk (see `state`), and each job has one small process, its `runner`, that waits for it. So
 any process may submit, find, poll and cancel jobs, and may exit while they run.
@@ -57,7 +57,7 @@ from steptime.waiting import poll_until_async
 _CANCEL_MARGIN_S = 60
 """How long a cancelled job may take to end after its grace period: the machine may be busy."""
 _NOT_PASSED_ON = {"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
-"""Variables of steptime's own Python, which a command must not see: it may start another Python."""
+"""Variables of steptime's own Python that commands must not see, as they may start another Python."""
 
 
 class LocalConfig(ClusterConfig):
@@ -77,7 +77,7 @@ class LocalConfig(ClusterConfig):
         return launcher.launch is not None and not launcher.of_srun
 
     def check(self, run: Run) -> None:
-        """Raise UserError for a run that needs Nsight Systems, or more ranks than the cluster has slots."""
+        """Raise UserError for a run that is not permitted, needs Nsight Systems, or needs too many slots."""
         super().check(run)
         self.check_slots(run.label, run.recipe.gpus)
 
@@ -259,7 +259,10 @@ class LocalCluster:
         return self._described(submitted)
 
     def _take_place(self, job: JobFolder, held: list[int]) -> tuple[int, int, str]:
-        """Append the job to the queue; return its runner lock and queue lock (descriptors) and its ticket."""
+        """Append the job to the queue; return its runner lock and queue lock (descriptors) and its ticket.
+
+        Both descriptors are also added to `held`, for the caller to close.
+        """
         held.append(lock := open_lock(job.runner_lock))
         fcntl.flock(lock, fcntl.LOCK_EX)
         counter = self._state / "tickets"
@@ -293,7 +296,7 @@ class LocalCluster:
         return submitted
 
     def _start_runner(self, job: JobFolder, ticket: str, lock: int, place: int) -> None:
-        """Start the runner and wait until it has detached itself."""
+        """Start the runner and wait until it has detached itself. Raises SystemFailure if it cannot start."""
         runner = [sys.executable, "-I", "-m", "steptime.clusters.local.runner"]
         with job.runner_log.open("ab") as log:
             starter = subprocess.run(
@@ -346,7 +349,7 @@ class LocalCluster:
 
 
 def _press_to_end(job: JobFolder) -> bool:
-    """Write down that the job is to end and wake its runner; return whether it has ended (or never was)."""
+    """Request the job's end and signal its runner; return whether it has ended or was never submitted."""
     if job.read(LocalJob) is None or job.read(Ended) is not None:
         return True
     if not job.cancel_wish.exists():
@@ -372,7 +375,7 @@ def _read(path: Path, offset: int, limit: int) -> bytes:
 
 
 def _last_words(job: JobFolder) -> str:
-    """Return the last line of the runner's log."""
+    """Return the last line of the runner's log, or a note that it is empty."""
     lines = job.runner_log.read_text(errors="replace").splitlines() if job.runner_log.exists() else []
     return lines[-1] if lines else "its log is empty"
 

@@ -1,4 +1,4 @@
-"""The process that runs one local job: waits for slots, starts it, limits its time, records its end.
+"""The process of one local job: it waits for slots, runs the job, limits its time and records its end.
 
 `LocalCluster.submit` starts it as `python -I -m steptime.clusters.local.runner STATE NAME TICKET LOCK PLACE`.
 LOCK and PLACE are descriptors of two locks that it inherits: of the job, and of its place in the queue. The
@@ -76,8 +76,8 @@ def main() -> None:
 def _wait_for_turn(place: Path) -> None:
     """Wait until every job with an earlier ticket has its slots or has gone.
 
-    Each waits for the lock of the one before it; a runner that dies releases its lock, and then the next
-    earlier one is waited for.
+    Each runner waits for the lock of the one before it in the queue. A runner that dies releases its lock;
+    the one behind it then waits for the next earlier one.
     """
     while True:
         earlier = [other for other in place.parent.iterdir() if other.name < place.name]
@@ -98,8 +98,8 @@ def _wait_for_turn(place: Path) -> None:
 def _take_slots(state: Path, submitted: LocalJob) -> list[int]:
     """Take the job's slots, waiting for them, and write its name into each; return their locks' descriptors.
 
-    Only the first job in the queue calls this, so it may hold some slots while it waits for others: no
-    deadlock.
+    Only the first job in the queue calls this, so it may hold some slots while it waits for others without a
+    deadlock. If the last holder of a slot died, this first records that holder's end and kills what it left.
     """
     wanted = [open_lock(state / "slots" / str(number)) for number in range(submitted.cluster_slots)]
     held: list[int] = []
@@ -170,7 +170,7 @@ def _start(submitted: LocalJob) -> "subprocess.Popen[bytes]":
 
 
 def _watch(process: "subprocess.Popen[bytes]", time_limit_s: int, job: JobFolder) -> Ended:
-    """Wait until the script ends, its time limit is reached, or the job is cancelled."""
+    """Wait until the script ends, reaches its time limit, or is cancelled; return which. It ends nothing."""
     time_is_up = time.monotonic() + time_limit_s
     while True:
         _reap(process)

@@ -9,9 +9,9 @@
             job.json           what was submitted, and when
             runner.lock        locked by the job's runner as long as it lives
             runner.json        the runner's process
-            cancel             somebody wants the job to end
+            cancel             exists if somebody wants the job to end
             started.json       written just before the script starts
-            ended.json         how the job ended; if it exists, it decides
+            ended.json         how the job ended; overrides all other files
             runner.log         the runner's own output
 
 Each file of a job is written once, atomically. A runner is alive if its lock is held; its process id would
@@ -38,10 +38,10 @@ from steptime.files import write_whole
 from steptime.process_identity import boot_id
 
 JOB_ID_VARIABLE = "STEPTIME_JOB_ID"
-"""Variable of each process of a job, by which processes that outlive a killed runner are found."""
+"""Variable in every process of a job; by it, processes that outlive a killed runner are found."""
 
 _CLEAN_PASSES = 2
-"""Passes that must find no process: one that is just starting a program has no environment for an instant."""
+"""Passes that must find no process: one that is starting a program shortly has no environment."""
 
 NEVER_STARTED = "cancelled before it started"
 """The reason of jobs that were cancelled in the queue."""
@@ -57,7 +57,7 @@ class LocalJob:
     script_path: str
     log_path: str
     slots: int
-    """Slots that the job holds: all of the machine's if jobs are exclusive."""
+    """Slots that the job holds: all of the cluster's slots if jobs are exclusive."""
     cluster_slots: int
     time_limit_s: int
     grace_s: float
@@ -105,7 +105,7 @@ Record = TypeVar("Record", LocalJob, Runner, Started, Ended)
 
 
 class JobFolder:
-    """The files of one job. Raises UserError unless the job name is a plain file name."""
+    """The files of one job. Raises UserError if the job name is invalid."""
 
     def __init__(self, state: Path, name: str) -> None:
         check_job_name(name)
@@ -188,7 +188,7 @@ def _unknown_end(job: JobFolder) -> Ended:
 def kill_marked(job_id: str, patience_s: float = 10) -> int:
     """Kill all processes that have the job's id in their environment; return how many were killed.
 
-    It repeats until none is left, for `patience_s` seconds at most.
+    It looks again until none is left, for `patience_s` seconds at most; then some may be left.
     """
     marker = {JOB_ID_VARIABLE: job_id}.items()
     killed: set[psutil.Process] = set()
@@ -226,7 +226,7 @@ def locked(path: Path) -> Iterator[int]:
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock file, created if missing. Closing the descriptor, or dying, releases its lock."""
+    """Open a lock file, created if missing. Its lock is released with the last copy of the descriptor."""
     return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
 

@@ -2,7 +2,8 @@
 
 Run:ai publishes a generated Python client, which repeats a POST after a 5xx answer: a workload could be made
 twice. Here a request that may have taken effect is repeated only if repeating it changes nothing. Creating
-a workload is not repeated: it ends in `UnclearAnswer`, and the caller looks the workload up by name.
+a workload is not repeated: if its outcome is not known, it raises `UnclearAnswer`, and the caller looks the
+workload up by name.
 
 The secret and the tokens never appear in its log lines and error messages.
 """
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 Done = TypeVar("Done")
 
 TRAININGS, DISTRIBUTED = "trainings", "distributed"
-"""The kinds of workloads, as in their addresses: one pod, or a master with its workers."""
+"""The kinds of workloads, as in the API's URLs: one pod, or a master with its workers."""
 
 _PAGE = 500
 """Workloads per request: the most that the API allows."""
@@ -75,7 +76,10 @@ class Listing(NamedTuple):
 
 
 class RunaiClient:
-    """A client of one Run:ai control plane, logged in as one application; use it with `async with`."""
+    """A client of one Run:ai control plane, logged in as one application; use it with `async with`.
+
+    Every request raises UserError if Run:ai refuses it, and OutOfReach if Run:ai does not answer in time.
+    """
 
     def __init__(self, connection: Connection, *, patience_s: float = 60) -> None:
         """`patience_s`: how long one call may go on trying before it fails."""
@@ -127,12 +131,13 @@ class RunaiClient:
         Raises:
             NameTaken: the project already has a workload of this name.
             UnclearAnswer: the workload may or may not have been created.
+            SubmitLimit: the resource quota of the project's namespace is used up.
             UserError: Run:ai refuses the request.
         """
         return _json(await self._call("POST", f"/workloads/{kind}", json=request, repeatable=False))
 
     async def workloads(self, filters: Sequence[str]) -> Listing:
-        """Return all workloads that pass every filter, such as `name==mine`, page by page."""
+        """Return all workloads that pass every filter, such as `name==mine`, however many pages they fill."""
         workloads: list[Workload] = []
         offset = 0
         while True:
@@ -156,7 +161,7 @@ class RunaiClient:
         return None if answer.status_code == 404 else _json(answer)
 
     async def suspend(self, kind: str, workload_id: str) -> None:
-        """End the workload's pods and keep the workload, with its name. No error if it is gone."""
+        """End the workload's pods but keep the workload and its name. No error if it is gone or for a 409."""
         await self._call("POST", f"/workloads/{kind}/{workload_id}/suspend", accepted=(404, 409))
 
     async def delete(self, kind: str, workload_id: str) -> None:
@@ -345,7 +350,7 @@ def _json(answer: "httpx.Response") -> dict[str, Any]:
 
 
 def _server_time(answer: "httpx.Response") -> float:
-    """Return the server's clock, against which its timestamps are compared."""
+    """Return the server's time, to compare its timestamps with; this machine's if the answer has none."""
     try:
         return parsedate_to_datetime(answer.headers["Date"]).timestamp()
     except (KeyError, ValueError):
@@ -353,7 +358,7 @@ def _server_time(answer: "httpx.Response") -> float:
 
 
 def _retry_after_s(answer: "httpx.Response") -> float:
-    """Return the seconds that `Retry-After` asks for, given as seconds or as a date (RFC 9110, 10.2.3)."""
+    """Return the seconds that `Retry-After` (RFC 9110, 10.2.3: seconds or a date) asks for; 0 without it."""
     written = answer.headers.get("Retry-After", "")
     if written.isdecimal():
         return float(written)

@@ -40,7 +40,7 @@ _LISTED_WITHIN_S = 60.0
 """How long an accepted workload may be missing from Run:ai's lists."""
 _CLOCKS_APART_S = 300.0
 _CANCEL_MARGIN_S = 120.0
-"""How long beyond the grace pods may take to be gone, before the workload is deleted; and again after."""
+"""Seconds beyond `grace_s` for the pods to end before the workload is deleted, and once more after that."""
 _LOOK_S = 0.5
 
 Config = RunaiConfig
@@ -173,11 +173,11 @@ class RunaiCluster:
         return await asyncio.to_thread(self._volume.read, path, offset, limit)
 
     def local_path(self, path: str) -> Path:
-        """Return the path by which this machine can open a file of the volume."""
+        """Return the path by which this machine can open a file. Raises UserError outside the volume."""
         return self._volume.local(path)
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file on the volume atomically and create its folder. Raises SystemFailure."""
+        """Write a file on the volume atomically and create its folder. Raises SystemFailure if that fails."""
         try:
             await asyncio.to_thread(self._volume.write, path, data)
         except OSError as error:
@@ -256,7 +256,7 @@ class RunaiCluster:
             ) from error
 
     async def _submitted(self, name: str) -> RunaiJob | None:
-        """Return the job from its `submitted.json`, or from Run:ai if that was never written; else None."""
+        """Return the job from its `submitted.json`, else from Run:ai, which is then recorded; else None."""
         if name in self._known:
             return self._known[name]
         notes = self._notes(name)
@@ -274,7 +274,7 @@ class RunaiCluster:
         return None
 
     async def _described(self, name: str, workload: Workload) -> RunaiJob:
-        """Return the job that a workload's annotations describe. Raises UserError unless it is `name`."""
+        """Return the job that a workload's annotations describe. Raises UserError unless that is `name`."""
         likely = DISTRIBUTED if workload.get("distributedFramework") else TRAININGS
         for kind in dict.fromkeys((likely, TRAININGS, DISTRIBUTED)):
             details = await self._client.details(kind, str(workload["id"]))
@@ -296,7 +296,10 @@ class RunaiCluster:
         )
 
     async def _made_after_all(self, name: str, error: Exception) -> Job:
-        """Return the job if its workload exists although its creation failed or was not answered."""
+        """Wait for a workload whose creation was refused or not answered, and return its job.
+
+        Raises SystemFailure if it does not appear.
+        """
         look = partial(self.find, name)
         job = await poll_until_async(look, every_s=_LOOK_S, timeout_s=_APPEARS_WITHIN_S)
         if job is None:
@@ -323,7 +326,10 @@ class RunaiCluster:
         return {str(workload["id"]): workload for workload in listing.workloads}, listing.at
 
     async def _status(self, job: RunaiJob, workload: Workload | None, at: float) -> JobStatus:
-        """Return the job's state; a job missing from the list is requested by id before it counts as gone."""
+        """Return the job's state; end a job that has been degraded for too long.
+
+        A workload that was not listed is requested by id before it counts as gone.
+        """
         workload = workload or await self._client.workload(job.workload_id)
         if workload is None or workload.get("deletedAt"):
             return await self._without_workload(job, at)
@@ -354,13 +360,13 @@ class RunaiCluster:
         return status
 
     async def _end_degraded(self, job: RunaiJob, since_s: float) -> None:
-        """End a job that lost a pod, as failed: it would wait for ever and hold its GPUs."""
+        """Suspend a job that lost a pod and record it as failed: it would wait for ever and hold its GPUs."""
         stop = Stop(JobState.FAILED, f"its workload was degraded for {since_s:.0f} s and was ended")
         await asyncio.to_thread(self._notes(job.name).write_stop, stop)
         await self._client.suspend(job.kind, job.workload_id)
 
     async def _with_event(self, job: RunaiJob, status: JobStatus) -> JobStatus:
-        """Add Run:ai's last warning to a failure that no pod explains: a missing image, a failed mount."""
+        """Add Run:ai's last warning, if any, to a failure that no pod explains, such as a missing image."""
         events = await self._client.events(job.workload_id)
         warning = next((event for event in events if event.get("type") == "Warning"), None)
         if warning is None:

@@ -37,7 +37,7 @@ class _Tail:
         self.text = ""
 
     def catch_up(self, *, ended: bool) -> None:
-        """Read the new part of the file; with `ended` also a last line without a line end."""
+        """Read the new part of the file; with `ended`, pass on a last line without a line break, too."""
         while chunk := self._volume.read(self._path, self._offset, 1 << 20):
             self._offset += len(chunk)
             self.text += self._lines.take(chunk)
@@ -113,7 +113,10 @@ async def _wait(
     workload_id: str,
     timeout_s: float,
 ) -> Notes:
-    """Follow the command until its pod has recorded its end. Raises SystemFailure."""
+    """Wait until the command's pod has recorded its end, and return its notes.
+
+    Raises SystemFailure if the command does not start, takes too long, or ends without such a record.
+    """
     began = time.monotonic()
     started = pod_ended = None
 

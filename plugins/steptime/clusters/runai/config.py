@@ -21,8 +21,8 @@ from steptime.refusals import matching
 PREFIX = "steptime-"
 """Prefix of all names of steptime's workloads: one request lists them all."""
 _LONGEST = 50
-"""Characters of a workload's name. Pods and their services are called `<name>-worker-<number>`, and a name in
-Kubernetes has 63."""
+"""Most characters of a workload's name. Pods and their services are called `<name>-worker-<number>`, and a
+name in Kubernetes has at most 63."""
 
 _PLAIN_PATH = r"/[A-Za-z0-9._/-]*"
 PlainPath = Annotated[str, matching(_PLAIN_PATH, "a path from / on, of letters, digits and . _ / -")]
@@ -33,13 +33,13 @@ class Pvc(Frozen):
     """A persistent volume claim that is mounted in every workload."""
 
     claim: str = Field(min_length=1, max_length=63)
-    """The volume's name in Kubernetes, as under Data sources."""
+    """The claim's name in Kubernetes, as Run:ai shows it under Data sources."""
     path: PlainPath
     """The path at which workloads see the volume."""
     name: str | None = None
-    """The volume's name in Run:ai; only rules of a policy need it."""
+    """The volume's name in Run:ai; needed only if rules of a Run:ai policy refer to it."""
     read_only: bool = False
-    """Whether workloads may only read the volume, such as one with data."""
+    """Whether workloads may only read the volume, as for a volume with data sets."""
 
 
 class RunaiConfig(ClusterConfig):
@@ -67,11 +67,11 @@ class RunaiConfig(ClusterConfig):
     degraded_after_s: NonNegativeFloat = 300
     """Seconds for which a workload may be degraded before it is ended as failed."""
     unknown_after_s: NonNegativeFloat = 900
-    """Seconds for which Run:ai may not know a workload's phase before the job's state is unknown."""
+    """Seconds for which a workload's phase may be unknown to Run:ai before the job's state is `unknown`."""
 
     @classmethod
     def starts(cls, launcher: Launcher) -> bool:
-        """Return whether `launcher` leaves it to the cluster to start the containers, as Run:ai does."""
+        """Return whether `launcher` leaves the start of containers to the cluster, as is needed on Run:ai."""
         return launcher.image is ImageForm.NAME
 
     @model_validator(mode="after")

@@ -98,7 +98,10 @@ def workload_status(workload: Mapping[str, Any], notes: Notes, *, time_limit_s: 
 
 
 def vanished(name: str, notes: Notes, *, where: str) -> JobStatus:
-    """Return the status of a submitted job that Run:ai no longer knows; it is never a success."""
+    """Return the status of a job that is gone from Run:ai: as recorded if steptime ended it, else UNKNOWN.
+
+    `where` is the cluster's name.
+    """
     times: dict[str, Any] = {
         "started_at": min((at for at, _ in notes.starts.values()), default=None),
         "nodes": tuple(dict.fromkeys(node for _, node in notes.starts.values())),
@@ -146,7 +149,7 @@ def _stopped(notes: Notes, stop: Stop, times: dict[str, Any]) -> JobStatus:
 
 
 def _culprit(notes: Notes) -> PodEnd | None:
-    """Return the pod that failed first on its own; others were ended, or failed because it was gone."""
+    """Return the pod that failed first on its own, else the first that failed when told to end, else None."""
     failed = (end for end in notes.ends if end.exit_code)
     return min(failed, key=lambda end: (end.how == "told", end.at), default=None)
 

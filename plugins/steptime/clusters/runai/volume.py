@@ -86,7 +86,7 @@ class Volume:
 
 
 class JobNotes:
-    """The files on the volume about one job. Raises UserError unless the job name is a plain file name."""
+    """The files on the volume about one job. Raises UserError if the job name is invalid."""
 
     def __init__(self, volume: Volume, state: PurePosixPath, name: str) -> None:
         check_job_name(name)
@@ -99,7 +99,7 @@ class JobNotes:
         self._volume.write(self.start_script, _START_SCRIPT.read_bytes())
 
     def submitted(self) -> RunaiJob | None:
-        """Return the recorded job; None if Run:ai has not accepted its workload yet."""
+        """Return the recorded job; None if there is no record yet, though Run:ai may have its workload."""
         text = self._volume.read(str(self.folder / "submitted.json"), 0, 1 << 16)
         return RunaiJob(**json.loads(text)) if text else None
 

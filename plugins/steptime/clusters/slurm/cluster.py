@@ -43,7 +43,7 @@ _LOOK_S = 0.5
 
 
 class _Recorded(Frozen):
-    """What is recorded about a job because Slurm forgets it too early."""
+    """The content of `job.json`: what Slurm does not record about a job, or forgets too early."""
 
     directory: str
     log_path: str
@@ -86,7 +86,8 @@ class SlurmCluster:
     async def submit(self, spec: JobSpec) -> Job:
         """Start the job of `spec`, or return the existing job of that name.
 
-        Raises UserError for a job that this Slurm can never run, SystemFailure if the submission fails.
+        Raises UserError for a job that this Slurm can never run or that asks for nodes which are out of
+        order, SubmitLimit if Slurm accepts no more jobs now, another SystemFailure if the submission fails.
         """
         recorded = _Recorded(
             directory=spec.directory,
@@ -112,7 +113,8 @@ class SlurmCluster:
         """Return the states of many jobs: one squeue, and one sacct for jobs that have left the queue.
 
         A job that has left the queue and whose end is not known counts as running, with a reason. It becomes
-        UNKNOWN `patience_h` hours after its latest possible end.
+        UNKNOWN `patience_h` hours after its latest possible end. This also cancels all but the first job of a
+        name, and repeats releases that were lost.
         """
         for name in names:
             check_job_name(name)
@@ -267,11 +269,11 @@ class SlurmCluster:
         return found | await self._slurm.sacct("--jobs", ids, missing)
 
     async def _noted(self, name: str) -> list[JobRecord]:
-        """Return the job's squeue line recorded at submission; none if it was not submitted."""
+        """Return the squeue line recorded at the job's submission, in a list; empty if there is none."""
         return read_squeue((await self._noted_file(name, "squeue")).decode(errors="replace"))
 
     async def _noted_file(self, name: str, file: str) -> bytes:
-        """Return a file recorded about the job; it never changes, so it is read only once."""
+        """Return a file recorded about the job, b"" if there is none (yet). What was read is cached."""
         path = f"{self._folder(name)}/{file}"
         if path not in self._notes and (text := await self.read(path)):
             self._notes[path] = text
@@ -311,14 +313,14 @@ class SlurmCluster:
         return statuses
 
     async def _clock(self) -> float:
-        """Return the login node's time, which is close to Slurm's. Raises OutOfReach."""
+        """Return the login node's Unix time, which is close to Slurm's. Raises OutOfReach."""
         done = await self.run(["date", "+%s"], timeout_s=60)
         if not done.stdout.strip().isdecimal():
             raise OutOfReach(f"the clock of {self.name} cannot be read: {shown(done.stderr.strip())}")
         return float(done.stdout)
 
     async def _ended_elsewhere(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the states of jobs that ended on another cluster of the federation."""
+        """Return the states of those of the jobs that have ended on another cluster of the federation."""
         try:
             history = await self._sacct(names)
         except AccountingUnavailable:
@@ -333,7 +335,7 @@ class SlurmCluster:
             )
 
     async def _release_again(self, queue: dict[str, list[JobRecord]]) -> None:
-        """Release jobs again whose release was lost, as when the controller dies before it saves its state.
+        """Release again the jobs whose release was lost, as when the controller dies before saving its state.
 
         Jobs that a person has held after their release stay held.
         """
@@ -346,9 +348,9 @@ class SlurmCluster:
             await self._slurm.release_never_released(held)
 
     async def _failed_nodes(self, status: JobStatus) -> tuple[str, ...]:
-        """Return the nodes of a failed job that are out of order.
+        """Return the nodes of a failed job that are out of order; none for a preempted job.
 
-        If Slurm knows of none, or does not answer, this is the node of a job with one node.
+        If Slurm knows of none, or does not answer, return the only node of a job with one node, else none.
         """
         if not status.nodes or status.reason == PREEMPTED:
             return ()
@@ -359,7 +361,7 @@ class SlurmCluster:
         return tuple(bad) or (status.nodes if len(status.nodes) == 1 else ())
 
     async def _after_check(self, name: str, status: JobStatus) -> JobStatus:
-        """Add to a job's status the nodes, if any, that the node check before the training refused."""
+        """Return the status, made a cluster fault if the node check before the training refused nodes."""
         recorded = await self._recorded(name)
         if recorded is None:
             return status

@@ -17,7 +17,7 @@ from steptime.errors import OutOfReach, SystemFailure, UserError, shown
 from steptime.frozen import Frozen
 
 _TIMEOUT_S = 60
-"""Longer than Slurm's own commands, which give up after about 10 s when their daemon does not answer."""
+"""Time limit of a command: Slurm's own commands give up after about 10 s if their daemon does not answer."""
 _NOT_FOUND = 127
 """Exit code of `env` for a command that does not exist."""
 _HAS_ENDED = ("Invalid job id specified", "Job/step already completing or completed")
@@ -67,10 +67,13 @@ class SlurmCommands:
         self._cluster = cluster
         self._root = root
         self.has_accounting = True
-        """Whether the cluster has accounting, as far as is known."""
+        """Whether the cluster has accounting; True until sacct says that there is none."""
 
     async def squeue(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
-        """Return the jobs that squeue shows with these names: live ones, and ended ones until MinJobAge."""
+        """Return the jobs that squeue shows with these names, by name: live, or ended within MinJobAge.
+
+        Raises OutOfReach if Slurm does not answer.
+        """
         options = ["--local", "--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"]
         if not names:
             return {}
@@ -130,9 +133,9 @@ class SlurmCommands:
     async def unusable_nodes(
         self, nodes: Sequence[str], states: Sequence[str] = ("down", "drain", "fail")
     ) -> dict[str, str]:
-        """Return those of the nodes that are in one of sinfo's `states`: by default, that get no jobs.
+        """Return those of the nodes that are in one of sinfo's `states`; by default those that get no jobs.
 
-        The values are the state and the administrator's reason, as in `drained (bad DIMM)`. Raises
+        The values are a node's state and the administrator's reason, as in `drained (bad DIMM)`. Raises
         SystemFailure.
         """
         wanted = [f"--states={','.join(states)}", f"--nodes={','.join(nodes)}"]

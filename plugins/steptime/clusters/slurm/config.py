@@ -25,15 +25,16 @@ PROFILE_FOLDER = "nsys_profile"
 """Folder of profiles below the job's folder, as in the recipe documents."""
 
 _METRICS_ON_FIRST = 'if [ "$SLURM_LOCALID" = 0 ]; then set -- {option}=all "$@"; fi; '
-"""Adds the option on the first rank of a node: only one process can sample the counters of a node's GPUs."""
+"""Shell text that adds an option on a node's first rank: only one process can sample its GPUs' counters."""
 _WHERE_INSTALLED = (
     'if command -v nsys >/dev/null; then export STEPTIME_NSIGHT=1; {metrics}exec nsys profile "$@"; fi; '
     'while [[ $1 == --* ]]; do shift; done; exec "$@"'
 )
-"""The options of Nsight Systems and the command are passed as arguments, never as text. If the image has no
-nsys, only the command runs, and without the variable the trainer uses torch's profiler."""
+"""Shell text that runs a command under Nsight Systems; its options and the command are passed as arguments,
+never as text. If the image has no nsys, only the command runs, and without STEPTIME_NSIGHT the trainer uses
+torch's profiler."""
 _REPORT = "profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}"
-"""Name of a rank's report if the document names none."""
+"""Name of a rank's report if the publication names none."""
 
 
 class Binding(NamedTuple):
@@ -53,19 +54,19 @@ _RUN = (
     'read -r why <<<"$said"; '
     'echo "steptime: rank $SLURM_PROCID is not bound to NUMA node $node: $why" >&2; exec "$@"'
 )
-"""The command is passed as arguments, never as text: ranks per NUMA node, then what to run. The trainer
-counts the bound ranks by the variable."""
+"""Shell text that binds a rank and runs its command. The arguments are the ranks per NUMA node, then the
+command, which is never part of the text. By STEPTIME_NUMA_NODE the trainer counts the bound ranks."""
 
 _OF_PYTHON = ("PYTHONHOME", "PYTHONPATH")
 _OF_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD")
-"""They name files of the login node. Containers pass on what their image does not set, and lack these files.
-A Python outside of an image may need the libraries."""
+"""Variables that are unset before ranks start in an image: they name files of the login node, which the
+container lacks. They stay set for a Python outside of an image, which may need the libraries."""
 _PAID_BY = ("account", "qos", "wckey")
 """Options that a staging job also has, so that its usage is charged to the account of the run."""
 _PLACED_BY = ("partition", "reservation", "constraint")
-"""Options that a staging job also has, unless the site has a partition with other nodes for such jobs."""
+"""Options that a staging job also has, unless the cluster's file has a partition for such jobs."""
 _MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
-"""Variables that the script sets and that pyxis is told to keep: else those of enroot's hook win."""
+"""Variables that the script sets and that containers must keep: under pyxis, those of enroot's hook win."""
 
 
 def script_values(
@@ -141,7 +142,7 @@ def _gpu_option(site: Site, own: SlurmOptions) -> str:
 
 
 def _ranks_per_node(recipe: Recipe, wanted: int | None, site: Site) -> int:
-    """Return how many ranks (GPUs) of the recipe each node gets."""
+    """Return how many ranks (GPUs) of the recipe each node gets. Raises UserError for an uneven number."""
     available = wanted or recipe.gpus_per_node
     if recipe.gpus <= available:
         return recipe.gpus
@@ -230,7 +231,7 @@ def wants_nsight(run: Run) -> bool:
 
 
 def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
-    """Wrap the command in Nsight Systems if this is a profile run on GPUs.
+    """Return the command wrapped in Nsight Systems if this is a profile run on GPUs, else unchanged.
 
     Every rank is started under it. The ranks to be profiled start the capture at the first step
     (cudaProfilerStart), and only they write a report.

@@ -42,9 +42,9 @@ _RUNNING = {
     *("POWER_UP_NODE", "EXPEDITING", "REVOKED"),
 }
 REVOKED = "REVOKED"
+"""The state of a job that another cluster of the federation has taken; only the accounting shows its end."""
 HELD_BY_USER = "JobHeldUser"
-"""The reason of a job that its owner holds; each job is held until steptime has submitted it."""
-"""Of a job that another cluster of the federation has taken: how it ends, only the accounting knows."""
+"""The reason of a job that its owner holds; steptime submits each job held, and then releases it."""
 PREEMPTED = "preempted by another job"
 _CLUSTER_FAULTS = {
     "NODE_FAIL": "a node failed",
@@ -95,7 +95,7 @@ class JobRecord(Frozen):
     job_id: str
     name: str
     state: str
-    """Slurm's state without what follows it, as in `CANCELLED by 1000`."""
+    """Slurm's state in one word: `CANCELLED` where Slurm shows `CANCELLED by 1000`."""
     exit_code: int
     signal: int
     submitted_at: float
@@ -238,8 +238,8 @@ class EndRecord(Frozen):
     """How a job's script ended, as `job.sh.j2` records it beside the log, in case Slurm forgets the job.
 
     The exit code alone is not enough: a script that Slurm ends, for instance at the time limit, can still
-    exit with 0. So the record also has the state that Slurm gave the job when its script ended. Only if that
-    is RUNNING does the record tell how the job ended.
+    exit with 0. So the record also has the state that Slurm gave the job when its script ended. The record
+    tells how the job ended only if that state is RUNNING.
     """
 
     job_id: str
@@ -251,7 +251,7 @@ class EndRecord(Frozen):
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether the record decides how the job ended: it was running, and no signal ended its script."""
+        """Whether the record shows how the job ended: the job was running, and no signal ended its script."""
         return self.state == _ITSELF and self.exit_code <= _BY_SIGNAL
 
     @property

@@ -1,7 +1,7 @@
 """The node check of a Slurm cluster: its thresholds, its command, and the nodes that it refused.
 
-The check is the trainer's (`trainer/node_check.py`). It leaves a file in the job's folder, and if it refuses
-a node it ends the job with a special exit code. The default thresholds are steptime's own choice, not from a
+The check itself is in `trainer/node_check.py`. It writes a report into the job's folder, and if it refuses a
+node, the job ends with a special exit code. The default thresholds are steptime's own choice, not from a
 published source.
 """
 
@@ -25,23 +25,23 @@ class NodeCheck(Frozen):
     """Thresholds that the nodes of a job must meet before it trains."""
 
     time_limit_s: PositiveInt = 600
-    """Time limit in seconds, with the start of the container; a check that exceeds it refuses no node."""
+    """Time limit in seconds, including the container's start; a check that exceeds it refuses no node."""
     product: str | None = Field(default=None, min_length=1)
-    """A word in the names of the GPUs; if left out, that of the GPU type in config/gpus.yaml."""
+    """A word that the GPUs' names must contain; if left out, that of the GPU type in config/gpus.yaml."""
     least_matmul_percent: PositiveFloat = 50
     """The least rate of a matrix product, in percent of the GPU type's peak in bf16."""
     least_matmul_tflops: PositiveFloat | None = None
-    """The least rate in TFLOPS; the only form on CPU clusters."""
+    """The least rate of a matrix product in TFLOPS, instead of in percent; the only form on CPU clusters."""
     least_free_memory_percent: PositiveFloat = 10
     """Least free memory of a node, in percent."""
     least_free_gpu_memory_percent: PositiveFloat = 95
-    """Least free memory of each GPU, in percent; another program uses the rest."""
+    """Least free memory of each GPU, in percent: with less, another program is using the GPU."""
     least_power_limit_percent: PositiveFloat = 100
     """Least power limit of each GPU, in percent of its default."""
     least_clock_percent: PositiveFloat = 100
     """Least application clock of each GPU, in percent of its default."""
     xid_within_h: PositiveFloat = 24
-    """Hours for which a GPU's hardware error in the kernel's log counts."""
+    """Hours for which a GPU's hardware error (Xid) in the kernel's log counts against its node."""
 
 
 def check_command(demands: NodeCheck, gpu_type: str, python: str) -> tuple[str, ...]:

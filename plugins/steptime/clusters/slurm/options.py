@@ -64,9 +64,9 @@ _OF_THE_PLAN = {
     "ntasks-per-node": "gpus_per_node",
     "ntasks-per-socket": "gpus_per_node",
 }
-"""Options of sbatch that follow from the plan, and the parameter that changes them."""
+"""Options of sbatch that follow from the plan, and for each the run's option that changes it."""
 _FIELDS = ("partition", "account", "nodelist", "exclude", "reservation", "segment")
-"""Options of sbatch that are also options of a run; the documents give some of them in one string."""
+"""Options of sbatch that are also options of a run; `additional_slurm_params` may have them, too."""
 _OFFERED = (
     *("acctg-freq", "bb", "begin", "comment", "constraint", "contiguous", "core-spec", "cores-per-socket"),
     *("cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot", "dependency", "distribution"),
@@ -77,12 +77,14 @@ _OFFERED = (
     *("sockets-per-node", "spread-job", "switches", "thread-spec", "threads-per-core", "tmp", "tres-bind"),
     *("tres-per-task", "use-min-nodes", "wait-all-nodes", "wckey"),
 )
-"""Full names only: sbatch also takes abbreviated ones, which would get past a list of refused options."""
+"""Options of sbatch that `additional_slurm_params` may have, by full names only: sbatch also takes
+abbreviations, which would get past a list of refused options."""
 
 _OF_ONE_RUN = ("begin", "deadline", "dependency")
 """Options for single runs, which make no sense for every job."""
 _TYPED_GPUS = "gres"
-"""Follows from the plan, but a site may need the GPUs' type: `--gres=gpu:a100:4`, with `gpu_option: none`."""
+"""An option that follows from the plan, but that a cluster's file may set with `gpu_option: none`, because a
+site may need the GPUs' type: `--gres=gpu:a100:4`."""
 _INSTEAD = {
     **dict.fromkeys(_OF_THE_JOB, "leave it out: steptime submits, follows and ends its jobs by it"),
     **dict.fromkeys(("cluster-constraint", "clusters"), "give that cluster a file of its own"),
@@ -172,7 +174,7 @@ class SlurmOptions(ClusterOptions):
 
     @property
     def as_given(self) -> tuple[str, ...]:
-        """The options that sbatch gets unchanged; those for GPUs are not among them (`sbatch_options`)."""
+        """The options that sbatch gets unchanged; `sbatch_options` adds those for GPUs."""
         values = self.model_dump(include=set(_FIELDS), exclude_none=True)
         further = (self.additional_slurm_params or "").split(";")
         return (
@@ -193,8 +195,9 @@ def check_form(option: str) -> None:
 def check_of_every_job(option: str) -> None:
     """Raise UserError for an sbatch option that a cluster's file must not set for every job.
 
-    These are the options that a run must not set either. Unknown options pass, as sites have their own.
-    sbatch accepts abbreviations, so abbreviations of refused options are refused too.
+    These are the options that steptime sets for each job and those that make sense for a single run only.
+    Unknown options pass, as sites have their own. sbatch accepts abbreviations, so abbreviations of refused
+    options are refused too.
     """
     check_form(option)
     name = option.removeprefix("--").partition("=")[0]
@@ -212,7 +215,7 @@ def _check(form: re.Pattern[str], name: str, value: str | int | None, remedy: st
 
 
 def _parse_additional(text: str) -> dict[str, str | None]:
-    """Parse `constraint=gpu&memory;exclusive` into options by name; None for one without a value."""
+    """Parse `constraint=gpu&memory;exclusive`: values by option, None without a value. Raises UserError."""
     options: dict[str, str | None] = {}
     for part in filter(None, (part.strip(" ") for part in text.split(";"))):
         name, equals, value = part.partition("=")

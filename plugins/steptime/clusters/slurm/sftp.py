@@ -17,9 +17,9 @@ import asyncssh
 SESSIONS = 3
 """Most SFTP sessions at once, including those whose servers hang."""
 TIMEOUT_S = 60
-"""Time limit of one call: opening, reading or writing, and closing of a file."""
+"""Time limit of one call, which opens a file, reads or writes it, and closes it."""
 _SLOW_S = 2.0
-"""A server that has not answered a call for so long gets no further calls."""
+"""Seconds after which a server that has not answered gets no further calls, if another can be started."""
 
 Done = TypeVar("Done")
 Kill = Callable[[asyncssh.SSHClientConnection, str], Awaitable[object]]
@@ -46,7 +46,7 @@ class Session:
 
 
 class Sessions:
-    """The SFTP sessions of a login node, kept across reconnections."""
+    """The SFTP sessions on the current connection to a login node; those on an earlier one are dropped."""
 
     def __init__(self, kill: Kill) -> None:
         self._kill = kill
@@ -60,7 +60,7 @@ class Sessions:
         return len(self._sessions)
 
     async def session(self, ssh: asyncssh.SSHClientConnection) -> Session | None:
-        """Return the session on `ssh` with the shortest wait, or a new one; None if no session can serve.
+        """Return the session on `ssh` with the shortest wait, or a new one; None if `SESSIONS` hang.
 
         Raises asyncssh.Error if a new one cannot be opened.
         """

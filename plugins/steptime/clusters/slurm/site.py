@@ -50,7 +50,7 @@ class Site(ClusterConfig):
     owner_accounts: dict[str, str] = Field(default_factory=dict)
     """The account of each DAG owner's jobs; if there are any, other owners are refused."""
     account_gpu_hours_per_month: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """Monthly GPU-hours of the jobs of each of these accounts, in addition to `gpu_hours_per_month`."""
+    """GPU-hours a month for the jobs of each account; `gpu_hours_per_month` limits all jobs together."""
     gpus_per_node: PositiveInt | None = None
     """GPUs that a job takes of each node; as many as in the recipe if left out."""
     gpu_option: Literal["gres", "gpus-per-node", "gpus", "none"] = "gres"
@@ -58,20 +58,20 @@ class Site(ClusterConfig):
     exclusive: bool = True
     """Whether a job has its nodes to itself."""
     mpi: Literal["pmix", "none"] | None = None
-    """How srun connects the ranks in an image (`--mpi`). If left out: `pmix`, as in the documents, or `none`
-    with bwrap."""
+    """How srun connects the ranks in an image (`--mpi`). If left out: `none` with bwrap, else `pmix`, as in
+    NVIDIA's recipes."""
     extra_options: tuple[str, ...] = ()
     """Further sbatch options of every job here, such as `--qos=benchmark`."""
     numa_binding: NumaBinding = "auto"
-    """How ranks are bound to NUMA nodes: `auto` as published, `none`, or how many neighbours share one."""
+    """Binding of ranks to NUMA nodes: `auto` as published, `none`, or how many adjacent ranks share one."""
     vboost: bool = False
     """Whether jobs may set the GPUs' vboost with `sudo nvidia-smi` if the publication did."""
     node_check: NodeCheck | None = None
-    """Check of every node of a job before its training; none if left out."""
+    """Thresholds for checking every node of a job before its training; no check if left out."""
 
     @property
     def budgets(self) -> dict[str | None, float]:
-        """The monthly budgets of the whole cluster (key None) and of accounts."""
+        """The monthly budgets in GPU-hours: of the whole cluster (key None) and of accounts."""
         return super().budgets | dict(self.account_gpu_hours_per_month)
 
     @property
@@ -90,11 +90,11 @@ class Site(ClusterConfig):
         return 0 if self.node_check is None else self.node_check.time_limit_s
 
     def ending_by_hand(self, job_name: str) -> str:
-        """Return the command that cancels a job on any login node."""
+        """Return the scancel command that a person runs on a login node, as part of a sentence."""
         return f"'scancel --name={job_name}' on a login node of {self.name}"
 
     def check_permitted(self, run: Run) -> None:
-        """Raise UserError for variables, images, accounts, partitions or QOS that are not permitted."""
+        """Raise UserError for a run that is not permitted; here also by its account, partition or QOS."""
         super().check_permitted(run)
         for option in SlurmOptions.of(run.cluster_options).as_given:
             name, _, values = option.removeprefix("--").partition("=")
@@ -106,7 +106,7 @@ class Site(ClusterConfig):
         return {"account": self.owner_accounts[owner]} if owner in self.owner_accounts else {}
 
     def check_owner(self, run: Run, owner: str) -> None:
-        """Raise UserError for an owner without an account, and for a run in another owner's account."""
+        """Raise UserError for an owner who may not run here, or a run in another account than the owner's."""
         super().check_owner(run, owner)
         if not self.owner_accounts:
             return

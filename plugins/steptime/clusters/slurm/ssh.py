@@ -30,7 +30,8 @@ from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError, 
 
 _FAREWELL_S = 10.0
 _COMMANDS_AT_ONCE = 9 - sftp.SESSIONS
-"""Most commands at once: by default sshd serves 10 sessions per connection, of which some are kept free."""
+"""Most commands at once: of the 10 sessions that sshd by default serves per connection, some are for files,
+and one is for killing a command."""
 
 _LOST = (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection, asyncssh.ConnectionLost)
 
@@ -51,7 +52,7 @@ _WRAPPER = (
 _SHELLS_DIFFER_IN = frozenset("\n!\\")
 """Characters that csh and fish read differently from POSIX shells, even between single quotes."""
 _LEAST_SESSIONS = 3
-"""Fewest sessions per connection: one for files, one for a command, and one to kill one of them."""
+"""Fewest sessions per connection: one for files, one for a command, and one to kill either."""
 _AFTER_CONNECTION_LOSS_S = 10
 
 Done = TypeVar("Done")
@@ -241,7 +242,10 @@ class LoginNode:
     async def _with_files(
         self, failed: str, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]], *, again: bool = True
     ) -> Done:
-        """Return the result of `use`, which must be idempotent; retry once if the connection drops."""
+        """Return the result of `use`, which must be idempotent; retry once if the connection drops.
+
+        `failed` begins the message of the SystemFailure for a request that fails.
+        """
         await self._connected()  # which has limits of its own: one for each hop and login node
         try:
             async with asyncio.timeout(sftp.TIMEOUT_S):
@@ -317,9 +321,10 @@ class LoginNode:
 
 
 async def _words_of_wrapper(stream: "asyncssh.SSHReader[bytes]", before: list[str]) -> str:
-    """Return what the command's wrapper prints first on a stream, its process id; empty if it did not start.
+    """Read a stream up to the first line of the command's wrapper; return the process id in it.
 
-    If it did not, the last lines on the stream are added to `before`.
+    The id is on stderr; on stdout it is empty. If the wrapper did not start, return "" and add the last lines
+    of the stream to `before`.
     """
     lines: deque[str] = deque(maxlen=5)
     while line := await stream.readline():

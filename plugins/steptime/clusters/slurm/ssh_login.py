@@ -1,8 +1,8 @@
 """Translate an Airflow connection of kind `ssh` into a login for asyncssh. Host keys are always checked.
 
-Fields of `extra` are named as in Airflow's SSH provider, so that one connection can be used by both. Those
-that the provider does not have are mostly named like OpenSSH's options. The connection's fields override its
-`ssh_config`.
+Fields of `extra` are named as in Airflow's SSH provider, so that steptime and the provider can share a
+connection. Those that the provider does not have are mostly named like OpenSSH's options. The connection's
+fields override its `ssh_config`.
 """
 
 import base64
@@ -49,7 +49,7 @@ class Login:
     """A login to one host on the way to a cluster, ready for asyncssh."""
 
     title: str
-    """Its name in messages: `the jump host gate.example.org:22 (connection 'gate')`."""
+    """The host's name in messages: `the jump host gate.example.org:22 (connection 'gate')`."""
     connection: Connection
     host: str
     port: int
@@ -169,7 +169,7 @@ def _doubt(certificate: Any, user: str) -> str:
 
 
 def _ssh_config(connection: Connection) -> str | None:
-    """Return the path of the connection's OpenSSH client configuration, if it names one."""
+    """Return the path of the connection's OpenSSH client configuration; None if it names none."""
     value = connection.extra.get("ssh_config")
     if not value:
         return None
@@ -194,7 +194,7 @@ def _proxy_jump(connection: Connection, jumps: object) -> tuple[Connection, ...]
 
 
 def _private_key(connection: Connection) -> asyncssh.SSHKey | None:
-    """Return the key to log in with; None if asyncssh shall look for the user's own."""
+    """Return the key to log in with; None to let asyncssh look for the user's own keys."""
     field = "private_key" if connection.extra.get("private_key") else "key_file"
     value = connection.extra.get(field)
     if not value:
@@ -253,7 +253,7 @@ def _connect_timeout_s(connection: Connection) -> float | None:
 
 
 def _trusted(connection: Connection, read: asyncssh.SSHClientConnectionOptions) -> Any:
-    """Return the trusted host keys: of the connection, its known_hosts file, its ssh_config, or the user."""
+    """Return the trusted host keys: the connection's own, else from known_hosts files. Raises UserError."""
     extra = connection.extra
     remedy = _remedy(connection, read)
     if str(extra.get("no_host_key_check", "")).lower() == "true":

@@ -33,7 +33,7 @@ class HostConnection:
 
     ssh: asyncssh.SSHClientConnection
     title: str
-    """Its name in messages."""
+    """The host's name in messages."""
 
 
 async def reach(name: str, connections: Connections, login_nodes: Sequence[str] = ()) -> HostConnection:

@@ -80,15 +80,19 @@ _CANNOT_BE = (  # Slurm's words (slurm_errno.c) and those of sbatch about its ow
 
 
 _SUBMIT_LIMIT = re.compile(r"SubmitJobs?(Limit|Per)")
-"""In each of Slurm's reasons that count queued jobs: QOSMaxSubmitJobPerUserLimit, AssocMaxSubmitJobLimit,
+"""Matches Slurm's limits on the number of queued jobs: QOSMaxSubmitJobPerUserLimit, AssocMaxSubmitJobLimit,
 AssocGrpSubmitJobsLimit, QOSGrpSubmitJobsLimit and MaxSubmitJobsPerAccount. The sentence "Job violates
-accounting/QOS policy" that follows is the same for limits on a job's size and time, so it says nothing."""
+accounting/QOS policy" that follows is the same for limits on a job's size and time, so it cannot be used."""
 _JOB_LIMIT = re.compile(r"\b(QOS|Assoc|Max)\w*(PerJob|PerNode|Min[A-Z])\w*")
-"""Limits on a single job's size or time, which waiting does not change: QOSMaxWallDurationPerJobLimit, …."""
+"""Matches limits on one job's size or time, where waiting does not help: QOSMaxWallDurationPerJobLimit, …"""
 
 
 def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailure:
-    """Return the error for a job that Slurm refused, with the message of sbatch."""
+    """Return the error for a job that Slurm refused, with the message of sbatch.
+
+    It is SubmitLimit if too many jobs are queued, UserError if Slurm can never run this one, else another
+    SystemFailure.
+    """
     lines = [
         line.strip().removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()
     ]
@@ -115,7 +119,7 @@ SUBMIT_TIMEOUT_S = _COMMANDS * _COMMAND_LIMIT_S + 60
 
 
 def _options(spec: JobSpec) -> list[str]:
-    """Return the options that identify the job; the others are #SBATCH lines of its script."""
+    """Return sbatch's arguments: options that identify the job, and its script, which has the others."""
     return [
         *("--parsable", "--no-requeue", "--kill-on-invalid-dep=yes", "--export=ALL"),
         f"--job-name={spec.name}",
@@ -127,5 +131,5 @@ def _options(spec: JobSpec) -> list[str]:
 
 
 def _as_pattern(path: str) -> str:
-    """Return a path as Slurm's file name pattern, in which %j is the job's id unless there is a backslash."""
+    """Escape a path for `--output`, where Slurm replaces %j and others unless the path has a backslash."""
     return path.replace("\\", "\\\\") if "\\" in path else path.replace("%", "%%")

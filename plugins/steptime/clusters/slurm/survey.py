@@ -29,13 +29,13 @@ class Survey(Frozen):
     """User and login node."""
     partitions: tuple[Partition, ...]
     accounts: tuple[str, ...]
-    """Accounts of the user; empty if there is no accounting."""
+    """Accounts of the user; empty if there is no accounting or it does not answer."""
     containers: tuple[str, ...]
     """Container programs that work on the login node, the preferred one first."""
     folders: tuple[str, ...]
     """Folders that the user may write to, the likeliest for `work_dir` first."""
     pythons: tuple[str, ...]
-    """Interpreters of 3.11 or newer."""
+    """Commands that start a Python of 3.11 or newer."""
 
     @property
     def suggested_partition(self) -> Partition | None:
