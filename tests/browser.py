@@ -1,4 +1,4 @@
-"""Headless Chromium, and a watch on what a page must not do: complain, or ask other hosts."""
+"""Headless Chromium, and a watch for what a page must not do: log errors, or ask other hosts."""
 
 import shutil
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ _NO_SANDBOX_NO_NETWORK = [
     "--no-first-run",
 ]
 _PATIENCE_MS = 60_000  # a busy machine may take many seconds to draw
-# Chromium says so of any iframe with the sandbox that Airflow gives to pages of plugins.
+# Chromium warns with these words of any iframe with the sandbox that Airflow gives to pages of plugins.
 _OF_AIRFLOW = "allow-scripts and allow-same-origin"
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The system's Chromium without a window, built as such if it is there: that needs a third of the CPU.
+    """Yield the system's Chromium without a window, if possible its headless build, which needs less CPU.
 
     Raises SystemFailure if there is none.
     """
@@ -52,7 +52,7 @@ class Watched:
 
 @contextmanager
 def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Watched]:
-    """A page of its own session for the site at `url`; `options` are those of Playwright's contexts."""
+    """Yield a page in a browser context of its own for the site at `url`; `options` are Playwright's."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=url, **options)
     page = context.new_page()
     page.set_default_timeout(_PATIENCE_MS)
@@ -78,7 +78,7 @@ def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Watched
 
 @contextmanager
 def logged_in(url: str, user: str, password: str) -> Iterator[Watched]:
-    """A page of the Airflow at `url`, by its login form."""
+    """Yield a page of the Airflow at `url`, logged in by its form."""
     with chromium() as browser, watched_page(browser, url, timezone_id="UTC") as watched:
         page = watched.page
         page.goto("/")
@@ -91,7 +91,7 @@ def logged_in(url: str, user: str, password: str) -> Iterator[Watched]:
 
 
 def count_colours(canvas: Locator) -> int:
-    """How many a chart has: one that is blank has one or two."""
+    """Return the number of colours in a chart; a blank one has one or two."""
     found: int = canvas.evaluate(
         """(canvas) => {
             const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);

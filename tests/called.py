@@ -1,4 +1,4 @@
-"""Call the program in this process as a shell would, and other programs in processes of their own."""
+"""Call `steptime` in this process as a shell would, and other programs in processes of their own."""
 
 import subprocess
 import sys

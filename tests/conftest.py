@@ -1,4 +1,4 @@
-"""What tests of several packages share: a whole, real result to start from, and the trainer's Python."""
+"""Fixtures for tests of several packages: a whole, real result to start from, and the trainer's Python."""
 
 import asyncio
 import configparser
@@ -28,7 +28,7 @@ from steptime.results.models import Check, Provenance, Submission, Verdict
 from steptime.results.record import make_record
 from steptime.service.standalone_config import write_config
 
-# Imported in the conftests of two folders, a fixture of the session would be made twice.
+# A fixture of the session that two conftests imported would be made twice.
 __all__ = [  # fixtures
     "config_folder",
     "half_years",
@@ -71,7 +71,7 @@ settings.load_profile("steptime")
 
 @pytest.fixture(scope="session")
 def trainer_python() -> str:
-    """The interpreter of the trainer's own environment: as told, else staged as for a job."""
+    """Return the interpreter of the trainer's environment: the one given, else one staged as for a job."""
     told = os.environ.get("STEPTIME_TRAINER_PYTHON")
     if told:
         return told
@@ -87,13 +87,13 @@ def trainer_python() -> str:
 
 @pytest.fixture(scope="session")
 def make_result() -> Callable[..., CheckedResult]:
-    """A function that builds the result of a finished run of a tiny Llama; see `_result` for its keywords."""
+    """Return a function that builds the result of a finished run of a tiny Llama; see `_result`."""
     return _result
 
 
 @pytest.fixture
 def airflow_cfg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> configparser.ConfigParser:
-    """What `airflow.cfg` of `steptime up` has, in a state folder of the test's own."""
+    """Return the `airflow.cfg` that `steptime up` writes, in a state folder of the test's own."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     config = configparser.ConfigParser()
     config.read(write_config(8080))
@@ -102,7 +102,7 @@ def airflow_cfg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> configparser
 
 @pytest.fixture
 def statements() -> Iterator[list[tuple[str, Any]]]:
-    """The SQL statements that this process executes from now on, with their values."""
+    """Yield the SQL statements that this process executes from now on, with their values."""
     executed: list[tuple[str, Any]] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -130,13 +130,11 @@ def _result(
     verdict: Verdict | None = None,
     **replaced: Any,
 ) -> CheckedResult:
-    """A result as the pipeline would make it.
+    """Return a result as the pipeline would make it.
 
-    `replaced` fields of `CheckedResult` and `Submission` (log, run, …) come last and win.
-
-    Its record is of all that, unless it is replaced, too.
-
-    Steps run to `max_steps` and the window is the last half. A checkpoint load trains one step.
+    Fields of `CheckedResult` and `Submission` (log, run, …) in `replaced` are set last and win. Unless the
+    record is replaced too, it is made from all of these. Steps run to `max_steps` and the window is the last
+    half. A checkpoint load trains one step.
     """
     gbs = 8 * gpus
     first_step = max_steps - 1 if mode is Mode.CHECKPOINT_LOAD else 0

@@ -4,11 +4,11 @@ import random
 import socket
 
 _BELOW_EPHEMERAL = range(10_240, 20_480)
-"""The kernel hands these to nobody (Linux begins at 32768): between the look and the start they stay free."""
+"""Linux gives out ports from 32768 on, so these stay free between the check and the server's start."""
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
+    """Return a port of the loopback interface on which nobody listens."""
     for port in random.sample(_BELOW_EPHEMERAL, 100):
         with socket.socket() as probe:
             try:

@@ -1,4 +1,4 @@
-"""Half a year of weekly runs in a real store, with and without planted changes: for all tests that judge."""
+"""Half a year of weekly runs in a real store, with and without planted changes, for all tests that judge."""
 
 import random
 import shutil
@@ -25,7 +25,7 @@ WEEKS = 26
 USUAL = [1.0] * WEEKS
 CELLS = [(size, gpus) for size in ("tiny", "small") for gpus in (1, 2, 4, 8)]
 NOISY = ("tiny", 8)
-"""A cell whose runs differ by 5 %; those of the others by 1 %."""
+"""A cell whose runs vary by 5 %; those of all others by 1 %."""
 FEW = ("small", 8)
 """A cell that ran four times."""
 
@@ -36,15 +36,15 @@ PLANTED: dict[tuple[str, int], Sequence[float]] = {
     ("small", 2): [*USUAL[1:], 0.94, 0.94, 0.94],  # faster, with two fresh runs
     ("small", 4): [*USUAL[1:], 1.05, 1.05, 1.05],  # slower, with two fresh runs
 }
-"""Levels of the step time by cell, where they are not usual: one a week, and more on the last day."""
+"""The step time levels of cells that differ from the usual: one a week, and more on the last day."""
 
 
 def history(
     make_result: MakeResult, size: str, gpus: int, levels: Sequence[float], *, end: float, **options: Any
 ) -> Iterator[Result]:
-    """A run for each level. Steps differ by 2 % within it, the first takes twice as long.
+    """Yield a run for each level. Its steps differ by 2 %, and the first takes twice as long.
 
-    Another variable is set in the runs of `small·fp32·4` that are not usual.
+    Another variable is set in those runs of `small·fp32·4` that are not usual.
     """
     dice = random.Random(f"{size}-{gpus}-26")  # noqa: S311 - step times, not secrets
     noise = 0.05 if (size, gpus) == NOISY else 0.01
@@ -66,11 +66,11 @@ def history(
 
 @pytest.fixture(scope="session")
 def half_years(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Stores:
-    """Addresses of two stores with the same noise; what is `PLANTED` is in the second."""
+    """Return the addresses of two stores with the same noise; the second also has what is in `PLANTED`."""
     folder, now = tmp_path_factory.mktemp("half-years"), time.time()
     unchanged, planted = (Store(f"sqlite:///{folder / name}.db") for name in ("unchanged", "planted"))
     only_in: dict[Store, list[Result]] = {unchanged: [], planted: []}
-    # As long as a connection is open SQLite does not tidy up after each run.
+    # While a connection is open, SQLite runs no checkpoint after each run.
     with closing(sqlite3.connect(folder / "unchanged.db")):
         for cell in CELLS:
             usual = list(history(make_result, *cell, USUAL[:4] if cell == FEW else USUAL, end=now))
@@ -86,8 +86,8 @@ def half_years(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult
     for store, results in only_in.items():
         for result in results:
             stored.write(store, result)
-        judge_all(store)  # as if each had been judged as it came, in half of the time
-    # None of these counts: a profile that got slower, and a rejected run.
+        judge_all(store)  # as if each had been judged when it came, in half the time
+    # Neither of these counts: a profile that got slower, and a rejected run.
     for result in history(make_result, "tiny", 1, [*USUAL[:7], 2.0, 2.0, 2.0], end=now, mode=Mode.PROFILE):
         publish(planted, result)
     bad = Verdict(checks=(Check(name="x", passed=False, message="Expected 20 steps, but found 3."),))

@@ -1,4 +1,4 @@
-"""A state folder and config of a test's own with a local cluster, and runs that are planned on it."""
+"""A state folder and config of the test's own with a local cluster, and runs planned on it."""
 
 import asyncio
 import shutil
@@ -15,9 +15,9 @@ from steptime.recipes.planning import Plan, PlanRequest, plan
 
 @pytest.fixture
 def config_folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`tmp_path / "config"`, an empty folder that is at the same place in each test.
+    """Return `tmp_path / "config"`, a link to an empty folder with the same path in each test.
 
-    What is read of a file is cached by its path: elsewhere each test would read all workloads again.
+    What is read from a file is cached by its path: with another path each test would read all again.
     """
     folder = tmp_path_factory.getbasetemp() / "config-of-a-test"
     shutil.rmtree(folder, ignore_errors=True)
@@ -28,7 +28,7 @@ def config_folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture
 def home(tmp_path: Path, config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A state folder and config of the test's own: a local cluster that is polled often, with many slots.
+    """Yield a state folder; the config has a local cluster that is polled often and has many slots.
 
     Jobs that a test leaves are ended after it.
     """
@@ -53,7 +53,7 @@ def home(tmp_path: Path, config_folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def planned(home: Path) -> Callable[..., Plan]:
-    """Plans a tiny Llama on the test's cluster; keywords are fields of PlanRequest."""
+    """Return a function that plans a tiny Llama on the test's cluster; keywords are fields of PlanRequest."""
 
     def make(**request: object) -> Plan:
         return plan(PlanRequest.model_validate({"workload": "llama3.1", "gpus": "1", **request}))
@@ -63,5 +63,5 @@ def planned(home: Path) -> Callable[..., Plan]:
 
 @pytest.fixture
 def a_run(planned: Callable[..., Plan]) -> Callable[..., Run]:
-    """One planned run; keywords are environment variables of the stand-in."""
+    """Return a function that plans one run; keywords are environment variables of the stand-in."""
     return lambda **environment: planned(environment=environment).runs[0]

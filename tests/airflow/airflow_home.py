@@ -11,7 +11,7 @@ from pathlib import Path
 if "airflow" not in sys.modules:
     home = Path(tempfile.mkdtemp(prefix="steptime-tests-airflow-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
-    # `dag.test()` stores every DAG there anew, half a second each: only those that tests run to their end.
+    # `dag.test()` stores every DAG there anew, in half a second each: only those that tests run to their end.
     (home / "dags").mkdir()
     (home / "dags" / "llama31.py").write_text(
         "from steptime.airflow.dag_builder import training_dag\n"
@@ -22,7 +22,7 @@ if "airflow" not in sys.modules:
     os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = str(home / "dags")
 
 with warnings.catch_warnings():
-    # Airflow's own imports warn of what Airflow itself uses; tests fail for warnings of ours.
+    # Airflow's own dependencies cause warnings; tests must fail only for warnings of ours.
     warnings.simplefilter("ignore")
     import airflow.sdk
     import airflow.triggers.base  # noqa: F401

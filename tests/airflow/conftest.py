@@ -1,4 +1,4 @@
-"""Real jobs on a local cluster of the test's own, and the parts of Airflow's context that operators use."""
+"""Real jobs on a local cluster of the test's own, and stand-ins for the parts of Airflow that tasks use."""
 
 import asyncio
 import sys
@@ -64,13 +64,13 @@ STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
 
 @pytest.fixture(autouse=True)
 def triggers_settle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No worker has to report "deferred" to an Airflow before a trigger fires."""
+    """Let triggers fire at once: here no worker has to report "deferred" to an Airflow first."""
     monkeypatch.setattr(base, "SETTLING_S", 0.01)
 
 
 @pytest.fixture
 def budget(home: Path) -> Callable[[float], Path]:
-    """Gives the test's cluster so many GPU-hours a month."""
+    """Return a function that sets the monthly GPU-hours of the test's cluster and returns its file."""
     path = (home.parent / "config").resolve() / "clusters" / "local.yaml"
     without = path.read_text()
 
@@ -83,7 +83,7 @@ def budget(home: Path) -> Callable[[float], Path]:
 
 @pytest.fixture
 def staged(tmp_path: Path) -> StagedFiles:
-    """What staging would give, with the stand-in where the trainer's interpreter would be."""
+    """Return what staging returns, with the stand-in trainer in place of the trainer's interpreter."""
     interpreter = tmp_path / "stand-in-interpreter"
     interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}"\n')
     interpreter.chmod(0o755)
@@ -92,10 +92,10 @@ def staged(tmp_path: Path) -> StagedFiles:
 
 @pytest.fixture
 def first_training(staged: StagedFiles, tmp_path: Path) -> Iterator[Callable[..., Future[str]]]:
-    """Lets the first training hang, and gives a function that strikes it: it takes what is to be done then.
+    """Make the first training hang, and yield a function that runs a callback once it hangs.
 
-    That gets the name of the training's Slurm node, and its result is a future of the same. With `goes_on`
-    the training then begins, else it hangs on until it is ended.
+    The callback gets the name of the training's Slurm node; the function returns a future of that name. With
+    `goes_on` the training then begins, otherwise it hangs until it is ended.
     """
     assert staged.python is not None
     interpreter = Path(staged.python)
@@ -114,7 +114,7 @@ def first_training(staged: StagedFiles, tmp_path: Path) -> Iterator[Callable[...
             node = begun.read_text().strip()
             strike(node)
         except BaseException:
-            end.touch()  # what was not struck would hang for ever
+            end.touch()  # otherwise the training would hang for ever
             raise
         if goes_on:
             write_whole(end, "go on")
@@ -126,11 +126,11 @@ def first_training(staged: StagedFiles, tmp_path: Path) -> Iterator[Callable[...
 
 @pytest.fixture(scope="session")
 def airflow_database() -> None:
-    """Airflow's tables in the tests' AIRFLOW_HOME."""
+    """Create Airflow's tables in the tests' AIRFLOW_HOME."""
     from airflow.utils.db import initdb  # imports Airflow's models
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as `airflow db migrate`, which would import all that again
+        warnings.simplefilter("ignore")  # as `airflow db migrate` does, which would import all that again
         initdb()
 
 
@@ -138,7 +138,7 @@ def airflow_database() -> None:
 def run_dag(
     airflow_database: None, home: Path, staged: StagedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Any]:
-    """Runs the DAG llama31 to its end; keywords are its params. Nothing is staged: the stand-in is ready."""
+    """Return a function that runs the DAG llama31 to its end with these params; nothing is staged."""
 
     async def nothing(*_: object) -> StagedFiles:
         return staged
@@ -162,7 +162,7 @@ async def cluster(home: Path) -> LocalCluster:
 
 @dataclass
 class Variables:
-    """Those in the database of one Airflow."""
+    """A stand-in for the Variables in the database of one Airflow."""
 
     kept: dict[str, str] = field(default_factory=dict)
 
@@ -175,7 +175,7 @@ class Variables:
 
 @dataclass
 class TaskInstance:
-    """The parts of Airflow's that operators use."""
+    """A stand-in for Airflow's task instance, with the parts that operators use."""
 
     max_tries: int = 2
     try_number: int = 1
@@ -185,7 +185,7 @@ class TaskInstance:
     map_index: int = 0
     pushed: dict[str, Any] = field(default_factory=dict)
     dag_runs: dict[str, str] = field(default_factory=dict)
-    """States, by `dag_id/run_id`."""
+    """The states of DAG runs, by `dag_id/run_id`."""
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.pushed[key] = value
@@ -198,15 +198,15 @@ class TaskInstance:
 
 
 HANGS = "hangs"
-"""Instead of a state: Airflow never answers."""
+"""Given in place of a state: Airflow never answers."""
 
 
 @dataclass
 class TaskStates:
-    """Airflow, asked for the state of a task: each time it gives the next answer; the last stays."""
+    """A stand-in for Airflow's answers about a task's state, given in turn; the last one repeats."""
 
     answers: list[str | Exception | None]
-    """None of a task that is cleared or has not begun, DELETED if there is none."""
+    """None for a task that is cleared or has not begun, DELETED if the task does not exist."""
 
     def send(self, asked: GetTaskStates) -> TaskStatesResult:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -224,7 +224,7 @@ AirflowSays = Callable[..., TaskStates]
 
 @pytest.fixture
 def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TaskStates]:
-    """Has Airflow answer with these states of a task."""
+    """Return a function that makes Airflow answer with these states of a task."""
 
     def say(*answers: str | Exception | None) -> TaskStates:
         states = TaskStates(list(answers))
@@ -236,7 +236,7 @@ def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TaskStates]:
 
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
-    """The Variables of the Airflow that tasks of this test are in."""
+    """Return the Variables of the Airflow to which this test's tasks belong."""
     kept = Variables()
     monkeypatch.setattr(installation, "Variable", kept)
     return kept
@@ -246,7 +246,7 @@ RUN_AFTER = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def add_to_ledger(submitted: dict[str, Any]) -> None:
-    """Have the ledger know what was submitted for the first performance run."""
+    """Add to the ledger what was submitted for the first performance run."""
     given = Submission.model_validate(submitted)
     if ledger.find(given.job.name) is not None:
         return
@@ -265,33 +265,33 @@ def add_to_ledger(submitted: dict[str, Any]) -> None:
 
 
 def noted(job_name: str) -> LedgerJob:
-    """What the ledger has of a job."""
+    """Return the ledger's entry of a job."""
     found = ledger.find(job_name)
     assert found is not None
     return found
 
 
 def submitted_job(handle: dict[str, str]) -> dict[str, Any]:
-    """What the ledger has of a job that `submit` has returned: a `Submission` as JSON."""
+    """Return the ledger's `Submission`, as JSON, of a job that the task `submit` returned."""
     submitted = noted(handle["job"]).submitted
     assert submitted is not None
     return submitted.model_dump(mode="json")
 
 
 def state_of(cluster: LocalCluster, job_name: str) -> JobState:
-    """What its cluster says of a job."""
+    """Return the state of a job as its cluster reports it."""
     return asyncio.run(cluster.poll([job_name]))[job_name].state
 
 
 class KilledError(BaseException):
-    """A worker is killed: what no code catches."""
+    """The kill of a worker: no code catches it."""
 
 
 @pytest.fixture
 def make_context(variables: Variables) -> Callable[..., dict[str, Any]]:
-    """Contexts of tries of one task instance.
+    """Return a function that makes contexts of tries of one task instance.
 
-    `submitted` is a `Submission` as JSON that the ledger then has.
+    Its keyword `submitted` is a `Submission` as JSON, which is added to the ledger.
     """
 
     def make(*, submitted: dict[str, Any] | None = None, **task_instance: Any) -> dict[str, Any]:
@@ -313,19 +313,19 @@ def _shipped_dag(**arguments: Any) -> DAG:
 
 
 def task_of(task_id: str, **rendered: Any) -> Any:
-    """A task of the DAG as it is shipped, with its templated fields as Airflow would have rendered them."""
+    """Return a task of the shipped DAG, with its templated fields as Airflow would have rendered them."""
     return _task_of(_shipped_dag(), task_id, rendered)
 
 
 def wait_task(submitted: dict[str, Any], **arguments: Any) -> TrainingSensor:
-    """The task that waits for the job of a performance run, of the DAG that has these arguments."""
+    """Return the task that waits for the job of a performance run; the arguments are those of the DAG."""
     handle = {"cluster": submitted["job"]["cluster"], "job": submitted["job"]["name"]}
     task: TrainingSensor = _task_of(_shipped_dag(**arguments), "performance.wait", {"submitted": handle})
     return task
 
 
 def trigger_of(submitted: dict[str, Any], context: dict[str, Any], **arguments: Any) -> TrainingTrigger:
-    """The trigger that this task defers to."""
+    """Return the trigger that the task of `wait_task` defers to."""
     with pytest.raises(TaskDeferred) as deferred:
         wait_task(submitted, **arguments).execute(context)
     trigger = deferred.value.trigger
@@ -334,7 +334,7 @@ def trigger_of(submitted: dict[str, Any], context: dict[str, Any], **arguments: 
 
 
 async def event_of(trigger: TrainingTrigger) -> dict[str, Any]:
-    """What it fires with."""
+    """Return the payload of the event that a trigger fires."""
     async with aclosing(trigger.run()) as events:
         payload: dict[str, Any] = (await anext(events)).payload
     return payload
@@ -349,26 +349,26 @@ def _task_of(dag: DAG, task_id: str, rendered: dict[str, Any]) -> Any:
 
 
 def handle_of(result: Result) -> dict[str, str]:
-    """What `parse` and `validate` hand on of a result."""
+    """Return the handle of a result that `parse` and `validate` pass on."""
     return {"cluster": result.job.cluster, "job": result.job.name}
 
 
 def checked_run(result: CheckedResult) -> dict[str, str]:
-    """Store a result as `parse` and `validate` do; what `validate` hands on."""
+    """Store a result as `parse` and `validate` do; return what `validate` passes on."""
     keep_measured(Store(), result)
     keep_verdict(Store(), result.job.name, result.verdict)
     return handle_of(result)
 
 
 def logged(execute: Callable[[], object]) -> list[str]:
-    """What a task logs."""
+    """Return the lines that a task logs."""
     with structlog.testing.capture_logs() as lines:
         execute()
     return [line["event"] for line in lines if "outside of the Task Runner" not in line["event"]]
 
 
 def submit_task(run: Run, staged: StagedFiles) -> Any:
-    """The task `submit` of a performance run."""
+    """Return the task `submit` of a performance run."""
     json = {"run": run.model_dump(mode="json"), "staged": staged.model_dump(mode="json")}
     return task_of("performance.submit", **json)
 
@@ -377,7 +377,7 @@ def submit_task(run: Run, staged: StagedFiles) -> Any:
 def submission(
     a_run: MakeRun, staged: StagedFiles, make_context: MakeContext
 ) -> Callable[..., dict[str, Any]]:
-    """Submits a run of the stand-in; gives the `Submission` as JSON. Keywords are its environment."""
+    """Return a function that submits a run of the stand-in in this environment, as a `Submission`."""
 
     def submit(**environment: str) -> dict[str, Any]:
         return submitted_job(submit_task(a_run(**environment), staged).execute(make_context()))

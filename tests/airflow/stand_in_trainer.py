@@ -1,10 +1,10 @@
-"""A stand-in for the trainer: no model, no training. It prints lines in NeMo's form, with made-up numbers.
+"""A stand-in for the trainer: it trains no model, and prints lines in NeMo's form with made-up numbers.
 
 It lets tests of the Airflow layer run real jobs in seconds: real processes on the real local cluster. Nothing
 it prints is a measurement. Tests with the marker `trainer` train for real.
 
-The run's environment says how it behaves: STAND_IN_STEP_S is seconds per step, STAND_IN_PRINTED_S what it
-prints as that, and STAND_IN is out_of_memory, nan or hang.
+The run's environment says how it behaves: STAND_IN_STEP_S is the seconds per step, STAND_IN_PRINTED_S the
+seconds it prints, and STAND_IN is out_of_memory, nan or hang.
 """
 
 import json
@@ -16,7 +16,7 @@ import time
 
 def main() -> int:
     if os.environ.get("SLURM_PROCID", "0") != "0":
-        return 0  # of all ranks the first prints
+        return 0  # only rank 0 prints
     run = json.loads(pathlib.Path("run.json").read_text())
     recipe, behaviour = run["recipe"], os.environ.get("STAND_IN", "")
     parallelism = recipe["parallelism"]

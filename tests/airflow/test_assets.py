@@ -1,4 +1,4 @@
-"""Assets: what other DAGs name to be started by. `sweep/test_sweep_dag_run.py` has what their events say."""
+"""Names of the assets that start other DAGs. `sweep/test_sweep_dag_run.py` tests what their events say."""
 
 import pytest
 

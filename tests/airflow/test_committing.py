@@ -1,4 +1,4 @@
-"""How tasks keep budgets: what is over is given back before anybody is refused."""
+"""How tasks keep to budgets: reservations of runs that are over are returned before a run is refused."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -37,7 +37,7 @@ ASKED = 600 / 3600
 
 
 class Asked:
-    """A cluster that knows how jobs stand."""
+    """A stand-in for a cluster, which answers with given states of jobs."""
 
     name = "local"
 
@@ -73,7 +73,7 @@ def one(planned: MakePlan) -> Run:
 
 @pytest.fixture
 def reserve(make_context: MakeContext, one: Run) -> Callable[..., list[str]]:
-    """Reserves a run for a DAG run, while others are in these states; what the task logs."""
+    """Return a function that reserves a run while DAG runs have these states; it returns the task's log."""
 
     def reserve(dag_run: str, **dag_runs: str) -> list[str]:
         known = {f"llama31/{run_id}": state for run_id, state in dag_runs.items()}

@@ -1,4 +1,4 @@
-"""Whole DAG runs in one process, with the stand-in where the trainer's environment would be."""
+"""Whole DAG runs in one process, with the stand-in trainer in place of the trainer's environment."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from steptime.results.store import Store
 
 from .conftest import RunDag
 
-# What Airflow's own API server, which runs in the test's process, warns of.
+# The warning is of Airflow's API server, which runs in the test's process.
 pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore:Using `httpx` with")]
 
 
@@ -29,13 +29,13 @@ def states(dag_run: Any) -> dict[str, list[str]]:
 
 
 def metastore_variables() -> list[str]:
-    """The keys of Airflow's Variables, as they are in its database."""
+    """Return the keys of Airflow's Variables, read from its database."""
     with closing(sqlite3.connect(Path(os.environ["AIRFLOW_HOME"], "airflow.db"))) as database:
         return [key for (key,) in database.execute("SELECT key FROM variable")]
 
 
 def xcom_bytes(dag_run: Any) -> dict[str, int]:
-    """Of each XCom of a DAG run, by task, map index and key."""
+    """Return the size in bytes of each XCom of a DAG run, by task, map index and key."""
     with closing(sqlite3.connect(Path(os.environ["AIRFLOW_HOME"], "airflow.db"))) as database:
         query = "SELECT task_id, map_index, key, length(value) FROM xcom WHERE run_id = ?"
         found = database.execute(query, (dag_run.run_id,)).fetchall()

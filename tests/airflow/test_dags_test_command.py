@@ -1,4 +1,4 @@
-"""`airflow dags test llama31`, as people type it, with no Airflow running; a stand-in trains."""
+"""`airflow dags test llama31`, as people type it, with no Airflow running and the stand-in trainer."""
 
 import json
 import os

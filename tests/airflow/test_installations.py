@@ -1,4 +1,4 @@
-"""Two Airflows on one cluster folder and account, with DAG runs of the same id; and what older ones left."""
+"""Two Airflows on one cluster folder and account with equal DAG run ids, and data of older installations."""
 
 import asyncio
 import re
@@ -39,7 +39,7 @@ Submit = Callable[..., Submission]
 
 @pytest.fixture
 def submit(a_run: MakeRun, staged: StagedFiles) -> Submit:
-    """One try of `submit`, in a context, of a run that never ends."""
+    """Return a function that makes one try of `submit` in a context, for a run that never ends."""
 
     def try_once(context: dict[str, Any]) -> Submission:
         task = submit_task(a_run(STAND_IN="hang"), staged)
@@ -50,7 +50,7 @@ def submit(a_run: MakeRun, staged: StagedFiles) -> Submit:
 
 @pytest.fixture
 def other(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """In another Airflow: a context of the same task there."""
+    """Return a context manager that acts as another Airflow and yields a context of the same task there."""
 
     @contextmanager
     def there() -> Iterator[dict[str, Any]]:
@@ -65,7 +65,7 @@ def other(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> Callabl
 def test_an_installation_has_the_address_of_its_airflow_and_the_id_that_was_there_first(
     variables: Variables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two tasks that make one at once, both take the same."""
+    """Two tasks that create the id at the same time end up with the same one."""
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow.example/")
     made = installation.this_installation()
     assert (made.address, [*variables.kept.values()]) == (
@@ -87,7 +87,7 @@ def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_left_alone(
     cluster: LocalCluster,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As where staging is production's backup, with the same metrics store: tasks and triggers are there."""
+    """A staging Airflow made from production's backup, with the same metrics store, ends none of its jobs."""
     ours = submit(make_context())
     handed_on = ours.model_dump(mode="json")
     assert ours.job.installation is not None
@@ -133,7 +133,7 @@ def test_a_dag_run_is_not_judged_by_the_result_of_another_installation_that_shar
 def test_tasks_that_begin_at_once_on_a_new_installation_never_take_each_other_for_another_ones(
     variables: Variables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both look for an id before either has made one."""
+    """Both tasks look for an id before either has created one."""
     looked = Barrier(2, timeout=60)
     keys, met = variables.keys, []
 

@@ -1,4 +1,4 @@
-"""Tries of `wait` that are lost with their workers: there are many, and the last one ends no job either."""
+"""Tries of `wait` that are lost because their workers die: however many there are, none ends the job."""
 
 from typing import Any
 
@@ -80,7 +80,7 @@ def test_a_worker_that_is_cut_off_in_its_last_try_leaves_the_job_alone(
     try_number: int,
     lives: bool,
 ) -> None:
-    """Airflow says `failed` both of a task that a person failed and of one that has no more tries."""
+    """Airflow reports `failed` both for a task that a person failed and for one that has no tries left."""
     submitted = submission(STAND_IN="hang")
     airflow_says("failed")
     task = wait_task(submitted, deferrable=False)

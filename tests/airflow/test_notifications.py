@@ -1,4 +1,4 @@
-"""Notifiers: what they are told, what is refused, and what fails loudly."""
+"""Notifiers: what they receive, what is refused, and what fails loudly."""
 
 import json
 import time
@@ -26,7 +26,7 @@ SENTENCE = "tiny·fp32·1 on local is slower by 4.5 %, as two fresh runs confirm
 
 @pytest.fixture
 def ask_for(home: Path) -> Callable[..., None]:
-    """Writes `config/notifications.yaml`."""
+    """Return a function that writes `config/notifications.yaml`."""
 
     def write(*notifications: dict[str, Any]) -> None:
         file = home.parent / "config" / "notifications.yaml"
@@ -38,7 +38,7 @@ def ask_for(home: Path) -> Callable[..., None]:
 
 @pytest.fixture
 def told() -> list[str]:
-    """What was logged as an error."""
+    """Return a list that gets what is logged as an error."""
     return []
 
 
@@ -52,7 +52,7 @@ def send(make_context: MakeContext, told: list[str]) -> Callable[..., None]:
 
 @pytest.fixture
 def mails(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Mail]]:
-    """What a mail server in Airflow's connections got."""
+    """Yield the mails that the mail server of Airflow's SMTP connection has received."""
     with mail_server() as (mails, port):
         plain = {"disable_ssl": True, "disable_tls": True}
         connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": port, "extra": plain}
@@ -61,7 +61,7 @@ def mails(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Mail]]:
 
 
 class Keeps(BaseNotifier):
-    """Keeps what it is told."""
+    """A notifier that keeps what it receives."""
 
     kept: ClassVar[list[tuple[str, str, str]]] = []
 
@@ -71,7 +71,7 @@ class Keeps(BaseNotifier):
 
 @pytest.fixture
 def kept() -> list[tuple[str, str, str]]:
-    """What `Keeps` is told in this test: event, sentence and address."""
+    """Return what `Keeps` receives in this test: event, sentence and address."""
     Keeps.kept.clear()
     return Keeps.kept
 
@@ -93,7 +93,7 @@ def test_a_notifier_is_told_of_its_events_only(
 
 
 class Fails(BaseNotifier):
-    """As others fail: with a secret in its message."""
+    """A notifier that fails with a secret in its message."""
 
     def notify(self, context: Any) -> None:
         raise RuntimeError(f"https://ada:s3cr3t@chat.example.com with {context['sentence']}")
@@ -141,7 +141,7 @@ def test_what_is_wrong_in_the_file_is_told(
 
 
 LEVELS = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001, 1.06, 1.061, 1.058, 1.06]
-"""Seconds of runs, the eighth of which is slower, as the next two confirm."""
+"""Mean step times in seconds; the eighth is slower, and the next two confirm that."""
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def runs(make_result: MakeResult) -> list[Result]:
 
 
 class Dies(BaseNotifier):
-    """A worker that is killed while it tells: no `Exception`, as when Airflow ends its task."""
+    """A notifier whose worker is killed: it raises no `Exception`, as when Airflow ends its task."""
 
     def notify(self, context: Any) -> None:
         raise SystemExit("killed")
@@ -175,7 +175,7 @@ def test_what_a_killed_report_has_not_told_its_retry_tells_once(
 
     ask_for(keeps("incident opened"))
     task.execute(make_context())
-    task.execute(make_context())  # cleared by somebody
+    task.execute(make_context())  # as after a person cleared the task
 
     [(_, sentence, _)] = kept
     assert sentence.startswith("Suspected: tiny·fp32·2 on local 5.9 % slower since ")

@@ -1,4 +1,4 @@
-"""The trigger form, and what the first task makes of it."""
+"""The trigger form, and the request that the first task makes of its params."""
 
 from pathlib import Path
 from typing import Any

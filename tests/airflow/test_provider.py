@@ -1,4 +1,4 @@
-"""What Airflow's provider manager gets to know."""
+"""What steptime registers with Airflow's provider manager."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Records of runs as the task `parse` keeps them: real jobs on the local cluster, and a whole DAG run."""
+"""Records of runs as the task `parse` writes them: real jobs on the local cluster, and a whole DAG run."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ PASSWORD = "hunter-2a8d"
 
 @pytest.fixture
 def parse(make_context: MakeContext) -> Callable[[dict[str, Any]], Result]:
-    """Runs `parse` on what a task `submit` handed on, and gives what it has stored."""
+    """Return a function that runs `parse` on what `submit` passed on, and returns the stored result."""
 
     def run(submitted: dict[str, Any]) -> Result:
         handle = task_of("performance.parse").execute(make_context(submitted=submitted))
@@ -41,7 +41,7 @@ def parse(make_context: MakeContext) -> Callable[[dict[str, Any]], Result]:
 
 @pytest.fixture
 def wait_for(make_context: MakeContext) -> Callable[[dict[str, Any]], object]:
-    """Waits for the end of the job that a task `submit` handed on."""
+    """Return a function that waits for the end of the job that `submit` passed on."""
     return lambda submitted: asyncio.run(event_of(trigger_of(submitted, make_context())))
 
 
@@ -89,9 +89,9 @@ def test_earlier_attempts_are_in_the_record_with_how_they_ended(
     parse: Callable[..., Result],
 ) -> None:
     first = submit(max_tries=2)
-    cleared = submit(max_tries=3)  # the job before is cancelled
+    cleared = submit(max_tries=3)  # cancels the job before
     log = Path(cleared.job.log_path)
-    log.touch()  # `parse` ends the job, perhaps before its stand-in has come to write
+    log.touch()  # `parse` ends the job, perhaps before the stand-in has written a log
 
     record = recorded(parse(cleared.model_dump(mode="json")))
 
@@ -112,7 +112,7 @@ def printed_and_logged(capfd: pytest.CaptureFixture[str]) -> str:
 def test_a_secret_that_got_into_a_run_is_in_no_record_result_or_log(
     run_dag: RunDag, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # As if the check had not known it: what keeps it out of the record must not lean on that.
+    # Secrets must stay out of the record even if the check of the environment does not recognise them.
     for module in ("steptime.recipes.planning", "steptime.clusters.jobscript"):
         monkeypatch.setattr(f"{module}.check_environment", lambda _: None)
     proxy = f"http://ada:{PASSWORD}@proxy.example:3128"
@@ -130,7 +130,7 @@ def test_a_secret_that_got_into_a_run_is_in_no_record_result_or_log(
     told = printed_and_logged(capfd)
     assert "its script:" in told
     assert "MY_TOKEN=" in told
-    # The ledger has the environment that the cluster gets: a resubmission needs it.
+    # The ledger keeps the environment that the cluster gets, as a resubmission needs it.
     tables = [table for table in metadata.sorted_tables if table is not jobs]
     with read_connection(store_url()) as connection:
         stored = {table.name: repr(connection.execute(table.select()).all()) for table in tables}

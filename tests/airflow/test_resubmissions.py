@@ -40,7 +40,7 @@ Lose = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def lose(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Lose:
-    """Ends a job as the cluster's fault, on these nodes; gives the trigger's event."""
+    """Return a function that makes the cluster fail a job on these nodes, and returns the trigger's event."""
     lost: dict[str, JobStatus] = {}
     poll = LocalCluster.poll
 
@@ -60,7 +60,7 @@ def lose(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Lose:
 
 @pytest.fixture
 def avoided(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The nodes that each script was made to stay away from."""
+    """Return the nodes that each job script was told to avoid."""
     seen: list[tuple[str, ...]] = []
 
     def avoiding(self: ClusterConfig, run: Run, nodes: tuple[str, ...]) -> Run:
@@ -77,7 +77,7 @@ def avoided(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 
 def waits_for(task: TrainingSensor, context: dict[str, Any], event: dict[str, Any] | None = None) -> Job:
-    """The job that the task defers for: at its start, or after an event."""
+    """Return the job for which the task defers: at its start, or after an event."""
     with pytest.raises(TaskDeferred) as deferred:
         task.execute(context) if event is None else task.execute_complete(context, event)
     assert isinstance(deferred.value.trigger, TrainingTrigger)
@@ -122,7 +122,7 @@ def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
 def test_a_run_whose_log_names_a_failed_node_is_resubmitted_without_it(
     submission: Submit, make_context: MakeContext, avoided: list[tuple[str, ...]], cluster: LocalCluster
 ) -> None:
-    """srun ended with an error, and Slurm's record has no more than that."""
+    """Here srun ended with an error and Slurm's record says no more, so the log is what names the node."""
     submitted, context = submission(STAND_IN="hang"), make_context()
     first = waits_for(wait_task(submitted), context)
     asyncio.run(cluster.cancel(first.name))
@@ -194,7 +194,7 @@ def test_a_worker_killed_around_the_submit_comes_back_to_the_same_job(
         wait_task(submitted).execute_complete(context, event)
     monkeypatch.setattr(LocalCluster, "submit", submit)
 
-    again = waits_for(wait_task(submitted), context)  # a retry begins at the beginning
+    again = waits_for(wait_task(submitted), context)  # a retry starts from the beginning
 
     assert [again.name] == names == live_jobs(cluster)
     assert set(avoided) == {("node3",)}
@@ -250,7 +250,7 @@ def test_after_a_clear_everything_begins_anew_and_nothing_else_lives(
     submitted, context = submit(2), make_context()
     second = waits_for(wait_task(submitted), context, lose(waits_for(wait_task(submitted), context)))
 
-    cleared = submit(3)  # as where nobody called on_kill: the second job lives
+    cleared = submit(3)  # on_kill was not called, so the second job still lives
 
     job = waits_for(wait_task(cleared), context)
     assert job.name not in (submitted["job"]["name"], second.name)

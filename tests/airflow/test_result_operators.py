@@ -1,4 +1,4 @@
-"""What the operators from a job's log to the store say and hand on."""
+"""What the operators from `parse` to `report` log and pass on."""
 
 import asyncio
 import re
@@ -40,23 +40,23 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The local cluster as one whose files this machine cannot open by path."""
+    """Make the local cluster one whose files this machine cannot open by path."""
     monkeypatch.setattr(LocalCluster, "local_path", lambda self, path: None)
 
 
 def ended(submitted: dict[str, Any], make_context: MakeContext) -> dict[str, Any]:
-    """The event of a submitted job's end."""
+    """Return the event of a submitted job's end."""
     return asyncio.run(event_of(trigger_of(submitted, make_context())))
 
 
 def parse(submitted: dict[str, Any], make_context: MakeContext) -> dict[str, Any]:
-    """The handle that `parse` returns."""
+    """Run `parse`; return its handle."""
     handle: dict[str, Any] = task_of("performance.parse").execute(make_context(submitted=submitted))
     return handle
 
 
 def read(submitted: dict[str, Any], make_context: MakeContext) -> Result:
-    """What `parse` stores."""
+    """Run `parse`; return the result it stores."""
     return Store().measured(parse(submitted, make_context)["job"])
 
 
@@ -69,7 +69,7 @@ def test_the_latest_attempt_of_a_run_counts(
     bad = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
     begun = context["dag_run"].run_after.timestamp()
     store = Store()
-    # The names stand in another order than the times.
+    # The names sort in another order than the times.
     for name, minutes, verdict in (("b-first", 0, bad), ("c-second", 5, None), ("a-third", 9, bad)):
         run_id = context["ti"].run_id
         result = make_result(name, gpus=1, dag_run_id=run_id, submitted_at=begun + minutes, verdict=verdict)
@@ -124,7 +124,7 @@ def test_a_fallback_to_sockets_is_rejected_by_the_fabric_of_its_clusters_file(
 def test_a_run_becomes_a_result_when_it_is_published(
     submission: Submit, make_context: MakeContext, home: Path
 ) -> None:
-    """And doing it all again, as Airflow does if a person clears these tasks, changes nothing."""
+    """Running the tasks again, as Airflow does if a person clears them, changes nothing."""
     submitted = submission()
     ended(submitted, make_context)
     job = submitted["job"]["name"]

@@ -22,7 +22,7 @@ Submit = Callable[[int], dict[str, str]]
 
 @pytest.fixture
 def one_gpu(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test's cluster gives jobs one GPU at a time."""
+    """Limit the test's cluster to one GPU at a time."""
     monkeypatch.setattr(launch, "_ASKED_EVERY_S", 0.05)
     path = home.parent / "config" / "clusters" / "local.yaml"
     path.write_text(f"{path.read_text()}gpus: 1\n")
@@ -30,7 +30,7 @@ def one_gpu(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def submit(one_gpu: None, a_run: MakeRun, staged: StagedFiles, make_context: MakeContext) -> Submit:
-    """Executes the task `submit` of the mapped instance."""
+    """Return a function that executes the task `submit` of a mapped instance."""
 
     def submit(map_index: int) -> dict[str, str]:
         run = a_run(STAND_IN="hang").model_copy(update={"repeat": map_index + 1})
@@ -41,7 +41,7 @@ def submit(one_gpu: None, a_run: MakeRun, staged: StagedFiles, make_context: Mak
 
 
 def waiting(submit: Submit, map_index: int) -> Any:
-    """The trigger that `submit` defers to."""
+    """Return the trigger that `submit` defers to."""
     with pytest.raises(TaskDeferred) as deferred:
         submit(map_index)
     assert deferred.value.method_name == "go_on"
@@ -49,7 +49,7 @@ def waiting(submit: Submit, map_index: int) -> Any:
 
 
 async def fire(trigger: Any) -> None:
-    """Wait for the trigger in a triggerer of its own: it is made again from what Airflow stores."""
+    """Wait for a trigger as a triggerer does, after making it again from what Airflow stores."""
     _, arguments = trigger.serialize()
     async for _ in type(trigger)(**arguments).run():
         return
@@ -74,7 +74,7 @@ def test_a_job_is_submitted_once_another_has_ended(submit: Submit, cluster: Loca
 def test_a_job_whose_task_is_gone_makes_room_for_the_next(
     submit: Submit, cluster: LocalCluster, make_context: MakeContext
 ) -> None:
-    """`end` runs when `submit` was marked as failed."""
+    """Here `submit` was marked as failed, so `end` runs."""
     first = submit(0)
     waiting(submit, 1)
     trigger = waiting(submit, 2)

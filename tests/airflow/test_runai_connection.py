@@ -1,4 +1,4 @@
-"""The connection type `runai`: Airflow offers it, tests it, and gives it to clusters."""
+"""The connection type `runai`: Airflow lists it, tests it, and passes it to clusters."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ def server(tmp_path: Path) -> Iterator[RunaiStandIn]:
 
 @pytest.fixture
 def keep(monkeypatch: pytest.MonkeyPatch, server: RunaiStandIn) -> Callable[[str, str], None]:
-    """A function that keeps the connection `dgx` as Airflow keeps those of its environment."""
+    """Return a function that sets the connection `dgx` as a variable of Airflow's environment."""
 
     def kept(secret: str, project: str) -> None:
         connection = Connection(
@@ -35,9 +35,9 @@ def keep(monkeypatch: pytest.MonkeyPatch, server: RunaiStandIn) -> Callable[[str
     return kept
 
 
-@pytest.mark.filterwarnings("ignore::airflow.utils.deprecation_tools.DeprecatedImportWarning")  # its own
+@pytest.mark.filterwarnings("ignore::airflow.utils.deprecation_tools.DeprecatedImportWarning")  # by Airflow
 def test_airflow_offers_the_type_with_its_own_fields() -> None:
-    """Asked of the service from which Airflow's form for a connection gets its fields."""
+    """The service asked here gives Airflow's form for connections its fields."""
     offered = {meta.connection_type: meta for meta in HookMetaService.hook_meta_data()}
     form = offered["runai"]
     assert form.hook_name == "Run:ai"

@@ -1,4 +1,4 @@
-"""A whole DAG run on Run:ai's stand-in, and all that Airflow keeps of it."""
+"""A whole DAG run on the stand-in for Run:ai; nothing that Airflow keeps has a secret."""
 
 import os
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ poll_interval_s: 0.2
 
 @pytest.fixture
 def server(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunaiStandIn]:
-    """The stand-in as the cluster `dgx` of this test's configuration, with its connection in Airflow."""
+    """Yield the stand-in, configured as the cluster `dgx` with its connection in Airflow."""
     (tmp_path / "config" / "clusters" / "dgx.yaml").write_text(CLUSTER.format(volume=tmp_path))
     with RunaiStandIn(tmp_path / "runai").running() as stand_in:
         connection = Connection(
@@ -61,7 +61,7 @@ def test_a_training_on_runai_is_published_and_its_secret_kept(
     kept = [file for folder in (Path(os.environ["AIRFLOW_HOME"]), tmp_path) for file in folder.rglob("*")]
     texts = {}
     for file in kept:
-        with suppress(FileNotFoundError, IsADirectoryError):  # a journal of SQLite may go meanwhile
+        with suppress(FileNotFoundError, IsADirectoryError):  # a journal of SQLite may vanish meanwhile
             texts[str(file)] = file.read_bytes()
     texts["printed"] = "".join(capfd.readouterr()).encode()
     assert any(name.endswith(".db") and dag_run.run_id.encode() in text for name, text in texts.items())

@@ -1,4 +1,4 @@
-"""The report by mail as a task: its refusals. `end_to_end/test_pages.py` sends one."""
+"""The task that mails the report: what it refuses. `end_to_end/test_pages.py` sends one."""
 
 from typing import Any
 

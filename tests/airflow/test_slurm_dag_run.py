@@ -1,4 +1,4 @@
-"""Whole DAG runs on the mini Slurm: a node dies or is refused, or the login node goes away."""
+"""Whole DAG runs on the mini Slurm: a node dies or is refused, or the login node is away."""
 
 import json
 from functools import partial
@@ -34,7 +34,7 @@ poll_interval_s: 0.2
 
 @pytest.fixture
 def slurm(home: Path, mini_slurm: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MiniSlurm:
-    """The mini Slurm as a cluster of this test's configuration, with its login in Airflow."""
+    """Return the mini Slurm, configured as a cluster with its login in Airflow."""
     (tmp_path / "config/clusters/mini-slurm.yaml").write_text(CLUSTER.format(work_dir=tmp_path / "work"))
     login = mini_slurm.login
     connection = Connection(
@@ -65,7 +65,7 @@ def test_a_run_whose_node_died_is_trained_on_another_node(
     shown = ["sacct", "-X", "-D", "-n", "-P", "--starttime=now-1hours", "--format=JobName,State,NodeList"]
 
     def accounted() -> list[list[str]] | None:
-        """Our jobs, once the accounting, which lags, has the end of each."""
+        """Return our jobs in Slurm's accounting, or None until it has the end of each."""
         ours = [line.split("|") for line in slurm.ssh(*shown).splitlines() if line.startswith(stem)]
         return None if "RUNNING" in [job[1] for job in ours] else ours
 
@@ -84,7 +84,7 @@ setup:
   - if mkdir {folder}/first 2>/dev/null; then scontrol show hostnames | tail -n 1 >{folder}/bad; fi
   - export STAND_IN_GPU_FAULTS="{{\\"$(cat {folder}/bad)\\":\\"uncorrected ECC\\"}}"
 """
-"""Of GPUs there are stand-ins; the matrix product and the all-reduce are the CPU's, over gloo."""
+"""The GPUs are stand-ins; the matrix product and the all-reduce run on the CPU, over gloo."""
 
 
 @pytest.mark.exhaustive

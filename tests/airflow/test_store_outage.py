@@ -1,4 +1,4 @@
-"""PostgreSQL is stopped, dies in a transaction or fails over while a task works: the task waits for it."""
+"""PostgreSQL stops, dies within a transaction or fails over while a task works: the task waits for it."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def server() -> Iterator[PostgreSQL]:
 
 @pytest.fixture
 def store(server: PostgreSQL, home: Any, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The store of the test's tasks."""
+    """Return the store that the test's tasks use."""
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("DROP SCHEMA public CASCADE")
         connection.execute("CREATE SCHEMA public")
@@ -58,7 +58,7 @@ def store(server: PostgreSQL, home: Any, monkeypatch: pytest.MonkeyPatch) -> Sto
 def make_work(
     store: Store, make_context: MakeContext, make_result: MakeResult, submission: Submit, planned: MakePlan
 ) -> Callable[[str], Work]:
-    """Brings a run so far that this task is next, and gives what executes it."""
+    """Return a function that prepares a run for this task and returns what executes the task."""
 
     def parse() -> Work:
         submitted = submission(STAND_IN_STEP_S="0.001")
@@ -88,7 +88,7 @@ def make_work(
 
 
 STATES = {"parse": ("measured", False), "validate": ("valid", False), "publish": ("valid", True)}
-"""State of the run after each task, and whether it is published."""
+"""The state of the run after each task, and whether it is published."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Submitting: retries find the same job, cleared tasks get a new one, and no two ever live for one run."""
+"""Submitting: a retry finds the same job, a cleared task gets a new one, and no run has two live jobs."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ Submit = Callable[..., Submission]
 
 @pytest.fixture
 def submit(a_run: MakeRun, staged: StagedFiles, make_context: MakeContext) -> Submit:
-    """One try of the task `submit` of a run that never ends; keywords are of the task instance."""
+    """Return a function that makes one try of `submit` for an endless run, as this task instance."""
 
     def try_once(**task_instance: Any) -> Submission:
         task = submit_task(a_run(STAND_IN="hang"), staged)
@@ -57,7 +57,7 @@ def test_a_retry_submits_the_job_that_the_ledger_had_before_the_worker_died(
     monkeypatch: pytest.MonkeyPatch,
     submitted_before: bool,
 ) -> None:
-    """Meanwhile there is an installation that comes first."""
+    """The retry keeps its job although another installation has appeared that sorts first."""
 
     names: list[str] = []
     submit_job = LocalCluster.submit
@@ -85,7 +85,7 @@ def test_a_retry_submits_the_job_that_the_ledger_had_before_the_worker_died(
 def test_a_cleared_task_begins_a_new_attempt_and_ends_the_job_before(
     submit: Submit, cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its log says which attempt it is at, and what became of the one before."""
+    """The log says which attempt this is, and what became of the one before."""
     first = submit(max_tries=2)
     assert submit(max_tries=2).job == first.job
     assert f"attempt 1 was begun before: its job is {first.job.name}" in capsys.readouterr().out
@@ -156,7 +156,7 @@ def test_a_job_that_was_noted_and_never_submitted_is_no_trouble_at_the_end(
 def test_a_job_whose_end_is_not_settled_is_not_waited_for(
     submit: Submit, make_context: MakeContext, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on Slurm, where the accounting does not say how it ended: there is nothing left to end."""
+    """On Slurm this happens where the accounting does not say how a job ended: nothing is left to end."""
     left = submit()
     asyncio.run(cluster.cancel(left.job.name))
     not_settled = JobStatus(state=JobState.RUNNING, reason="it has left the queue")
@@ -201,7 +201,7 @@ ONE_RUN_GPU_HOURS = 600 / 3600
 
 
 def refuse_at_a_limit(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
-    """Make the local cluster refuse so many submissions; return the names of those that it gets."""
+    """Make the local cluster refuse the first `times` submissions; return the names of all that it gets."""
     names: list[str] = []
     submit = LocalCluster.submit
 

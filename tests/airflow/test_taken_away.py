@@ -1,4 +1,4 @@
-"""`on_kill` ends a job only where Airflow, asked, says that nobody goes on with the task."""
+"""`on_kill` ends a job only if Airflow says, when asked, that no other process continues the task."""
 
 import asyncio
 from typing import Any
@@ -34,13 +34,13 @@ NO_ANSWER = AirflowRuntimeError(ErrorResponse(detail={"message": "connection ref
 def test_a_task_is_taken_away_where_airflow_says_so_twice(
     airflow_says: AirflowSays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A zombie is `up_for_retry`; a trigger that another triggerer has is of a task that is `deferred`."""
+    """A zombie is `up_for_retry`; the task of a trigger that another triggerer runs is `deferred`."""
     monkeypatch.setattr("steptime.airflow.base._ASKED_AGAIN_AFTER_S", 0)
     expected: dict[tuple[Any, ...], bool] = {
         (state,): state in TAKEN_AWAY
         for state in (None, DELETED, *(str(state) for state in TaskInstanceState))
     }
-    # Failed and under way again; and nobody who could answer.
+    # A task that failed and runs again, and an Airflow that does not answer.
     expected |= {("failed", "deferred"): False, ("failed", NO_ANSWER): False, (NO_ANSWER,): False}
 
     found = {}
@@ -80,7 +80,7 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
 
     task.on_kill()
 
-    if not lives:  # on_kill gives up waiting for the end after some seconds
+    if not lives:  # on_kill waits only some seconds for the end
         wait_until("the job's end", lambda: not state_of(cluster, submitted["job"]["name"]).is_live)
     assert state_of(cluster, submitted["job"]["name"]).is_live is lives
 
@@ -95,7 +95,7 @@ async def test_a_triggerer_that_drops_a_trigger_ends_only_the_job_of_a_task_that
     answer: Any,
     lives: bool,
 ) -> None:
-    """Airflow's runner cancels a dropped trigger again with every sync, until its `on_kill` is over."""
+    """Airflow's runner cancels a dropped trigger at every sync, until its `on_kill` is over."""
     submitted = await asyncio.to_thread(submission, STAND_IN="hang")
     trigger = await asyncio.to_thread(trigger_of, submitted, make_context())
     airflow_says(answer)

@@ -1,4 +1,4 @@
-"""What a person reads in the logs of the tasks: what was planned, where it runs, and what was ended."""
+"""What people read in the logs of the tasks: what was planned, where it runs, and what was ended."""
 
 import re
 from pathlib import Path

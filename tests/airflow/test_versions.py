@@ -1,4 +1,4 @@
-"""What steptime makes up for in an Airflow that lacks it."""
+"""Features that steptime adds where a release of Airflow lacks them."""
 
 from typing import Any
 

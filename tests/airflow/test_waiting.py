@@ -96,7 +96,7 @@ def test_no_event_comes_before_airflow_has_settled(
 def test_a_job_that_succeeded_is_noted_and_a_cleared_wait_asks_no_cluster(
     submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow 3.1 clears the `wait` of all mapped instances with the `submit` of one."""
+    """Airflow 3.1 clears the `wait` of all mapped instances together with the `submit` of one."""
     submitted = submission()
     event = asyncio.run(event_of(trigger_of(submitted, make_context())))
     assert event["status"]["state"] == "succeeded"
@@ -134,7 +134,7 @@ def test_a_wait_without_a_job_says_what_to_clear(make_context: MakeContext, home
 def test_an_event_of_a_job_from_before_a_clear_is_passed_over(
     submission: Submit, make_context: MakeContext
 ) -> None:
-    """As a real Airflow on SQLite did: the trigger of the cleared task had the id of the next one's."""
+    """A real Airflow on SQLite did this: the cleared task's trigger and the next one's had the same id."""
     submitted, context = submission(STAND_IN="hang"), make_context()
     event = {"job": "an-earlier-job", "status": {"state": "cancelled", "reason": "cancelled"}}
 
@@ -151,7 +151,7 @@ def test_an_event_of_a_job_from_before_a_clear_is_passed_over(
 def test_a_failed_training_fails_for_good_and_says_why(
     submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch, in_reach: bool
 ) -> None:
-    """Also where this machine cannot open the files of the cluster by path."""
+    """This holds as well where this machine cannot open the cluster's files by path."""
     if not in_reach:
         monkeypatch.setattr(LocalCluster, "local_path", lambda self, path: None)
     submitted = submission(STAND_IN="out_of_memory")

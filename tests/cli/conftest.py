@@ -1,4 +1,4 @@
-"""A folder of its own for commands that may leave nothing behind."""
+"""Fixtures for commands: a working folder of their own, and a configuration."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from steptime.settings import config_dir
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that commands run in; its `home` is where the state would be. Nobody answers questions."""
+    """Return the folder that commands run in, with the state folder `home` in it. Questions get no answer."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -26,7 +26,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def configure(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], str]], Path]:
-    """Makes a configuration with a sweep `night` and a changed file of the cluster `local`: returns that."""
+    """Return a function that writes a config with a sweep `night` and a changed `local.yaml`: its path."""
 
     def configure(change: Callable[[str], str]) -> Path:
         shipped, config = config_dir(), here / "config"

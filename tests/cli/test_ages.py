@@ -11,7 +11,7 @@ from steptime.cli.selecting import since_when
 
 @pytest.fixture
 def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine in Tokyo, nine hours ahead of UTC."""
+    """Set the time zone to Tokyo, nine hours ahead of UTC."""
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("TZ", "Asia/Tokyo")
         time.tzset()

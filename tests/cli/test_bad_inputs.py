@@ -1,7 +1,7 @@
-"""Bad inputs as users make them: each gets one clear sentence and the right exit code, and nothing is left.
+"""Bad inputs as users make them: each gets one clear sentence and the right exit code, and leaves nothing.
 
-A table of commands, with the environment and the broken file that each needs. What single functions refuse is
-in the tests of those functions; here everything goes through the entry point `steptime`.
+This is a table of commands, with the environment and the broken file that each needs. What single functions
+refuse is tested beside them; here everything goes through the entry point `steptime`.
 """
 
 import gzip
@@ -32,7 +32,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Bad(NamedTuple):
-    """A command that cannot be done. HERE is an empty folder; it holds the files `files` and nothing else."""
+    """A command that must fail. HERE is an empty folder that gets the files `files` and nothing else."""
 
     name: str
     command: str
@@ -40,7 +40,7 @@ class Bad(NamedTuple):
     exit_code: int = 1
     environment: Mapping[str, str] = NOTHING
     config: tuple[str, str, str] | None = None
-    """A file of config/, and what of it to replace by what: a whole file where the former is empty."""
+    """A file of config/, the text to replace in it (all of it where this is empty), and the replacement."""
     files: Mapping[str, str] = NOTHING
 
 

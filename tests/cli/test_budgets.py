@@ -1,4 +1,4 @@
-"""What a budget or a cluster does not allow is refused by every command, and how budgets are shown."""
+"""How budgets are shown, and that every command refuses what a budget or a cluster does not allow."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ ASKED = 600 / 3600
 
 @pytest.fixture
 def budget(configure: Callable[[Callable[[str], str]], Path]) -> Path:
-    """The file of the cluster `local`, which has 0.4 GPU-hours a month; 0.17 of them are committed."""
+    """Return the file of the cluster `local`, with 0.4 GPU-hours a month, of which 0.17 are committed."""
     path = configure(lambda text: f"{text}\ngpu_hours_per_month: 0.4\n")
     committed = plan(PlanRequest(workload="llama3.1", gpus="1")).runs
     reserve(Owner("ours", "llama31", "a"), committed)

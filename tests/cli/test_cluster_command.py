@@ -1,4 +1,4 @@
-"""`steptime cluster`: a file that was added passes its check, on the mini Slurm."""
+"""`steptime cluster`: a file that it adds passes its check, on the mini Slurm."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ runner = CliRunner()
 
 @pytest.fixture
 def config(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the shipped configuration, which commands read and write."""
+    """Return a copy of the shipped configuration, which commands read and write."""
     shutil.copytree(config_dir(), here / "config")
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(here / "config"))
     return here / "config"

@@ -1,4 +1,4 @@
-"""`steptime demo` does what its commands do, in their order; each of them has tests of its own."""
+"""`steptime demo` calls its commands in order; each of them has tests of its own."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ ADDRESS = "http://127.0.0.1:9090/dags/llama31/runs/r1"
 
 
 class Steps:
-    """What is called in place of the commands, and what came out of the runs."""
+    """A recorder that replaces the commands of the demo and sets how the runs end."""
 
     def __init__(self) -> None:
         self.called: list[Any] = []

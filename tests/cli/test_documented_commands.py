@@ -13,13 +13,13 @@ from steptime.cli import app
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NEED_NOTHING = ("recipes", "plan", "metrics")
-"""Neither Airflow nor a metrics store nor logs."""
+"""Commands that need neither Airflow nor a metrics store nor logs."""
 
 runner = CliRunner()
 
 
 def _commands(page: Path) -> Iterator[str]:
-    """What stands in `code` or in a block, without redirections and comments."""
+    """Yield the `steptime` commands in inline code and blocks of a page, without redirections or comments."""
     fence = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
     text = page.read_text()
     inline = re.findall(r"`([^`]+)`", fence.sub("", text))
@@ -35,7 +35,7 @@ ALL = sorted({command for page in PAGES for command in _commands(page)})
 
 @pytest.mark.parametrize("command", ALL)
 def test_command_and_flags_exist(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With --help behind it a command is parsed, and then only explained, here without panels."""
+    """With --help after it a command is parsed but not run, and its help is printed."""
     monkeypatch.setattr("typer.core.HAS_RICH", False)
     result = runner.invoke(app, [*shlex.split(command), "--help"])
     assert result.exit_code == 0, result.stderr

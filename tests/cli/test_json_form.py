@@ -38,11 +38,11 @@ KEYS = {
     "sweep list": "sweeps",
     "sweep plan weekly": "cells",
 }
-"""Of a call of each command, the key of what it lists; of a state the key of one of its parts."""
+"""For a call of each command, the key of what it lists, or one key of a state."""
 
 
 def commands(one: Any, *path: str) -> Iterator[str]:
-    """A command and those in it that have --format, each with the groups that it is in."""
+    """Yield each command below this one that has --format, by its full name."""
     for name, inner in getattr(one, "commands", {}).items():
         yield from commands(inner, *path, name)
     if any("--format" in parameter.opts for parameter in one.params):

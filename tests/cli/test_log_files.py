@@ -1,4 +1,4 @@
-"""Finding logs, telling runs apart, and naming them."""
+"""Finding logs, grouping them by run, and shortening their names."""
 
 from pathlib import Path
 

@@ -32,7 +32,7 @@ DATA = Path(__file__).parents[1] / "data" / "logs"
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """A folder as it looks after a day: complete, short, crashed, empty, resumed and wordless runs."""
+    """Return a folder of complete, short, crashed, empty and resumed runs, and of one without steps."""
     contents = {
         "log-acct.complete_7_0.out": line_forms.nemo2_log(),
         "log-acct.short_8_0.out": line_forms.nemo2_log(range(48)),
@@ -81,7 +81,7 @@ def test_one_row_a_run_with_its_state(logs: Path) -> None:
 
 
 def test_a_planned_run_reads_as_the_store_has_it(tmp_path: Path, make_result: Callable[..., Result]) -> None:
-    """Window and steps of the run.json beside the log; every number to the last digit."""
+    """The window and steps come from the run.json beside the log; every number agrees to the last digit."""
     run = make_result(max_steps=20).run
     log = tmp_path / f"log-{run.experiment}.out"
     start = b'steptime.start {"peak_tflops_per_rank": 0.06, "peak_source": "GEMM"}\n'
@@ -147,7 +147,7 @@ def test_names_are_short_in_the_table_unless_asked(logs: Path) -> None:
 def test_real_logs_have_their_checkpoint_times() -> None:
     load, save = (_rows(DATA / f"log-nemo2_cpu_{kind}.out")[0] for kind in ("load", "save"))
     assert load["checkpoint_load_s"] == 0.208
-    # Whole ten seconds after training went on, by the dates before NeMo's lines.
+    # A whole number of seconds: it comes from the dates before NeMo's lines.
     assert (save["checkpoint_save_s"], save["checkpoint_blocked_s"]) == (10.0, 0.17)
 
 
@@ -187,7 +187,7 @@ NAMED = "pretrain_nemotronh_56b_fp8_gpus128_tp8_pp1_cp1_vpNone_mbs1_gbs{gbs}"
 
 
 def _upstream_log(folder: Path, name: str, *, gbs: int = 256, tail: str = "") -> Path:
-    """A log as NeMo-Run leaves it: experiments/NAME/NAME_TIME/NAME/log-ACCOUNT.NAME_JOB_0.out."""
+    """Write a log where NeMo-Run leaves it: experiments/NAME/NAME_TIME/NAME/log-ACCOUNT.NAME_JOB_0.out."""
     log = folder / "experiments" / name / f"{name}_1766132151" / name / f"log-acct.{name}_3358926_0.out"
     log.parent.mkdir(parents=True)
     lines = (line_forms.nemo2(step, time=f"15.{step:02}", tail=tail) for step in range(50))
@@ -219,7 +219,7 @@ def test_results_of_24_11_are_read_with_their_recipe(tmp_path: Path) -> None:
 def test_an_experiments_name_gives_the_window_and_the_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gbs: int, published: float | None
 ) -> None:
-    """The document of 25.05 itself shows a run with another batch than its table has."""
+    """The 25.05 document itself shows a run with another batch size than its table."""
     _upstream_log(tmp_path, NAMED.format(gbs=gbs), gbs=gbs, tail=" | TFLOPS_per_GPU: 5.3e+02")
     monkeypatch.chdir(tmp_path)
     (row,) = _rows()
@@ -324,7 +324,7 @@ def test_a_folder_with_one_plausible_log(tmp_path: Path, name: str) -> None:
 def test_logs_of_several_nodes_are_one_run_and_no_requeue(
     tmp_path: Path, first: bytes, second: bytes
 ) -> None:
-    """Slurm's `%n` counts nodes as its restarts are counted."""
+    """In Slurm's file names `%n` numbers nodes in the same way as a log's restarts are numbered."""
     for node, content in enumerate((first, second)):
         (tmp_path / f"log-x_123_{node}.out").write_bytes(content)
     alone = log_row([tmp_path / "log-x_123_0.out"])

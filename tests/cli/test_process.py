@@ -1,4 +1,4 @@
-"""The program as a separate process: how it ends by signals and broken outputs, and what it imports."""
+"""The program as a separate process: how it ends on signals and broken outputs, and what it imports."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.service
 
 @pytest.fixture
 def start(here: Path) -> Callable[..., subprocess.Popen[bytes]]:
-    """Starts the real program, for what only a process of its own can show."""
+    """Return a function that starts the real program, for what only a separate process can show."""
 
     def _start(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
         program = Path(sys.executable).with_name("steptime")
@@ -51,11 +51,11 @@ def test_a_terminal_without_unicode_and_without_colour(start: Callable[..., subp
 
 def test_ctrl_c(start: Callable[..., subprocess.Popen[bytes]], here: Path) -> None:
     os.mkfifo(here / "log.out")
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
     process = start("parse", "log.out", stdout=subprocess.PIPE)
     signal.signal(signal.SIGINT, former)
-    with (here / "log.out").open("wb"):  # opens once the program has opened it, too
-        while psutil.Process(process.pid).status() != psutil.STATUS_SLEEPING:  # it waits for the log's bytes
+    with (here / "log.out").open("wb"):  # opening it waits until the program has opened it
+        while psutil.Process(process.pid).status() != psutil.STATUS_SLEEPING:  # waits for the log's bytes
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=60) == (b"", b"")

@@ -53,7 +53,7 @@ def test_how_runs_are_launched_is_listed_with_sources() -> None:
 
 @pytest.fixture
 def no_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store of the test's own, in which nothing has run."""
+    """Use an empty store, in which nothing has run."""
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store.db'}")
 
 
@@ -137,7 +137,7 @@ def test_help_has_the_panels_of_the_trigger_form(command: str, monkeypatch: pyte
         line
         for text in (recipes.RECIPES_EXAMPLES, recipes.PLAN_EXAMPLES)
         for line in text.splitlines()
-        if line.startswith("steptime ") and line != "steptime recipes"  # a table of all takes seconds
+        if line.startswith("steptime ") and line != "steptime recipes"  # the table takes seconds
     ],
 )
 def test_every_example_works(line: str) -> None:

@@ -35,7 +35,7 @@ def empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def filled(make_result: MakeResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a store: two scales, a checkpoint save of three days ago, and a rejected run."""
+    """Return the file of a store with two scales, a checkpoint save of three days ago, and a rejected run."""
     path = tmp_path_factory.mktemp("filled") / "steptime.db"
     now = time.time()
     bad = Verdict(checks=(Check(name="x", passed=False, message="Expected 20 steps, but found 3."),))
@@ -49,7 +49,7 @@ def filled(make_result: MakeResult, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def filled_store(filled: Path, tmp_path: Path) -> None:
-    """The test's own copy of it."""
+    """Copy the filled store to where the test's commands read it."""
     (tmp_path / "store").mkdir()
     shutil.copy(filled, tmp_path / "store" / "steptime.db")
 
@@ -189,7 +189,7 @@ def test_a_run_is_named_by_its_beginning_or_as_the_last(named: str, job: str) ->
 
 
 def test_last_of_a_store_without_runs_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    Store().results()  # makes an empty one
+    Store().results()  # creates an empty store
     told = "there is no run 'last' in the metrics store: `steptime results --all"
     assert told in refusal(capsys, "results", "show", "last")
 

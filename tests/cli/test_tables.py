@@ -1,4 +1,4 @@
-"""Tables in terminals of any width: no column goes in silence, no number is cropped."""
+"""Tables in terminals of any width: no column is dropped silently, and no number is cut."""
 
 import os
 import pty
@@ -31,12 +31,12 @@ def printed(command: str) -> str:
 
 
 def table_of(text: str) -> list[str]:
-    """The lines of the table, without its title and what stands below it."""
+    """Return the lines of the tables, without titles and what stands below."""
     return [line for line in text.splitlines() if line[:1] in tuple("┏┃┡│└")]
 
 
 def headings(text: str) -> list[list[str]]:
-    """The words of the heads of each table, as wide terminals have them in one line."""
+    """Return the column headings of each table, each joined to one line."""
     heads: list[list[list[str]]] = []
     for line in table_of(text):
         if line.startswith("┏"):
@@ -47,7 +47,7 @@ def headings(text: str) -> list[list[str]]:
 
 
 def hidden_columns(text: str) -> list[str]:
-    """The columns that lines below the tables name as hidden."""
+    """Return the columns that lines below the tables name as hidden."""
     hidden = []
     for count, names in HINT.findall(text):
         hidden += names.split(", ")
@@ -131,7 +131,7 @@ def test_what_is_no_number_stands_as_it_is(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.long
 def test_a_real_terminal_of_70_columns(here: Path) -> None:
-    """As a process of its own, whose width only the terminal tells."""
+    """The program runs in a process of its own, which learns its width from the terminal alone."""
     controller, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (24, 70))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -144,7 +144,7 @@ def test_a_real_terminal_of_70_columns(here: Path) -> None:
     while True:
         try:
             told += os.read(controller, 65536)
-        except OSError:  # Linux says so once nobody holds the terminal
+        except OSError:  # Linux reports the closed terminal by this error
             break
     assert process.wait(timeout=60) == 0
     lines = re.sub(r"\x1b\[\d*m", "", told.decode()).splitlines()

@@ -24,7 +24,7 @@ from .ssh_site import log_in, site, way, way_of_module
 __all__ = ["log_in", "site", "way", "way_of_module"]
 
 DEADLINE_S = 150
-"""Only ever reached by a failing test: everything here takes well under a second on an idle machine."""
+"""Only a failing test reaches it: everything here takes well under a second on an idle machine."""
 
 
 MakeSpec = Callable[..., JobSpec]
@@ -35,7 +35,7 @@ RunaiWith = Callable[..., RunaiCluster]
 
 
 class GatedJob:
-    """A job that runs until it is let go."""
+    """A job that runs until the test lets it go on."""
 
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
@@ -43,7 +43,7 @@ class GatedJob:
 
     @property
     def pid(self) -> int:
-        """The script's process; 0 before it runs."""
+        """Return the process id of the script, or 0 before it runs."""
         file = self.folder / "pid"
         return int(file.read_text() or 0) if file.exists() else 0
 
@@ -56,11 +56,11 @@ MakeGated = Callable[..., GatedJob]
 
 @pytest.fixture
 def make_spec(tmp_path: Path) -> MakeSpec:
-    """A function that describes a small job, with a folder of its own."""
+    """Return a function that describes a small job with a folder of its own."""
 
     def make(name: str, script: str, **fields: Any) -> JobSpec:
         directory = tmp_path / "experiments" / name
-        slots = fields.get("slots", 1)  # of which a Slurm job takes half a node each, of the same node
+        slots = fields.get("slots", 1)  # half of node1 for each in a Slurm job
         options = f"#SBATCH --nodelist=node1 --gres=gpu:{4 * slots}"
         return JobSpec(
             name=name,
@@ -75,7 +75,7 @@ def make_spec(tmp_path: Path) -> MakeSpec:
 
 @pytest.fixture
 def make_gated(make_spec: MakeSpec) -> MakeGated:
-    """A function that describes a job which runs until it is let go; `first` is what it does before."""
+    """Return a function that describes a job which runs until it is let go, after the commands `first`."""
 
     def make(name: str, first: str = "", **fields: Any) -> GatedJob:
         script = f"{first}\necho $$ > pid\nwhile test ! -e go; do sleep 0.02; done"
@@ -86,7 +86,7 @@ def make_gated(make_spec: MakeSpec) -> MakeGated:
 
 @pytest.fixture
 def make_config(tmp_path: Path) -> MakeLocalConfig:
-    """A function that configures a local cluster of two slots in this test's folder."""
+    """Return a function that configures a local cluster of two slots in this test's folder."""
 
     def make(**fields: object) -> LocalConfig:
         defaults = {
@@ -105,7 +105,7 @@ def make_config(tmp_path: Path) -> MakeLocalConfig:
 
 @pytest.fixture
 async def local(make_config: MakeLocalConfig) -> AsyncIterator[LocalCluster]:
-    """A local cluster of two slots; jobs that a failing test leaves are ended."""
+    """Yield a local cluster of two slots; jobs that a failing test leaves are ended."""
     async with LocalCluster(make_config()) as cluster:
         yield cluster
         for job in await cluster.live_jobs():
@@ -114,14 +114,14 @@ async def local(make_config: MakeLocalConfig) -> AsyncIterator[LocalCluster]:
 
 @pytest.fixture
 def runai_server(tmp_path: Path) -> Iterator[RunaiStandIn]:
-    """A stand-in for Run:ai with two GPUs, serving on a free port."""
+    """Yield a stand-in for Run:ai with two GPUs, serving on a free port."""
     with RunaiStandIn(tmp_path / "runai", gpus=2).running() as stand_in:
         yield stand_in
 
 
 @pytest.fixture
 def runai_connections(runai_server: RunaiStandIn) -> Connections:
-    """The login to the stand-in, as Airflow would give it."""
+    """Return the login to the stand-in, as Airflow would give it."""
 
     async def connection(name: str) -> Connection:
         return Connection(
@@ -137,7 +137,7 @@ def runai_connections(runai_server: RunaiStandIn) -> Connections:
 
 @pytest.fixture
 def make_runai_config(tmp_path: Path) -> MakeRunaiConfig:
-    """A function that configures a cluster on the stand-in; this test's folder is the mounted volume."""
+    """Return a function that configures a cluster on the stand-in, with the test's folder as its volume."""
 
     def make(**fields: object) -> RunaiConfig:
         defaults = {
@@ -160,20 +160,20 @@ def make_runai_config(tmp_path: Path) -> MakeRunaiConfig:
 
 @pytest.fixture
 def runai_with(make_runai_config: MakeRunaiConfig, runai_connections: Connections) -> RunaiWith:
-    """A function that gives a cluster on the stand-in with some fields changed, for `async with`."""
+    """Return a function that opens a cluster on the stand-in with these fields changed, for `async with`."""
     return lambda **fields: runai_backend.connect(make_runai_config(**fields), runai_connections)
 
 
 @pytest.fixture
 async def runai(runai_with: RunaiWith) -> AsyncIterator[RunaiCluster]:
-    """A Run:ai cluster: the stand-in ends what a failing test leaves."""
+    """Yield a Run:ai cluster; the stand-in ends the jobs that a failing test leaves."""
     async with runai_with() as cluster:
         yield cluster
 
 
 @pytest.fixture
 def make_slurm_config(tmp_path: Path) -> MakeSlurmConfig:
-    """A function that configures a cluster on the mini Slurm whose folder is this test's."""
+    """Return a function that configures a cluster on the mini Slurm, in this test's folder."""
 
     def make(**fields: object) -> SlurmConfig:
         defaults = {
@@ -192,7 +192,7 @@ def make_slurm_config(tmp_path: Path) -> MakeSlurmConfig:
 async def slurm(
     make_slurm_config: MakeSlurmConfig, slurm_of_session: MiniSlurm
 ) -> AsyncIterator[SlurmCluster]:
-    """A cluster that is the mini Slurm, over ssh; jobs that a failing test leaves are ended."""
+    """Yield the mini Slurm as a cluster, over ssh; jobs that a failing test leaves are ended."""
     async with slurm_backend.connect(make_slurm_config(), slurm_of_session.connections) as cluster:
         yield cluster
     service.cancel_jobs(slurm_of_session.layout, print)
@@ -200,7 +200,7 @@ async def slurm(
 
 @pytest.fixture
 def hasten_limit(request: pytest.FixtureRequest) -> Callable[[Job], None]:
-    """A function that lets a limit of seconds be one: Slurm counts minutes, its administrator need not."""
+    """Return a function that ends a job's time limit in a second, as Slurm counts limits in minutes."""
 
     def hasten(job: Job) -> None:
         if job.cluster == "mini":
@@ -212,7 +212,7 @@ def hasten_limit(request: pytest.FixtureRequest) -> Callable[[Job], None]:
 
 @pytest.fixture(params=["local", "runai", pytest.param("slurm", marks=pytest.mark.slurm)])
 def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """Each kind of cluster in turn: what a test says with this fixture, it says of every backend."""
+    """Return each kind of cluster in turn, so that a test with this fixture runs on every backend."""
     backend: Cluster = request.getfixturevalue(request.param)
     return backend
 

@@ -1,4 +1,4 @@
-"""An sshd of a test's own, as in front of the mini Slurm: stopping, hanging, dropping it disturbs nobody."""
+"""An sshd of the test's own in front of the mini Slurm: to stop, hang or drop it disturbs no other test."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ _READY_S = 90
 
 
 class Sshd:
-    """A real sshd on a free port of loopback, started by its user, with a configuration of its own."""
+    """A real sshd on a free port of the loopback interface, with a configuration of its own."""
 
     def __init__(self, folder: Path, lines: Sequence[str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -34,14 +34,14 @@ class Sshd:
 
     @property
     def logins(self) -> int:
-        """How many connections it serves now."""
+        """Return the number of connections that it serves now."""
         assert self._sshd
         return len(psutil.Process(self._sshd.pid).children())
 
     def start(self, *, admits: bool = True) -> None:
         """Start it; with `admits=False` it refuses every login."""
         self._config.write_text(self._lines if admits else f"DenyUsers *\n{self._lines}")
-        if os.geteuid() == 0:  # root's sshd insists on it, and Debian's own service would make it
+        if os.geteuid() == 0:  # root's sshd needs this folder, which Debian's service would make
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         sshd = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
         assert sshd
@@ -57,7 +57,7 @@ class Sshd:
                 return
 
     def drop_connections(self) -> None:
-        """Kill what serves the logins; commands that they started go on."""
+        """Kill the processes that serve the logins; commands that they started go on."""
         for child in self._children():
             with suppress(psutil.NoSuchProcess):
                 if child.name() == "sshd":
@@ -72,12 +72,12 @@ class Sshd:
             self._sshd = None
 
     def hang(self) -> None:
-        """Take connections, and never say a word."""
+        """Accept connections, but never answer."""
         assert self._sshd
         psutil.Process(self._sshd.pid).suspend()
 
     def freeze(self) -> None:
-        """Say no word any more, to those who are connected neither."""
+        """Stop answering, on open connections as well."""
         self.hang()
         for child in self._children():
             child.suspend()
@@ -94,7 +94,7 @@ class Sshd:
 
 
 class LoginNode(Sshd):
-    """A real sshd as the mini Slurm's, with `bin` before everything else in the PATH of its logins."""
+    """A real sshd like the mini Slurm's, with `bin` at the front of its logins' PATH."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class LoginNode(Sshd):
         more = "".join(f' "{name}={value}"' for name, value in (environment or {}).items())
         set_here = tuple(option.split()[0] for option in options)
         lines = (slurm.layout.root / "etc/sshd_config").read_text().splitlines()
-        changed = (  # sessions and startups as of most clusters: 10 of each
+        changed = (  # without limits, so that sshd's defaults apply: 10 each
             line.replace('"PATH=', f'"PATH={self.bin}:') + (more if line.startswith("SetEnv") else "")
             for line in lines
             if not line.startswith(("ListenAddress", "PidFile", "MaxSessions", "MaxStartups", *set_here))
@@ -118,14 +118,14 @@ class LoginNode(Sshd):
         super().__init__(folder, [*options, *changed])
 
     def login(self, **extra: Any) -> Connection:
-        """The login to it; keywords are further fields of the connection's extra."""
+        """Return the login to it; keywords are added to the connection's extra."""
         return replace(self._login, port=self.port, extra={**self._login.extra, **extra})
 
     async def connections(self, name: str) -> Connection:
         return self.login()
 
     def command(self, name: str, script: str) -> None:
-        """Put a program before the one of the same name; `$real` is that one."""
+        """Put a script in front of the program of that name, which it can call as `$real`."""
         real = shutil.which(name)
         path = self.bin / name
         path.write_text(f"#!/bin/sh\nreal={real}\n{script}\n")

@@ -1,4 +1,4 @@
-"""Hosts of a site that is reached over ssh: real sshds, each with its own key, and an authority that signs.
+"""Hosts of a site that is reached over ssh: real sshds, each with its own key, and a certificate authority.
 
 Everything listens on loopback; hosts differ by their ports and by what `printenv HOST` says there.
 """
@@ -19,31 +19,31 @@ from steptime.clusters.slurm.ssh import LoginNode
 from .login_node import Sshd
 
 SECRET = "s3cret"
-"""The password of every connection: no host takes one, and no message may have it."""
+"""The password of every connection: no host accepts it, and no message may contain it."""
 
 Open = Callable[..., LoginNode]
-"""Opens the connection of a name: the fixture `log_in`."""
+"""Opens a connection by its name: the type of the fixture `log_in`."""
 
 
 @dataclass
 class Keys:
-    """A pair of keys as ssh-keygen makes it."""
+    """A key pair made by ssh-keygen."""
 
     path: Path
 
     @property
     def public(self) -> str:
-        """The public one, without its comment."""
+        """Return the public key, without its comment."""
         return " ".join(Path(f"{self.path}.pub").read_text().split()[:2])
 
     @property
     def certificate(self) -> Path:
-        """Where the certificate for it lies, once it is signed."""
+        """Return the path of the key's certificate, which exists once the key is signed."""
         return Path(f"{self.path}-cert.pub")
 
 
 class Host(Sshd):
-    """A host with its own key, which lets `authorized` in and those that `authority` signed."""
+    """A host with its own key, which admits the keys in `authorized` and those signed by the authority."""
 
     def __init__(self, site: "Site", name: str, *options: str, authorized: str = "") -> None:
         self.name = name
@@ -61,18 +61,18 @@ class Host(Sshd):
                 f"TrustedUserCAKeys {site.authority.path}.pub",
                 f"AllowUsers {getpass.getuser()}",
                 *("AuthenticationMethods publickey", "UsePAM no", "StrictModes no", "UseDNS no"),
-                f"SetEnv HOST={name} SHLVL=1",  # below another shell, bash does not read a .bashrc
+                f"SetEnv HOST={name} SHLVL=1",  # below another shell, bash reads no .bashrc
                 "Subsystem sftp internal-sftp",
             ],
         )
 
     def authorize(self, *keys: str) -> None:
-        """Let these public keys in, and no others."""
+        """Admit these public keys and no others."""
         self._authorized_keys.write_text("".join(f"{key}\n" for key in keys))
 
 
 class Site:
-    """Makes hosts, keys and certificates in a folder."""
+    """A maker of hosts, keys and certificates in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -81,20 +81,20 @@ class Site:
         self.hosts: list[Host] = []
 
     def keys(self, name: str) -> Keys:
-        """New keys."""
+        """Make a new key pair."""
         path = self.folder / name
         _keygen("-t", "ed25519", "-N", "", "-C", "test", "-f", str(path))
         return Keys(path)
 
     def sign(self, keys: Keys, *, principal: str, valid: str = "-1d:+1d", host: bool = False) -> Path:
-        """A certificate of the authority's, for a user or a host, beside the key."""
+        """Let the authority sign a key of a user or a host; return the certificate beside the key."""
         kind = ["-h"] if host else []
         public = f"{keys.path}.pub"
         _keygen("-s", str(self.authority.path), *kind, "-I", "test", "-n", principal, "-V", valid, public)
         return keys.certificate
 
     def host(self, name: str, *options: str, authorized: str = "") -> Host:
-        """A host that runs; options are lines of its sshd_config and come before the others."""
+        """Start a host; options are lines of its sshd_config and come before the others."""
         self.hosts.append(Host(self, name, *options, authorized=authorized))
         return self.hosts[-1]
 
@@ -104,7 +104,7 @@ class Site:
 
 
 def connection(host: Host, keys: Keys | None = None, **extra: Any) -> Connection:
-    """The login to a host, whose key is known unless `extra` says otherwise; None takes a field away."""
+    """Return the login to a host, with its key known; `extra` changes fields, and None removes one."""
     fields = {"host_key": host.keys.public, "key_file": str(keys.path) if keys else None, **extra}
     return Connection(
         name=host.name,
@@ -118,7 +118,7 @@ def connection(host: Host, keys: Keys | None = None, **extra: Any) -> Connection
 
 
 def known(connections: Mapping[str, Connection]) -> Any:
-    """What gives connections by their names, as Airflow would."""
+    """Return a lookup of connections by name, as Airflow has it."""
 
     async def give(name: str) -> Connection:
         return connections[name]
@@ -133,13 +133,13 @@ def _keygen(*arguments: str) -> None:
 
 
 async def where(node: LoginNode) -> str:
-    """The host that commands run on."""
+    """Return the name of the host on which commands run."""
     return (await node.run(["printenv", "HOST"], timeout_s=60)).stdout.strip()
 
 
 @dataclass(frozen=True)
 class Way:
-    """Two jump hosts and a login node behind them; each knows other keys."""
+    """Two jump hosts and a login node behind them, each of which admits a key of its own."""
 
     site: Site
     outer: Host
@@ -148,7 +148,7 @@ class Way:
     keys: dict[str, Keys]
 
     def connections(self, **changes: dict[str, Any]) -> dict[str, Connection]:
-        """The login of each by name, changed in its extra; that of the node leads through both others."""
+        """Return the login of each host by name, with changes to extras; the node's uses both jump hosts."""
         fields = {"node": {"jump_connections": ["outer", "inner"]}, **changes}
         return {
             host.name: connection(host, self.keys[host.name], **fields.get(host.name, {}))
@@ -167,7 +167,7 @@ def way_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
 
 @pytest.fixture
 def way(way_of_module: Way) -> Way:
-    """As it was at first, whatever a test before has stopped, hung or let in."""
+    """Return the hosts in their first state, whatever an earlier test has stopped, hung or authorized."""
     for host in (way_of_module.outer, way_of_module.inner, way_of_module.node):
         host.stop()
         host.authorize(way_of_module.keys[host.name].public)
@@ -177,7 +177,7 @@ def way(way_of_module: Way) -> Way:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """A site of this test's own."""
+    """Yield a site of this test's own."""
     site = Site(tmp_path / "site")
     yield site
     site.stop()
@@ -185,7 +185,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 async def log_in() -> AsyncIterator[Open]:
-    """A function that opens the connection of a name; the ends of what it opened are seen to."""
+    """Yield a function that opens a connection by its name; everything it opened is closed at the end."""
     nodes = []
 
     def open_one(connections: dict[str, Connection], name: str = "node", *login_nodes: str) -> LoginNode:

@@ -1,4 +1,4 @@
-"""What `steptime cluster check` finds, on a real Slurm with each fault made on purpose."""
+"""What `steptime cluster check` finds on a real Slurm in which each fault is made on purpose."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,7 +33,7 @@ H100 = "batch*|up|idle|8|gpu:h100:8(S:0-1)"
 async def findings(
     config: ClusterConfig, connections: Connections, runs: tuple[Run, ...] = ()
 ) -> dict[str, Finding]:
-    """What a check finds, by name; it is reported in the same order."""
+    """Check a cluster; return the findings by name, which are reported in the same order."""
     reported: list[Finding] = []
     found = await check_cluster(config, connections, runs, reported.append)
     assert list(found) == reported
@@ -46,7 +46,7 @@ def failed(found: dict[str, Finding]) -> set[str]:
 
 @pytest.fixture
 def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
-    """A login node of the mini Slurm whose programs a test may replace."""
+    """Yield a login node of the mini Slurm whose programs a test may replace."""
     node = LoginNode(slurm_of_session, tmp_path / "login")
     yield node
     node.stop()
@@ -107,7 +107,7 @@ FAULTS = {
         "change gpu_type",
     ),
 }
-"""By the check that finds them: fields of the file, programs of the login node, what is found, the remedy."""
+"""By check: fields of the cluster's file, programs of the login node, the finding and its remedy."""
 
 
 @OF_SLURM
@@ -147,7 +147,7 @@ async def test_images_are_looked_for_in_their_registry_and_nothing_is_fetched(
     (node.bin / "enroot").symlink_to(STAND_INS / "enroot")
     config = make_slurm_config(gpu_type="h100", container="bwrap")
     found = await findings(config, node.connections, (a_run(),))
-    assert failed(found) <= {"placement"}  # the mini Slurm knows no GPUs of that type
+    assert failed(found) <= {"placement"}  # the mini Slurm has no GPUs of that type
     assert "its registry has docker://nvcr.io#nvidia/nemo" in found["images"].found
     assert found["GPUs"].found == "8 × h100 a node, as expected (h100)"
     assert not (tmp_path / "images").exists()
@@ -168,7 +168,7 @@ async def test_a_login_node_shows_what_its_cluster_file_needs(
     others = {
         **CONTAINERS.built_in,
         "acmebox": CONTAINERS.built_in["bwrap"],
-    }  # as added by a package
+    }  # as an installed package adds one
     for module in (config_module, survey_module):
         monkeypatch.setattr(module, "CONTAINERS", replace(CONTAINERS, built_in=others))
     node.command("sinfo", f"echo 'debug|up|idle|1|(null)'; echo '{H100}'")

@@ -1,4 +1,4 @@
-"""Cluster files: the shipped one is whole, and each way to break one is told in one sentence."""
+"""Cluster files: the shipped one is valid, and each mistake in one is reported in one sentence."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ WHOLE = {"name": "mine", "kind": "local", "gpu_type": "cpu", "work_dir": "/scrat
 
 @pytest.fixture
 def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of cluster files of this test's configuration."""
+    """Return the folder of the cluster files in this test's configuration."""
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
     folder = tmp_path / "clusters"
     folder.mkdir()
@@ -88,7 +88,7 @@ def test_all_that_is_wrong_is_told_at_once(clusters: Path) -> None:
 def test_a_broken_cluster_hides_no_other(
     clusters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A command that goes over all clusters does the others, and says what is wrong."""
+    """A command that goes through all clusters handles the others, and says what is wrong with this one."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     write(clusters)
     (clusters / "broken.yaml").write_text("name: broken\nkind: slurm\n")
@@ -101,7 +101,7 @@ def test_a_broken_cluster_hides_no_other(
 
 
 def refuses(clusters: Path, field: str, sentences: dict[str, str]) -> None:
-    """Each value of the field is refused with its sentence, at its line, and no secret is repeated."""
+    """Assert that each value of the field is refused with its sentence and line, without any secret."""
     for value, sentence in sentences.items():
         write(clusters, **{field: value})
         with pytest.raises(UserError) as error:

@@ -1,4 +1,4 @@
-"""What every backend must do, said once: a cluster added to the fixture `cluster` is held to the same."""
+"""What every backend must do: a cluster added to the fixture `cluster` runs these tests too."""
 
 import asyncio
 import time
@@ -16,12 +16,12 @@ from .conftest import MakeSpec, end_of, eventually
 
 
 def _pids(path: Path) -> list[int]:
-    """Process ids that a job wrote into a file, one a line."""
+    """Return the process ids that a job wrote into a file, one a line."""
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not yet waited for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -41,7 +41,7 @@ async def test_a_job_runs_in_its_folder_and_leaves_its_log(cluster: Cluster, mak
         spec.directory,
         spec.log_path,
     )
-    assert int(before) <= job.submitted_at <= time.time()  # some clusters count whole seconds
+    assert int(before) <= job.submitted_at <= time.time()  # some clusters count in whole seconds
     status = await end_of(cluster, "one")
     assert (status.state, status.exit_code, status.reason) == (JobState.SUCCEEDED, 0, "")
     assert status.started_at is not None
@@ -97,7 +97,7 @@ async def test_an_unknown_job_is_unknown_and_never_success(cluster: Cluster) -> 
 
 @pytest.mark.long
 async def test_cancelling_ends_the_whole_process_tree(cluster: Cluster, make_spec: MakeSpec) -> None:
-    # A child, one that left for a session of its own, and an orphan whose parent has ended.
+    # A child, a child in its own session, and an orphan whose parent has ended.
     script = """
         sleep 1000 & echo $! >> pids
         setsid bash -c 'echo $$ >> pids; exec sleep 1000' &
@@ -111,11 +111,11 @@ async def test_cancelling_ends_the_whole_process_tree(cluster: Cluster, make_spe
     status = (await cluster.poll(["tree"]))["tree"]
     assert (status.state, status.reason, status.exit_code) == (JobState.CANCELLED, "cancelled", None)
     assert not [pid for pid in _pids(pids) if _lives(pid)]
-    if isinstance(cluster, SlurmCluster):  # Slurm ends orphans by their cgroup, and the mini one has none
+    if isinstance(cluster, SlurmCluster):  # Slurm ends orphans by cgroup, which the mini one lacks
         psutil.Process(_pids(orphan)[0]).kill()
     else:
         assert not _lives(_pids(orphan)[0])
-    await cluster.cancel("tree")  # no error where it has ended
+    await cluster.cancel("tree")  # no error for a job that has ended
 
 
 @pytest.mark.long
@@ -123,7 +123,7 @@ async def test_the_time_limit_ends_a_job(
     cluster: Cluster, make_spec: MakeSpec, hasten_limit: Callable[[Job], None]
 ) -> None:
     job = await cluster.submit(make_spec("slow", "touch started; sleep 1000", time_limit_s=1))
-    if isinstance(cluster, SlurmCluster):  # the others may end it before it has said anything
+    if isinstance(cluster, SlurmCluster):  # others may end it before it prints
         await eventually((Path(job.directory) / "started").exists)
     hasten_limit(job)
     status = await end_of(cluster, "slow")
@@ -147,7 +147,7 @@ async def test_a_job_waits_for_its_slots_and_can_be_cancelled_there(
     statuses = await cluster.poll(["first", "second", "third"])
     assert [status.state for status in statuses.values()] == ["running", "queued", "queued"]
     deadline = time.monotonic() + 60
-    while not (await cluster.poll(["third"]))["third"].reason:  # in the cluster's own words, once it looked
+    while not (await cluster.poll(["third"]))["third"].reason:  # words of the cluster's own
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
     await cluster.cancel("second")
@@ -204,7 +204,7 @@ async def test_a_command_reports_line_by_line_while_it_runs(cluster: Cluster, tm
 
     def hear(line: str) -> None:
         lines.append(line)
-        gate.touch()  # only now may the command go on: the line came before the end
+        gate.touch()  # the command waits for this, so the line came before its end
 
     script = (
         'echo one; while [ ! -e "$0" ]; do sleep 0.02; done; echo zwei-ü >&2; printf "no newline"; exit 4'

@@ -1,4 +1,4 @@
-"""Copies of logs that this machine cannot open: a local cluster that lets files be read only through it."""
+"""Copies of logs that this machine cannot open, from a local cluster whose files are read only through it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -15,11 +15,11 @@ from steptime.errors import SystemFailure
 from .conftest import MakeGated, MakeLocalConfig, MakeSpec, end_of, eventually
 
 LONG = "seq 100000; cat run.json"
-"""A job whose log is some hundred pieces long."""
+"""A job with a long log, of some 60 pieces."""
 
 
 class FarCluster(LocalCluster):
-    """Real jobs, whose files are read in small pieces; `before_read` may fail, or change what is read."""
+    """A local cluster whose files are read in small pieces; `before_read` may fail, or change a file."""
 
     def __init__(self, config: LocalConfig) -> None:
         super().__init__(config)
@@ -49,7 +49,7 @@ async def far(
 
 @pytest.fixture
 async def ended(far: FarCluster, make_spec: MakeSpec) -> Job:
-    """A job that has ended and left a long log."""
+    """Return a job that has ended and left a long log."""
     spec = make_spec("one", LONG, files={"run.json": '{"a": 1}'})
     log = str(Path(spec.directory) / "log-one.out")
     job = await far.submit(spec.model_copy(update={"log_path": log}))

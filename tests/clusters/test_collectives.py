@@ -1,4 +1,4 @@
-"""Collective operations over message sizes: by gloo, and by a stand-in for nccl-tests."""
+"""Collective operations over message sizes: with gloo, and with a stand-in for nccl-tests."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ for cycle in 1 2; do
   echo "     4194304       2097152  bfloat16     sum      -1    100.0   41.94   41.94  {wrong}"
 done
 """
-"""What nccl-tests prints on two ranks; its rank 0 alone does."""
+"""Prints what nccl-tests prints on two ranks, from rank 0 alone."""
 
 
 def planned(**asked: Any) -> Run:
@@ -78,7 +78,7 @@ async def test_gloo_is_measured_checked_and_stored(
 @pytest.mark.trainer
 @pytest.mark.parametrize("collective", sorted(set(COLLECTIVES) - {"all_reduce"}))
 def test_other_collectives_by_gloo(collective: str, trainer_python: str, tmp_path: Path) -> None:
-    """Each in its own processes: a second group in the same ones may connect to the first one's addresses."""
+    """Each runs in its own processes, as a second group in the same ones may connect to the first one's."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2")
     program = ("-m", "trainer.collectives", collective, "--cycles=2", "--max-bytes=65536")
     path = tmp_path / "log.out"

@@ -1,4 +1,4 @@
-"""What a job in a container may write to, in real containers of bwrap."""
+"""Which folders a job in a container may write to, in real containers of bwrap."""
 
 import os
 from collections.abc import Callable
@@ -26,7 +26,7 @@ exit 0
 
 
 def written(run: Run, work: Path, site: tuple[str, ...], *folders: Path) -> set[str]:
-    """In which of the folders a job in a container of bwrap, whose own folder is `.`, could leave a file."""
+    """Return in which of the folders a job in a container of bwrap could write; `.` is its own folder."""
     for folder in (work / "tools", *folders):
         folder.mkdir(parents=True, exist_ok=True)
     python = work / "tools" / "python"
@@ -80,6 +80,6 @@ def test_outer_folders_are_mounted_before_those_in_them() -> None:
 
 @pytest.mark.parametrize("checkpoint", ["/", "/shared", "/shared/"])
 def test_a_checkpoint_that_holds_everything_is_refused(checkpoint: str) -> None:
-    """Mounted, it would show a job what the file of its cluster does not."""
+    """Mounting it would show a job files that its cluster's file does not."""
     with pytest.raises(UserError, match="contains the cluster's work_dir '/shared/work'"):
         mounts("/shared/work", (), (checkpoint,))

@@ -40,7 +40,7 @@ REVIEWED = {
     "nemotron4-340b-25.12-gb200-checkpoint_save": (
         "nemotron4-340b-25.12 --size 340b --dtype bf16 --gpus 128 --cluster gb200 --save-checkpoint"
     ),
-    # recipes by name, launched by Megatron-Bridge
+    # recipes of Megatron-Bridge by name
     "deepseek-v3-26.04-gb300-performance": (
         "deepseek-v3-26.04 --size 671b --dtype fp8_mx --gpus 256 --cluster gb300"
     ),
@@ -51,12 +51,12 @@ REVIEWED = {
         "nemotron3-26.08 --size lightning --dtype fp8_mx --gpus 8 --cluster gb200"
     ),
 }
-"""By the name of the kept script, what is planned."""
+"""The arguments of `steptime plan` by the name of the script kept in tests/golden."""
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The shipped workloads, and Slurm clusters of the documents' GPUs."""
+    """Use the shipped workloads, and Slurm clusters with the documents' GPUs."""
     folder = tmp_path_factory.mktemp("golden") / "config"
     shutil.copytree(settings.shipped("config"), folder)
     shutil.copytree(GOLDEN / "clusters", folder / "clusters", dirs_exist_ok=True)
@@ -71,7 +71,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", REVIEWED)
 def test_scripts_are_as_reviewed(config: None, name: str) -> None:
-    """What depends on the time of day is named instead."""
+    """The time in a script's names is replaced by a placeholder."""
     asked = f"plan {REVIEWED[name]} --scaling weak --show-script --format json"
     shown = CliRunner().invoke(app, asked.split())
     assert shown.exit_code == 0, shown.exception
@@ -84,8 +84,8 @@ def test_scripts_are_as_reviewed(config: None, name: str) -> None:
     assert script == path.read_text()
 
 
-# SC2016: "expressions don't expand in single quotes". They must not: it is data, or for the ranks.
-# SC2064: "expands now rather than when signalled". It must. SC2317: "unreachable", what traps call.
+# SC2016 is excluded because such expressions are data or for the ranks, SC2064 because expansion at that
+# point is meant, and SC2317 because traps call the "unreachable" code.
 @pytest.mark.parametrize(
     "command", [("bash", "-n"), ("shellcheck", "--exclude=SC2016,SC2064,SC2317")], ids=lambda words: words[0]
 )

@@ -1,7 +1,7 @@
-"""Every text that a user can give, trying to be more than data: refused in a sentence, or passed on as it is.
+"""Every text that a user can give, with values that try to be code: refused in a sentence, or kept as data.
 
 What is not refused becomes a job script for Slurm, which bash really runs here, with stand-ins for Slurm's
-commands. A file that no value may make is the canary.
+commands. A canary file, which no value may create, shows whether a value ran as code.
 """
 
 import shutil
@@ -64,7 +64,7 @@ printf '%s' "$VALUE" > value
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The `work_dir` of a Slurm cluster, with stand-ins for Slurm's commands."""
+    """Yield the `work_dir` of a Slurm cluster, with stand-ins for Slurm's commands."""
     work_dir = tmp_path_factory.mktemp("hostile")
     shutil.copytree(settings.shipped("config"), work_dir / "config")
     (work_dir / "config" / "clusters" / "hostile.yaml").write_text(CLUSTER.format(work_dir=work_dir))
@@ -78,7 +78,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def submitted(values: dict[str, Any], jobs: Path, identity: str = "hostile") -> JobSpec:
-    """The first job of a request, as it would be submitted. Raises UserError."""
+    """Return the first job of a request, as it would be submitted. Raises UserError."""
     run = plan(parse_request({"workload": "llama3.1", "cluster": "hostile", "gpus": "2", **values})).runs[0]
     config = load_cluster(run.cluster)
     config.check(run)
@@ -87,7 +87,7 @@ def submitted(values: dict[str, Any], jobs: Path, identity: str = "hostile") -> 
 
 
 def run_job(spec: JobSpec, jobs: Path) -> Path:
-    """Run the script with bash as Slurm would; gives the job's folder."""
+    """Run the script with bash as Slurm would; return the job's folder."""
     folder = Path(spec.directory)
     folder.mkdir(parents=True)
     for name, text in spec.files.items():
@@ -119,7 +119,7 @@ def test_a_hostile_text_is_refused_or_stays_data(field: str, jobs: Path, subtest
 
 
 def _is_refused_or_stays_data(field: str, kind: str, text: str, jobs: Path) -> None:
-    cannot_be = "\n" in text or kind == "nul"  # containers read the environment line by line
+    cannot_be = "\n" in text or kind == "nul"  # containers read the environment by lines
     try:
         spec = submitted(a_value_of(field, text), jobs, f"{field}/{kind}")
     except UserError as refusal:

@@ -1,4 +1,4 @@
-"""Job scripts: a golden copy, what bash and shellcheck say, and values that try to be more than data."""
+"""Job scripts: a golden copy, checks by bash and shellcheck, and values that try to be code."""
 
 import json
 from collections.abc import Callable
@@ -29,14 +29,14 @@ HOSTILE = ["$(touch {canary})", '"; touch {canary}; "', "x\ntouch {canary}\n", "
 
 @pytest.fixture
 def run(make_result: Callable[..., Any]) -> Run:
-    """A planned run of a tiny Llama on two ranks."""
+    """Return a planned run of a tiny Llama on two ranks."""
     planned: Run = make_result(gpus=2, environment={"OMP_PROC_BIND": "close"}).run
     return planned
 
 
 @pytest.fixture
 def config(make_config: MakeLocalConfig) -> LocalConfig:
-    """A local cluster whose state is in /state."""
+    """Return a local cluster whose state is in /state."""
     return make_config(name="local", work_dir="/state")
 
 
@@ -47,7 +47,7 @@ def spec_of(run: Run, config: LocalConfig, **changes: Any) -> JobSpec:
 
 
 def test_the_script_is_as_reviewed(run: Run, config: LocalConfig) -> None:
-    """After a change that is meant: write the new script to the golden file, and read the difference."""
+    """After an intended change, write the new script to the golden file and review the difference."""
     assert spec_of(run, config).script == GOLDEN.read_text()
 
 
@@ -77,7 +77,7 @@ def test_the_name_depends_on_who_asks_and_which_attempt_and_on_nothing_else(
 
 
 def variables(value: str) -> dict[str, str]:
-    """The run's environment with the value; one of several lines is refused there, not in folders."""
+    """Return an environment with the value, or none if the value has several lines, which is not allowed."""
     return {"VALUE": value} if len(value.splitlines()) < 2 else {}
 
 
@@ -93,7 +93,7 @@ printf '%s\\0' "$@" > arguments
 async def test_hostile_values_arrive_as_they_are_and_run_nothing(
     run: Run, make_config: MakeLocalConfig, tmp_path: Path, value: str
 ) -> None:
-    """In the environment, in the folder, and in the paths of interpreter and trainer, as a real job."""
+    """Values are in the environment, the folder and the paths of interpreter and trainer of a real job."""
     canary = tmp_path / "canary"
     value = value.format(canary=canary)
     root = tmp_path / value.replace("/", "_")
@@ -133,7 +133,7 @@ def test_experiment_names_are_checked(run: Run, config: LocalConfig, experiment:
 
 @pytest.fixture
 def saving_job(tmp_path: Path) -> Job:
-    """A job that has ended, and whose folder is in this test's hands."""
+    """Return a job that has ended and whose folder is this test's."""
     directory = str(tmp_path / "saved here")
     return Job(
         cluster="here", name="save", job_id="1", directory=directory, log_path="/log.out", submitted_at=1

@@ -1,4 +1,4 @@
-"""The local cluster's own promises, on real processes: what survives whose death, what is left of a job."""
+"""What the local cluster alone promises, with real processes: what outlives what, and what a job leaves."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ SUBMIT_AND_LIVE_ON = """
     print(job.model_dump_json(), flush=True)
     sys.stdin.read()
 """
-"""Another process: submits, says which job it got, and lives until its input is closed."""
+"""A program for another process, which submits, prints its job and lives until its input is closed."""
 
 LEAVES_A_CHILD = "(setsid bash -c 'echo $$ > left; exec sleep 1000' &)"
 
@@ -76,7 +76,7 @@ async def test_a_job_survives_the_death_of_its_submitters_whole_process_group(
         submitted = json.loads(process.stdout.readline())
         await eventually(lambda: job.pid)
         os.killpg(process.pid, signal.SIGKILL)
-    async with LocalCluster(config) as cluster:  # another process, which knows only the name
+    async with LocalCluster(config) as cluster:  # it knows only the name
         found = await cluster.find("orphan")
         assert found is not None
         assert found.model_dump() == submitted
@@ -99,7 +99,7 @@ async def test_a_job_shares_no_session_or_descriptor_with_its_submitter(
     await end_of(local, "alone")
     log = (await local.read(spec.log_path)).decode()
     descriptors = dict(line.split(" ", 1) for line in log.splitlines() if "pipe:" not in line)  # bash's own
-    script_of_bash = descriptors.pop("255")  # where bash keeps the script that it reads
+    script_of_bash = descriptors.pop("255")  # bash reads its script there
     assert script_of_bash == f"{spec.directory}/job.sh"
     assert descriptors == {"0": "/dev/null", "1": spec.log_path, "2": spec.log_path}
     assert int((Path(spec.directory) / "session").read_text()) != os.getsid(0)
@@ -167,7 +167,7 @@ async def test_a_job_whose_runner_died_before_it_started_can_be_cancelled(
     assert (await status_of(local, "half")).state is JobState.UNKNOWN
     await local.cancel("half")
     assert (await status_of(local, "half")).state is JobState.CANCELLED
-    await local.submit(spec)  # and it stays so
+    await local.submit(spec)  # and stays cancelled
     assert (await status_of(local, "half")).state is JobState.CANCELLED
 
 
@@ -192,7 +192,7 @@ async def test_the_job_of_a_killed_runner_is_unknown_and_leaves_no_process(
     await eventually(lambda: not psutil.pid_exists(job.pid) and not psutil.pid_exists(int(left.read_text())))
     async with LocalCluster(local._config) as another:
         assert await status_of(another, "lost") == status
-        assert await another.submit(job.spec) == submitted  # it may have run: it is never started twice
+        assert await another.submit(job.spec) == submitted  # it may have run, so it is never started twice
         assert await status_of(another, "lost") == status
 
 
@@ -225,7 +225,7 @@ async def test_after_a_restart_of_the_machine_a_job_is_unknown(
 
 
 async def test_a_reused_process_id_is_left_alone(local: LocalCluster, make_spec: MakeSpec) -> None:
-    """The id of a runner that died belongs to somebody else now, while a new runner is only starting."""
+    """The id of a dead runner belongs to another process by now, while a new runner is only starting."""
     await local.submit(make_spec("other", "true"))
     await end_of(local, "other")
     record = job_folder(local, "other").read(LocalJob)
@@ -247,7 +247,7 @@ async def test_a_reused_process_id_is_left_alone(local: LocalCluster, make_spec:
 async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing(
     local: LocalCluster, turns: int
 ) -> None:
-    """However far asyncio has come with its start: the event loop has taken so many turns."""
+    """Cancelling works at any point of asyncio's start: it comes after this many turns of the event loop."""
     child = f"1000.{os.getpid()}{turns}"
     running = asyncio.create_task(local.run(["sh", "-c", 'sleep "$0" & wait', child]))
     for _ in range(turns):

@@ -1,4 +1,4 @@
-"""Who waits for whom on the local cluster, and what waiting costs."""
+"""The local cluster's queue: which job waits for which, and what waiting costs."""
 
 import os
 import signal
@@ -65,7 +65,7 @@ async def test_a_waiting_runner_that_is_killed_does_not_hold_up_the_others(
     assert (await local.poll(["fourth"]))["fourth"].state is JobState.QUEUED
     first.let_go()
     assert (await end_of(local, "fourth")).state is JobState.SUCCEEDED
-    # The killed ones never started: submitted again, they take a new place at the end of the queue.
+    # The killed ones never started: submitted again, they go to the end of the queue.
     await local.submit(specs[0])
     assert (await end_of(local, "second")).state is JobState.SUCCEEDED
     assert (Path(specs[0].directory) / "count").read_text() == "ran\n"

@@ -28,7 +28,7 @@ STAND_IN = Path(__file__).parents[1] / "stand_ins" / "megatron_bridge"
 
 
 def started(run: Run, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The stand-in with the arguments and variables of a rank, its log in the folder as a job's."""
+    """Run the stand-in in the folder, with the arguments and variables of a rank."""
     script, *arguments = bridge_command(run)
     variables = {
         "PYTHONSAFEPATH": "1",
@@ -76,7 +76,7 @@ async def test_a_checkpoint_is_saved_and_loaded(release: str, tmp_path: Path, lo
         **{"cluster": "local", "job_id": "1", "name": "saving", "log_path": "log", "submitted_at": 1.0},
         directory=str(tmp_path),
     )
-    (unfinished := tmp_path / CHECKPOINTS / "iter_0000006").mkdir(parents=True)  # without upstream's tracker
+    (unfinished := tmp_path / CHECKPOINTS / "iter_0000006").mkdir(parents=True)  # no tracker of upstream's
     with pytest.raises(SystemFailure, match="left 0 checkpoints"):
         await jobscript.find_saved_checkpoint(local, job)
     unfinished.rmdir()

@@ -50,7 +50,7 @@ async def test_a_node_sweep_around_a_running_job(
     make_result: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
-    held = make_gated("held", slots=2)  # all of node1
+    held = make_gated("held", slots=2)  # takes all of node1
     await slurm.submit(held.spec)
     staged = staged_files(sys.executable, f"{ROOT}:{ROOT / 'tests' / 'stand_ins' / 'collective'}")
     config, runs, jobs = make_slurm_config(), {}, {}

@@ -1,4 +1,4 @@
-"""A program of one's own: torchtitan's Llama 3 from one YAML file, from the plan to the store."""
+"""A user's own program, torchtitan's Llama 3 from one YAML file: from the plan to the store."""
 
 import sys
 from pathlib import Path
@@ -33,7 +33,7 @@ FILE = "titan-llama3-25.12.yaml"
 
 @pytest.fixture(autouse=True)
 def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The shipped config with torchtitan's file."""
+    """Return the shipped config with torchtitan's file in it."""
     folder = config_with(TITAN, config_folder)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
     return folder
@@ -58,7 +58,7 @@ def test_a_script_for_gpus_starts_the_program_on_each_rank(make_config: MakeLoca
 
 @pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
 def place(request: pytest.FixtureRequest) -> tuple[Cluster, Any]:
-    """A cluster and its configuration."""
+    """Return a cluster and its configuration."""
     make = "make_slurm_config" if request.param == "slurm" else "make_config"
     return request.getfixturevalue(request.param), request.getfixturevalue(make)()
 

@@ -1,4 +1,4 @@
-"""What a cluster's file permits its runs: refused in a plan, on the command line, in a DAG's first task."""
+"""What a cluster's file permits runs to ask for: plans, commands and a DAG's first task refuse the rest."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ NEVER = (
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a Slurm cluster beside the shipped workloads."""
+    """Return the file of a Slurm cluster beside the shipped workloads."""
     for entry in settings.shipped("config").iterdir():
         if entry.name != "clusters":
             (tmp_path / entry.name).symlink_to(entry)
@@ -61,7 +61,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(**asked: Any) -> str:
-    """Why a run cannot be, as a DAG's first task says it; empty where it can."""
+    """Return the refusal of a run by a DAG's first task, or an empty text if it is accepted."""
     try:
         workload = asked.pop("workload", "llama3.1")
         plan_from_params(workload, {"cluster": "site", "size": "8b", "gpus": "8", **asked})
@@ -137,7 +137,7 @@ def test_a_runai_cluster_runs_images_though_its_file_names_no_container(site: Pa
 
 @pytest.mark.parametrize("command", [("plan",), ("plan", "--show-script"), ("run", "--dry-run"), ("run",)])
 def test_every_command_that_plans_refuses(site: Path, command: tuple[str, ...]) -> None:
-    """`run` before it asks Airflow anything: there is none here."""
+    """`run` refuses before it contacts Airflow, which does not run here."""
     site.write_text(SITE + LISTS)
     asked = ["llama3.1", "--cluster", "site", "--size", "8b", "--gpus", "8", "--account", "finance"]
     done = CliRunner().invoke(app, [command[0], *asked, *command[1:]])
@@ -146,7 +146,7 @@ def test_every_command_that_plans_refuses(site: Path, command: tuple[str, ...]) 
 
 
 def test_a_job_is_not_made_of_a_run_that_got_past_the_checks(site: Path) -> None:
-    """Such as one that was planned before the file was changed."""
+    """The run was planned before the cluster's file was changed."""
     run = plan(
         PlanRequest.model_validate({"workload": "llama3.1", "cluster": "site", "account": "finance"})
     ).runs[0]

@@ -1,4 +1,4 @@
-"""Where a rank in an image finds its packages: the trainer's folder first, then what the image names."""
+"""The order in which a rank in an image finds packages: the trainer's folder, then the image's own path."""
 
 import os
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def program(path: Path, text: str) -> None:
 def test_an_image_keeps_its_own_python_path(
     make_result: Callable[..., Any], tmp_path: Path, kind: str, of_the_image: str
 ) -> None:
-    """NeMo's images name their packages by PYTHONPATH; that of the login node's shell is not the job's."""
+    """NeMo's images find their packages by PYTHONPATH; the login shell's PYTHONPATH stays out of the job."""
     work, tools = tmp_path / "work", tmp_path / "work" / "tools"
     tools.mkdir(parents=True)
     for name, text in (("srun", SRUN), ("apptainer", APPTAINER), ("python", PYTHON)):

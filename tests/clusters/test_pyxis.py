@@ -1,4 +1,4 @@
-"""What a rank in an image finds under pyxis, by a stand-in for srun that does what pyxis' sources say."""
+"""The environment of a rank under pyxis, with a stand-in for srun that does what pyxis' source says."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 
 SRUN = Path(__file__).parents[1] / "stand_ins" / "srun"
 OF_NGC = "PYTORCH_VERSION=2.7.0\nNEMO=25.04\n"
-"""The first is what pyxis and enroot's hook know an image of PyTorch by."""
+"""Variables of an image: pyxis and enroot's hook recognise a PyTorch image by the first."""
 PYTHON = """#!/bin/sh
 exec {python} -I -c 'import json, os, pathlib
 pathlib.Path("rank-" + os.environ["SLURM_PROCID"]).write_text(json.dumps(dict(os.environ)))'
@@ -42,7 +42,7 @@ class Cluster:
         self.path = f"{self.tools}:{os.environ['PATH']}"
 
     def ranks(self, run: Run, image: str, submitter: dict[str, str]) -> list[dict[str, str]]:
-        """The environment of every rank of the run's job."""
+        """Return the environment of every rank of the run's job."""
         file = self.work / "nemo.sqsh"
         file.write_text(f"PATH={self.path}\n{image}")
         site = {"name": "here", "kind": "slurm", "gpu_type": "h100", "connection": "here"}
@@ -64,7 +64,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def launch(environment: dict[str, str]) -> Launch:
-    """How the trainer takes itself to be started; what it sets then is gone with the rest."""
+    """Return how the trainer believes it was started; variables that it sets are restored."""
     with mock.patch.dict(os.environ, environment, clear=True):
         return read_launch()
 
@@ -73,7 +73,7 @@ def launch(environment: dict[str, str]) -> Launch:
 def test_ranks_in_an_image_of_pytorch_are_those_of_srun(
     make_result: Callable[..., Any], cluster: Cluster, hooks: bool
 ) -> None:
-    """There pyxis sets RANK and LOCAL_RANK as torchrun would, and the hook WORLD_SIZE and a meeting place."""
+    """For a PyTorch image pyxis sets RANK and LOCAL_RANK as torchrun does, and the hook WORLD_SIZE."""
     if hooks:
         (cluster.tools / "hooks").touch()
     found = cluster.ranks(make_result(gpus=2).run, OF_NGC, {})
@@ -89,7 +89,7 @@ def test_ranks_in_an_image_of_pytorch_are_those_of_srun(
 def test_what_names_files_of_the_login_node_stays_outside(
     make_result: Callable[..., Any], cluster: Cluster
 ) -> None:
-    """Slurm hands on the shell of whoever submitted, and pyxis what the image does not set itself."""
+    """Slurm passes on the submitter's shell variables, and pyxis those that the image does not set."""
     of_the_shell = {
         "LD_LIBRARY_PATH": "/login/lib",
         "PYTHONHOME": "/login/python",

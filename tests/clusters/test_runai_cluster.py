@@ -1,4 +1,4 @@
-"""Jobs on Run:ai, against the stand-in: phases, several pods, what others do to workloads, the volume."""
+"""Jobs on the stand-in for Run:ai: phases, several pods, changes to workloads by others, and the volume."""
 
 import asyncio
 from pathlib import Path
@@ -36,7 +36,7 @@ async def until_phase(cluster: Cluster, server: RunaiStandIn, name: str, phase: 
 async def test_a_job_of_several_nodes_has_a_pod_on_each(
     runai_server: RunaiStandIn, runai_with: RunaiWith, make_spec: MakeSpec
 ) -> None:
-    # The first pod ends last: as soon as it has ended, Run:ai ends the others.
+    # The first pod must end last: as soon as it has ended, Run:ai ends the others.
     script = """
         echo "pod $RANK of $WORLD_SIZE meets at $MASTER_ADDR"
         test "$MASTER_PORT" -gt 0
@@ -101,7 +101,7 @@ async def test_a_phase_that_runai_does_not_know_is_waited_for_and_then_an_error(
     assert (lost.state, lost.reason[:35]) == (JobState.UNKNOWN, "Run:ai has called its phase 'Unknow")
     workload.forced = ""
     gated.let_go()
-    assert (await end_of(runai, "unseen")).state is JobState.SUCCEEDED  # it was never given up for good
+    assert (await end_of(runai, "unseen")).state is JobState.SUCCEEDED  # an unknown job may still succeed
 
 
 async def test_a_workload_that_others_deleted_is_unknown_and_not_made_again(
@@ -112,7 +112,7 @@ async def test_a_workload_that_others_deleted_is_unknown_and_not_made_again(
     await eventually(lambda: gated.pid)
     runai_server.do(runai_server.workload(workload_name("deleted")).delete())
     status = (await runai.poll(["deleted"]))["deleted"]
-    assert status.state is JobState.QUEUED  # a list may be behind for a moment
+    assert status.state is JobState.QUEUED  # a list may lag for a moment
     monkeypatch.setattr(runai_backend, "_LISTED_WITHIN_S", -60)
     status = (await runai.poll(["deleted"]))["deleted"]
     assert status.state is JobState.UNKNOWN
@@ -159,7 +159,7 @@ async def test_all_jobs_are_asked_for_in_one_list(
         one.let_go()
     ends = [await end_of(runai, name) for name in names]
     assert {end.state for end in ends} == {JobState.SUCCEEDED}
-    assert await calls_of_a_poll() == []  # how a job ended is asked once
+    assert await calls_of_a_poll() == []  # an end is asked for only once
 
 
 async def test_a_workload_of_that_name_that_is_not_ours_is_left_alone(

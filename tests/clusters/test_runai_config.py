@@ -1,4 +1,4 @@
-"""The file of a Run:ai cluster: a whole one, each way to break one, and names in Kubernetes."""
+"""The file of a Run:ai cluster: a valid one, each way to break one, and names for Kubernetes."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the network, tokens and a busy or failing Run:ai do to a job: nothing, or one sentence."""
+"""Faults of network, tokens and a busy or failing Run:ai: a job survives, or one sentence says why not."""
 
 import asyncio
 import time
@@ -27,14 +27,14 @@ CREATE = "/workloads/trainings"
 
 @pytest.fixture
 async def impatient(runai_connections: Connections) -> AsyncIterator[RunaiClient]:
-    """A client that gives up after five seconds."""
+    """Yield a client that gives up after five seconds."""
     async with RunaiClient(await runai_connections("runai"), patience_s=5) as client:
         yield client
 
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What clients wait before they ask again, in seconds: over at once, and only their clock has gone on."""
+    """Make clients' pauses end at once, on a clock of their own; return the pauses in seconds."""
     return waits_over_at_once(monkeypatch)
 
 
@@ -68,7 +68,7 @@ async def test_a_workload_beyond_a_quota_may_be_submitted_later(
 async def test_a_token_is_replaced_before_it_runs_out(
     runai_connections: Connections, runai_server: RunaiStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's clock is put forward; a token that has run out would first be refused."""
+    """The client's clock is put forward; without the replacement the server would refuse an expired token."""
     ahead_s = 0.0
     clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + ahead_s)
     monkeypatch.setattr("steptime.clusters.runai.client.time", clock)
@@ -90,7 +90,7 @@ async def test_a_refused_login_is_the_users_to_mend_and_its_secret_is_not_told(
             UserError, match=r"gives application 'me' no token \(401\).* connection 'runai'"
         ) as no:
             await client.project("llm")
-    assert "hush" in str(runai_server.journal[-1].answer)  # the server echoed it
+    assert "hush" in str(runai_server.journal[-1].answer)  # the server repeated it
     assert "hush" not in str(no.value)
 
 
@@ -177,7 +177,7 @@ async def test_a_server_that_never_answers_is_asked_again(
         assert usual.read == runai_client._TIMEOUT_S
 
         def note(*_: object) -> None:
-            http.timeout = usual  # a busy machine takes its time for the answer
+            http.timeout = usual  # a busy machine answers late
 
         monkeypatch.setattr(runai_client._log, "info", note)
         http.timeout = 0.1
@@ -218,7 +218,7 @@ async def test_who_comes_back_without_a_note_finds_the_job_where_it_runs(
     make_gated: MakeGated,
     tmp_path: Path,
 ) -> None:
-    """As after a worker that was killed between making the workload and noting it."""
+    """A worker was killed after making the workload and before noting it."""
     gated = make_gated("orphan", slots=2)
     first = await runai.submit(gated.spec)
     (tmp_path / "work/clusters/dgx/jobs/orphan/submitted.json").unlink()

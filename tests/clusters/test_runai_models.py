@@ -22,11 +22,11 @@ from .conftest import MakeGated, RunaiWith
 
 @pytest.fixture(scope="module")
 def models() -> Iterator[Any]:
-    """runapy's models by name, each read with what it is made of: all thousand take 5 s of CPU."""
+    """Yield runapy's models by name, each imported on its own: all thousand would take 5 s of CPU."""
     found = importlib.util.find_spec("runai")
     assert found is not None
     assert found.origin is not None
-    for name in ("runai", "runai.models"):  # without reading what the packages import
+    for name in ("runai", "runai.models"):  # without the packages' own imports
         package = sys.modules[name] = ModuleType(name)
         package.__path__ = [str(Path(found.origin).parent.joinpath(*name.split(".")[1:]))]
 
@@ -43,7 +43,7 @@ def models() -> Iterator[Any]:
 
 
 def unknown_fields(said: Any, model: BaseModel | list[Any] | None, at: str = "") -> Iterator[str]:
-    """Where what was said has fields that its model does not: these models leave such out in silence."""
+    """Yield the paths of fields that the model lacks: these models drop such fields silently."""
     if isinstance(said, list) and isinstance(model, list):
         for index, (one, parsed) in enumerate(zip(said, model, strict=True)):
             yield from unknown_fields(one, parsed, f"{at}[{index}]")
@@ -76,7 +76,7 @@ async def test_every_request_and_answer_fits_runais_models(
         await cluster.poll(["single", "pair"])
         (cluster._config.volume.local(str(cluster._config.state)) / "jobs/pair/submitted.json").unlink()
         cluster._known.clear()
-        await cluster.find("pair")  # asks for the workload with its spec
+        await cluster.find("pair")  # asks for the workload and its spec
         runai_server.workload(workload_name("single"))._warn("Failed", "a warning")
         await cluster._client.events(runai_server.workload(workload_name("single")).id)
         await cluster.cancel("pair")
@@ -95,7 +95,7 @@ async def test_every_request_and_answer_fits_runais_models(
         ("GET", "/workloads/distributed/<id>"): models.DistributedWorkload,
     }
     without_a_model = {
-        ("GET", "/org-unit/projects"),  # runapy has none that fits this answer; the fields are NeMo-Run's
+        ("GET", "/org-unit/projects"),  # no model of runapy fits this answer; its fields are NeMo-Run's
         ("POST", "/workloads/distributed/<id>/suspend"),
         ("DELETE", "/workloads/trainings/<id>"),
     }

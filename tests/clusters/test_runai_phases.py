@@ -1,4 +1,4 @@
-"""What phases and notes mean together, decision by decision."""
+"""How a job's state follows from Run:ai's phase and the pods' notes."""
 
 import pytest
 
@@ -13,7 +13,7 @@ DEGRADED = Stop(JobState.FAILED, "its workload was degraded")
 
 
 def ends(*pods: tuple[int, int, str]) -> Notes:
-    """Notes of pods that ended one second after the other: rank, exit code, how."""
+    """Return notes of pods that ended a second apart: rank, exit code, and how."""
     noted = tuple(PodEnd(rank, 200.0 + second, code, how) for second, (rank, code, how) in enumerate(pods))
     return Notes(starts=STARTED, ends=noted)
 
@@ -64,12 +64,12 @@ def test_a_phase_and_its_notes(
 @pytest.mark.parametrize(
     ("notes", "fault"),
     [
-        (Notes(STARTED), True),  # the pods started and noted no end: their node is gone
+        (Notes(STARTED), True),  # pods started and noted no end: their node is lost
         (ends((0, 143, "told")), True),  # preempted, evicted
         (ends((0, 143, "itself")), False),
         (ends((0, 137, "itself")), False),  # out of memory
         (ends((0, 143, "told"), (1, 1, "itself")), False),
-        (Notes(), False),  # an image that is not there: it will not be there the next time
+        (Notes(), False),  # no image: a retry would not find it either
         (Notes(STARTED, stop=DEGRADED), True),
         (Notes(STARTED, stop=CANCELLED), False),
     ],
@@ -82,7 +82,7 @@ def test_whose_fault_a_failure_is(notes: Notes, fault: bool) -> None:
     ("notes", "state"),
     [
         (Notes(STARTED), JobState.UNKNOWN),
-        (ends((0, 0, "itself")), JobState.UNKNOWN),  # the script ended well, and nobody vouches for the rest
+        (ends((0, 0, "itself")), JobState.UNKNOWN),  # the script succeeded, but the rest is unknown
         (Notes(STARTED, stop=CANCELLED), JobState.CANCELLED),
     ],
 )

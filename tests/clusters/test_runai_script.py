@@ -1,4 +1,4 @@
-"""What a pod runs: the job's script (a golden copy, and run for real), and what starts it."""
+"""What a pod runs: the job's script (compared with a golden copy, and really run), and what starts it."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ while test "${WORLD_SIZE:-1}" -gt 1 && test ! -e shown-1; do sleep 0.02; done
 
 @pytest.fixture
 def run(make_result: Callable[..., Any]) -> Run:
-    """A planned run of a tiny Llama on two ranks."""
+    """Return a planned run of a tiny Llama on two ranks."""
     planned: Run = make_result(gpus=2, environment={"OMP_PROC_BIND": "close", "WORDS": "a 'b' $(c)"}).run
     return planned
 
@@ -47,7 +47,7 @@ def spec_of(run: Run, config: RunaiConfig, staged: StagedFiles = STAGED) -> JobS
 
 
 def test_the_script_is_as_reviewed(run: Run, make_runai_config: MakeRunaiConfig) -> None:
-    """After a change that is meant: write the new script to the golden file, and read the difference."""
+    """After an intended change, write the new script to the golden file and review the difference."""
     pvcs = [{"claim": "workspace", "path": "/nemo-workspace"}]
     config = make_runai_config(pvcs=pvcs, work_dir="/nemo-workspace/steptime")
     assert spec_of(run, config).script == GOLDEN.read_text()
@@ -98,7 +98,7 @@ async def test_each_pod_starts_its_share_of_the_ranks(
 
 
 def start(folder: Path, script: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    """Start a script as a pod does."""
+    """Start a script as a pod does; return the ended process."""
     folder.mkdir(exist_ok=True)
     (folder / "job.sh").write_text(script)
     own = {
@@ -116,7 +116,7 @@ def start(folder: Path, script: str, **variables: str) -> "subprocess.CompletedP
 
 
 def test_a_pod_that_comes_again_does_not_run_the_job_again(tmp_path: Path) -> None:
-    """As after a preemption, or when somebody resumes the workload."""
+    """Pods start again after a preemption, or when somebody resumes the workload."""
     assert start(tmp_path, "echo ran >> count; exit 3").returncode == 3
     ended = (tmp_path / "ended-0").read_text()
     assert start(tmp_path, "echo ran >> count; exit 3").returncode == 75
@@ -131,7 +131,7 @@ def test_a_pod_that_comes_again_does_not_run_the_job_again(tmp_path: Path) -> No
 async def test_a_recipes_image_is_what_its_pods_are_started_in(
     run: Run, runai: RunaiCluster, runai_server: RunaiStandIn, make_runai_config: MakeRunaiConfig
 ) -> None:
-    """The trainer's code is staged by commands in Run:ai; the image is fetched by whoever runs the pod."""
+    """Commands in Run:ai stage the trainer's code; the node that runs the pod fetches the image."""
     name = "nvcr.io/nvidia/nemo:25.07.01"
     planned = run.model_copy(update={"recipe": run.recipe.model_copy(update={"image": name})})
     config = make_runai_config(image="ubuntu:24.04")

@@ -17,7 +17,7 @@ from .conftest import MakeGated, end_of, eventually
 
 
 def processes() -> str:
-    """Arguments and environment of every process that may be looked at."""
+    """Return the arguments and environment of every process that this user may inspect."""
     seen = []
     for process in psutil.process_iter():
         try:
@@ -28,7 +28,7 @@ def processes() -> str:
 
 
 def texts(error: BaseException) -> str:
-    """All that a traceback would show, with what led to it."""
+    """Return all that a traceback shows, with the causes of the error."""
     return "".join(traceback.format_exception(error)) + repr(error)
 
 
@@ -41,7 +41,7 @@ async def test_the_secret_is_in_no_text(
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
-    for library in (None, "httpx", "httpcore"):  # Airflow, where another test loaded it, quiets them
+    for library in (None, "httpx", "httpcore"):  # Airflow, if loaded by another test, quiets them
         caplog.set_level(logging.DEBUG, library)
     seen: dict[str, str] = {}
     gated = make_gated("quiet", first="env; cat /proc/self/environ")
@@ -53,7 +53,7 @@ async def test_the_secret_is_in_no_text(
     await eventually(lambda: runai_server.calls("GET", "/workloads/.*") or command.done())
     seen["processes while a command runs"] = processes()
     seen["output of a command"] = (await command).stdout
-    runai_server.revoke_tokens()  # the server names the token that it refuses
+    runai_server.revoke_tokens()  # the refusal contains the token
     seen["status"] = repr(await runai.poll(["quiet"]))
     gated.let_go()
     seen["end"] = repr(await end_of(runai, "quiet"))
@@ -62,7 +62,7 @@ async def test_the_secret_is_in_no_text(
     async with RunaiClient(wrong) as client:
         with pytest.raises(Exception, match="no token") as refused:
             await client.project("llm")
-    assert runai_server.secret in str(runai_server.journal[-1].answer)  # the server told it
+    assert runai_server.secret in str(runai_server.journal[-1].answer)  # the answer contains the secret
     runai_server.fail(Fault("GET", "/workloads", "refuse", status=400, message=f"in {runai_server.secret}"))
     with pytest.raises(Exception, match=r"400 \(in \*\*\*\)") as echoed:
         await runai.find("nobody")
@@ -77,7 +77,7 @@ async def test_the_secret_is_in_no_text(
         ),
     }
     assert len(given) == 2
-    assert "HTTP Request" in seen["log"]  # it was really listened to
+    assert "HTTP Request" in seen["log"]  # the log was captured
     assert "STEPTIME_JOB_ID" in seen["processes while the job runs"]
     told = [
         f"{what} in {where}"

@@ -1,4 +1,4 @@
-"""What a cluster's file brings to its jobs: variables, setup, binding, vboost, and the check of nodes."""
+"""Settings of a cluster's file in its jobs: variables, setup, binding, vboost, and the check of nodes."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from trainer import node_check as check_program
 
 BEGINS_WITHOUT = "steptime: vboost could not be set on every node: the training begins without it"
 SETUP = ('echo "module: ${MODULE_NEVER_SET}" >>"$SAID"', "export FROM=\"setup; 'and' $((6 * 7))\"")
-"""As `module load` does, they look at a variable that is not set."""
+"""Lines that read a variable which is not set, as `module load` does."""
 
 
 def slurm(tmp_path: Path, **fields: Any) -> SlurmConfig:
@@ -51,14 +51,14 @@ def runai(tmp_path: Path, **fields: Any) -> RunaiConfig:
 
 @pytest.fixture
 def run(make_result: Callable[..., Any]) -> Run:
-    """A planned run on two ranks."""
+    """Return a planned run on two ranks."""
     planned: Run = make_result(gpus=2).run
     return planned
 
 
 @pytest.fixture
 def staged(tmp_path: Path) -> StagedFiles:
-    """A trainer's environment whose python says how it was called, and with what."""
+    """Return a trainer's environment whose python writes down how it was called."""
     python = program(tmp_path / "python", 'echo "python $FROM $WHOSE $*" >>"$SAID"')
     return staged_files(python, tmp_path)
 
@@ -74,7 +74,7 @@ def script_of(run: Run, staged: StagedFiles, config: ClusterConfig) -> str:
 
 
 def executed(script: str, tmp_path: Path, *, sudo: str = "exit 1") -> tuple[int, list[str]]:
-    """The exit code of a job script, and what the programs said that it called. srun runs one task."""
+    """Run a job script with stand-ins; return its exit code and what they wrote. srun starts one task."""
     [folder] = re.findall("^cd (.*)$", script, flags=re.MULTILINE)
     Path(folder).mkdir(parents=True, exist_ok=True)
     (commands := tmp_path / "commands").mkdir(exist_ok=True)
@@ -149,7 +149,7 @@ def test_a_setup_that_fails_ends_the_job(run: Run, staged: StagedFiles, tmp_path
 
 
 def bind(command: Sequence[str], tmp_path: Path, numactl: str | None, cores: bool = False) -> tuple[str, str]:
-    """What a rank says when it is bound to the NUMA node of its four, with a numactl of the test's."""
+    """Return what a rank that is bound to one of four NUMA nodes prints, with a numactl of the test's."""
     (commands := tmp_path / "commands").mkdir()
     for name in ("bash", "true", "env"):
         (commands / name).symlink_to(f"/usr/bin/{name}")

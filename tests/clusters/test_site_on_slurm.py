@@ -1,4 +1,4 @@
-"""What a cluster's file brings to its jobs on the real Slurm: NUMA nodes, and nodes that are refused."""
+"""Settings of a cluster's file in jobs on the real Slurm: NUMA nodes, and nodes that are refused."""
 
 import shutil
 from collections.abc import Awaitable, Callable
@@ -28,9 +28,9 @@ def trained(
     make_result: Callable[..., Any],
     tmp_path: Path,
 ) -> Trained:
-    """A function that runs a job of two ranks, a line of shell each, on a cluster whose file has the fields.
+    """Return a function that runs a job of two ranks, each a line of shell, on a cluster with these fields.
 
-    It gives the job's folder and the lines of its log.
+    It returns the job's folder and the lines of its log.
     """
 
     async def train(line: str, launch: Performance, **site: Any) -> tuple[Path, list[str]]:
@@ -48,7 +48,7 @@ def trained(
 
 
 async def test_each_rank_runs_on_the_numa_node_of_its_local_rank_where_there_is_one(trained: Trained) -> None:
-    """Two ranks of a node, one on each NUMA node: on a machine that has only one, the second is not bound."""
+    """Two ranks share a node; on a machine with only one NUMA node the second rank is not bound."""
     if shutil.which("numactl") is None:
         pytest.fail("numactl is missing: apt-get install --yes numactl")
     folder, log = await trained(
@@ -75,7 +75,7 @@ async def test_each_rank_runs_on_the_numa_node_of_its_local_rank_where_there_is_
 async def test_ranks_see_the_gpus_that_are_asked_for(
     trained: Trained, gpu_option: str, gpus_per_node: int, seen: list[str]
 ) -> None:
-    """Two ranks on two nodes, then on one."""
+    """The two ranks are first on two nodes, then on one."""
     folder, _ = await trained(
         'echo "$CUDA_VISIBLE_DEVICES" >"rank$SLURM_PROCID"',
         Performance(),
@@ -88,7 +88,7 @@ async def test_ranks_see_the_gpus_that_are_asked_for(
 async def test_only_a_job_that_names_refused_nodes_failed_by_the_clusters_fault(
     slurm: SlurmCluster, make_spec: MakeSpec
 ) -> None:
-    """A training that happens to end with the check's exit code has failed by itself."""
+    """A training that happens to end with the check's exit code has itself failed."""
     report = '{"nodes": [{"node": "node1", "faults": ["it burns"]}, {"node": "node2", "faults": []}]}'
     for name, script in {
         "refused": f"echo '{report}' >{REPORT}; exit {REFUSED}",
@@ -112,6 +112,6 @@ async def test_a_check_that_hangs_is_ended_and_the_training_begins(trained: Trai
         gpus_per_node=1,
         node_check={"time_limit_s": 2},
     )
-    # Between the two, srun may say that it waits until the first step has left the nodes.
+    # Before these lines srun may print that it waits for the first step to leave the nodes.
     assert sorted(said[-2:]) == ["trains as 0", "trains as 1"]
     assert len([line for line in said[:-2] if "no node is judged, the training begins" in line]) == 1

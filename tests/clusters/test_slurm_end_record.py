@@ -1,4 +1,4 @@
-"""What a job's script writes down of its end on the real Slurm, and what that means where Slurm is silent."""
+"""The record that a job's script writes of its end on the real Slurm, for when Slurm does not answer."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ _SCRIPTS = {
     "killed": _GRACEFUL,
     "disk-full": "exit 0",
 }
-"""What the only rank of each job does: by its experiment's name."""
+"""By the experiment's name, what the only rank of each job does."""
 
 _WRITTEN = {
     "good": (0, "RUNNING"),
@@ -42,7 +42,7 @@ _WRITTEN = {
     "killed": None,
     "disk-full": None,
 }
-"""Exit code and Slurm's word in each record; of those jobs that Slurm does not end in good order."""
+"""The exit code and Slurm's state in each record, except for jobs that Slurm itself ends."""
 
 _ACCOUNTING = {
     "in the accounting it is RUNNING": '$real "$@" | sed -E "s/[|](COMPL|FAIL|CANC|TIME)[^|]*[|]/|RUNNING|/"',
@@ -50,14 +50,14 @@ _ACCOUNTING = {
     "there is no accounting": "echo 'Slurm accounting storage is disabled' >&2; exit 1",
     "the accounting does not answer: sacct failed on mini: down": "echo down >&2; exit 1",
 }
-"""What a sacct does that is stale, empty, missing, or silent, by what is told of it."""
+"""A sacct that is stale, empty, missing or does not answer, by what steptime says of it."""
 
 _CONCLUDED = {
     "good": (JobState.SUCCEEDED, 0, False),
     "bad": (JobState.FAILED, 3, False),
     "refused": (JobState.FAILED, REFUSED, True),
 }
-"""State, exit code, and whether it is the cluster's fault; all others are open without the accounting."""
+"""State, exit code, and whether it is the cluster's fault; without the accounting all others stay open."""
 
 _SETTLED = {
     "good": JobState.SUCCEEDED,
@@ -73,7 +73,7 @@ _SETTLED = {
 
 @pytest.fixture
 def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
-    """A login of this test's own."""
+    """Yield a login node of this test's own."""
     node = LoginNode(slurm_of_session, tmp_path / "login")
     yield node
     node.stop()
@@ -83,7 +83,7 @@ def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
 def spec_of(
     make_slurm_config: MakeSlurmConfig, make_result: Callable[..., Any], tmp_path: Path
 ) -> Callable[[str], JobSpec]:
-    """A function that gives the job of a name, with the script that a training has."""
+    """Return a function that makes the job of a name, with the script of a training."""
 
     def make(name: str) -> JobSpec:
         python = tmp_path / f"python-{name}"
@@ -115,12 +115,12 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Jobs that end in every way. Then the controller forgets them, and the accounting is not to be had."""
+    """The record decides once the controller has forgotten a job and the accounting is not available."""
     jobs: dict[str, Job] = {}
     async with connect(make_slurm_config(), node.connections) as cluster:
         for name in _SCRIPTS:
             spec = spec_of(name)
-            if name == "disk-full":  # a folder that is in the way, as good as a disk that is full
+            if name == "disk-full":  # blocks the record as a full disk would
                 (Path(spec.directory) / "ended.json.new").mkdir(parents=True)
             jobs[name] = await cluster.submit(spec)
         for name in ("cancelled", "limited", "killed"):
@@ -131,7 +131,7 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
         settled = {name: await end_of(cluster, job.name) for name, job in jobs.items()}
     assert {name: status.state for name, status in settled.items()} == _SETTLED
     assert {name: _written(jobs[name]) for name in _WRITTEN} == _WRITTEN
-    # Slurm may be too busy to answer a job that it ends: then the record has no state, and decides as little.
+    # Slurm may be too busy to answer a job that it ends: then the record has no state, which decides nothing.
     # Nor does the exit code decide: srun has ended with 255 at the limit, although its rank ended with 0.
     ended_by_slurm = [_written(jobs[name]) for name in ("cancelled", "limited")]
     assert {record and record[0] for record in ended_by_slurm} <= {0, 255}
@@ -141,9 +141,9 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
     assert "how this job ended could not be written to" in Path(jobs["disk-full"].log_path).read_text()
     killed = jobs["killed"]
     others = (Path(jobs["good"].directory) / "ended.json").read_text()
-    (Path(killed.directory) / "ended.json").write_text(others)  # of another job: it says nothing of this one
+    (Path(killed.directory) / "ended.json").write_text(others)  # of another job: must not count
 
-    node.command("squeue", "exit 0")  # what the real one says after MinJobAge
+    node.command("squeue", "exit 0")  # as the real one after MinJobAge
     for says, sacct in _ACCOUNTING.items():
         node.command("sacct", sacct)
         async with connect(make_slurm_config(), node.connections) as cluster:
@@ -165,7 +165,7 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
             assert says in reason
         assert limited_end in open_["limited"]
 
-    # Nobody waits for ever.
+    # The wait ends when the patience is over.
     reads: list[str] = []
     async with connect(make_slurm_config(patience_h=1e-6), node.connections) as cluster:
 

@@ -1,4 +1,4 @@
-"""A real Slurm when all is not well: lost replies, dead daemons, names that meet, values that lie in wait."""
+"""Faults of a real Slurm: lost replies, dead daemons, clashing names, and values with special characters."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slurm
 
 @pytest.fixture
 def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
-    """A login of this test's own."""
+    """Yield a login node of this test's own."""
     node = LoginNode(slurm_of_session, tmp_path / "login")
     yield node
     node.stop()
@@ -32,14 +32,14 @@ def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
 async def behind(
     node: LoginNode, make_slurm_config: MakeSlurmConfig, slurm_of_session: MiniSlurm
 ) -> AsyncIterator[SlurmCluster]:
-    """The mini Slurm behind that login."""
+    """Yield the mini Slurm behind that login node."""
     async with connect(make_slurm_config(), node.connections) as cluster:
         yield cluster
     slurm_of_session.command("scancel", "--me")
 
 
 def jobs_of(slurm: MiniSlurm, name: str) -> list[str]:
-    """States of all jobs of a name that the controller has, by id."""
+    """Return the states of the controller's jobs of that name, ordered by id."""
     listed = slurm.command("squeue", "-h", "--states=all", f"--name={name}", "-o", "%A %T")
     return [line.split()[1] for line in sorted(listed.splitlines(), key=lambda line: int(line.split()[0]))]
 
@@ -47,7 +47,7 @@ def jobs_of(slurm: MiniSlurm, name: str) -> list[str]:
 async def test_a_job_beyond_a_limit_may_be_submitted_later_unless_it_can_never_be(
     slurm_of_session: MiniSlurm, behind: SlurmCluster, make_gated: MakeGated, make_spec: MakeSpec
 ) -> None:
-    """With `AccountingStorageEnforce=limits`: a limit on the number of jobs, and one on their time."""
+    """`AccountingStorageEnforce=limits` enforces a limit on the number of jobs and one on their time."""
     conf, home = slurm_of_session.layout.slurm_conf, slurm_of_session.home
     before = conf.read_text()
 
@@ -98,7 +98,7 @@ async def test_a_job_that_was_taken_though_sbatch_failed_is_found(
 async def test_a_job_that_the_queue_does_not_show_is_submitted_once(
     node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec
 ) -> None:
-    """Nor does the accounting have it yet."""
+    """The accounting does not have the job yet either."""
     for command in ("squeue", "sacct"):
         node.command(command, "exit 0")
     spec = make_spec("not-shown", "echo ran >> count")
@@ -141,7 +141,7 @@ async def test_no_variable_of_the_login_changes_what_slurms_commands_do(
 async def test_what_bears_the_name_of_an_earlier_job_is_ended(
     slurm: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
-    """As when the controller takes a job after sbatch had given up. Other folders are other people's."""
+    """The controller may accept a job after sbatch gave up. Jobs in other folders belong to others."""
     await slurm.submit(make_spec("twice", "sleep 1000"))
     options = ["--parsable", "--job-name=twice", "--output=/dev/null"]
     for folder in (tmp_path / "twice", Path("/tmp")):  # noqa: S108 (any folder that is not below work_dir)
@@ -160,7 +160,7 @@ async def test_what_bears_the_name_of_an_earlier_job_is_ended(
 async def test_a_job_that_has_the_id_by_the_time_of_scancel_is_not_ended(
     node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
-    """As after a controller that has lost its state and counts from an earlier id."""
+    """A controller that has lost its state counts from an earlier id, so another job may get this one."""
     mine = await behind.submit(make_spec("loses-its-id", "sleep 1000"))
     other = await behind.submit(make_spec("gets-the-id", "sleep 1000"))
     wrong_once = tmp_path / "wrong-once"
@@ -177,7 +177,7 @@ async def test_a_job_that_has_the_id_by_the_time_of_scancel_is_not_ended(
 async def test_a_percent_sign_in_a_path_is_no_pattern_to_slurm(
     slurm: SlurmCluster, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
-    """A backslash in it would switch patterns off: see the values below."""
+    """A backslash in the path would switch patterns off: see the values below."""
     log = tmp_path / "100%j" / "log.out"
     paths = {"directory": str(log.parent), "log_path": str(log)}
     await slurm.submit(make_spec("percent", "echo written").model_copy(update=paths))
@@ -191,7 +191,7 @@ async def test_a_dead_controller_is_a_failure_and_then_all_goes_on(
     waits = "touch started; while test ! -e go; do sleep 0.05; done"
     job = await slurm.submit(make_spec("long", waits, time_limit_s=600))
     await eventually((Path(job.directory) / "started").exists)
-    slurm_faults.stop_daemon(mini_slurm.home, "slurmctld", kill=False)  # it keeps what it has just taken
+    slurm_faults.stop_daemon(mini_slurm.home, "slurmctld", kill=False)  # it saves what it has just accepted
     failures = await asyncio.gather(
         slurm.poll(["long"]),
         slurm.cancel("long"),
@@ -211,7 +211,7 @@ async def test_a_dead_controller_is_a_failure_and_then_all_goes_on(
 async def test_a_job_that_slurm_has_lost_is_not_settled_and_never_submitted_again(
     slurm: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
-    """As when the controller is killed before it has saved its state: the id then goes to another job."""
+    """A controller killed before it saved its state gives the job's id to another job."""
     job = await slurm.submit(make_spec("lost", "true"))
     noted = tmp_path / "clusters/mini/jobs/lost"
     (noted / "squeue").write_text((noted / "squeue").read_text().replace("|lost|", "|gone|"))
@@ -243,11 +243,11 @@ async def test_a_job_that_squeue_has_forgotten_is_in_the_accounting(
         await end_of(behind, name)
     not_yet = await behind.submit(make_spec("not-yet", "true").model_copy(update={"script": LATER}))
     await behind.cancel("not-yet")
-    node.command("squeue", "exit 0")  # what the real one says after MinJobAge
+    node.command("squeue", "exit 0")  # as the real one after MinJobAge
     async with connect(make_slurm_config(), node.connections) as later:
         deadline = time.monotonic() + 60
         not_settled = {"good"}
-        while not_settled:  # the accounting is told some seconds later
+        while not_settled:  # the accounting lags by some seconds
             assert time.monotonic() < deadline, f"the accounting does not know {not_settled}"
             statuses = await later.poll(["good", "bad", "not-yet", "nobody"])
             not_settled = {name for name, status in statuses.items() if status.state.is_live}

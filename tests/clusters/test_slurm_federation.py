@@ -1,4 +1,4 @@
-"""A Slurm that is one of a federation: a sibling of its own, a real one, would run its jobs elsewhere."""
+"""A Slurm that is in a federation: a real sibling cluster of the test's own would take its jobs."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slurm
 
 
 class Sibling:
-    """A second controller with one node, which shares the mini Slurm's accounting, and its federation."""
+    """A second controller with one node, which shares the mini Slurm's accounting and federation."""
 
     def __init__(self, slurm: MiniSlurm, folder: Path) -> None:
         self._slurm = slurm
@@ -61,7 +61,7 @@ class Sibling:
         self._slurm.command("sacctmgr", "-i", "delete", "cluster", "sibling")
 
     def command(self, *command: str) -> str:
-        """What one of Slurm's commands prints there; nothing as long as nobody answers."""
+        """Return what one of Slurm's commands prints there, or nothing if the controller does not answer."""
         done = captured(command, env=self._environment)
         return done.stdout
 
@@ -87,7 +87,7 @@ def sibling(mini_slurm: MiniSlurm, tmp_path_factory: pytest.TempPathFactory) -> 
 async def test_a_job_stays_on_its_cluster_and_one_that_a_sibling_has_taken_is_live(
     sibling: Sibling, mini_slurm: MiniSlurm, slurm: SlurmCluster, make_gated: MakeGated
 ) -> None:
-    """Those submitted by hand are taken at once, as nothing starts on the cluster itself."""
+    """Jobs submitted by hand go to the sibling at once, as nothing can start on the cluster itself."""
 
     def free(job: GatedJob) -> GatedJob:
         script = job.spec.script.replace("--nodelist=node1 ", "")

@@ -1,4 +1,4 @@
-"""What real squeues and saccts (22.05.8) said, and what steptime makes of it."""
+"""Recorded output of real squeues and saccts (22.05.8), and how steptime reads it."""
 
 from pathlib import Path
 
@@ -66,7 +66,7 @@ FOLDER = "its node could not open its folder or its log: is work_dir there on ev
     ],
 )
 def test_a_recorded_job(listed: str, name: str, state: str, reason: str, exit_code: int | None) -> None:
-    """Of two outputs of squeue, while jobs lived and after their ends, and one of sacct."""
+    """The records are two outputs of squeue, while jobs lived and after their ends, and one of sacct."""
     status = record_status({"EARLY": EARLY, "LATE": LATE, "ACCOUNTED": ACCOUNTED}[listed][name][0])
     assert (status.state, status.reason, status.exit_code) == (state, reason, exit_code)
 
@@ -76,14 +76,14 @@ def test_times_nodes_and_folder_are_read() -> None:
     assert (record.job_id, record.directory) == ("28", "/scratch/experiments")
     status = record_status(record)
     assert (status.started_at, status.ended_at, status.nodes) == (1795289882, 1795289915, ("n3", "n4"))
-    waiting = record_status(EARLY["pend"][0])  # squeue says when it is expected to start and to end
+    waiting = record_status(EARLY["pend"][0])  # squeue lists the expected start and end
     assert (waiting.started_at, waiting.ended_at, waiting.nodes) == (None, None, ())
     running = record_status(EARLY["multi"][0])
     assert (running.started_at, running.ended_at) == (1795289882, None)
 
 
 def test_of_a_requeued_job_the_last_record_counts() -> None:
-    """sacct keeps what ended before: PREEMPTED, then the same id again."""
+    """sacct also lists the record before the requeue: PREEMPTED, then the same id again."""
     assert [record.state for record in ACCOUNTED["requeued"]] == ["RUNNING"]
     assert [record.state for record in ACCOUNTED["rqh"]] == ["PENDING"]
 
@@ -116,7 +116,7 @@ def test_no_text_breaks_the_reading(fields: list[str]) -> None:
 
 
 LINES: list[tuple[str, JobRecord]] = [
-    # as squeue has it (wait(2)'s exit code, a bar at the end)
+    # as squeue prints them (wait(2)'s exit code, a bar at the end)
     (
         "17|RUNNING|0|1700000000|1700000010|1700003610|n[1-2]|name|None|/a b|",
         record(
@@ -135,7 +135,7 @@ LINES: list[tuple[str, JobRecord]] = [
             **{"nodes": (), "reason": "Resources", "directory": "/x|y"},
         ),
     ),
-    # as sacct has it
+    # as sacct prints them
     (
         "3|CANCELLED by 1000|0:15|100|101|102|n1|a|None|/scratch/a",
         record(job_id="3", state="CANCELLED", signal=15),
@@ -192,7 +192,7 @@ OVER = {
 
 
 def test_a_status_has_times_and_nodes_as_far_as_they_have_come() -> None:
-    """squeue guesses when a waiting job starts, and when one that runs ends."""
+    """squeue guesses when a waiting job starts and when a running one ends; these times are left out."""
     for state, words in IN_QUEUE.items():
         begun = None if state is JobState.QUEUED else 101
         for word in words:
@@ -220,7 +220,7 @@ def test_of_jobs_submitted_at_once_the_smaller_id_comes_first() -> None:
 
 
 async def test_sacct_looks_back_sixty_days_for_all_jobs_of_a_name() -> None:
-    """Airflow may be away for weeks; without a time, sacct shows only what began today."""
+    """Airflow may be away for weeks; without a start time sacct lists only today's jobs."""
     asked: list[list[str]] = []
 
     async def run(argv: list[str], **_: object) -> Completed:
@@ -240,7 +240,7 @@ async def test_sacct_looks_back_sixty_days_for_all_jobs_of_a_name() -> None:
 async def test_a_failed_squeue_is_out_of_reach_and_a_refused_login_stays_one(
     failure: SystemFailure, becomes: type[SystemFailure]
 ) -> None:
-    """A cluster that was never reached and refuses the login is the user's to correct, not waited for."""
+    """A login refused before the cluster was ever reached is for the user to correct: nothing waits."""
 
     async def run(*_: object, **_options: object) -> Completed:
         raise failure

@@ -1,4 +1,4 @@
-"""A Slurm whose login nodes go away: no job is lost, ended or doubled."""
+"""Login nodes of a Slurm that go away: no job is lost, ended or doubled."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ Behind = Callable[[Sequence[LoginNode]], AbstractAsyncContextManager[SlurmCluste
 
 @pytest.fixture
 def nodes(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[list[LoginNode]]:
-    """Two login nodes of the mini Slurm."""
+    """Yield two login nodes of the mini Slurm."""
     nodes = [LoginNode(slurm_of_session, tmp_path / f"login{number}") for number in range(2)]
     yield nodes
     for node in nodes:
@@ -34,7 +34,7 @@ def nodes(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[list[LoginNod
 
 @pytest.fixture
 def behind(make_slurm_config: MakeSlurmConfig) -> Behind:
-    """A function that opens the mini Slurm behind login nodes, as one cluster with one connection."""
+    """Return a function that opens the mini Slurm behind several login nodes, as one cluster."""
 
     @asynccontextmanager
     async def opened(nodes: Sequence[LoginNode]) -> AsyncIterator[SlurmCluster]:
@@ -47,19 +47,19 @@ def behind(make_slurm_config: MakeSlurmConfig) -> Behind:
 
 
 def jobs_of(slurm: MiniSlurm, name: str) -> list[str]:
-    """The ids of all jobs of a name that the controller has, the first one first."""
+    """Return the ids of the controller's jobs of that name, in order."""
     return slurm.command("squeue", "-h", "--states=all", "--sort=i", f"--name={name}", "-o", "%A").split()
 
 
 def states_of(slurm: MiniSlurm, name: str) -> list[str]:
-    """The states of these jobs."""
+    """Return the states of the controller's jobs of that name, ordered by id."""
     return slurm.command("squeue", "-h", "--states=all", "--sort=i", f"--name={name}", "-o", "%T").split()
 
 
 async def test_a_login_node_that_goes_away_while_it_submits_does_not_make_a_second_job(
     nodes: list[LoginNode], behind: Behind, make_spec: MakeSpec, slurm_of_session: MiniSlurm, tmp_path: Path
 ) -> None:
-    """Its job comes when the other node's has been released."""
+    """The first node's sbatch goes on only after the second node's job has been released."""
     began, go_on = tmp_path / "began", tmp_path / "go-on"
     nodes[0].command("sbatch", f'touch {began}; while [ ! -e {go_on} ]; do sleep 0.1; done; exec $real "$@"')
     async with behind(nodes) as cluster:
@@ -100,7 +100,7 @@ async def test_a_job_whose_submitter_was_gone_before_its_release_is_released(
 async def test_login_nodes_that_submit_at_the_same_time_start_one_job(
     nodes: list[LoginNode], behind: Behind, make_spec: MakeSpec, slurm_of_session: MiniSlurm, tmp_path: Path
 ) -> None:
-    """Each calls sbatch before the other has."""
+    """Each calls sbatch before the other has finished."""
     for number, node in enumerate(nodes):
         node.command(
             "sbatch",

@@ -1,4 +1,4 @@
-"""Every option of sbatch: what becomes of it where a run asks for it, and where a cluster's file has it."""
+"""Every option of sbatch: what happens to it in a run's request, and in a cluster's file."""
 
 import re
 from pathlib import Path
@@ -9,13 +9,13 @@ from steptime.clusters.slurm.options import SlurmOptions, check_of_every_job
 from steptime.errors import UserError
 
 HELP = Path(__file__).parents[1] / "data" / "slurm" / "sbatch-help.txt"
-"""What `sbatch --help` prints, of Slurm 22.05.8 in Debian 12."""
+"""The output of `sbatch --help` of Slurm 22.05.8 in Debian 12."""
 NOT_IN_HELP = (
     *("acctg-freq", "hint", "kill-on-invalid-dep", "mem-bind", "network", "ntasks-per-gpu", "open-mode"),
     *("prefer", "test-only", "wait-all-nodes"),
-    *("extra", "segment", "tres-bind", "tres-per-task"),  # of later releases
+    *("extra", "segment", "tres-bind", "tres-per-task"),  # in later releases
 )
-"""What sbatch takes beside: its manual has them."""
+"""Options of sbatch that only its manual lists."""
 
 BY_IT = "cannot be given, because steptime needs it to submit, follow and end its jobs: leave it out"
 LEFT_OUT = "leave it out: steptime submits, follows and ends its jobs by it"
@@ -23,7 +23,7 @@ UNKNOWN = "unknown option of sbatch"
 PASSES = ""
 
 WHAT_BECOMES = (
-    # of a run's request, of a cluster's file, of which options
+    # what a run's request says, what a cluster's file says, and the options
     (
         *(BY_IT, LEFT_OUT),
         *("array", "chdir", "error", "gid", "help", "hold", "input", "job-name"),
@@ -59,7 +59,7 @@ WHAT_BECOMES = (
     ),
     (
         *("is set by steptime: use the option gpus_per_node instead", "follows from each run's gpus"),
-        # They would have fewer ranks or GPUs fit on a node than the plan has there: no node would do.
+        # With these fewer ranks or GPUs would fit on a node than the plan puts there, so no node would do.
         *("gpus-per-socket", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket"),
     ),
     ("is set by steptime: use the option gres instead", PASSES, "gres"),
@@ -75,12 +75,12 @@ WHAT_BECOMES = (
         *("signal", "sockets-per-node", "spread-job", "switches", "thread-spec", "threads-per-core", "tmp"),
         *("tres-bind", "tres-per-task", "use-min-nodes", "wait-all-nodes", "wckey"),
     ),
-    # No run's to choose; a site has its reasons.
+    # A run cannot choose these; a site may have its reasons.
     (UNKNOWN, PASSES, "bbf", "nodefile"),  # files of the login node; bb and nodelist say the same in a line
-    (UNKNOWN, PASSES, "container"),  # an image that no permitted_images was asked about
-    (UNKNOWN, PASSES, "ignore-pbs"),  # the script has no such lines
-    (UNKNOWN, PASSES, "overcommit"),  # ranks that share processors: no times to compare
-    (UNKNOWN, PASSES, "quiet", "verbose"),  # what sbatch prints has no reader
+    (UNKNOWN, PASSES, "container"),  # an image that is not checked against permitted_images
+    (UNKNOWN, PASSES, "ignore-pbs"),  # the script has no PBS lines
+    (UNKNOWN, PASSES, "overcommit"),  # ranks would share processors: their times mean nothing
+    (UNKNOWN, PASSES, "quiet", "verbose"),  # nobody reads what sbatch prints
 )
 
 
@@ -90,7 +90,7 @@ def of_help() -> set[str]:
 
 
 def of_a_run(option: str) -> str:
-    """Why a run cannot ask for it; empty where it can."""
+    """Return why a run cannot ask for an option, or an empty text if it can."""
     try:
         taken = SlurmOptions.of({"additional_slurm_params": option}).as_given
     except UserError as error:
@@ -99,7 +99,7 @@ def of_a_run(option: str) -> str:
 
 
 def of_a_file(option: str) -> str:
-    """Why a cluster's file cannot have it for every job; empty where it can."""
+    """Return why a cluster's file cannot set an option for every job, or an empty text if it can."""
     try:
         check_of_every_job(f"--{option}")
     except UserError as error:
@@ -124,7 +124,7 @@ def test_what_becomes_of_every_option() -> None:
 
 
 def test_no_shortened_name_gets_past_a_list() -> None:
-    """`--job-na` is `--job-name` to sbatch."""
+    """sbatch accepts `--job-na` as `--job-name`."""
     whole = {option: of_files for _, of_files, *options in WHAT_BECOMES for option in options}
     passed = []
     for option, of_files in whole.items():
@@ -141,7 +141,7 @@ def test_no_shortened_name_gets_past_a_list() -> None:
 
 LONG = "a" * 2000
 FORMS = (
-    # a request; what sbatch gets, or why it does not
+    # a request, additional_slurm_params, and the options that sbatch gets or the reason why not
     ({}, None, ()),
     ({}, " ; ;", ()),
     ({}, "exclusive", ("--exclusive",)),
@@ -154,7 +154,7 @@ FORMS = (
     ({}, "comment=a\n#SBATCH --uid=0", "of comment cannot be given"),
     ({}, "contiguous;contiguous", "additional_slurm_params has 'contiguous' twice"),
     ({}, "Qos=1", "'Qos=1' is not of the form option=value"),
-    # They would change a job's image, its mounts or its environment.
+    # These would change a job's image, its mounts or its environment.
     *(({}, f"container-{name}=x", UNKNOWN) for name in ("image", "mounts", "env", "name", "remap-root")),
     ({}, "bind=/etc", UNKNOWN),
     ({}, "partition=a", ("--partition=a",)),
@@ -182,7 +182,7 @@ FORMS = (
         for name in ("nodelist", "exclude")
         for value in ("", "./n", "/n", "n1,", "n[1", "n[a]", "n[1-]", "n1 n2")
     ),
-    ({"gpus_per_node": 4, "gres": False}, None, ()),  # they need the plan
+    ({"gpus_per_node": 4, "gres": False}, None, ()),  # these need the plan
 )
 
 

@@ -1,4 +1,4 @@
-"""The job script for Slurm: what is asked for, how the ranks are started, and what is refused."""
+"""The job script for Slurm: which resources it asks for, how it starts the ranks, and what is refused."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def script_of(run: Run, config: SlurmConfig, staged: StagedFiles = VENV) -> str:
 
 
 def asked(script: str) -> list[str]:
-    """The options of the #SBATCH lines."""
+    """Return the options in the #SBATCH lines."""
     return re.findall(r"^#SBATCH (\S+)$", script, flags=re.MULTILINE)
 
 
@@ -185,7 +185,7 @@ BY_JOB = "profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}"
     ],
 )
 def test_nsight_starts_every_rank_as_the_document_does(workload: str, report: str, metrics: str) -> None:
-    """Reports have the document's names; the other options are those recorded of upstream's code."""
+    """Reports have the document's names; the other options are those recorded from upstream's code."""
     run = planned(workload, gpu_type="h100", profile=True, gpu_metrics=True)
     script = script_of(run, site(container="pyxis"), IMAGE)
     assert "\nmkdir -p nsys_profile\n" in script
@@ -209,7 +209,7 @@ def test_nsight_starts_every_rank_as_the_document_does(workload: str, report: st
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize("gpu_metrics", [True, False])
 def test_nsight_is_used_where_an_image_has_it(tmp_path: Path, *, installed: bool, gpu_metrics: bool) -> None:
-    """By a stand-in for nsys that tells what it was called with."""
+    """A stand-in for nsys prints its arguments."""
     if installed:
         nsys = tmp_path / "nsys"
         nsys.write_text('#!/bin/sh\necho "nsys $STEPTIME_NSIGHT $*"\n')
@@ -267,7 +267,7 @@ echo RUNNING
 
 
 def test_a_second_signal_does_not_interrupt_the_record_of_the_end(two_ranks: Run, tmp_path: Path) -> None:
-    """The first arrives before srun has started, the second while the record is written."""
+    """The first signal arrives before srun has started, the second while the record is written."""
     spec = job_spec(two_ranks, VENV, site(work_dir=str(tmp_path)), identity="x", started=1_790_000_000)
     Path(spec.directory).mkdir(parents=True)
     (tmp_path / "job.sh").write_text(spec.script)

@@ -1,4 +1,4 @@
-"""A login node behind ssh when all is not well: who is let in, what drops, hangs, floods, or is refused."""
+"""Faults of a login node behind ssh: logins, dropped and hanging connections, long output, and refusals."""
 
 import asyncio
 import gc
@@ -41,7 +41,7 @@ def sshd(sshd_of_module: login_node.LoginNode) -> Iterator[login_node.LoginNode]
 
 @pytest.fixture
 async def open_node(sshd: login_node.LoginNode) -> AsyncIterator[Callable[..., LoginNode]]:
-    """A function that logs in; keywords are fields of the connection's extra. Their ends are seen to."""
+    """Yield a function that logs in, with keywords added to the connection's extra; all logins are closed."""
     nodes = []
 
     def login(**extra: Any) -> LoginNode:
@@ -58,7 +58,7 @@ async def open_node(sshd: login_node.LoginNode) -> AsyncIterator[Callable[..., L
 
 @pytest.fixture
 async def own_sshd(slurm_of_session: MiniSlurm, tmp_path: Path) -> AsyncIterator[Callable[..., LoginNode]]:
-    """A function that starts an sshd of the test's own, with these options, and logs in."""
+    """Yield a function that starts an sshd of the test's own with these options and logs in."""
     started: list[tuple[login_node.LoginNode, LoginNode]] = []
 
     def login(**options: Any) -> LoginNode:
@@ -87,7 +87,7 @@ async def test_a_dropped_connection_is_made_anew_by_the_next_call(
 async def test_a_read_that_is_given_up_leaves_no_failure_that_nobody_awaits(
     open_node: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for the log of a run that is cancelled: asyncio would log a traceback for each such failure."""
+    """The log of a cancelled run is given up so; asyncio would log a traceback for each such failure."""
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
     (log := tmp_path / "log").write_bytes(b"line\n")
@@ -128,7 +128,7 @@ async def test_a_connection_that_drops_in_mid_output_is_a_failure_and_no_exit_co
 async def test_more_commands_at_once_than_sessions_share_one_connection(
     sshd: login_node.LoginNode, open_node: Callable[..., LoginNode], tmp_path: Path
 ) -> None:
-    """sshd's default is 10 sessions a connection, which the test's has too."""
+    """sshd allows 10 sessions a connection by default, as it does here."""
     node = open_node()
     (tmp_path / "log").write_bytes(b"line\n")
     script = "echo $SSH_CONNECTION; sleep 0.2"
@@ -141,7 +141,7 @@ async def test_more_commands_at_once_than_sessions_share_one_connection(
 
 
 def hanging_file(path: Path) -> Path:
-    """A file at which SFTP's server hangs in open(2): a FIFO without a writer."""
+    """Make a file at which the SFTP server hangs in open(2): a FIFO without a writer."""
     os.mkfifo(path)
     return path
 
@@ -149,7 +149,7 @@ def hanging_file(path: Path) -> Path:
 async def test_a_file_that_hangs_holds_up_no_other_and_no_command(
     open_node: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a file system that hangs: its own reads fail, again and again, and all else goes on."""
+    """On a file system that hangs, its own reads fail again and again while everything else goes on."""
     monkeypatch.setattr(sftp, "TIMEOUT_S", 2)
     monkeypatch.setattr(sftp, "_SLOW_S", 0.1)
     log = str(tmp_path / "log")
@@ -177,7 +177,7 @@ async def test_a_file_that_hangs_holds_up_no_other_and_no_command(
 async def test_a_file_that_hangs_once_it_is_open(
     open_node: Callable[..., LoginNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its closing is not answered either, and is not waited for."""
+    """Closing it is not answered either, and not waited for."""
     monkeypatch.setattr(sftp, "TIMEOUT_S", 2)
     node = open_node()
 
@@ -192,7 +192,7 @@ async def test_a_file_that_hangs_once_it_is_open(
 
 
 async def test_a_file_server_that_dies_is_started_again(open_node: Callable[..., LoginNode]) -> None:
-    """The connection, with the commands that run in it, stays."""
+    """The connection stays, and so do the commands that run in it."""
     node = open_node()
     where = (await node.run(["printenv", "SSH_CONNECTION"], timeout_s=20)).stdout
 
@@ -210,7 +210,7 @@ async def test_a_file_server_that_dies_is_started_again(open_node: Callable[...,
 async def test_files_that_hang_and_cannot_be_let_go_of_leave_the_commands_their_sessions(
     open_node: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the kernel does not end who waits for a disk: there, no signal does."""
+    """A process that waits for a disk cannot be killed by any signal."""
     monkeypatch.setattr(sftp, "TIMEOUT_S", 1)
     files = [hanging_file(tmp_path / f"{number}") for number in range(sftp.SESSIONS)]
     node = open_node()
@@ -249,7 +249,7 @@ async def test_a_flood_of_output_is_stopped(
 async def test_what_a_login_shell_says_by_itself_is_not_the_commands(
     own_sshd: Callable[..., LoginNode], tmp_path: Path
 ) -> None:
-    """As where a .bashrc greets: bash reads what BASH_ENV names before a command."""
+    """The greeting comes from a file that bash reads before a command, like a .bashrc: BASH_ENV names it."""
     greeting = tmp_path / "greeting"
     greeting.write_text("echo Welcome to the cluster; echo quota: 93 % >&2\n")
     node = own_sshd(environment={"BASH_ENV": str(greeting)})

@@ -1,4 +1,4 @@
-"""ssh certificates of users and hosts: those that are taken, and why the others are not."""
+"""ssh certificates of users and hosts: which are accepted, and why the others are not."""
 
 import getpass
 import re
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.long
 
 
 async def test_user_certificates(site: Site, log_in: Open) -> None:
-    """In a file, beside the key as ssh looks for it, and as text; why one was refused is told."""
-    node = site.host("node")  # no key is authorized there: only what the authority signed
+    """A certificate may be in a file, beside the key, or given as text; a refusal has its reason."""
+    node = site.host("node")  # no key is authorized there, so only a certificate logs in
     me = getpass.getuser()
     keys, other = site.keys("user"), site.keys("other")
     named = site.sign(keys, principal=me).rename(site.folder / "signed.pub")
@@ -39,7 +39,7 @@ async def test_user_certificates(site: Site, log_in: Open) -> None:
         site.sign(keys, **signed)  # type: ignore[arg-type]
         with pytest.raises(LoginRefused, match=f"refuses the login '{me}': .*{re.escape(told)}"):
             await log_in({"node": connection(node, keys)}).run(["true"], timeout_s=60)
-    site.sign(keys, principal=me)  # renewed: the next connection has it
+    site.sign(keys, principal=me)  # renewed, for the next connection
     assert await where(log_in({"node": connection(node, keys)})) == "node"
 
     site.authority = site.keys("stranger")
@@ -63,7 +63,7 @@ async def test_user_certificates(site: Site, log_in: Open) -> None:
 
 
 async def test_host_certificates(site: Site, log_in: Open) -> None:
-    """A host's own key need not be known where its authority is, in known_hosts or in the connection."""
+    """A host's own key may be unknown if its authority is in known_hosts or in the connection."""
     keys = site.keys("user")
     node = site.host("node", f"HostCertificate {site.folder}/node-host-cert.pub", authorized=keys.public)
     known_hosts = site.folder / "known_hosts"

@@ -1,4 +1,4 @@
-"""The way to a login node as an ssh_config describes it: what counts of it, what does not, what is wrong."""
+"""The way to a login node as an ssh_config describes it: what is used, what is ignored, and mistakes."""
 
 import getpass
 from dataclasses import replace
@@ -14,7 +14,7 @@ from .ssh_site import Open, Way, where
 
 
 def ssh_config(way: Way, folder: Path, more: str = "") -> Path:
-    """OpenSSH's options for the way; `more` comes first, and so before the others."""
+    """Write an ssh_config for the way; `more` comes first, and so takes precedence. Return its path."""
     hosts = "".join(
         f"Host {host.name}\n  HostName 127.0.0.1\n  Port {host.port}\n  User {getpass.getuser()}\n"
         f"  IdentityFile {way.keys[host.name].path}\n  HostKeyAlias {host.name}.site\n"
@@ -29,7 +29,7 @@ def ssh_config(way: Way, folder: Path, more: str = "") -> Path:
 
 
 def by_config(path: Path, **extra: Any) -> dict[str, Connection]:
-    """A connection that leaves everything else to a file."""
+    """Return a connection that leaves everything else to an ssh_config."""
     return {
         "site": Connection(name="site", kind="ssh", host="node", extra={"ssh_config": str(path), **extra})
     }
@@ -62,7 +62,7 @@ async def test_the_connection_comes_before_its_ssh_config(way: Way, log_in: Open
 async def test_what_an_ssh_config_may_not_do(
     way: Way, log_in: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Send Airflow's secrets, take our commands' place, or leave a host's key unchecked."""
+    """It may not send Airflow's secrets, replace our commands, or leave a host's key unchecked."""
     monkeypatch.setenv("LC_SECRET", "s3cret")
     path = ssh_config(
         way,

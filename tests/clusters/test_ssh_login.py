@@ -53,7 +53,7 @@ def test_a_password_is_offered_only_if_the_connection_has_one() -> None:
 
 
 def test_several_host_keys_and_authorities() -> None:
-    """As where login nodes have a key each; the SSH provider takes the first."""
+    """Login nodes may have a key each; the SSH provider uses the first."""
     other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
     extra = {"host_key": f"{HOST_KEY}\n{other}\n", "host_ca_key": other}
     keys, authorities, _ = read_login(connection(**extra)).options["known_hosts"]
@@ -77,7 +77,7 @@ def test_several_host_keys_and_authorities() -> None:
         ({"host_key": HOST_KEY, "key_file": "/nowhere/id"}, "key_file '/nowhere/id': No such file"),
         ({"host_key": HOST_KEY, "private_key": "s3cret"}, "private_key in its extra is not a usable key"),
     ],
-    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",  # not the keys: new ones each time
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",  # without the keys: they vary
 )
 def test_what_cannot_be_is_told_without_its_secrets(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message) as refused:
@@ -86,7 +86,7 @@ def test_what_cannot_be_is_told_without_its_secrets(changes: dict[str, object], 
     assert "s3cret" not in str(refused.value)
 
 
-@pytest.mark.filterwarnings("ignore:.*bcrypt")  # each round of it takes 8 ms
+@pytest.mark.filterwarnings("ignore:.*bcrypt")  # each round takes 8 ms
 def test_an_encrypted_key_needs_its_passphrase() -> None:
     encrypted = KEY.export_private_key(passphrase="open sesame", rounds=1).decode()
     extra = {"host_key": HOST_KEY, "private_key": encrypted}

@@ -1,4 +1,4 @@
-"""The way to a cluster, by real sshds: through jump hosts, and to the login node that is there."""
+"""The way to a cluster through real sshds: over jump hosts, and to the login node that answers."""
 
 import asyncio
 import getpass
@@ -32,11 +32,11 @@ async def test_two_hops_with_a_login_and_a_host_key_each(way: Way, log_in: Open,
 
 @pytest.mark.long
 async def test_a_jump_host_that_drops_us_is_gone_through_anew(way: Way, log_in: Open) -> None:
-    node = log_in(way.connections(node={"jump_connections": " outer , inner"}))  # as from an address
+    node = log_in(way.connections(node={"jump_connections": " outer , inner"}))  # given as text
     for dropping in (way.outer, way.inner):
         assert await where(node) == "node"
         dropping.drop_connections()
-        await node.read("/nowhere", 0, 1)  # reading notices, and goes the way once more
+        await node.read("/nowhere", 0, 1)  # reading notices it and connects again
         assert (way.outer.logins, way.inner.logins, way.node.logins) == (1, 1, 1)
     assert await where(node) == "node"
 
@@ -60,7 +60,7 @@ async def test_a_file_is_written_whole_though_the_connection_drops_in_the_middle
 async def test_each_hop_that_refuses_is_named(
     way: Way, log_in: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With its value and what to do; nobody behind it was asked, and no connection to it stays open."""
+    """The error has the hop's value and a remedy; no host behind it is asked; no connection stays open."""
     caplog.set_level(logging.DEBUG)
     other = way.site.keys("other")
     outer, inner, login = (
@@ -148,7 +148,7 @@ async def test_a_jump_host_that_does_not_forward_is_named(site: Site, log_in: Op
 
 @pytest.fixture
 def two_nodes(way: Way) -> Connection:
-    """A login that both jump hosts take, as if they were the two login nodes of a cluster."""
+    """Return a login that both jump hosts accept, as if they were the two login nodes of a cluster."""
     for host in (way.outer, way.inner):
         host.authorize(way.keys["outer"].public)
     keys = f"{way.outer.keys.public}\n{way.inner.keys.public}"
@@ -164,7 +164,7 @@ def addresses(*hosts: Host) -> list[str]:
 async def test_a_command_whose_login_node_went_away_is_ended_on_no_other(
     way: Way, two_nodes: Connection, log_in: Open, tmp_path: Path
 ) -> None:
-    """There its process id is somebody else's. As both are one machine here, it would be seen."""
+    """On the other node the same process id is another process; here both are one machine."""
     node = log_in({"node": two_nodes}, "node", *addresses(way.outer, way.inner))
     file = tmp_path / "pid"
     running = asyncio.create_task(node.run(["sh", "-c", f"echo $$ >{file}; exec sleep 90"], timeout_s=60))
@@ -182,7 +182,7 @@ async def test_a_command_whose_login_node_went_away_is_ended_on_no_other(
 async def test_the_next_login_node_when_one_is_away_and_back_again(
     way: Way, two_nodes: Connection, log_in: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whether it was away from the start, goes in mid-way, hangs, or does not let us in."""
+    """A node may be away from the start, go away midway, hang, or refuse the login."""
     first, second = way.outer, way.inner
     both = addresses(first, second)
     node = log_in({"node": two_nodes}, "node", *both)
@@ -208,7 +208,7 @@ async def test_the_next_login_node_when_one_is_away_and_back_again(
     await node.close()
     first.resume()
 
-    first.authorize()  # as where /etc/nologin tells of repairs
+    first.authorize()  # as /etc/nologin does during repairs
     assert await where(node) == "inner"
     assert "refuses the login" in caplog.text
     await node.close()
@@ -221,8 +221,8 @@ async def test_the_next_login_node_when_one_is_away_and_back_again(
 async def test_a_login_node_that_stops_answering_is_given_up_for_the_next(
     way: Way, two_nodes: Connection, log_in: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one without power: its connection is there, and nothing comes over it any more."""
-    monkeypatch.setitem(ssh_login._NOT_FROM_SSH_CONFIG, "keepalive_interval", 1)  # three are waited for
+    """A node without power keeps its connection open, but nothing arrives over it any more."""
+    monkeypatch.setitem(ssh_login._NOT_FROM_SSH_CONFIG, "keepalive_interval", 1)  # three may go unanswered
     both = addresses(way.outer, way.inner)
     node = log_in({"node": two_nodes}, "node", *both)
     assert await where(node) == "outer"

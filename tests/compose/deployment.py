@@ -39,7 +39,7 @@ KILLED = (
 _STARTS_WITHIN_S = 900
 _RUNS_WITHIN_S = 1200
 _STEPS = 600
-"""Enough for services to be killed one after another while the run trains."""
+"""Enough steps for services to be killed one after another while the run trains."""
 Found = TypeVar("Found")
 
 
@@ -125,7 +125,7 @@ class Deployment:
         return [json.loads(line) for line in self.compose("ps", "--format=json").splitlines()]
 
     def wait_until_healthy(self) -> None:
-        """Wait until all 11 containers run, and all with a health check are healthy."""
+        """Wait until all 11 containers run, and all that have a health check are healthy."""
 
         def healthy() -> bool:
             found = self.containers()
@@ -142,7 +142,7 @@ class Deployment:
             raise
 
     def kill(self, service: str) -> None:
-        """SIGKILL a container's first process from outside, which Docker takes for a crash."""
+        """SIGKILL a container's first process from outside the container, so that Docker sees a crash."""
         container = next(one["ID"] for one in self.containers() if one["Service"] == service)
         process = self.docker("inspect", "--format={{.State.Pid}}", container).strip()
         program = f"import os; os.kill({process}, 9)"
@@ -197,7 +197,7 @@ class Deployment:
             "checkpoint": False,
             "cluster": "mini-slurm",
             "max_steps": _STEPS,
-            "time_limit": "02:00:00",  # the usual 10 minutes are over before every service was killed
+            "time_limit": "02:00:00",  # services are killed for longer than the usual 10 minutes
         }
         with self.airflow() as client:
             run = client.trigger("llama31", conf, patience_s=300)
@@ -253,7 +253,7 @@ def builds_and_starts(deployment: Deployment) -> None:
 
 
 def survives_kills(deployment: Deployment) -> int:
-    """Kill each service while a run trains; return how many jobs there were, one for each run."""
+    """Kill each service while a run trains; return the number of jobs, one for each run."""
     run, jobs = None, 0
     for service in KILLED:
         if run is None or deployment.jobs()[-1] != "RUNNING":
@@ -278,7 +278,7 @@ def survives_kills(deployment: Deployment) -> int:
 
 
 def survives_the_cluster(deployment: Deployment, jobs: int) -> int:
-    """Kill the cluster during a run; return how many jobs there were so far."""
+    """Kill the cluster during a run; return the number of jobs so far."""
     run, jobs = deployment.training(jobs)
     deployment.kill("mini-slurm")
     deployment.wait_until_healthy()
@@ -321,7 +321,7 @@ def survives_an_upgrade(deployment: Deployment, jobs: int) -> None:
 
 
 def main() -> int:
-    """Run the scenario; 0 if all of it succeeded, or if no engine can be started."""
+    """Run the scenario; return 0 if all of it succeeded, or if no engine can be started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # stops the containers and the engine
     try:
         with engine() as environment, tempfile.TemporaryDirectory(prefix="steptime-compose-") as folder:

@@ -18,11 +18,11 @@ STAND_INS = {
     "POSTGRES_IMAGE": ("postgres:16-bookworm", "postgres"),
     "REDIS_IMAGE": ("redis:7.2-bookworm", "redis"),
 }
-"""By variable of docker-compose.yaml: the official image, and the target of Dockerfile in its place."""
+"""By variable of docker-compose.yaml: the official image, and the target of Dockerfile to build instead."""
 
 
 class NoEngineError(Exception):
-    """Neither is there a Docker engine, nor can one be started."""
+    """There is no Docker engine, and none can be started."""
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def engine() -> Iterator[dict[str, str]]:
         options = [f"--{setting}={folder / setting}" for setting in settings]
         with (folder / "log").open("wb") as log:
             command = ["dockerd", *options, f"--host={environment['DOCKER_HOST']}"]
-            # In a session of its own, as the test stops its containers after Ctrl-C.
+            # In its own session, so that Ctrl-C lets the test stop its containers first.
             daemon = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             deadline = time.monotonic() + 60
@@ -99,7 +99,7 @@ def _get(path: str) -> bytes:
 
 
 def base_images(environment: dict[str, str]) -> dict[str, str]:
-    """Return the images to start from, by variable: the official ones if they can be pulled."""
+    """Return the base image for each variable: the official ones if all can be pulled, else own builds."""
 
     def docker(*arguments: str) -> bool:
         return not subprocess.run(

@@ -1,4 +1,4 @@
-"""Every shipped DAG loads, is named as its workload says, and is short."""
+"""Every shipped DAG loads, has the name that its workload sets, and is short."""
 
 import shutil
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_a_broken_workload_is_an_import_error_and_lacks_its_own_dag_alone(
     shutil.copytree(config_dir(), tmp_path / "config")
     broken = tmp_path / "config" / "workloads" / "nemotron-h-25.05.yaml"
     broken.write_text(broken.read_text().replace("title: ", "titel: ").replace("fp8_recipe: d", "fp8: d"))
-    copy = tmp_path / "config" / "workloads" / "grok1-99.01.yaml"  # with the DAG id of grok1-25.08
+    copy = tmp_path / "config" / "workloads" / "grok1-99.01.yaml"  # has the DAG id of grok1-25.08
     copy.write_text(copy.with_stem("grok1-25.08").read_text().replace("grok1-25.08", copy.stem, 1))
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
     bag = DagBag(shipped("dags"), bundle_path=Path(shipped("dags")), bundle_name="tests")
@@ -71,7 +71,7 @@ def test_the_report_alone_decides_the_state_of_a_dag_run(dags: dict[str, Any]) -
 
 
 def test_clearing_a_wait_clears_no_submit(dags: dict[str, Any]) -> None:
-    """It goes on with its job; Airflow would clear a setup in all mapped instances."""
+    """The wait goes on with its job. If `submit` were a setup, Airflow would clear all mapped instances."""
     for with_downstream in (False, True):
         part = dags["llama31"].partial_subset(
             "checkpoint.save.wait", include_upstream=False, include_downstream=with_downstream

@@ -1,4 +1,4 @@
-"""What the trigger forms of the shipped DAGs begin with and suggest can be run on their first cluster."""
+"""The defaults and examples in the trigger forms of the shipped DAGs can be run on their first cluster."""
 
 import json
 import re
@@ -32,13 +32,13 @@ _NEEDS: Mapping[str, Mapping[str, Any]] = {
     _BRIDGE: {"cluster": "gb300", "size": "8b"},
     "On GPUs, with tensor parallelism": {"cluster": "h100", "size": "70b"},
 }
-"""What the condition before an example asks for, as params of Llama 3.1 (26.08 for Megatron-Bridge)."""
+"""By an example's condition, the params of Llama 3.1 (of 26.08 for Megatron-Bridge) that meet it."""
 _ON_GPUS = "name: {0}\nkind: slurm\ngpu_type: {0}\nconnection: {0}\nwork_dir: /work\ncontainer: pyxis\n"
 
 
 @pytest.fixture(scope="module")
 def config_with_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped configuration, with clusters of H100 and of GB300 beside those of the CPU."""
+    """Return the shipped configuration, with clusters of H100 and GB300 beside those of the CPU."""
     config = tmp_path_factory.mktemp("with-gpus") / "config"
     shutil.copytree(config_dir(), config)
     for name in ("h100", "gb300"):
@@ -53,14 +53,14 @@ def with_gpus(config_with_gpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def forms_with_gpus(config_with_gpus: Path) -> dict[str, Any]:
-    """The params of every DAG with that configuration: no test changes them."""
+    """Return the params of every DAG in that configuration; no test changes them."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("STEPTIME_CONFIG_DIR", str(config_with_gpus))
         return read_forms(patched)
 
 
 def read_forms(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The params of every DAG, on a machine of two cores."""
+    """Return the params of every DAG, on a machine of two cores."""
     from airflow.dag_processing.dagbag import DagBag
 
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
@@ -69,7 +69,7 @@ def read_forms(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def check(dag_id: str, values: dict[str, Any]) -> None:
-    """What the first task of a DAG checks of its params."""
+    """Check params as the first task of a DAG does."""
     workloads = {load_workload(name).dag_id: name for name in list_workloads()}
     if dag_id in workloads:
         plan_from_params(workloads[dag_id], values)
@@ -80,7 +80,7 @@ def check(dag_id: str, values: dict[str, Any]) -> None:
 
 
 def named_examples(param: Any) -> tuple[str, list[Any]]:
-    """The condition of the examples in a description, and the examples."""
+    """Return the condition of the examples in a description, and the examples."""
     if (named := _EXAMPLES.search(param.description)) is None:
         return "", []
     is_text = "string" in param.schema["type"]
@@ -138,7 +138,7 @@ def test_a_form_is_accepted_if_only_its_cluster_is_changed(
 def test_a_family_that_no_cluster_can_run_is_refused_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And its form's examples are of what it could run."""
+    """The examples in its form are of what it could run."""
     forms = read_forms(monkeypatch)
     for_gpus = {name for name in list_workloads() if "cpu" not in load_workload(name).gpu_types}
     for name in for_gpus:

@@ -1,4 +1,4 @@
-"""A DAG file of a user's own: three lines, and what they pass on reaches Airflow."""
+"""A user's own DAG file of three lines, whose arguments reach Airflow."""
 
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ dag = training_dag(
 
 @pytest.fixture
 def read(tmp_path: Path) -> Any:
-    """Reads a DAG file as Airflow does, and gives its one DAG."""
+    """Return a function that reads a DAG file as Airflow does and returns its one DAG."""
     from airflow.dag_processing.dagbag import DagBag
 
     def read(text: str) -> Any:

@@ -44,14 +44,14 @@ VARIANTS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "celery": (("--profile=celery",), CELERY_SERVICES),
     "mini-slurm": ((f"--file={COMPOSE_FILE}", f"--file={MINI_SLURM_FILE}"), {"mini-slurm"}),
 }
-"""What Compose is given, and the services that come with it."""
+"""By variant: arguments for Compose, and the services that they add."""
 
 Compose = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
 def compose(tmp_path_factory: pytest.TempPathFactory) -> Compose:
-    """Runs `docker-compose`, or the plugin of newer installations, with nothing but the given variables."""
+    """Return a function that runs `docker-compose`, or Compose's plugin, with only the given variables."""
     command = ["docker-compose"]
     if not shutil.which("docker-compose"):
         command = ["docker", "compose"]
@@ -60,7 +60,7 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Compose:
     env_file = tmp_path_factory.mktemp("compose") / "env"
 
     def run(*arguments: str, variables: Mapping[str, str] = REQUIRED) -> subprocess.CompletedProcess[str]:
-        # A file of variables is given so that the .env of whoever runs the test stays out of it.
+        # A file of variables keeps out the .env of whoever runs the test.
         env_file.write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
         return _run([*command, f"--env-file={env_file}", *arguments])
 
@@ -74,7 +74,7 @@ def variant(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def resolved(compose: Compose, variant: str) -> dict[str, Any]:
-    """What Compose makes of the file."""
+    """Return the configuration that Compose resolves."""
     done = compose(*VARIANTS[variant][0], "config")
     assert done.returncode == 0, done.stderr
     return dict(yaml.safe_load(done.stdout))
@@ -82,13 +82,13 @@ def resolved(compose: Compose, variant: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def services(compose: Compose) -> dict[str, Any]:
-    """Every service, those of Celery and the small Slurm among them."""
+    """Return every service, those of Celery and the mini Slurm among them."""
     options = [*VARIANTS["mini-slurm"][0], *VARIANTS["celery"][0]]
     return dict(yaml.safe_load(compose(*options, "config").stdout)["services"])
 
 
 def test_compose_accepts_the_files(resolved: dict[str, Any], variant: str) -> None:
-    # Compose 1 prints the services of every profile, Compose 2 those that it would start.
+    # Compose 1 prints the services of every profile, Compose 2 only those that it would start.
     found = set(resolved["services"])
     assert (
         found - (CELERY_SERVICES - VARIANTS[variant][1])
@@ -109,7 +109,7 @@ def test_the_schema_accepts_the_file_and_what_compose_makes_of_it(
 def test_airflow_looks_into_a_file_for_logins_only_beside_the_mini_slurm(
     resolved: dict[str, Any], variant: str
 ) -> None:
-    """A team's own secrets backend, or none, is not to be replaced by a file that is not there."""
+    """In all other variants a team's own secrets backend stays, instead of a file that does not exist."""
     for name in set(resolved["services"]) & (AIRFLOW_SERVICES | {"worker"}):
         told = [key for key in resolved["services"][name]["environment"] if "SECRETS" in key]
         assert bool(told) is (variant == "mini-slurm" and name not in ("init", "cleanup")), name
@@ -129,7 +129,7 @@ def test_only_the_api_server_is_reachable_and_only_from_this_machine(services: d
 
 
 def test_the_mini_slurm_and_airflow_share_state_user_and_packages(services: dict[str, Any]) -> None:
-    """Airflow finds the login in a file there, whose key only the same user can read."""
+    """Airflow finds the login in a shared file, whose key only the same user can read."""
     slurm, scheduler = services["mini-slurm"], services["scheduler"]
     for service in (slurm, scheduler):
         assert ("steptime-home", "/opt/steptime/home", False) in map(_mount, service["volumes"])
@@ -154,7 +154,7 @@ def test_work_that_names_no_cluster_never_trains_in_the_containers_of_airflow(
 
 
 def test_a_database_that_is_being_made_is_not_healthy(services: dict[str, Any]) -> None:
-    """At its first start the image runs a server that listens on its socket alone, and stops it again.
+    """When first started, the image runs a temporary server that listens on its socket alone.
 
     docker-library/postgres 6edb0a8c, 16/bookworm/docker-entrypoint.sh, docker_temp_server_start.
     """
@@ -183,7 +183,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _mount(volume: Any) -> tuple[str, str, bool]:
-    """Source, target, whether read-only; Compose 1 prints the short form of a volume, Compose 2 the long."""
+    """Return source, target, and whether it is read-only; Compose 1 prints a volume's short form."""
     if isinstance(volume, str):
         source, target, mode = volume.split(":")
         return source, target, mode == "ro"

@@ -1,4 +1,4 @@
-"""The files that are released: the same bytes from every build, and nothing of others without its licence."""
+"""The released files: every build has the same bytes, and files by others come with their licences."""
 
 import os
 import re
@@ -28,13 +28,13 @@ OUR_DATA = (
     *("plugins/steptime/web/static/*.js", "plugins/steptime/web/static/icon.svg"),
     *("plugins/steptime/web/static/index.html", "plugins/steptime/web/static/results.css"),
 )
-"""Shipped files that are no Python and not by others."""
+"""Shipped files that are not Python and not by others."""
 PAGES = ("CHANGELOG.md", "SECURITY.md")
 SIGNED = re.compile(r"copyright|SPDX-|licensed under|released under", re.IGNORECASE)
 
 
 def shipped() -> Iterator[str]:
-    """Yield the tracked files that the wheel has, as paths in the repository."""
+    """Yield the tracked files that the wheel contains, as paths in the repository."""
     listed = ["git", "ls-files", "--", "config", "dags", "plugins", "trainer", "requirements-bootstrap.txt"]
     yield from subprocess.run(
         listed, cwd=ROOT, capture_output=True, text=True, check=True
@@ -72,7 +72,7 @@ def test_each_licence_that_the_notice_names_is_kept() -> None:
 def build(source: Path, out: Path, umask: int, options: tuple[str, ...] = ()) -> dict[str, bytes]:
     """Build both files from a copy of the shipped sources, as `make dist` does: the wheel from the sdist.
 
-    `options` can ask for one of them.
+    `options` can limit this to one of them.
     """
     for path in [*shipped(), "pyproject.toml", "README.md", "LICENSE", "NOTICE", *licences(), *PAGES]:
         (source / path).parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def build(source: Path, out: Path, umask: int, options: tuple[str, ...] = ()) ->
 def test_the_wheel_has_what_is_shipped_and_nothing_else_and_every_build_gives_the_same_bytes(
     tmp_path: Path,
 ) -> None:
-    """In another folder, with other rights, and from the sources instead of the sdist."""
+    """The other builds are in other folders, with other permissions, and from sources without the sdist."""
     first = build(tmp_path / "source", tmp_path, umask=0o022)
     [wheel], [sdist] = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
     second = build(tmp_path / "b" / "deeper", tmp_path / "out-b", umask=0o077, options=("--wheel",))

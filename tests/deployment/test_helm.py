@@ -23,7 +23,7 @@ def values() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def schema() -> dict[str, Any]:
-    """values.schema.json of the chart airflow 1.22.0 (apache/airflow, Apache-2.0)."""
+    """Return values.schema.json of the chart airflow 1.22.0 (apache/airflow, Apache-2.0)."""
     packed = ROOT / "tests/data/helm/airflow-1.22.0.values.schema.json.gz"
     return dict(json.loads(gzip.decompress(packed.read_bytes())))
 
@@ -34,7 +34,7 @@ def test_the_chart_accepts_the_values(values: dict[str, Any], schema: dict[str, 
 
 
 def test_the_chart_knows_every_key(values: dict[str, Any], schema: dict[str, Any]) -> None:
-    """It ignores those that it does not know."""
+    """The chart silently ignores unknown keys."""
 
     def unknown(found: dict[str, Any], known: dict[str, Any]) -> list[str]:
         if not (properties := known.get("properties")):

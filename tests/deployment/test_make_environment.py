@@ -1,4 +1,4 @@
-"""`make setup` on machines with other Pythons: which makes the environment, and what is said where none can.
+"""`make setup` on machines with other Pythons: which one makes the environment, and the error if none can.
 
 The machine is a folder of programs that stand in for Python and uv: they write down how they were called.
 """
@@ -41,7 +41,7 @@ esac
 
 
 class Machine(NamedTuple):
-    """What a machine has, and what came of `make_environment.sh` on it."""
+    """The outcome of `make_environment.sh` on a machine."""
 
     exit_code: int
     stderr: str
@@ -50,7 +50,7 @@ class Machine(NamedTuple):
 
     @property
     def made_with(self) -> list[str]:
-        """What uv was asked to make the environment with, in turn."""
+        """Return the Pythons with which uv was asked to make the environment, in order."""
         return [call.split("--python ")[1].split()[0] for call in self.calls if call.startswith("uv venv")]
 
 
@@ -118,7 +118,7 @@ def test_a_debian_without_python3_pip_has_uv_in_an_environment_of_its_own(tmp_pa
 
 
 def test_a_newcomers_machine_has_312_and_uv_fetches_311(tmp_path: Path) -> None:
-    """Ubuntu 24.04 with python3-venv."""
+    """The machine is an Ubuntu 24.04 with python3-venv."""
     machine = setup(tmp_path, {"python3": "3.12.3"}, uv_finds="3.11")
     assert (machine.exit_code, machine.stderr) == (0, "")
     assert machine.made_with == ["3.11"]

@@ -1,4 +1,4 @@
-"""The wheel alone, in an environment outside of the checkout: nothing but the package is there."""
+"""The wheel alone, in an environment outside of the checkout, where nothing but the package is installed."""
 
 import json
 import os
@@ -35,7 +35,7 @@ print(json.dumps({"dags": found, "provider": "steptime" in ProvidersManager().pr
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with the packages of the lock, from uv's cache, and the built wheel."""
+    """Return the programs of an environment with the built wheel and the lock's packages, from uv's cache."""
     place = tmp_path_factory.mktemp("wheel")
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
     python = str(place / "venv" / "bin" / "python")
@@ -48,13 +48,13 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [wheel] = place.glob("steptime-*.whl")
     run("venv", "--quiet", "--python", sys.executable, str(place / "venv"))
     run("pip", "sync", "--quiet", "--python", python, str(ROOT / "requirements.lock"))
-    # With its dependencies, which are there: what the wheel asks for must fit what we run.
+    # With its dependencies, which are installed: the wheel's requirements must fit the locked versions.
     run("pip", "install", "--quiet", "--offline", "--python", python, str(wheel))
     return place / "venv" / "bin"
 
 
 def outside(environment: Path, here: Path, *command: str) -> str:
-    """Run a program of the environment in an empty folder, with none of this process's settings."""
+    """Run a program of the environment in an empty folder, without this process's settings."""
     clean = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
     clean |= {"PATH": f"{environment}{os.pathsep}/usr/bin:/bin", "AIRFLOW_HOME": str(here / "airflow")}
     argv = [str(environment / command[0]), *command[1:]]

@@ -1,1 +1,1 @@
-"""A package, so that the Airflow of its tests is stopped after the last of them."""
+"""A package, so that the Airflow of its tests stops after the last of them."""

@@ -1,4 +1,4 @@
-"""Every drill: what is done, at which points, and which outcomes are permitted."""
+"""Every drill: the fault, the points at which it strikes, and the permitted outcomes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,14 +28,14 @@ class Drill:
     permitted: Mapping[str, tuple[int, ...]] = field(
         default_factory=lambda: MappingProxyType({"valid": (1,)})
     )
-    """Outcomes (`valid`, `cancelled`), and how many jobs each may take."""
+    """The permitted outcomes (`valid`, `cancelled`), each with the permitted numbers of jobs."""
     mend: Act = _nothing
     seen: Callable[["Scene"], bool] | None = None
-    """What must be seen of the fault before its time begins; the run is let go for it."""
+    """The effect to wait for before `lasts_s` begins; for that the run goes on before the fault is mended."""
     ways: tuple[str, ...] = ("",)
     lasts_s: tuple[float, float] = (0.5, 5.0)
     bears_more: bool = False
-    """Whether a second fault may strike before the first is mended, and the outcome be the same."""
+    """Whether the outcome stays the same if a second fault strikes before the first is mended."""
     dag_id: str = "llama31"
     params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -281,7 +281,7 @@ _KILLED = (
         lasts_s=(0.5, 20.0),
         bears_more=True,
     ),
-    # Nothing is left for a second fault to meet.
+    # Nothing is left for a second fault to affect.
     Drill(
         "all of Airflow killed",
         _ANYWHERE,
@@ -295,7 +295,7 @@ _SERVICE = [
     for drill in _KILLED
     for one in (drill, replace(drill, name=f"{drill.name} in mid-wait", points=_WAITING, dag_id=_IN_WORKER))
 ]
-# The others have more outcomes than one, or end the run at once: nothing is left for a second fault to meet.
+# The others have several outcomes, or end the run at once, so that a second fault would affect nothing.
 _BEARING_MORE = [replace(drill, bears_more=True) for drill in _AIRFLOW]
 _ALL = (*_BEARING_MORE, *_PEOPLE, *_SWEEPS, *_SSH, *_SLURM, *_FILES, *_ADMINISTRATORS)
 ALSO = MappingProxyType(

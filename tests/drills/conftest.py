@@ -11,7 +11,7 @@ from drills.site import Site, open_site
 from drills.table import OUTCOMES, Outcome, as_markdown, write_down
 
 _OF_PROFILE = {"SQUEUE_PARTITION": "none", "SBATCH_PARTITION": "none", "SBATCH_EXPORT": "NONE"}
-"""What the login's profile sets, as at some sites: nothing that steptime starts may follow it."""
+"""Variables that the login's profile sets, as at some sites; steptime must not follow them."""
 
 
 @pytest.fixture(scope="package")
@@ -21,7 +21,7 @@ def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Take down each drill's outcome, in the process that all reports come to."""
+    """Keep each drill's outcome, in the process that gets all reports."""
     if report.when == "call" and "PYTEST_XDIST_WORKER" not in os.environ:
         for name, value in report.user_properties:
             if name == "drill":
@@ -35,7 +35,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Drills last of all: they take daemons down that other tests share."""
+    """Move drills to the end, as they stop daemons that other tests share."""
     here = Path(__file__).parent
     items.sort(
         key=lambda item: item.path.is_relative_to(here) and item.get_closest_marker("drill") is not None

@@ -1,6 +1,6 @@
-"""What a drill left in Airflow's database, in Slurm's queue and accounting, and in the metrics store.
+"""The traces of a drill in Airflow's database, in Slurm's queue and accounting, and in the metrics store.
 
-Nothing here asks steptime how it went: both databases, squeue and sacct are read as they are.
+Nothing here asks steptime: both databases, squeue and sacct are read directly.
 """
 
 import time
@@ -13,7 +13,7 @@ from drills.site import selected
 from steptime.clusters.slurm.job_records import SACCT_FORMAT, JobRecord, read_sacct
 
 _SETTLED_WITHIN_S = 120.0
-"""What the accounting is given to hear of a job's end, and the queue to be empty."""
+"""How long the accounting may take to learn of a job's end, and the queue to become empty."""
 
 
 class StoredRun(NamedTuple):
@@ -25,7 +25,7 @@ class StoredRun(NamedTuple):
     """`valid` or `rejected`."""
     reason: str | None
     job_state: str
-    """What the store says of the job's end."""
+    """The state in which the job ended, according to the store."""
     steps: int
 
 
@@ -39,24 +39,24 @@ class AirflowTask(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """All that a drill is judged by."""
+    """The data by which a drill is judged."""
 
     jobs: Sequence[JobRecord]
-    """Of this drill, as the accounting has them."""
+    """The drill's jobs in the accounting."""
     queued: Sequence[JobRecord]
-    """Those that squeue says wait or run."""
+    """The drill's jobs that wait or run, according to squeue."""
     trained: dict[str, int]
-    """By job name, how often the stand-in trainer was started for it."""
+    """How often the stand-in trainer was started, by job name."""
     stored: Sequence[StoredRun]
     tasks: Sequence[AirflowTask]
     dag_runs: dict[str, str]
-    """By id, the state; those that were deleted are not there."""
+    """The states of the DAG runs by id, without those that were deleted."""
     trained_again: bool = False
-    """Whether somebody has cleared a cell that had its result."""
+    """Whether a cell that had its result was cleared."""
 
 
 def collect(scene: Scene) -> Evidence:
-    """What there is, once Slurm has had time to write it down."""
+    """Return the evidence, once Slurm has had time to record it."""
     jobs = settled_jobs(scene)
     dag_runs = _dag_runs(scene)
     return Evidence(
@@ -71,7 +71,7 @@ def collect(scene: Scene) -> Evidence:
 
 
 def settled_jobs(scene: Scene) -> list[JobRecord]:
-    """All jobs of the drill, once the accounting knows how each has ended, or has had its time."""
+    """Return all jobs of the drill once the accounting has the end of each, or the time for that is over."""
     deadline = time.monotonic() + _SETTLED_WITHIN_S
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(scene.began))
     options = ["--duplicates", "--allocations", "--noheader", "--parsable2", f"--starttime={since}"]
@@ -88,7 +88,7 @@ def settled_jobs(scene: Scene) -> list[JobRecord]:
 
 
 def _that_may_run(jobs: Sequence[JobRecord]) -> list[JobRecord]:
-    """All jobs but those that were cancelled while held, because another job of their name came first."""
+    """Return all jobs but those cancelled while held because another job of their name came first."""
     first: dict[str, JobRecord] = {}
     for job in sorted(jobs, key=lambda job: (job.submitted_at, int(job.job_id))):
         first.setdefault(job.name, job)
@@ -119,7 +119,7 @@ def _tasks(scene: Scene, run_ids: Sequence[str]) -> list[AirflowTask]:
 
 
 def _dag_runs(scene: Scene) -> dict[str, str]:
-    """The drill's DAG runs, with their states."""
+    """Return the state of each of the drill's DAG runs."""
     ids = [run.dag_run_id for run in scene.runs]
     query = f"SELECT run_id, state FROM dag_run WHERE run_id IN ({','.join('?' * len(ids))})"  # noqa: S608
     return dict(scene.site.airflow_rows(query, *ids))

@@ -1,4 +1,4 @@
-"""What is done to a run and to what it runs on, and how it is mended. All of it is real."""
+"""The faults that strike a run and what it runs on, and how each is mended. All of them are real."""
 
 import os
 import re
@@ -32,17 +32,17 @@ _LOCKED_AT_MOST_S = 1200
 _KILLS = 4
 
 
-# Airflow's own processes
+# Processes of Airflow
 
 
 def kill_worker(scene: "Scene") -> None:
-    """SIGKILL to what runs the task of the point: its process alone, or with the worker that watches it."""
+    """SIGKILL the task of the point: its process alone, or also the worker that watches it."""
     worker, *below = scene.worker(scene.point.task)
     kill(below if scene.schedule.way == "the task's process" else [worker, *below])
 
 
 def kill_worker_again_and_again(scene: "Scene") -> None:
-    """As `kill_worker`, in one try after another: more often than Airflow tries what fails by default."""
+    """Kill the worker in one try after another, more often than Airflow's default number of retries."""
     for number in range(1, _KILLS + 1):
         wait_until(f"try {number} of {WAIT}", partial(_is_in_try, scene, number), _NOTICED_S)
         wait_until("a worker that has seen the job", partial(_is_told_of_job, scene), _NOTICED_S)
@@ -57,10 +57,10 @@ def _is_in_try(scene: "Scene", number: int) -> bool:
 
 
 def cut_off_worker(scene: "Scene") -> None:
-    """SIGSTOP to the worker until its task is to be tried again; after SIGCONT it is told so, and killed."""
+    """SIGSTOP the worker until Airflow schedules another try; after SIGCONT it learns so and is killed."""
     wait_until("a worker that has seen the job", partial(_is_told_of_job, scene), _NOTICED_S)
     worker = scene.worker(WAIT)
-    state = "SELECT state FROM task_instance WHERE run_id = ? AND task_id = ?"  # the api-server cannot say
+    state = "SELECT state FROM task_instance WHERE run_id = ? AND task_id = ?"  # the api-server cannot answer
     stopped = (
         worker if scene.schedule.way == "the whole worker" else _all_of(scene.site.component("api-server"))
     )
@@ -103,7 +103,7 @@ def end_scheduler(scene: "Scene") -> None:
 
 
 def _end(component: str, scene: "Scene") -> None:
-    """SIGKILL or SIGTERM, as the schedule says; Airflow's supervisor starts it again."""
+    """End a component by SIGKILL or SIGTERM, as the schedule says; Airflow's supervisor restarts it."""
     process = scene.site.component(component)
     process.kill() if scene.schedule.way == "SIGKILL" else process.terminate()
 
@@ -117,7 +117,7 @@ def kill_scheduler(scene: "Scene") -> None:
 
 
 def kill_api_server(scene: "Scene") -> None:
-    """SIGKILL, once, or to each that the supervisor starts after ever longer pauses."""
+    """SIGKILL the api-server once, or after each restart, between which the supervisor waits ever longer."""
     for _ in range(_KILLS if scene.schedule.way == "again and again" else 1):
         kill_api_server_once(scene)
 
@@ -129,13 +129,13 @@ def kill_api_server_once(scene: "Scene") -> None:
 
 
 def await_api_server(scene: "Scene") -> None:
-    """The supervisor starts it again."""
+    """Wait until the supervisor has restarted the api-server."""
     wait_until("an api-server that answers", lambda: scene.site.airflow.client.health().components)
     scene.note("the api-server answers")
 
 
 def kill_supervisor(scene: "Scene") -> None:
-    """SIGKILL to the supervisor: Airflow's components go on, and nobody starts them again."""
+    """SIGKILL the supervisor: Airflow's components go on, and nothing restarts them."""
     session = _session(scene)
     process = psutil.Process(session)
     process.kill()
@@ -144,13 +144,13 @@ def kill_supervisor(scene: "Scene") -> None:
 
 
 def kill_all_of_airflow(scene: "Scene") -> None:
-    """SIGKILL to every process of Airflow, as when a container is ended; jobs go on."""
+    """SIGKILL every process of Airflow, as when a container is ended; jobs go on."""
     session = _session(scene)
     wait_until("the end of all", lambda: not _killed(supervisor.session_members(session)), _NOTICED_S)
 
 
 def start_again(scene: "Scene") -> None:
-    """A person finds Airflow without a supervisor; after that nothing is left of the one that was killed."""
+    """Start Airflow as a person would; no process of the killed supervisor's session may be left."""
     site, session, told = scene.site, _session(scene), []
     left = supervisor.session_members(session)
     if scene.schedule.way == "steptime down, then up":
@@ -168,7 +168,7 @@ def start_again(scene: "Scene") -> None:
 
 
 def _session(scene: "Scene") -> int:
-    """The session of the Airflow under which the drill has begun."""
+    """Return the session id of the Airflow that ran when the drill began."""
     if "session" not in scene.kept:
         service = scene.site.service()
         assert service is not None, "Airflow is not running"
@@ -198,7 +198,7 @@ def clear_submit(scene: "Scene") -> None:
 
 
 def clear_wait(scene: "Scene") -> None:
-    """The task that waits goes on with the same job."""
+    """Clear the task that waits; it must go on with the same job."""
     job, task = scene.live_job(), scene.known_task(WAIT)
     scene.site.airflow.clear(scene.run, task)
     again = f"job {job.name}: "
@@ -213,7 +213,7 @@ def clear_wait(scene: "Scene") -> None:
 
 
 def clear_last_cell(scene: "Scene") -> None:
-    """The last of several cells is cleared: while it trains, or after that; until it is resubmitted."""
+    """Clear the last of several cells, during or after its training; wait for its new job."""
     cell = scene.cells[-1]
     told = scene.site.airflow.log_text(scene.run, scene.known_task(WAIT, cell))
     (first,) = [job for job in scene.queue() if f"waiting for job {job.name} " in told]
@@ -229,7 +229,7 @@ def clear_last_cell(scene: "Scene") -> None:
 
 
 def delete(scene: "Scene") -> None:
-    """Airflow refuses to delete what runs, so it is failed first, as people would."""
+    """Fail the DAG run, as Airflow refuses to delete a running one, and delete it."""
     job = scene.live_job()
     scene.site.airflow.mark_run_failed(scene.run)
     scene.ended()
@@ -239,14 +239,14 @@ def delete(scene: "Scene") -> None:
 
 
 def _wait_for_end(scene: "Scene", job: JobRecord) -> None:
-    """Until the job is out of the queue: the run is held, so that only a cancel can have ended it."""
+    """Wait until the job has left the queue: the run is held, so only a cancel can end it."""
     wait_until(f"the end of job {job.job_id}", lambda: job.job_id not in _live(scene), _NOTICED_S)
 
 
 def delete_dag(scene: "Scene") -> None:
-    """The DAG with all its runs, which Airflow allows while no task of it occupies a worker.
+    """Delete the DAG with all its runs, which Airflow allows while none of its tasks occupies a worker.
 
-    A trigger that the triggerer has not started yet is deleted without a call, and the job then goes on.
+    Airflow deletes a trigger that has not started yet without calling it; its job would then go on.
     """
     job = scene.live_job()
     told = f"job {job.name}: "
@@ -261,12 +261,12 @@ def delete_dag(scene: "Scene") -> None:
 
 
 def restore_dag(scene: "Scene") -> None:
-    """Airflow reads a file again that has changed, and has the DAG again."""
+    """Touch the DAG's file, so that Airflow reads it again."""
     scene.site.dag_file.touch()
 
 
 def start_another(scene: "Scene") -> None:
-    """The same cell once more at the same time; and the same DAG run again, which Airflow refuses."""
+    """Trigger another DAG run of the same cell; Airflow must refuse one with the same id."""
     scene.start_run()
     again = scene.runs[-1]
     refused = scene.site.airflow.trigger_as(again.dag_run_id, again.dag_id)
@@ -277,7 +277,7 @@ def start_another(scene: "Scene") -> None:
 
 
 def change_sweep_file(scene: "Scene") -> None:
-    """The sweep's file is broken, or asks for another cell; Airflow has read its DAG again since."""
+    """Break the sweep's file, or let it ask for another cell; wait until Airflow has read its DAG again."""
     file = scene.site.sweep_file
     written = scene.kept["sweep file"] = file.read_text()
     broken = written.replace("gpu_hours_max", "gpu_hours_most")
@@ -292,7 +292,7 @@ def restore_sweep_file(scene: "Scene") -> None:
 
 
 def stop_sweep(scene: "Scene") -> None:
-    """By one of the two buttons, or from a shell."""
+    """Stop the sweep by one of two buttons in Airflow, or from a shell."""
     job, airflow = scene.live_job(), scene.site.airflow
     if scene.schedule.way == "steptime sweep cancel":
         ended = airflow.steptime("sweep", "cancel", scene.run.dag_run_id)
@@ -312,7 +312,7 @@ def drop_connections(scene: "Scene") -> None:
 
 
 def refuse_logins(scene: "Scene") -> None:
-    """As without a way there, or as while a directory service or the home directories are away."""
+    """Stop the sshd, or let it refuse logins as during an outage of the directory service."""
     scene.site.login.stop()
     if scene.schedule.way == "the login is refused":
         scene.site.login.start(admits=False)
@@ -324,12 +324,12 @@ def take_logins(scene: "Scene") -> None:
 
 
 def has_trained_meanwhile(scene: "Scene") -> bool:
-    """Whether the job has ended well while nobody could ask for it."""
+    """Return whether the job has succeeded while nobody could ask for it."""
     return [job.state for job in scene.queue()] == ["COMPLETED"]
 
 
 def has_been_given_up(scene: "Scene") -> bool:
-    """Whether the wait has failed, all tasks behind it are through, and the job has ended well meanwhile."""
+    """Return whether the wait and the DAG run have failed, and the job has succeeded meanwhile."""
     return (
         scene.state(WAIT) == "failed"
         and scene.site.airflow.client.dag_run(scene.run.dag_id, scene.run.dag_run_id).has_ended
@@ -343,7 +343,7 @@ def take_logins_and_clear(scene: "Scene") -> None:
 
 
 def edit_connection(scene: "Scene") -> None:
-    """Somebody enters another port, or another user, and the next login is to go there."""
+    """Enter another port or user in the connection, and drop the open connections."""
     login = scene.site.login.login()
     wrong = {"port": free_port()} if scene.schedule.way == "another port" else {"login": "nobody"}
     scene.site.keep_login(replace(login, **wrong))
@@ -368,7 +368,7 @@ def answer_logins(scene: "Scene") -> None:
 
 
 def lose_reply(scene: "Scene") -> None:
-    """sbatch has submitted, and nobody hears of it."""
+    """Lose the reply of sbatch, which has submitted the job."""
     if scene.schedule.way == "the connection breaks":
         scene.site.login.drop_connections()
 
@@ -382,11 +382,11 @@ def stop_controller(scene: "Scene") -> None:
 
 def start_controller(scene: "Scene") -> None:
     slurm_faults.start_daemon(scene.site.slurm.home, "slurmctld")
-    scene.point.go_on(scene)  # a run in the queue could not without a controller
+    scene.point.go_on(scene)  # without a controller the queued run could not
 
 
 def lose_controllers_state(scene: "Scene") -> None:
-    """SIGKILL, and its folder of jobs is lost: it ends what nodes still run, as sacct says by `CANCELLED`."""
+    """SIGKILL the controller and delete its state: restarted, it cancels what the nodes still run."""
     slurm_faults.stop_daemon(scene.site.slurm.home, "slurmctld")
     for entry in (scene.site.slurm.layout.root / "state").iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -411,11 +411,11 @@ def resume_accounting(scene: "Scene") -> None:
 
 
 def lock_accounting(scene: "Scene") -> None:
-    """What a backup of its database does: sacct answers, and what happens meanwhile it does not know."""
+    """Lock the accounting's database as a backup does: sacct answers without what happens meanwhile."""
     forget_ended_jobs(scene)
     socket = scene.site.slurm.layout.root / "run/mysql.sock"
     backup = subprocess.Popen(
-        # Should nobody end it, as after a red drill, the next one finds a database that can be written.
+        # If nobody ends it, as after a red drill, it times out and the next drill can write.
         ["timeout", str(_LOCKED_AT_MOST_S), "mariadb", f"--socket={socket}", "--unbuffered", "-N"],  # noqa: S607
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -434,12 +434,12 @@ def unlock_accounting(scene: "Scene") -> None:
 
 
 def has_concluded(scene: "Scene") -> bool:
-    """Whether the task that waits has made up its mind, with what can be known while the fault lasts."""
+    """Return whether the task that waits has ended, with what it can learn during the fault."""
     return scene.state(WAIT) in ("success", "failed")
 
 
 def forget_ended_jobs(scene: "Scene") -> None:
-    """What squeue says when its MinJobAge is over: only the accounting knows how a job has ended."""
+    """Hide ended jobs from squeue, as after MinJobAge: only the accounting knows how they ended."""
     scene.wrap("squeue", '$real "$@" | grep -v -E "[|](COMPLETED|FAILED|CANCELLED)[|]"; exit 0')
 
 
@@ -454,7 +454,7 @@ def start_node(scene: "Scene") -> None:
 
 
 def preempt(scene: "Scene") -> None:
-    """A job of a better partition takes all nodes."""
+    """Submit a job to a partition of higher priority that takes all nodes."""
     job = scene.live_job()
     wrapped = ("--job-name=takes-all", "--nodes=8", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
     printed = scene.site.slurm.command("sbatch", "--parsable", "--chdir=/tmp", *wrapped)
@@ -463,7 +463,7 @@ def preempt(scene: "Scene") -> None:
 
 
 def kill_worker_of_resubmission(scene: "Scene") -> None:
-    """After a preemption, the worker of the task that waits dies when Slurm has the second job."""
+    """Preempt the job; kill the worker of the task that waits once Slurm has the second job."""
     points.AFTER_SBATCH.prepare(scene)
     preempt(scene)
     wait_until("the resubmission's sbatch", partial(points.AFTER_SBATCH.reached, scene), _NOTICED_S)
@@ -480,7 +480,7 @@ def hold(scene: "Scene") -> None:
 
 
 def is_told_of_hold(scene: "Scene") -> bool:
-    """Whether those who wait can read what they have to do."""
+    """Return whether the log of the wait says that the job is held, so that somebody can release it."""
     return "JobHeld" in scene.site.airflow.log_text(scene.run, scene.known_task(WAIT))
 
 
@@ -512,7 +512,7 @@ def _live(scene: "Scene") -> set[str]:
 
 
 def block_log(scene: "Scene") -> None:
-    """Whoever opens the job's log waits for ever, or is refused; the job itself writes on."""
+    """Make the job's log hang or fail when it is opened; the job itself can still write."""
     (job,) = scene.queue()
     (log,) = Path(job.directory).glob("log-*.out")
     scene.kept["log"] = log
@@ -524,7 +524,7 @@ def block_log(scene: "Scene") -> None:
 
 
 def has_been_waited_for(scene: "Scene") -> bool:
-    """Whether the end of the job was seen."""
+    """Return whether the wait has seen the job's end."""
     return scene.state(WAIT) == "success"
 
 
@@ -533,12 +533,12 @@ def unblock_log(scene: "Scene") -> None:
     if log.is_dir():
         log.rmdir()
     else:
-        os.close(os.open(log, os.O_RDWR | os.O_NONBLOCK))  # whoever hangs there finds it empty
+        os.close(os.open(log, os.O_RDWR | os.O_NONBLOCK))  # a blocked reader gets an empty file
     log.with_suffix(".aside").replace(log)
 
 
 def fill_disk(scene: "Scene") -> None:
-    """Not a byte is left on the disk that the store is on."""
+    """Fill the store's disk to the last byte."""
     with scene.site.filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(1 << 20))
@@ -548,7 +548,7 @@ def fill_disk(scene: "Scene") -> None:
 
 
 def store_is_waited_for(scene: "Scene") -> bool:
-    """Whether `parse`, or `wait` before it, cannot use the store and asks it again."""
+    """Return whether `parse`, or `wait` before it, cannot use the store and tries again."""
     for task_id in (PARSE, WAIT):
         task = scene.task(task_id)
         if task is None or task.state not in ("running", "deferred"):

@@ -1,7 +1,7 @@
 """The stand-in trainer of the Airflow tests, which stops in the middle of its steps at a gate of the drill.
 
-STAND_IN_GATE names the gate: it writes its process id to `<gate>.arrived`, and goes on when there is no
-`<gate>.closed`.
+STAND_IN_GATE names the gate: the trainer writes its process id to `<gate>.arrived` and goes on when there is
+no `<gate>.closed`.
 """
 
 import os

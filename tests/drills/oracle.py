@@ -1,4 +1,4 @@
-"""Judges what a drill left: what must hold after every one, and the outcome that it came to."""
+"""The judgement of a drill: what must hold after every one, and the outcome of each DAG run."""
 
 import itertools
 from collections import defaultdict
@@ -8,7 +8,7 @@ from drills.evidence import AirflowTask, Evidence, StoredRun
 from steptime.clusters.slurm.job_records import JobRecord
 
 STEPS = 20
-"""Of a whole training."""
+"""The steps of a whole training."""
 _UNFINISHED = (
     "running",
     "queued",
@@ -21,7 +21,7 @@ _UNFINISHED = (
 
 
 def check(found: Evidence) -> None:
-    """What holds after every drill. Raises AssertionError, in plain words, where it does not."""
+    """Check what must hold after every drill. Raises AssertionError with a plain sentence otherwise."""
     assert not found.queued, f"orphans are left in the queue: {_told(found.queued)}"
     check_jobs(found.jobs)
     for name, times in found.trained.items():
@@ -31,7 +31,7 @@ def check(found: Evidence) -> None:
 
 
 def outcomes(found: Evidence) -> dict[str, str]:
-    """What each DAG run came to, by id: `valid`, `cancelled` or `failed`. One that was deleted has no id."""
+    """Return `valid`, `cancelled` or `failed` for each DAG run, by id; the id is '' if all were deleted."""
     valid = {row.dag_run_id for row in found.stored if row.state == "valid"}
     last = max(found.jobs, key=lambda job: job.submitted_at, default=None)
     without = "cancelled" if last is not None and last.state == "CANCELLED" else "failed"
@@ -40,7 +40,7 @@ def outcomes(found: Evidence) -> dict[str, str]:
 
 
 def check_jobs(jobs: Sequence[JobRecord]) -> None:
-    """One job for each cell and attempt, at no time two that live for the same cell, and all have ended."""
+    """Check that each cell and attempt has one job, that no cell has two at once, and that all have ended."""
     names: defaultdict[str, list[JobRecord]] = defaultdict(list)
     cells: defaultdict[str, list[JobRecord]] = defaultdict(list)
     for job in jobs:
@@ -57,7 +57,7 @@ def check_jobs(jobs: Sequence[JobRecord]) -> None:
 
 
 def _check_airflow(found: Evidence) -> None:
-    """Everything has come to its end, and those who waited say what the accounting says."""
+    """Check that every task and trigger has ended, and that the waits agree with the accounting."""
     unfinished = [f"{task.task_id} is {task.state}" for task in found.tasks if task.state in _UNFINISHED]
     assert not unfinished, f"the DAG run has ended, but {', '.join(unfinished)}"
     removed = [task.task_id for task in found.tasks if task.state == "removed"]
@@ -79,7 +79,7 @@ def _check_airflow(found: Evidence) -> None:
 
 
 def _check_stored(found: Evidence) -> None:
-    """No result is of nobody, lost or doubled, and each says what the accounting says."""
+    """Check that every result has a job and agrees with the accounting, and that no cell has too many."""
     jobs = {job.name: job for job in found.jobs}
     valid: defaultdict[str, list[StoredRun]] = defaultdict(list)
     for row in found.stored:
@@ -97,7 +97,7 @@ def _check_stored(found: Evidence) -> None:
 
 
 def _cell(job_name: str) -> str:
-    """A job's name without the number of the attempt."""
+    """Return a job's name without the number of the attempt."""
     return job_name.rpartition("-")[0]
 
 

@@ -20,12 +20,12 @@ class Point:
 
     name: str
     task: str
-    """The task that is at work then."""
+    """The task that works at this moment."""
     prepare: Act
-    """Before the DAG run is triggered."""
+    """Called before the DAG run is triggered."""
     reached: Callable[["Scene"], bool]
     go_on: Act
-    """Lets the run go on."""
+    """Lets the run go on from this moment."""
 
 
 def _nothing(scene: "Scene") -> None: ...
@@ -67,7 +67,7 @@ def _stop_partition(scene: "Scene") -> None:
 
 
 def _start_partition(scene: "Scene") -> None:
-    if "slurmctld" in processes.daemons(scene.site.slurm.layout):  # else its mending does it
+    if "slurmctld" in processes.daemons(scene.site.slurm.layout):  # otherwise its mending starts it
         scene.site.slurm.command("scontrol", "update", "PartitionName=batch", "State=UP")
 
 
@@ -93,7 +93,7 @@ def _let_train(scene: "Scene") -> None:
 
 
 def _gate_second_look_at_the_end(scene: "Scene") -> None:
-    """Who waited hears of the job's end; who asks after that, for the log, is held."""
+    """Answer the first query about the job's end, and hold the next ones, which collect the log."""
     gate = scene.site.gate("squeue")
     gate.close()
     told = f"{gate.folder}/told"
@@ -106,7 +106,7 @@ def _gate_second_look_at_the_end(scene: "Scene") -> None:
 
 
 def _collects(scene: "Scene") -> bool:
-    # Both `parse` and `end` ask how the job has ended.
+    # Both `parse` and `end` ask how the job ended.
     return scene.site.gate("squeue").arrived >= 2 and scene.state(PARSE) == "running"
 
 
@@ -115,7 +115,7 @@ def _open_squeue(scene: "Scene") -> None:
 
 
 def _publishes(scene: "Scene") -> bool:
-    if "lock" not in scene.kept:  # the tasks before `publish` write, too
+    if "lock" not in scene.kept:  # earlier tasks write too
         if scene.state(VALIDATE) != "success":
             return False
         scene.kept["lock"] = sqlite3.connect(scene.site.disk / "steptime.db", isolation_level=None)

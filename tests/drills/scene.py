@@ -1,4 +1,4 @@
-"""One drill under way: its DAG runs, their jobs, and what was done to them."""
+"""One drill in progress: its DAG runs, their jobs, and what was done to them."""
 
 import time
 from contextlib import suppress
@@ -27,7 +27,7 @@ PUBLISH = "performance.publish"
 
 @dataclass
 class Scene:
-    """What points and faults work on."""
+    """The state of a drill, on which points and faults work."""
 
     site: Site
     schedule: Schedule
@@ -36,18 +36,18 @@ class Scene:
     began: int = field(default_factory=lambda: int(time.time()))
     runs: list[DagRun] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
-    """What was done when, for those who read of a red drill."""
+    """What was done at which time, for the report of a red drill."""
     kept: dict[str, Any] = field(default_factory=dict)
-    """What a strike leaves for its mending."""
+    """Values that a strike leaves for its mending."""
 
     @property
     def run(self) -> DagRun:
-        """The first DAG run; most drills have one."""
+        """Return the first DAG run; most drills have one."""
         return self.runs[0]
 
     @property
     def training(self) -> Gate:
-        """Where the stand-in trainer stops in the middle of its steps."""
+        """Return the gate at which the stand-in trainer stops in the middle of its steps."""
         return self.site.gate("training")
 
     def note(self, what: str) -> None:
@@ -55,7 +55,7 @@ class Scene:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Of the DAG: one run on one rank."""
+        """Return the params of the DAG: by default one run on one rank."""
         environment = {"STAND_IN_STEP_S": str(self.schedule.step_s), **self.training.environment}
         params = {"gpus": "1", "checkpoint": False, "cluster": CLUSTER, "environment": environment}
         return {**({} if self.is_sweep else params), **self.drill.params}
@@ -68,12 +68,12 @@ class Scene:
 
     @property
     def is_sweep(self) -> bool:
-        """Whether the DAG runs are sweeps."""
+        """Return whether the DAG runs are sweeps."""
         return self.drill.dag_id == SWEEP_DAG
 
     @property
     def cells(self) -> range:
-        """Mapped indices of the runs that are trained; most drills have one."""
+        """Return the map indexes of the runs that train; most drills have one."""
         return range(self.drill.params.get("repeats", 1))
 
     def state(self, task_id: str, cell: int = 0) -> str | None:
@@ -89,22 +89,22 @@ class Scene:
         return task
 
     def wrap(self, command: str, script: str) -> None:
-        """Put a script before one of Slurm's commands on the login node; `$real` is the command itself."""
+        """Put a script in front of one of Slurm's commands on the login node; `$real` is the command."""
         self.site.login.command(command, script)
 
     def queue(self) -> list[JobRecord]:
-        """What squeue has of this drill's jobs, ended ones included; other people's have other folders."""
+        """Return this drill's jobs in squeue, with those that have ended."""
         listed = self.site.slurm.command(
             "env", "SLURM_TIME_FORMAT=%s", "squeue", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"
         )
         return [job for job in read_squeue(listed) if self.owns(job)]
 
     def owns(self, job: JobRecord) -> bool:
-        """Whether a job is one of this drill's."""
+        """Return whether a job belongs to this drill."""
         return job.submitted_at >= self.began and Path(job.directory).is_relative_to(self.site.work)
 
     def live_job(self) -> JobRecord:
-        """The one job that lives."""
+        """Wait for this drill's only job in the queue and return it."""
 
         def look() -> JobRecord | None:
             live = [job for job in self.queue() if job.in_queue]
@@ -114,12 +114,12 @@ class Scene:
         return wait_until("a job in the queue", look, 300)
 
     def worker(self, task_id: str) -> list[psutil.Process]:
-        """The executor's process that works on a task, then those below it."""
+        """Return the executor's process that works on a task, then the processes below it."""
 
         def look() -> list[psutil.Process]:
             with suppress(psutil.NoSuchProcess):
                 found = self.site.airflow.worker_of(self.run, self.known_task(task_id))
-                if len(found) > 1:  # the worker, and what runs the task for it
+                if len(found) > 1:  # the worker, and the process of the task
                     return found
             return []
 

@@ -1,28 +1,28 @@
-"""What happens in one drill."""
+"""The schedule of one drill."""
 
 from steptime.frozen import Frozen
 
 
 class Schedule(Frozen):
-    """One drill: which, at which point of a run, in which way, and how long it lasts."""
+    """The drill, the point of a run at which it strikes, how it strikes, and how long it lasts."""
 
     seed: int
     drill: str
     point: str
     way: str
-    """Which of the drill's ways to do it; empty where there is one."""
+    """One of the drill's `ways`; empty if it has only one."""
     lasts_s: float
-    """From the strike until it is mended."""
+    """Seconds from the strike to the mending."""
     goes_on_first: bool
-    """Whether the run is let go before the fault is mended, or after it."""
+    """Whether the run goes on before the fault is mended, or after it."""
     also: str
-    """A second fault, half of that time later; empty for none."""
+    """A second fault, half of `lasts_s` later; empty for none."""
     step_s: float
-    """Seconds per step of the stand-in trainer, which makes 20."""
+    """Seconds per step of the stand-in trainer, which makes 20 steps."""
 
     @property
     def command(self) -> str:
-        """Does the same drill again."""
+        """Return the command that repeats the drill."""
         return f"make drills SEED={self.seed}"
 
     def __str__(self) -> str:

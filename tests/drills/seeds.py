@@ -8,14 +8,14 @@ from drills.catalogue import ALSO, DRILLS, SERVICE_ALSO, SERVICE_DRILLS
 from drills.schedule import Schedule
 
 FIRST_OF_SERVICE = 10_000
-"""From here on seeds draw from the drills that kill Airflow as a whole; those below stay what they were."""
+"""Seeds from here on draw from the drills that kill Airflow as a whole, so lower seeds keep their meaning."""
 
 
 def draw(seed: int) -> Schedule:
-    """The schedule of a seed.
+    """Return the schedule of a seed.
 
-    Consecutive seeds go through all drills, and then through the points and ways of each and through the
-    second faults, so that none is left out by chance.
+    Consecutive seeds go through all drills, then through the points and ways of each and through the second
+    faults, so that none is left out by chance.
     """
     of_service = seed >= FIRST_OF_SERVICE
     drills, second_faults = (SERVICE_DRILLS, SERVICE_ALSO) if of_service else (DRILLS, ALSO)
@@ -39,7 +39,7 @@ def draw(seed: int) -> Schedule:
 
 
 def seeds(default: tuple[int, ...]) -> tuple[int, ...]:
-    """The seeds to drill: `DRILL_SEEDS`, as `17`, `1-100` or `3,8-10`, else `default`."""
+    """Return the seeds to drill: `DRILL_SEEDS`, as `17`, `1-100` or `3,8-10`, else `default`."""
     asked = os.environ.get("DRILL_SEEDS", "")
     parts = [part.partition("-") for part in asked.split(",") if part]
     return (

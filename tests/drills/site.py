@@ -1,4 +1,4 @@
-"""Where drills take place: a real Airflow, the mini Slurm, a login of their own to it, and a small disk."""
+"""The site of drills: a real Airflow, the mini Slurm, a login of their own to it, and a small disk."""
 
 import json
 import os
@@ -34,7 +34,7 @@ from steptime.service.processes import Service
 
 CLUSTER = "mini-slurm"
 IMPATIENT = "impatient"
-"""The same cluster by another file, which lets it be out of reach for 18 s only."""
+"""The same cluster in another file, which lets it be out of reach for at most 18 s."""
 TRAINING_DAG = "llama31"
 STAND_IN = Path(__file__).with_name("gated_trainer.py")
 _IN_WORKER_DAG = "llama31_in_worker"
@@ -44,7 +44,7 @@ from steptime.airflow.dag_builder import training_dag
 training_dag("{TRAINING_DAG}", workload="llama3.1")
 training_dag("{_IN_WORKER_DAG}", workload="llama3.1", deferrable=False)
 """
-"""One DAG that waits in the triggerer, and one that waits in a worker."""
+"""The file of two DAGs: one waits in the triggerer, one in a worker."""
 SWEEP_DAG = "drilled_sweep"
 SWEEP = f"""
 from steptime.airflow.sweep.dag import sweep_dag
@@ -57,25 +57,25 @@ _DAGS_WITHIN_S = 900
 
 @dataclass(frozen=True)
 class Gate:
-    """A place where a command of the login node waits until it is let go, and says that it is there."""
+    """A place where a command of the login node reports its arrival and waits until it may go on."""
 
     folder: Path
     name: str
 
     @property
     def wait(self) -> str:
-        """The shell text that waits; it ends when the gate's files are gone."""
+        """Return shell commands that wait until the gate is open."""
         closed, arrived = shlex.quote(str(self._closed)), shlex.quote(str(self._arrived))
         return f"echo $$ >> {arrived}; while [ -e {closed} ]; do sleep 0.1; done"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Brings the stand-in trainer to this gate."""
+        """Return variables that bring the stand-in trainer to this gate."""
         return {"STAND_IN_GATE": str(self.folder / self.name)}
 
     @property
     def arrived(self) -> int:
-        """How many have come to it."""
+        """Return how many have arrived at the gate."""
         return len(self._arrived.read_text().split()) if self._arrived.exists() else 0
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Site:
-    """All that a drill can touch."""
+    """The systems that a drill can strike."""
 
     airflow: Airflow
     slurm: MiniSlurm
@@ -104,16 +104,16 @@ class Site:
     gates: Path
     config: Path
     impatient: bool
-    """Whether its Airflow considers workers and others dead sooner than a usual one does."""
+    """Whether its Airflow declares workers, schedulers and triggerers dead sooner than usual."""
 
     @property
     def work(self) -> Path:
-        """The cluster's `work_dir`."""
+        """Return the cluster's `work_dir`."""
         return self.airflow.home / "work"
 
     @property
     def disk(self) -> Path:
-        """The small disk that the metrics store is on."""
+        """Return the small disk that the metrics store is on."""
         return self.airflow.home / "store"
 
     @property
@@ -122,28 +122,28 @@ class Site:
 
     @property
     def filler(self) -> Path:
-        """What fills that disk."""
+        """Return the file that fills that disk."""
         return self.disk / "filler"
 
     @property
     def sweep_file(self) -> Path:
-        """What the drilled sweep's DAG runs."""
+        """Return the file of the sweep in drills."""
         return self.config / "sweeps/drilled.yaml"
 
     @property
     def dag_file(self) -> Path:
-        """The file of the two DAGs that train one run."""
+        """Return the file of the two DAGs that train one run."""
         return self.config.with_name("dags") / "workloads.py"
 
     def keep_login(self, login: Connection) -> None:
-        """Make this the connection that Airflow has of the cluster."""
+        """Make this Airflow's connection to the cluster."""
         _keep(self.airflow.home, login)
 
     def gate(self, name: str) -> Gate:
         return Gate(self.gates, name)
 
     def component(self, name: str) -> psutil.Process:
-        """A living component of Airflow, as its supervisor knows it; one that has just ended starts again."""
+        """Wait for a living component of Airflow, as the supervisor restarts it; return its process."""
 
         def look() -> psutil.Process | None:
             state = json.loads((self.airflow.home / "airflow/service/components.json").read_text())
@@ -156,12 +156,12 @@ class Site:
         return wait_until(f"the {name}", look)
 
     def service(self) -> Service | None:
-        """What the state file has of Airflow's supervisor, which may have been killed; None after `down`."""
+        """Return the state file's entry of Airflow's supervisor, which may be dead; None after `down`."""
         file = self.airflow.home / "airflow/service.json"
         return Service.model_validate_json(file.read_text()) if file.exists() else None
 
     def start_airflow(self, announce: Callable[[str], None] = lambda _: None) -> None:
-        """What `steptime up` does; the address must stay what it was."""
+        """Start Airflow as `steptime up` does; its address must not change."""
         dags = self.config.with_name("dags")
         port = urlsplit(self.airflow.url).port
         started = start_airflow(
@@ -170,19 +170,19 @@ class Site:
         assert started.url == self.airflow.url, "Airflow has moved"
 
     def strays(self) -> list[str]:
-        """Processes of Airflow that are not of the supervisor which the state file has."""
+        """Return the processes of Airflow that are not in the session that the state file names."""
         service = self.service()
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, ProcessLookupError):
-                # Jobs run in the cluster's folder, and are not Airflow's.
+                # Jobs run in the cluster's folder, not in Airflow's.
                 of_airflow = Path(process.cwd()) == self.airflow.home / "airflow"
                 if of_airflow and (service is None or os.getsid(process.pid) != service.pid):
                     found.append(f"{process.pid} {' '.join(process.cmdline())}")
         return found
 
     def require_dags(self) -> None:
-        """Wait until Airflow has read the DAGs of drills: one is listed before its runs can be triggered."""
+        """Wait until the DAGs of drills can be triggered, which is later than when they are listed."""
         for dag_id in (TRAINING_DAG, _IN_WORKER_DAG, SWEEP_DAG):
             wait_until(f"the DAG {dag_id}", partial(self._has_dag, dag_id), _DAGS_WITHIN_S)
 
@@ -192,12 +192,12 @@ class Site:
         return self.airflow.knows(dag_id)
 
     def airflow_rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """What Airflow's database answers."""
+        """Return the rows of a query to Airflow's database."""
         return selected(self.airflow.home / "airflow" / "airflow.db", query, *values)
 
     def restore(self) -> None:
         """Mend whatever a drill may have left broken."""
-        for entry in self.gates.iterdir():  # the folder stays: who waits there may write into it yet
+        for entry in self.gates.iterdir():  # keep the folder, as somebody may still write
             if entry.is_dir():
                 shutil.rmtree(entry)
             else:
@@ -221,7 +221,7 @@ class Site:
 
 
 def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> None:
-    """The shipped config, with the mini Slurm polled every second and a sweep of one run."""
+    """Write the shipped config, with the mini Slurm polled every second and a sweep of one run."""
     shipped = settings.shipped("config")
     for path in shipped.rglob("*.yaml"):
         copy = folder / path.relative_to(shipped)
@@ -244,8 +244,8 @@ def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> No
 
 @contextmanager
 def open_site(slurm: MiniSlurm, environment: Mapping[str, str], *, impatient: bool = True) -> Iterator[Site]:
-    """One Airflow and one login; `environment` is what the login's profile sets."""
-    # Not in pytest's folder, which a later session may tidy away: a disk is mounted here.
+    """Yield a site with one Airflow and one login; `environment` is what the login's profile sets."""
+    # Not in pytest's folder, which a later session may delete: a disk is mounted here.
     with tempfile.TemporaryDirectory(prefix="steptime-drills-") as folder, ExitStack() as open_things:
         home, gates = Path(folder, "home"), Path(folder, "gates")
         gates.mkdir()
@@ -261,7 +261,7 @@ def open_site(slurm: MiniSlurm, environment: Mapping[str, str], *, impatient: bo
 
 @contextmanager
 def _small_disk(folder: Path) -> Iterator[None]:
-    """A file system of its own in `folder`, small enough to be filled."""
+    """Mount a file system on `folder` that is small enough to be filled."""
     sudo = [] if os.geteuid() == 0 else ["sudo", "--non-interactive"]
     folder.mkdir(parents=True)
     size = f"size={_DISK_BYTES},uid={os.getuid()},mode=700"
@@ -277,14 +277,14 @@ def _small_disk(folder: Path) -> Iterator[None]:
 def _drilled_airflow(
     home: Path, folder: Path, login: LoginNode, training: Gate, *, impatient: bool
 ) -> Iterator[Airflow]:
-    """A running Airflow with the DAGs of drills, which knows the login node."""
+    """Yield a running Airflow with the DAGs of drills and a connection to the login node."""
     dags, config = folder / "dags", folder / "config"
     dags.mkdir()
     (dags / "workloads.py").write_text(DAGS)
     (dags / f"{SWEEP_DAG}.py").write_text(SWEEP)
     _write_config(config, python_of_stand_in(folder, STAND_IN), training.environment)
     _keep(home, login.login())
-    # Of its own: another Airflow of this machine that starts takes one near the usual one while this is down.
+    # A port of its own: another Airflow could take one near the default while this one is down.
     with running_airflow(home, config, dags, free_port(), impatient=impatient) as airflow:
         yield airflow
 
@@ -296,7 +296,7 @@ def _keep(home: Path, login: Connection) -> None:
 
 
 def selected(database: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    """The rows of an SQLite file as it is; none where there is no file yet."""
+    """Return the rows of a query to an SQLite file, opened read-only; none if there is no file yet."""
     if not database.exists():
         return []
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:

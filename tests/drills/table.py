@@ -1,4 +1,4 @@
-"""The outcomes of a session's drills, as a table."""
+"""A table of the outcomes of a session's drills."""
 
 import os
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ class Outcome(NamedTuple):
     point: str
     way: str
     outcome: str
-    """`valid`, `failed` or `cancelled`; or red, and why."""
+    """`valid`, `failed` or `cancelled`; for a red drill the error."""
     jobs: int
     took_s: float
     is_red: bool = False
 
 
 OUTCOMES: list[Outcome] = []
-"""Of this session, in the order in which they ended; where drills run side by side, of all processes."""
+"""The session's outcomes in order of their ends; drills that run in parallel add theirs here too."""
 
 
 def write_down(outcome: Outcome) -> None:
-    """Keep an outcome for the table, and write the table so far to the file that `DRILL_TABLE` names."""
+    """Add an outcome to the table, and write the table so far to the file that `DRILL_TABLE` names."""
     OUTCOMES.append(outcome)
     if file := os.environ.get("DRILL_TABLE"):
         Path(file).parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def write_down(outcome: Outcome) -> None:
 
 
 def as_markdown(outcomes: Sequence[Outcome]) -> str:
-    """A row for each drill, by seed, and one line that counts."""
+    """Return a Markdown table with a row for each drill, by seed, and a line with their number."""
     lines = ["| seed | drill | when | how | outcome | jobs | seconds |", "|---|---|---|---|---|---|---|"]
     for one in sorted(outcomes):
         outcome = f"RED: {one.outcome}" if one.is_red else one.outcome

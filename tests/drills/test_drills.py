@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 IN_TEST_ALL = (1, 7, 9, 11, 13, 15, 25, 26, 33, 37, 10000, 10002)
-"""Of different kinds: a worker, the connection, a person, all of Airflow; the rest is for `make drills`."""
+"""They strike a worker, the connection, a person's action and all of Airflow; `make drills` has the rest."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_drill(site: Site, seed: int, record_property: Callable[[str, object],
 
 
 def perform(scene: Scene) -> None:
-    """Run into the fault, mend it, and wait for the end."""
+    """Let the fault strike, mend it, and wait for the end."""
     schedule, drill, point = scene.schedule, scene.drill, scene.point
     point.prepare(scene)
     scene.start_run()
@@ -73,7 +73,7 @@ def perform(scene: Scene) -> None:
         scene.note("let go on")
     if drill.seen is not None:
         wait_until(f"the effect: {drill.seen.__name__}", partial(drill.seen, scene), 900)
-    # How long it lasts is part of the schedule: nothing is waited for here.
+    # The duration is part of the schedule: this sleep waits for no event.
     time.sleep(schedule.lasts_s / 2)
     if schedule.also:
         SERVICE_ALSO[schedule.also](scene)
@@ -87,7 +87,7 @@ def perform(scene: Scene) -> None:
 
 
 def judge(scene: Scene, found: Evidence) -> str:
-    """The outcome; AssertionError if it may not be so."""
+    """Return the outcome. Raises AssertionError if it is not permitted."""
     check(found)
     drill = scene.drill
     deleted = bool(scene.kept.get("deleted"))

@@ -1,4 +1,4 @@
-"""Whole sweeps in one DAG run: sixty cells, of which all of Airflow is killed, and a sweep with few GPUs.
+"""Whole sweeps in one DAG run: one of sixty cells during which Airflow is killed, and one with few GPUs.
 
 Slurm's accounting must have one job for each attempt of each cell, and none may be left.
 """
@@ -31,21 +31,21 @@ pytestmark = [
 NAME = "sixty"
 CELLS, HELD, NODES = 60, 30, 8
 FREE = CELLS - HELD - 1  # the first cells
-FAILING = FREE  # between the free and the held ones
+FAILING = FREE  # between the free and the held cells
 _WITHIN_S = 3600
 _CELL = {"workload": "llama3.1", "size": "tiny", "gpus": 1}
 
 
 @pytest.fixture
 def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
-    """An Airflow with its usual patience: sixty cells keep it busy."""
+    """Yield a site whose Airflow has its usual patience, as sixty cells keep it busy."""
     with open_site(slurm_of_session, {}, impatient=False) as opened:
         yield opened
 
 
 @pytest.fixture
 def scene(site: Site) -> Scene:
-    """Half of the cells are held in the middle of their steps until the gate is opened, and one fails."""
+    """Return a sweep of which half of the cells wait at the gate in mid-training, and one fails."""
     scene = _scene(site, "a sweep of sixty cells")
     free = site.gate("never closed").environment
     runs = [
@@ -139,13 +139,13 @@ def _scene(site: Site, name: str) -> Scene:
 
 
 def _results(scene: Scene) -> list[int]:
-    """The mapped index of each valid result."""
+    """Return the map index of each valid result."""
     query = "SELECT map_index FROM runs WHERE dag_run_id = ? AND published_at IS NOT NULL AND state = 'valid'"
     return [index for (index,) in selected(scene.site.disk / "steptime.db", query, scene.run.dag_run_id)]
 
 
 def _jobs_by_cell(scene: Scene) -> dict[int, Sequence[JobRecord]]:
-    """What the accounting has of each mapped index, in the order of submission; nothing may live."""
+    """Return the accounting's jobs of each map index, in order of submission; none may be alive."""
     jobs = settled_jobs(scene)
     check_jobs(jobs)
     assert not [job for job in scene.queue() if job.in_queue], "jobs are left in the queue"
@@ -158,7 +158,7 @@ def _jobs_by_cell(scene: Scene) -> dict[int, Sequence[JobRecord]]:
 
 
 def _ledger(scene: Scene) -> dict[str, int]:
-    """The mapped index of each job."""
+    """Return the map index of each job."""
     query = "SELECT name, map_index FROM jobs WHERE dag_run_id = ?"
     return dict(selected(scene.site.disk / "steptime.db", query, scene.run.dag_run_id))
 
@@ -168,5 +168,5 @@ def _states(jobs: Sequence[JobRecord]) -> tuple[str, ...]:
 
 
 def _cell(scene: Scene, index: int) -> str:
-    """A cell as the grid names it."""
+    """Return a cell's name in Airflow's grid."""
     return str(scene.known_task(SUBMIT, index).rendered_map_index)

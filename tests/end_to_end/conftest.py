@@ -1,4 +1,4 @@
-"""One real Airflow for all end-to-end tests: its first start takes a minute; no test needs a fresh one."""
+"""One real Airflow for all end-to-end tests: its first start takes a minute, and no test needs its own."""
 
 import shutil
 import subprocess
@@ -18,8 +18,7 @@ training_dag("grok1", workload="grok1")
 training_dag("llama31", workload="llama3.1")
 training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
 """
-"""Two shipped workloads, as Airflow would parse all of them again and again, and one that waits in a worker.
-A worker can be killed while its job runs."""
+"""Two shipped workloads, as parsing all takes Airflow long, and a DAG whose worker a test can kill."""
 
 SLOWER = "slower"
 AFTER_SLOWER = f"""
@@ -29,7 +28,7 @@ from steptime.airflow.assets import finished_sweep
 
 dag = DAG("after_slower", schedule=[finished_sweep("{SLOWER}")])
 """
-"""Airflow keeps events of an asset that a DAG names."""
+"""A DAG that names the asset of the sweep, so that Airflow keeps the asset's events."""
 SLOWER_SWEEP = f"""
 name: {SLOWER}
 cluster: {STAND_IN}
@@ -37,7 +36,7 @@ gpu_hours_max: 10
 runs:
   - {{workload: llama3.1, gpus: 1, environment: {{STAND_IN_PRINTED_S: "0.6"}}}}
 """
-"""Of a cell whose history tests make up."""
+"""A sweep of a cell whose history tests make up."""
 CELLS, SLOW_CELLS = "cells", "slow-cells"
 CELLS_SWEEP = """
 name: {name}
@@ -49,12 +48,12 @@ runs:
     max_steps: {max_steps}
     environment: {{STAND_IN_STEP_S: "{step_s}"}}
 """
-"""Of cells whose series no other test has."""
+"""A sweep of cells whose series no other test uses."""
 
 
 @pytest.fixture(scope="package")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
-    """One Airflow, with a stand-in's cluster."""
+    """Yield an Airflow with the shipped config and the clusters of the stand-in."""
     home, dags = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("dags")
     for name in ("scaling_sweep.py", "send_report.py"):
         shutil.copy(settings.shipped("dags") / name, dags)
@@ -71,7 +70,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
 
 
 def share_environments(home: Path) -> None:
-    """Give a state folder the trainer's environments of all tests: making one takes minutes."""
+    """Link the trainer's environments of all tests into a state folder, as making one takes minutes."""
     venvs = settings.home() / "venvs"
     venvs.mkdir(parents=True, exist_ok=True)
     (home / "venvs").symlink_to(venvs)
@@ -79,7 +78,7 @@ def share_environments(home: Path) -> None:
 
 @pytest.fixture(scope="package")
 def main_job(airflow: Airflow) -> subprocess.CompletedProcess[str]:
-    """The main job as `make demo` runs it: 1 and 2 ranks, and a checkpoint saved and loaded."""
+    """Run the main job as `make demo` does: 1 and 2 ranks, and a checkpoint saved and loaded."""
     return airflow.steptime(
         "run", "llama3.1", "--gpus", "1,2", "--checkpoint", "--wait", "--format", "json", timeout_s=2400
     )

@@ -28,13 +28,13 @@ from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 Found = TypeVar("Found")
 CLI = str(Path(sys.executable).with_name("steptime"))
 _HEARTBEAT_TIMEOUT_S = 20
-"""After which a worker counts as dead: a third of what `steptime up` sets."""
+"""Seconds after which a worker counts as dead: a third of what `steptime up` sets."""
 _SCHEDULER_TIMEOUT_S = 30
-"""After which a scheduler does, and its tasks are given to another one: a quarter."""
+"""Seconds after which a scheduler counts as dead and loses its tasks: a quarter of the usual."""
 _STARTS_WITHIN_S = 900
-"""Three times what `steptime up` gives: nothing here is about how long a start takes on a busy machine."""
+"""Three times what `steptime up` allows, as no test here is about the time that a start takes."""
 _TRIGGERER_TIMEOUT_S = 10
-"""After which a triggerer does, and another one takes its triggers over: a third of Airflow's default."""
+"""Seconds after which a triggerer counts as dead and loses its triggers: a third of Airflow's default."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Airflow:
     client: AirflowClient
 
     def results(self) -> list[dict[str, Any]]:
-        """The valid results in the store."""
+        """Return the valid results in the store."""
         listing = self.steptime("results", "--format", "json")
         assert listing.returncode == 0, listing.stderr
         rows: list[dict[str, Any]] = json.loads(listing.stdout)["results"]
@@ -64,7 +64,7 @@ class Airflow:
         return self.client.trigger(dag_id, {"gpus": "1", "checkpoint": False, **params}, patience_s=60)
 
     def trigger_as(self, dag_run_id: str, dag_id: str = "llama31") -> int:
-        """Start a DAG under an id of one's own; the status of Airflow's answer."""
+        """Start a DAG under a given id; return the status of Airflow's answer."""
         body = {"dag_run_id": dag_run_id, "logical_date": None, "conf": {"gpus": "1"}}
         return self.answer("POST", f"/api/v2/dags/{dag_id}/dagRuns", body).status_code
 
@@ -79,7 +79,7 @@ class Airflow:
         return "\n".join(f"{line.event} {line.error or ''}" for line in lines)
 
     def ended(self, run: DagRun, deadline_s: float = 600) -> DagRun:
-        """The DAG run when it has ended."""
+        """Wait until the DAG run has ended; return it."""
 
         def look() -> DagRun | None:
             now = self.client.dag_run(run.dag_id, run.dag_run_id)
@@ -88,12 +88,12 @@ class Airflow:
         return wait_until(f"the end of {run.dag_run_id}", look, deadline_s)
 
     def params(self, run: DagRun) -> dict[str, Any]:
-        """What a DAG run was triggered with."""
+        """Return the params with which a DAG run was triggered."""
         sent: dict[str, Any] = self._send("GET", _path(run))["conf"]
         return sent
 
     def asset_event(self, uri: str, dag_id: str, run: DagRun | None = None) -> dict[str, Any]:
-        """What the newest event of an asset says that a DAG, or one run of it, has left."""
+        """Return the extra of an asset's newest event that a DAG, or one run of it, has emitted."""
         of_run = "" if run is None else f"&source_run_id={quote(run.dag_run_id, safe='')}"
         query = f"source_dag_id={dag_id}{of_run}&order_by=-timestamp&limit=100"
         events = self._send("GET", f"/api/v2/assets/events?{query}")["asset_events"]
@@ -101,29 +101,29 @@ class Airflow:
         return extra
 
     def run_after(self, run: DagRun) -> datetime:
-        """Since when a DAG run may run; of a scheduled one the same in every Airflow."""
+        """Return the time from which a DAG run may run; a scheduled one's is equal in every Airflow."""
         return datetime.fromisoformat(self._send("GET", _path(run))["run_after"])
 
     def mark_failed(self, run: DagRun, task: TaskInstance) -> None:
-        """What the button *Mark as failed* does."""
+        """Mark a task as failed, as the button *Mark as failed* does."""
         tasks = f"{_path(run)}/taskInstances"
         mapped = "" if task.map_index < 0 else f"/{task.map_index}"
         self._send("PATCH", f"{tasks}/{task.task_id}{mapped}", {"new_state": "failed"})
 
     def mark_run_failed(self, run: DagRun) -> None:
-        """What the button *Mark as failed* of a DAG run does."""
+        """Mark a DAG run as failed, as its button *Mark as failed* does."""
         self._send("PATCH", _path(run), {"state": "failed"})
 
     def delete(self, run: DagRun) -> None:
-        """What the button *Delete* of a DAG run does."""
+        """Delete a DAG run, as its button *Delete* does."""
         self._send("DELETE", _path(run))
 
     def delete_dag(self, run: DagRun) -> None:
-        """What the button *Delete* of a DAG does, until Airflow reads its file again."""
+        """Delete a DAG, as its button *Delete* does, until Airflow reads its file again."""
         self._send("DELETE", f"/api/v2/dags/{run.dag_id}")
 
     def clear(self, run: DagRun, task: TaskInstance) -> None:
-        """What the button *Clear* does to one task and those behind it."""
+        """Clear one task and those after it, as the button *Clear* does."""
         task_ids = [task.task_id if task.map_index < 0 else [task.task_id, task.map_index]]
         body = {
             "dag_run_id": run.dag_run_id,
@@ -136,11 +136,11 @@ class Airflow:
         self._send("POST", f"/api/v2/dags/{run.dag_id}/clearTaskInstances", body)
 
     def knows(self, dag_id: str) -> bool:
-        """Whether a DAG is not only listed, but can be triggered."""
+        """Return whether a DAG can be triggered, which is later than when it is listed."""
         return self.answer("GET", f"/api/v2/dags/{dag_id}/details").is_success
 
     def parse_again(self, dag_id: str) -> None:
-        """What the button *Reparse Dag* does, and wait until it is done."""
+        """Let Airflow parse a DAG's file again, as the button *Reparse Dag* does, and wait for that."""
 
         def dag() -> dict[str, Any]:
             told: dict[str, Any] = self._send("GET", f"/api/v2/dags/{dag_id}/details")
@@ -157,14 +157,14 @@ class Airflow:
         return answer.json() if answer.content else None
 
     def answer(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
-        """What Airflow answers the user who is logged in."""
+        """Return Airflow's answer to the logged-in user."""
         with httpx.Client(base_url=self.url, timeout=30) as http:
             login = http.post("/auth/token", json={"username": self.user, "password": self.password})
             token = login.json()["access_token"]
             return http.request(method, path, json=body, headers={"Authorization": f"Bearer {token}"})
 
     def worker_of(self, run: DagRun, task: TaskInstance) -> list[psutil.Process]:
-        """The executor's process that works on a task now, and the processes below it."""
+        """Return the executor's process that works on a task now, and the processes below it."""
         path = f"{_path(run)}/taskInstances"
         found = self._send("GET", f"{path}/{task.task_id}/{task.map_index}")["id"]
         # LocalExecutor names its worker processes after the task instance.
@@ -173,16 +173,16 @@ class Airflow:
             if found in command_of(worker):
                 with suppress(psutil.NoSuchProcess):
                     members |= {one.pid: one for one in (worker, *worker.children(recursive=True))}
-        # By age and not by process id: ids begin anew at some point, and a worker outlives its tasks.
+        # By age and not by process id: ids start again at some point, and a worker outlives its tasks.
         return sorted(members.values(), key=psutil.Process.create_time)
 
     def jobs(self) -> dict[str, dict[str, Any]]:
-        """The records of all jobs that the stand-in's cluster has ever had, by name."""
+        """Return the records of all jobs that the stand-in's cluster has ever had, by name."""
         folder = self.home / STAND_IN / "clusters" / STAND_IN / "jobs"
         return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/job.json")}
 
     def cancel_jobs(self) -> None:
-        """End every job of the stand-in's cluster that lives, and wait until it has."""
+        """End every live job of the stand-in's cluster, and wait for the ends."""
 
         config = LocalConfig(name=STAND_IN, kind="local", gpu_type="cpu", work_dir=str(self.home / STAND_IN))
 
@@ -194,7 +194,7 @@ class Airflow:
         asyncio.run(cancel())
 
     def ended_job(self, job_name: str) -> dict[str, Any] | None:
-        """The record of a job's end; None while it lives."""
+        """Return the record of a job's end, or None while it lives."""
         path = self.home / STAND_IN / "clusters" / STAND_IN / "jobs" / job_name / "ended.json"
         return json.loads(path.read_text()) if path.is_file() else None
 
@@ -208,7 +208,7 @@ def start_airflow(
     *,
     impatient: bool = True,
 ) -> Service:
-    """What `steptime up` does; if `impatient`, dead workers, schedulers and triggerers are noticed sooner."""
+    """Start Airflow as `steptime up` does; if `impatient`, it notices dead processes sooner."""
     options = standalone_config._options
 
     def shorter(root: Path, port: int) -> dict[str, dict[str, str]]:
@@ -236,7 +236,7 @@ def start_airflow(
 def running_airflow(
     home: Path, config: Path, dags: Path, port: int | None = None, *, impatient: bool = True
 ) -> Iterator[Airflow]:
-    """Airflow as `start_airflow` starts it; at the end `steptime down`, which must leave nothing behind."""
+    """Yield an Airflow, started by `start_airflow`; `steptime down` must leave nothing behind at the end."""
     started = start_airflow(home, config, dags, port=port, impatient=impatient)
     passwords = json.loads((home / "airflow/passwords.json").read_text())
     password = passwords[standalone_config.ADMIN]
@@ -269,9 +269,9 @@ def steptime(
 
 
 def wait_until(what: str, look: Callable[[], Found | None], deadline_s: float = 300) -> Found:
-    """The first true answer of `look`; fails, saying what was waited for, after `deadline_s`.
+    """Return the first true answer of `look`; fail the test, naming `what`, after `deadline_s` seconds.
 
-    An Airflow that cannot answer for the moment is asked again.
+    If Airflow cannot answer for the moment, it is asked again.
     """
     end = time.monotonic() + deadline_s
     failure: SystemFailure | None = None
@@ -286,14 +286,14 @@ def wait_until(what: str, look: Callable[[], Found | None], deadline_s: float = 
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL, each if it still lives."""
+    """SIGKILL each process that still lives."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
 
 def assert_nothing_lives(home: Path) -> None:
-    """That no process of `home` is left, but for what is just ending."""
+    """Assert that no process of `home` is left after 30 s."""
     deadline = time.monotonic() + 30
     while (left := [command_of(process) for process in processes_of(home)]) and time.monotonic() < deadline:
         time.sleep(0.3)
@@ -301,10 +301,10 @@ def assert_nothing_lives(home: Path) -> None:
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
-    """Every living process that belongs to `home`, whatever its name.
+    """Return every living process that belongs to `home`, whatever its name.
 
-    Airflow's name it in their environment or stand below one that does (some write their title over their
-    environment), training jobs run in a folder of it.
+    Airflow's name it in their environment or are below one that does (some write their title over their
+    environment); training jobs run in a folder of it.
     """
     found = {}
     for process in psutil.process_iter():
@@ -318,7 +318,7 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
 
 def command_of(process: psutil.Process) -> str:
-    """A process's command line; empty where it has ended."""
+    """Return a process's command line; empty if it has ended."""
     try:
         return " ".join(process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess):

@@ -1,4 +1,4 @@
-"""A real Airflow runs a sweep whose cell got slower, and then by itself what decides whether it did."""
+"""A real Airflow runs a sweep with a slower cell, and then by itself the fresh runs that confirm it."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
     airflow: Airflow, make_result: Callable[..., Any]
 ) -> None:
-    """The times are made up: the trainer is a stand-in, and what it is held to is written into the store."""
+    """The times are made up: the trainer is a stand-in, and the history is written into the store."""
     store = Store(f"sqlite:///{airflow.home / 'store' / 'steptime.db'}")
     for week in range(8):
         usual = make_result(f"usual-{week}", gpus=1, step_times=[0.5] * 20, submitted_at=1.7e9 + week)

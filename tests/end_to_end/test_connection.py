@@ -1,4 +1,4 @@
-"""A connection that people have made in Airflow: its tasks log in with it, on each release of Airflow."""
+"""A connection that people made in Airflow: its tasks log in with it, on each release of Airflow."""
 
 import pytest
 
@@ -20,7 +20,7 @@ patience_h: 0.001
 
 
 def test_a_task_uses_a_connection_of_airflows_database(airflow: Airflow) -> None:
-    """Nothing listens at its port 1, so the task can only say where it has asked."""
+    """Nothing listens on the connection's port, so that the task's error shows which address it used."""
     made = {"connection_id": "away", "conn_type": "ssh", "host": "127.0.0.1", "port": 1, "login": "me"}
     assert airflow.answer("POST", "/api/v2/connections", made).is_success
     (airflow.config / "clusters" / "away.yaml").write_text(CLUSTER)

@@ -1,4 +1,4 @@
-"""What happens to a job when processes of Airflow are killed."""
+"""Jobs survive when processes of Airflow are killed."""
 
 import re
 from collections.abc import Iterator
@@ -15,15 +15,15 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 
 SLOWLY = {"STAND_IN_STEP_S": "0.5"}
 OF_SECONDS = {"cluster": STAND_IN, "max_steps": 40, "window": "10:39", "environment": SLOWLY}
-"""Long enough to be struck while it trains."""
+"""Params of a run long enough to be struck while it trains."""
 WAIT = "performance.wait"
 _STEPS_CAME = re.compile(r"steps? \d+(-\d+)? of 0-\d+")
-"""Several that come at once are one line; the first ones are not shown if they came long before."""
+"""Several steps that arrive at once are one line; steps from long before are not shown."""
 
 
 @pytest.fixture(autouse=True)
 def _no_job_is_left(airflow: Airflow) -> Iterator[None]:
-    """A failed test must not leave a job that keeps the cores from the tests behind it."""
+    """End the jobs of a failed test, which would keep the cores from later tests."""
     yield
     airflow.cancel_jobs()
 
@@ -33,7 +33,7 @@ def new_jobs(airflow: Airflow, before: set[str]) -> set[str]:
 
 
 def training_of(airflow: Airflow, job_name: str) -> list[psutil.Process]:
-    """The processes that train for a job: those that run in its folder."""
+    """Return the processes that train for a job, which run in its folder."""
     directory = airflow.jobs()[job_name]["directory"]
     found = []
     for process in processes_of(airflow.home):
@@ -54,7 +54,7 @@ def wait_in_state(airflow: Airflow, run: DagRun, *states: str) -> TaskInstance:
 
 
 def started_training(airflow: Airflow, before: set[str]) -> str:
-    """The name of the one new job, once it trains."""
+    """Return the name of the one new job, once it trains."""
 
     def look() -> str | None:
         names = new_jobs(airflow, before)

@@ -1,4 +1,4 @@
-"""The result tables in the real Airflow UI, with measured results, in headless Chromium by the login form."""
+"""The result tables in the real Airflow UI, with measured results, in headless Chromium after a login."""
 
 import json
 import subprocess
@@ -19,9 +19,9 @@ from steptime.airflow.addresses import dag_run_path
 
 pytestmark = [
     pytest.mark.end_to_end,
-    pytest.mark.trainer,  # whose results the pages show
+    pytest.mark.trainer,  # the pages show its results
     pytest.mark.browser,
-    pytest.mark.timeout(3000),  # the main job included, where this test is the first to need it
+    pytest.mark.timeout(3000),  # includes the main job if this test needs it first
 ]
 
 Rows = dict[str, dict[str, Any]]
@@ -33,7 +33,7 @@ CELLS_BY_JOB = """(rows) => Object.fromEntries(
 
 @pytest.fixture(scope="module")
 def rows(main_job: subprocess.CompletedProcess[str]) -> Rows:
-    """The results of the main job as the command line gave them, by job name."""
+    """Return the results of the main job as the command line printed them, by job name."""
     assert main_job.returncode == 0, main_job.stderr
     return {row["job_name"]: row for row in json.loads(main_job.stdout)["results"]}
 
@@ -105,7 +105,7 @@ def test_the_table_in_the_navigation_has_the_measured_numbers(page: Page, rows: 
 
 def test_the_tab_of_a_dag_run_has_its_runs_and_draws_them(page: Page, rows: Rows) -> None:
     page.goto(run_address(rows))
-    # By its address: the page in the navigation has the same name, and may be there before the tab.
+    # By its address: the page in the navigation has the same name and may appear before the tab.
     page.locator("a[href*='step-times-of-run']").click()
     frame = shown(page)
     jobs = frame.locator("tbody tr[data-job]")
@@ -120,7 +120,7 @@ def test_a_runs_record_tells_its_checks_and_how_to_repeat_it(page: Page, rows: R
     frame.locator(f"tr[data-job='{job}'] .open").click()
     dialog = frame.locator("#detail")
     expect(dialog).to_contain_text("steptime run llama3.1-25.04 --size tiny")
-    # One line where all passed, to be opened; a warning on a busy machine opens it.
+    # They are one folded line if all passed; a warning on a busy machine unfolds it.
     expect(dialog.locator(".checks .passed").first).to_be_attached()
     expect(dialog.locator(".checks .failed")).to_have_count(0)
     page.keyboard.press("Escape")
@@ -146,7 +146,7 @@ def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page)
     expect(form).not_to_contain_text("null")
     size.click()
     page.get_by_role("option", name="tiny", exact=True).click()
-    form.locator("#element_gpus").fill("3")  # which no document has: nothing is trained
+    form.locator("#element_gpus").fill("3")  # no document has this: nothing trains
     form.get_by_role("button", name="Machines", exact=True).click()
     form.locator("#element_cuda_graphs").fill("off")
     form.get_by_role("button", name="Trigger", exact=True).click()
@@ -170,7 +170,7 @@ def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page)
 
 
 def test_this_week_is_sent_by_mail(page: Page, airflow: Airflow, rows: Rows) -> None:
-    """The button is there once there is a connection; the mail has the page as a file with its data."""
+    """The button appears once there is a connection; the mail has the page as a file with its data."""
     week = "/plugin/step-times/steptime/"
     page.goto(week)
     frame = page.frame_locator("iframe[title='Step times']")

@@ -1,7 +1,7 @@
-"""A sweep trains for weeks on a real Slurm, then an option slows it: what Monday morning has of that.
+"""A sweep trains for weeks on a real Slurm, then an option slows it: the findings of the next Monday.
 
-Nothing is made up: NeMo trains on the CPU, Airflow and Slurm are real. The weeks alone are not waited for:
-two runs of a sweep of four repeats are as many runs as a weekly cell has after two months.
+Nothing is made up: NeMo trains on the CPU, Airflow and Slurm are real. Only the weeks are not waited for: two
+runs of a sweep of four repeats are as many runs as a weekly cell has after two months.
 """
 
 import json
@@ -44,25 +44,25 @@ class Told(BaseNotifier):
         with Path(self.file).open("a") as stream:
             stream.write(json.dumps({name: context[name] for name in ("event", "sentence")}) + "\\n")
 """
-"""A module of Airflow's folder of plugins."""
+"""A module for Airflow's folder of plugins, with a notifier."""
 USUAL = {"OMP_NUM_THREADS": "1"}
 SLOWER = {**USUAL, "MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default"}
-"""Computes without AVX on every processor."""
+"""An environment that computes without AVX on every processor."""
 RUNS_AT_ONCE = 4
-"""In Airflow: in Slurm they wait for each other, as all but a few nodes are drained."""
+"""The jobs that Airflow submits at once; in Slurm they queue, as all but a few nodes are drained."""
 HISTORY_NODE, OTHER_NODE = "node1", "node2"
 LONGEST_S = 3600
 
 
 @pytest.fixture
 def news(tmp_path: Path) -> Path:
-    """The file in which a notifier writes what it is told, a line of JSON for each event."""
+    """Return the file to which a notifier writes what it receives, a line of JSON for each event."""
     return tmp_path / "news.jsonl"
 
 
 @pytest.fixture
 def config(tmp_path: Path, news: Path) -> Path:
-    """The shipped config, in which the mini Slurm has bounds, and somebody is told."""
+    """Return the shipped config, with a limit on the mini Slurm's GPUs and a notifier."""
     shutil.copytree(settings.shipped("config"), config := tmp_path / "config")
     cluster = config / "clusters/mini-slurm.yaml"
     cluster.write_text(f"{cluster.read_text()}gpus: {RUNS_AT_ONCE}\n")
@@ -77,7 +77,7 @@ def config(tmp_path: Path, news: Path) -> Path:
 
 @pytest.fixture
 def weekly(config: Path) -> Callable[..., None]:
-    """Writes the sweep."""
+    """Return a function that writes the sweep."""
 
     def write(environment: dict[str, str], *, repeats: int) -> None:
         cell = {"workload": "llama3.1", "gpus": 1, "max_steps": 30, "window": "10:29"}
@@ -95,7 +95,7 @@ def weekly(config: Path) -> Callable[..., None]:
 def watched(
     tmp_path: Path, config: Path, weekly: Callable[..., None], mini_slurm: MiniSlurm
 ) -> Iterator[Airflow]:
-    """An Airflow of its own, which knows the mini Slurm, and whom to tell."""
+    """Yield an Airflow of the test's own, with the mini Slurm's connection and the notifier."""
     home = tmp_path / "home"
     (home / "mini-slurm-work").mkdir(parents=True)
     (home / "mini-slurm-work/venvs").symlink_to(home / "venvs")
@@ -114,10 +114,10 @@ def watched(
 
 @pytest.fixture
 def alone(mini_slurm: MiniSlurm) -> Iterator[Callable[[str], None]]:
-    """Leaves the mini Slurm these nodes, one after the other in use, and their jobs a core of the machine.
+    """Yield a function that leaves the mini Slurm only these nodes; their jobs get one core to themselves.
 
-    A real node is its job's alone. These are processes of one machine, with Airflow and whatever else runs:
-    the same training took 0.6 to 3 s a step beside it. Root may give them precedence on one core.
+    A real node is its job's alone. These are processes of one machine, beside Airflow and others: the same
+    training took 0.6 to 3 s a step. Root can give them precedence on one core.
     """
     command = mini_slurm.command
 
@@ -191,5 +191,5 @@ def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
 
 
 def ran(airflow: Airflow) -> DagRun:
-    """A run of the sweep, to its end."""
+    """Run the sweep to its end."""
     return airflow.ended(airflow.client.trigger("scaling_sweep", {"sweep": SWEEP}, patience_s=60), LONGEST_S)

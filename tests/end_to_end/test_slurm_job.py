@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slurm, pytest.mark.timeout(150
 
 @pytest.fixture
 def slurm(airflow: Airflow, mini_slurm: MiniSlurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[MiniSlurm]:
-    """The mini Slurm, which Airflow knows as `steptime slurm up` would tell it."""
+    """Yield the mini Slurm, with the connection in Airflow that `steptime slurm up` would make."""
     monkeypatch.setenv("STEPTIME_HOME", str(airflow.home))
     work = airflow.home / "mini-slurm-work"
     if not work.exists():
@@ -33,7 +33,7 @@ def slurm(airflow: Airflow, mini_slurm: MiniSlurm, monkeypatch: pytest.MonkeyPat
 def test_a_mixture_over_two_ranks_of_experts_is_one_job_for_each_cell(
     airflow: Airflow, slurm: MiniSlurm
 ) -> None:
-    """Measured, saved and loaded with its experts over two ranks, and on the page of its DAG run."""
+    """The mixture is measured, saved and loaded with its experts over two ranks, and its page shows that."""
     what = ["grok1", "--cluster", STAND_IN_ON_SLURM, "--gpus", "2", "--checkpoint", "--max-steps", "12"]
     done = airflow.steptime("run", *what, "--window", "2:11", "--wait", "--format", "json", timeout_s=1800)
     assert done.returncode == 0, done.stderr
@@ -59,7 +59,7 @@ def test_a_mixture_over_two_ranks_of_experts_is_one_job_for_each_cell(
     asked = ["--allocations", "--duplicates", "--noheader", "--parsable2", "--starttime=now-1hours"]
 
     def accounted() -> list[dict[str, str]] | None:
-        """Our jobs, once the accounting, which lags, has the end of each."""
+        """Return our jobs in Slurm's accounting, or None until it has the end of each."""
         sacct = slurm.ssh("env", "SLURM_TIME_FORMAT=%s", "sacct", *asked, f"--format={','.join(fields)}")
         jobs = [dict(zip(fields, line.split("|"), strict=True)) for line in sacct.splitlines()]
         ours = [job for job in jobs if job["WorkDir"].startswith(f"{work_dir}/")]

@@ -1,4 +1,4 @@
-"""A sweep in a real Airflow: stopped half way, and one cell of it run again."""
+"""A sweep in a real Airflow: it is stopped half way, and one of its cells is run again."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,13 +31,13 @@ def rows_of(airflow: Airflow, sweep: DagRun) -> list[dict[str, Any]]:
 
 
 def states(airflow: Airflow, sweep: DagRun) -> dict[tuple[str, int], tuple[str | None, int]]:
-    """The state of each task and its number of tries."""
+    """Return the state of each task and its number of tries."""
     tasks = airflow.client.task_instances(sweep.dag_id, sweep.dag_run_id)
     return {(task.task_id, task.map_index): (task.state, task.try_number) for task in tasks}
 
 
 def test_marking_a_sweep_as_failed_ends_its_jobs_and_keeps_its_results(airflow: Airflow) -> None:
-    """The cluster runs one job at a time: when the first is published, the others train or queue."""
+    """The cluster runs one job at a time: when the first is published, the others train or wait."""
     before = set(airflow.jobs())
     sweep = start(airflow, SLOW_CELLS)
 

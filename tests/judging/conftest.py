@@ -1,5 +1,3 @@
-"""An empty store."""
-
 from pathlib import Path
 
 import pytest
@@ -9,5 +7,5 @@ from steptime.results.store import Store
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """An empty store."""
+    """Return an empty store."""
     return Store(f"sqlite:///{tmp_path / 'store' / 'steptime.db'}")

@@ -1,4 +1,4 @@
-"""What is stored run by run is what judging all of the store at once gives, in whatever order runs come."""
+"""Judgements stored run by run equal those of judging the whole store at once, in any order of runs."""
 
 import random
 from collections.abc import Callable
@@ -24,7 +24,7 @@ BAD = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing,
 DAY_S = 86_400.0
 CHANGES = 100
 SEARCHED = 26
-"""Runs of a series that a drift is looked for in, here: so that few runs are more than that."""
+"""The number of runs in which drift is looked for here, so small that a series has more."""
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_store_that_changes_run_by_run_is_judged_as_if_at_once(
 
 
 class Walk:
-    """Runs of a series of two GPUs, of a smaller one, and of saves, which a walk of the dice changes."""
+    """Runs on 1, 2 and 4 GPUs, which random changes publish, reject, read anew and accept."""
 
     def __init__(self, make_result: MakeResult, dice: random.Random) -> None:
         self.make_result, self.dice = make_result, dice
@@ -66,7 +66,7 @@ class Walk:
         self.levels = self._levels()
 
     def _levels(self) -> list[float]:
-        """Long and short spells of a level, each run with noise."""
+        """Return long and short spells of levels, each run with noise."""
         levels: list[float] = []
         while len(levels) < CHANGES:
             usual = 1 + 0.012 * (len(levels) // 12)
@@ -88,7 +88,7 @@ class Walk:
             accept(store, self.dice.choice(judged), note="meant", accepted_by="somebody", now=1e9)
 
     def result(self, number: int, *, again: int = 0, **options: Any) -> Result:
-        """The run of that number, or the same that was read anew: as another time and on another day."""
+        """Return the run of that number; with `again` it was read anew, with another step time and day."""
         name, scale = f"run-{number:02}", number % 8
         at = 1e9 + (number + again) // 2 * DAY_S  # two at a time
         made_by = self.make_result("x").submitted.made_by.model_copy(
@@ -106,7 +106,7 @@ class Walk:
 
 
 def stored(url: str) -> dict[str, dict[Any, dict[str, Any]]]:
-    """All judgements of a store, and how its runs scale."""
+    """Return all judgements of a store, and how its runs scale."""
     scales = ", ".join(COMPUTED)
     with read_connection(url) as connection:
         judged = connection.execute(sqlalchemy.text("SELECT * FROM judgements")).mappings().all()
@@ -118,7 +118,7 @@ def stored(url: str) -> dict[str, dict[Any, dict[str, Any]]]:
 
 
 def judged_at_once(store: Store, number: int) -> dict[str, dict[Any, dict[str, Any]]]:
-    """The same of a copy of the store whose runs were all judged anew."""
+    """Return the same for a copy of the store after all of its runs were judged anew."""
     path = Path(store.url.removeprefix("sqlite:///")).with_name(f"copy-{number}.db")
     with read_connection(store.url) as connection:
         connection.connection.execute("VACUUM INTO ?", [str(path)])  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Causes of several cells that move: a bad node and a common mode are named, and without them nothing is."""
+"""Causes of several cells that move: a bad node and a common change are named, and otherwise no cause."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ SERIES = Series.from_row(
 )
 CELLS, NODES = 54, 64
 USUAL = tuple(1 + 0.01 * (-1) ** number for number in range(BASELINE_RUNS))
-"""Seconds of runs, 1 % around their mean."""
+"""Step times in seconds, 1 % around their mean."""
 
 
 def judged(
@@ -39,7 +39,7 @@ def judged(
     fresh: Sequence[str] | None = None,
     stragglers: str | None = None,
 ) -> Judgement:
-    """A run, judged by a usual history, or after other runs; with `fresh` confirmed on these nodes."""
+    """Return a judgement of a run after a usual history or after `before`; `fresh` nodes confirmed it."""
     row = {"job_name": job, "nodes": ", ".join(nodes) or None, "submitted_at": at, "stragglers": stragglers}
     standing = judge(before or Standing("unchanged", baseline=Baseline(USUAL)), seconds)
     began = at if since is None else since
@@ -52,7 +52,7 @@ def judged(
 
 
 def cells(*runs: Judgement | list[Judgement]) -> dict[Series, list[Judgement]]:
-    """A cell for each run, or for several."""
+    """Return a cell for each run or list of runs."""
     return {
         Series.from_row(SERIES.key | {"size": f"{number}b"}): run if isinstance(run, list) else [run]
         for number, run in enumerate(runs)
@@ -60,7 +60,7 @@ def cells(*runs: Judgement | list[Judgement]) -> dict[Series, list[Judgement]]:
 
 
 def without(_job: str, _change: str) -> bool:
-    """Say that no other cell has a change."""
+    """Return False: no other cell has the change."""
     return False
 
 
@@ -80,7 +80,7 @@ def test_a_suspicion_that_other_nodes_dismissed_is_still_that_nodes() -> None:
 
 
 def test_a_cell_that_large_runs_confirmed_though_one_without_the_node_was_fast_is_that_nodes() -> None:
-    """As if the cell takes most of the cluster: one of its two fresh runs missed the node."""
+    """The cell takes most of the cluster, so only one of its two fresh runs missed the node."""
     usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(20)]
     slow = [judged(1.08, ["bad", f"n{number}"], job=f"slow-{number}") for number in range(3)]
     first = judged(1.1, ["bad", "n2"], job="first", at=1e9 - 20)
@@ -213,7 +213,7 @@ def test_a_node_is_no_cause_of_cells_that_are_slower_without_it_or_by_another_am
 
 
 def mondays(number: int, level: Callable[[Sequence[str]], float]) -> list[set[str]]:
-    """The causes that are named on Mondays of 54 cells, of 1 to 16 of 64 nodes, at a noise of 1 %."""
+    """Return the causes named on each Monday, for 54 cells on 1 to 16 of 64 nodes with 1 % of noise."""
     dice = random.Random(12)  # noqa: S311 - step times, not secrets
     every = [f"n{node:02}" for node in range(NODES)]
     found = []

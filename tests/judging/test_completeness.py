@@ -1,4 +1,4 @@
-"""What a comparison leaves out is said in one line, by the page, the command line and the report alike."""
+"""What a comparison leaves out is said in one line, alike on the page, in the terminal and in the report."""
 
 import json
 import random
@@ -50,7 +50,7 @@ def run(
     seconds: float = 0.2,
     **options: Any,
 ) -> Result:
-    """A run of the cell `tiny·fp32·GPUS`, `week` weeks ago; with a cause one that failed."""
+    """Return a run of the cell `tiny·fp32·GPUS`, `week` weeks ago; with a `cause` it failed."""
     made_by = make_result("x", dag_run_id=str(week)).submitted.made_by.model_copy(update={"sweep": sweep})
     name = f"tiny-{gpus}-{week}-{attempt}{sweep or ''}"
     at = NOW - 3600 - week * WEEK_S + 60 * attempt
@@ -67,7 +67,7 @@ def run(
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Path:
-    """Eight weeks of a sweep of three cells: in the last one failed three times, and one did not run."""
+    """Return eight weeks of a sweep of three cells; in the last, one failed thrice and one did not run."""
     path = tmp_path_factory.mktemp("weeks") / "steptime.db"
     store = Store(f"sqlite:///{path}")
     for week in reversed(range(WEEKS)):
@@ -82,7 +82,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) ->
 
 @pytest.fixture
 def weeks(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The test's own copy of it, which commands read."""
+    """Return the test's own copy of that store, which commands read."""
     url = f"sqlite:///{shutil.copy(filled, tmp_path / 's.db')}"
     monkeypatch.setenv("STEPTIME_STORE_URL", url)
     return Store(url)
@@ -218,7 +218,7 @@ def test_the_sweeps_file_says_what_is_planned(
 
 
 def levels(seed: int, level: Callable[[int, random.Random], float], noise: float = 0.01) -> list[float]:
-    """Half a year of weekly runs."""
+    """Return the step times of half a year of weekly runs."""
     rng = random.Random(seed)  # noqa: S311 - step times, not secrets
     return [level(week, rng) * rng.gauss(1, noise) for week in range(26)]
 

@@ -14,11 +14,11 @@ from steptime.judging.detection import (
 )
 
 USUAL = [100.0, 100.8, 99.1, 100.4, 98.9, 100.9, 99.6, 100.2, 99.3, 101.0, 99.5, 100.3]
-"""Seconds of twelve runs, with a standard deviation of 0.7 %."""
+"""Step times of twelve runs in seconds, with a standard deviation of 0.7 %."""
 
 
 def told(runs: list[float]) -> list[str]:
-    """State and direction after each run that follows a usual history."""
+    """Return state and direction after each of the runs that follow a usual history."""
     stood = standings([*USUAL, *runs])[len(USUAL) :]
     return [f"{one.state} {one.direction or ''}".strip() for one in stood]
 

@@ -1,4 +1,4 @@
-"""Slow drift: levels that no run of a series shows are found in all of them together, as advice."""
+"""Slow drift: levels that no single run of a series shows are found in all of them together, as advice."""
 
 import json
 import random
@@ -31,11 +31,11 @@ MakeResult = Callable[..., Result]
 WEEK_S = 7 * 86_400.0
 WEEKS = 26
 DRIFT = 0.05
-"""Of the cell `tiny·fp32·2`, over half a year."""
+"""The drift of the cell `tiny·fp32·2` over half a year."""
 
 
 def runs(level: Callable[[int], float], number: int = WEEKS, *, seed: int = 12) -> list[tuple[str, float]]:
-    """Jobs and seconds of a series with a noise of 1 %."""
+    """Return jobs and seconds of a series with 1 % of noise."""
     dice = random.Random(seed)  # noqa: S311 - step times, not secrets
     return [(f"run-{week:02}", dice.gauss(level(week), 0.01)) for week in range(number)]
 
@@ -46,7 +46,7 @@ def steadily(total: float) -> Callable[[int], float]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Path:
-    """A store of half a year with three cells, of which the second drifts slower."""
+    """Return a store of half a year with three cells, of which the second gets slower steadily."""
     path = tmp_path_factory.mktemp("drift") / "steptime.db"
     store, now = Store(f"sqlite:///{path}"), time.time()
     with closing(sqlite3.connect(path)):
@@ -64,7 +64,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) ->
 
 @pytest.fixture
 def half_a_year(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A copy of it, which commands read."""
+    """Return a copy of that store, which commands read."""
     copy = shutil.copy(filled, tmp_path / "copy.db")
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{copy}")
     return Store()
@@ -165,7 +165,7 @@ def test_what_is_no_drift(what: str, level: Callable[[int], float], number: int)
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_how_often_a_steady_series_is_said_to_drift() -> None:
-    """Of series that never change, looked at each week of a year, after half a year of runs."""
+    """The series never change; each is looked at every week of a year, after half a year of runs."""
     series, told = 400, 0
     for seed in range(series):
         history = runs(lambda _: 1.0, WEEKS + 52, seed=seed)

@@ -1,4 +1,4 @@
-"""What runs are expected to cost: by their series, else by the publication, else nobody knows."""
+"""The expected cost of runs: by the history of their series, else by the publication, else unknown."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ def runs_of(**request: Any) -> tuple[Any, ...]:
 
 
 def keep(store: Store, make_result: Callable[..., Result], name: str, step_s: float, around_s: float) -> None:
-    """A run of 20 steps on one rank, and what its job took around them."""
+    """Store a run of 20 steps on one rank, whose job took `around_s` seconds besides them."""
     result = make_result(name, step_times=[step_s] * 20, gpus=1)
     begun = result.job.submitted_at
     status = JobStatus(

@@ -1,4 +1,4 @@
-"""What one comparison says of its cells: which comes first, and the sentence that a Monday begins with."""
+"""The findings of a comparison: their order, and the sentence that leads *This week*."""
 
 from dataclasses import replace
 

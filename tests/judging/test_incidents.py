@@ -29,7 +29,7 @@ Week = Callable[..., list[Incident]]
 
 @pytest.fixture
 def week(store: Store, make_result: MakeResult) -> Week:
-    """Publishes a run of each cell, by its GPUs, a day after the last ones; returns what is news then."""
+    """Return a function that publishes a run of each cell, a day after the last, and returns the news."""
     days = iter(range(1000))
 
     def run(levels: dict[int, float], *, update: bool = True, **options: object) -> list[Incident]:

@@ -1,4 +1,4 @@
-"""Judgements that are stored: written with the run, as the whole history would be judged, in any order."""
+"""Stored judgements: written with the run and in any order, they equal those of the whole history."""
 
 import json
 import random
@@ -28,12 +28,12 @@ from steptime.results.store import Store
 MakeResult = Callable[..., Result]
 
 LEVELS = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001, 1.06, 1.061, 1.058]
-"""Seven usual runs, a slow one, and the two that confirm it."""
+"""Step times in seconds: seven usual runs, a slow one, and the two that confirm it."""
 
 
 @pytest.fixture
 def runs(make_result: MakeResult) -> list[Result]:
-    """A series with a slowdown, for which another variable is set."""
+    """Return a series with a slowdown, whose slow runs have another variable."""
     return [
         make_result(
             f"run-{number}",
@@ -46,7 +46,7 @@ def runs(make_result: MakeResult) -> list[Result]:
 
 
 def kept_judgements(store: Store) -> dict[str, dict[str, Any]]:
-    """The judgements against the history, by job."""
+    """Return the judgements against the history, by job."""
     with read_connection(store.url) as connection:
         query = sqlalchemy.text(
             "SELECT runs.job_name, judgements.* FROM judgements "
@@ -150,7 +150,7 @@ def test_runs_that_were_not_judged_are_judged_by_a_command(
 ) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     for result in runs:
-        stored.write(store, result)  # without judging
+        stored.write(store, result)  # does not judge
     told = compare_since(store, 0).rows
     assert not kept_judgements(store)
 
@@ -174,7 +174,7 @@ def test_a_sweep_is_compared_by_the_cells_of_its_newest_run(store: Store, make_r
 
 @pytest.fixture
 def small_step(make_result: MakeResult) -> list[Result]:
-    """Twenty usual runs and eight that are 2 % slower, each too little to stand out, with a new variable."""
+    """Return twenty usual runs and eight that are 2 % slower, with a new variable; none stands out alone."""
     return [
         make_result(
             f"run-{number:02}",
@@ -274,7 +274,7 @@ def test_a_level_is_accepted_by_a_command_with_a_note(
 def test_a_run_is_told_as_its_series_stood_after_it(store: Store, runs: list[Result]) -> None:
     for result in runs:
         publish(store, result)
-    publish(store, runs[0].model_copy(update={}))  # once more changes nothing
+    publish(store, runs[0].model_copy(update={}))  # publishing it again changes nothing
 
     def told(job_name: str) -> tuple[Any, ...]:
         judged = judgements.read_judgement(store, store.run(job_name))

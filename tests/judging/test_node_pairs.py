@@ -1,4 +1,4 @@
-"""Node sweeps: the slow node or link is named among runs with noise."""
+"""Node sweeps: the slow node or link is named in spite of noise."""
 
 import itertools
 import json
@@ -33,7 +33,7 @@ PAIRS = tuple(itertools.combinations(NODES, 2))
 def times_of(
     seed: int, *, slow: dict[str, float] | None = None, link: tuple[str, str] | None = None
 ) -> dict[tuple[str, str], float]:
-    """Seconds by pair with 1 % of noise: of slow nodes by these factors, and of a slow link by 1.4."""
+    """Return seconds by pair with 1 % of noise; slow nodes have these factors, and a slow link has 1.4."""
     noise, factors = random.Random(seed), slow or {}  # noqa: S311 - times, not secrets
     return {
         pair: noise.gauss(0.1, 0.001)
@@ -86,7 +86,7 @@ def test_with_two_pairs_of_each_node_only_a_pair_is_named() -> None:
 
 @pytest.fixture(scope="module")
 def swept(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A store with a node sweep of eight nodes whose link from node3 to node7 is slow."""
+    """Return a store with a node sweep of eight nodes whose link from node3 to node7 is slow."""
     store = Store(f"sqlite:///{tmp_path_factory.mktemp('swept') / 's.db'}")
     runs = {(node,): seconds for node, seconds in alone_of(1).items()} | times_of(1, link=("node3", "node7"))
     write_node_sweep(store, make_result, runs)
@@ -118,7 +118,7 @@ def test_the_page_of_a_node_has_its_sentences(swept: Store) -> None:
 def test_what_a_node_sweep_has_measured_is_evidence_of_an_incident(
     sixty_cells: StoresOf, make_result: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Unless its pairs were too short to be timed: that fails no update of incidents."""
+    """Pairs too short to be timed are no evidence, and the update of incidents still succeeds."""
     stores = sixty_cells(SEEDS[0])
     shutil.copy(stores.planted.removeprefix("sqlite:///"), tmp_path / "s.db")
     store, bad = Store(f"sqlite:///{tmp_path / 's.db'}"), stores.bad_node

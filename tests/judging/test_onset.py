@@ -1,4 +1,4 @@
-"""When a level began: the likeliest run, its range, and what a recorded change adds."""
+"""The onset of a level: the likeliest run, its range, and the effect of a recorded change."""
 
 import random
 
@@ -10,7 +10,7 @@ RUNS = range(1, 14)
 
 
 def series(step: float, at: int, seed: int, noise: float = 0.01) -> list[float]:
-    """Fifteen runs with a step."""
+    """Return the step times of fifteen runs with a step."""
     rng = random.Random(seed)  # noqa: S311 - step times, not secrets
     return [rng.gauss(1 + step * (place >= at), noise) for place in range(15)]
 

@@ -1,4 +1,4 @@
-"""Half years of 60 cells: what is planted is found with its cause and date, and hardly anything else."""
+"""Half years of 60 cells: planted changes are found with cause and date, and hardly anything else."""
 
 from collections import Counter
 

@@ -1,7 +1,7 @@
 """How often a weekly sweep errs, by seeded simulation: docs/reference/judging.md rounds these figures.
 
-A week is a run of each cell, their comparison, the fresh runs that it wants, and the comparison after them.
-`tests/airflow/sweep/test_confirming.py` has the task that starts just these.
+A week is a run of each cell, a comparison, the fresh runs that it asks for, and another comparison.
+`tests/airflow/sweep/test_confirming.py` has the task that starts these fresh runs.
 """
 
 import random
@@ -23,9 +23,9 @@ NOISE = 0.01
 """Standard deviation from run to run, relative to the step time."""
 WEEKS, CELLS = 52, 54
 NOISY_STEPS = [(0.1, 0.08), (0.2, 0.42), (0.3, 0.82)]
-"""Steps of a cell with 8 % noise, and how often each is confirmed within ten weeks."""
+"""Steps of a cell with 8 % noise, and the share of each that is confirmed within ten weeks."""
 ALTERNATING = 0.02
-"""How often a cell that alternates between two levels, 4 % apart, is confirmed as slower in half a year."""
+"""The share of cells alternating between two levels 4 % apart that are confirmed slower in half a year."""
 RUN = SeriesRun({"stragglers": None}, 1.0, "")
 
 Cells = Mapping[Series, Standing]
@@ -33,12 +33,12 @@ Cells = Mapping[Series, Standing]
 
 @cache
 def series(number: int) -> Series:
-    """A cell of its own for each number."""
+    """Return a cell of its own for each number."""
     return Series.from_row(dict.fromkeys(series_columns()) | {"gpus": number})
 
 
 def usual(noise: np.random.Generator, cells: int) -> Cells:
-    """Cells with a whole baseline."""
+    """Return cells with a whole baseline."""
     runs = noise.normal(1, NOISE, (cells, BASELINE_RUNS)).tolist()
     return {
         series(number): Standing("unchanged", baseline=Baseline(tuple(some)))
@@ -47,14 +47,14 @@ def usual(noise: np.random.Generator, cells: int) -> Cells:
 
 
 def compared(cells: Cells) -> tuple[Finding, ...]:
-    """As a comparison has them, worst first."""
+    """Return the cells' findings as a comparison orders them, worst first."""
     return rank_findings(Finding(one, RUN, standing) for one, standing in cells.items())
 
 
 def a_week(
     before: Cells, noise: np.random.Generator, slower: float = 0
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """What is found before and after fresh runs; one cell, `series(0)`, is slower by that."""
+    """Return the findings before and after fresh runs; the cell `series(0)` is slower by that part."""
     levels = {one: 1 + slower * (one == series(0)) for one in before}
     runs = noise.normal(list(levels.values()), NOISE).tolist()
     cells = {one: judge(before[one], run) for one, run in zip(before, runs, strict=True)}
@@ -67,7 +67,7 @@ def a_week(
 
 
 def unchanged_years(cells: int, years: int) -> Counter[str]:
-    """What is found in years of a sweep whose cells never change."""
+    """Count the findings in years of a sweep whose cells never change."""
     noise, counts = np.random.default_rng(12), Counter[str]()
     for _ in range(years):
         before = usual(noise, cells)
@@ -86,7 +86,7 @@ def unchanged_years(cells: int, years: int) -> Counter[str]:
 
 
 def power(slower: float, cells: int, weeks: int) -> float:
-    """How often the one cell that got slower is confirmed in its first week."""
+    """Return how often the one cell that got slower is confirmed in its first week."""
     noise, confirmed = np.random.default_rng(12), 0
     for _ in range(weeks):
         _, found = a_week(usual(noise, cells), noise, slower)
@@ -98,7 +98,7 @@ def power(slower: float, cells: int, weeks: int) -> float:
 
 
 def seen_at_the_least(cells: int) -> float:
-    """How often one run that is slower by its cell's minimum detectable change is suspected."""
+    """Return how often a run slower by its cell's minimum detectable change is suspected."""
     noise, seen = np.random.default_rng(12), 0
     for before in usual(noise, cells).values():
         slower = 1 + before.baseline.minimum_detectable_change
@@ -115,13 +115,13 @@ def confirmed_within(
     series: int = 300,
     level: Callable[[random.Random], float] = lambda _: 1.0,
 ) -> float:
-    """Return how often a lasting step after 14 usual runs is confirmed as slower; a week has fresh runs.
+    """Return how often a lasting step after 14 usual runs is confirmed as slower; weeks include fresh runs.
 
     Args:
-        step: by how much each run is slower from then on.
+        step: the part by which each run is slower from then on.
         weeks: how long it may take.
         noise: standard deviation from run to run.
-        lucky: whether one run comes before the step that is suspected as faster.
+        lucky: whether a run suspected as faster comes right before the step.
         series: how many are simulated.
         level: of each run, before the step and after it.
     """

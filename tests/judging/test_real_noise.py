@@ -1,4 +1,4 @@
-"""Judging 33 real trainings: 30 usual runs, and three that were slowed.
+"""Judgements of 33 real trainings: 30 usual runs, and three that were slowed.
 
 NeMo trained the tiny Llama 3.1 on one rank with one thread, alone on a core.
 The last three ran without AVX.

@@ -1,4 +1,4 @@
-"""What makes a series, what of a run is judged, and what is an event within the series."""
+"""Series: which runs belong together, which of their numbers are judged, and which changes are events."""
 
 from collections.abc import Callable
 
@@ -94,7 +94,7 @@ def test_a_run_without_steps_is_judged_by_its_documented_number(
 def test_checkpoints_are_judged_by_their_own_seconds(
     store: Store, make_result: MakeResult, *, blocked: bool
 ) -> None:
-    """A save by the seconds that training waited, which the documents print, if its log has them."""
+    """A save is judged by the seconds that training waited, if its log has them, as documents print these."""
     column = "checkpoint_blocked_s" if blocked else "checkpoint_save_s"
     for number in range(9):
         saved = make_result(f"save-{number}", mode=Mode.CHECKPOINT_SAVE, submitted_at=1e9 + number)

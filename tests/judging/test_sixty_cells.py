@@ -1,4 +1,4 @@
-"""Half a year of 60 cells: the command line and the report name what is planted, and nothing else."""
+"""Half a year of 60 cells: the command line and the report name the planted changes, and nothing else."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ MANY_SEEDS = range(40)
 
 
 def week(url: str) -> Comparison:
-    """What *This week* has of a store."""
+    """Return the comparison that *This week* shows for a store."""
     return compare_since(Store(url), time.time() - WEEK_S)
 
 

@@ -26,7 +26,7 @@ LIMIT_S = BASELINE_S / 0.95
 
 @pytest.fixture
 def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
-    """The first repeat of each cell of a suite of 7, of which all but the last have a baseline."""
+    """Return the first repeat of each cell of a suite of 7; all cells but the last have a baseline."""
     shutil.copytree(config_dir(), tmp_path / "config")
     (tmp_path / "config/sweeps/mini.yaml").write_text(
         "{name: mini, description: A small suite, cluster: local, repeats: 3, gpu_hours_max: 9, runs: [\n"
@@ -140,7 +140,7 @@ def test_only_runs_since_the_newest_run_of_the_sweep_count(make_result: MakeResu
 
 
 def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
-    """For three runs that vary by 3 %; with less it is wider, as three runs may be alike by luck."""
+    """This holds for runs that vary by 3 %; below that it is wider, as three runs may agree by luck."""
     import numpy as np
 
     dice = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""`steptime results trend` on half a year of runs: the same as the page, in a terminal and for programs."""
+"""`steptime results trend` on half a year of runs shows what the page shows, in a terminal or as JSON."""
 
 import csv
 import json
@@ -173,7 +173,7 @@ def test_what_changed_is_what_the_records_say(make_result: Callable[..., Result]
         record = json.loads(result.record) | {"nodes": [node]}
         stored.write(store, result.model_copy(update={"record": json.dumps(record)}))
     with closing(sqlite3.connect(tmp_path / "s.db")) as before, before:
-        before.execute(  # as of the steptime before this column
+        before.execute(  # as stored by a steptime without this column
             "UPDATE records SET made_sha256 = NULL "
             "WHERE run_id IN (SELECT id FROM runs WHERE job_name IN ('run-1', 'run-6'))"
         )

@@ -1,4 +1,4 @@
-"""A sweep to check, and a supervisor that keeps DAG runs as Airflow's does."""
+"""Fixtures for sweeps: a sweep to check, and tasks whose supervisor answers as Airflow's does."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ WriteSweep = Callable[..., None]
 
 @dataclass
 class SweepTask(TaskInstance):
-    """A task of a sweep's DAG run, with its XComs and what it may ask of Airflow."""
+    """A task instance of a sweep's DAG run, with its XComs."""
 
     dag_id: str = "weekly_scaling_sweep"
     xcoms: dict[Any, Any] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class SweepTask(TaskInstance):
 
 
 def of_sweep(result: Result, cell: str) -> Result:
-    """The result as one of that cell of the sweep `night`, in the DAG run of `SweepTask`."""
+    """Return the result as a run of that cell of the sweep `night`, in the DAG run of `SweepTask`."""
     submitted = result.submitted
     of_it = {"dag_id": SweepTask.dag_id, "dag_run_id": SweepTask.run_id, "sweep": "night"}
     made_by = submitted.made_by.model_copy(update=of_it)
@@ -49,7 +49,7 @@ def of_sweep(result: Result, cell: str) -> Result:
 
 @pytest.fixture
 def write_sweep(home: Path) -> Callable[..., None]:
-    """Writes the sweep `night` into the test's config, the only one; keywords are its fields."""
+    """Return a function that writes the sweep `night`, the only one configured, with these fields."""
     folder = Path(home).parent / "config" / "sweeps"
     folder.unlink()
     folder.mkdir()
@@ -65,7 +65,7 @@ def write_sweep(home: Path) -> Callable[..., None]:
 
 @pytest.fixture
 def task(write_sweep: WriteSweep) -> Callable[..., Any]:
-    """A task of the DAG of sweeps, as a worker has it; keywords are its rendered fields."""
+    """Return a function that makes a task of the sweep DAG, with these rendered fields, as workers do."""
     dag = sweep_dag("weekly_scaling_sweep", sweep="night")
 
     def task(task_id: str, **fields: Any) -> Any:
@@ -82,7 +82,7 @@ def task(write_sweep: WriteSweep) -> Callable[..., Any]:
 def check(
     write_sweep: WriteSweep, make_context: MakeContext, task: MakeTask
 ) -> Callable[..., dict[str, Any]]:
-    """Checks a sweep `night` with these fields, as the DAG's first task; `pushed` gets its XComs."""
+    """Return a function that checks a sweep `night` with these fields as the DAG's first task."""
 
     def check(
         *, conf: dict[str, Any] | None = None, pushed: dict[str, Any] | None = None, **fields: Any

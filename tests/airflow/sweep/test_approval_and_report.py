@@ -1,4 +1,4 @@
-"""Who is asked before a sweep, and what is told after it."""
+"""The approval that people give before a sweep, and its report afterwards."""
 
 import re
 from collections.abc import Callable
@@ -75,7 +75,7 @@ def test_above_the_limit_somebody_sees_what_it_costs_at_most_and_probably(
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What notifiers would be called with."""
+    """Return a list that gets the events and sentences with which notifiers would be called."""
     calls: list[tuple[str, str]] = []
     monkeypatch.setattr(
         "steptime.airflow.sweep.operators.notify", lambda event, sentence, *_: calls.append((event, sentence))
@@ -90,7 +90,7 @@ class TaskInstanceWithId:
 
 @pytest.fixture
 def report(check: CheckSweep, task: MakeTask, home: Path) -> Callable[..., Any]:
-    """Reports on a sweep of one and two ranks; the XComs are those of its other tasks."""
+    """Return a function that reports on a sweep of one and two ranks, given the XComs of its other tasks."""
     planned = check()
 
     def report(xcoms: dict[Any, Any] | None = None, *, checked: Any = planned, confirmed: Any = None) -> Any:
@@ -178,7 +178,7 @@ def test_the_report_fails_for_a_cell_that_was_rejected_and_one_without_a_result(
 def test_the_report_waits_for_the_store(
     report: Report, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PostgreSQL does not answer at first, and answers after the first pause."""
+    """The report waits while PostgreSQL does not answer; here it answers after the first pause."""
     for gpus, cell in ((1, ONE), (2, TWO)):
         publish(Store(), of_sweep(make_result(f"job-{gpus}", gpus=gpus), cell))
     monkeypatch.setenv("STEPTIME_STORE_URL", "postgresql://steptime@127.0.0.1:1/nowhere")

@@ -1,4 +1,4 @@
-"""What the first tasks of a sweep refuse, keep and stage."""
+"""What the first tasks of a sweep refuse, pass on and stage."""
 
 import json
 import re

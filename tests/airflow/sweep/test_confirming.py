@@ -1,4 +1,4 @@
-"""What a sweep has made suspect of being slower is run again by itself, once and within its budget."""
+"""Fresh runs: a sweep starts them by itself for suspected cells, once and within its budget."""
 
 import re
 import shutil
@@ -38,7 +38,7 @@ FRESH = 2 * 2 * 600 / 3600
 
 
 class Scene:
-    """A store with eight usual weeks of a cell of two ranks, and a sweep that has run."""
+    """A store with eight usual weekly runs of a cell of two ranks, and a sweep that has run."""
 
     def __init__(self, make_result: MakeResult, task: Any, make_context: Any) -> None:
         self.make_result, self.task, self.make_context = make_result, task, make_context
@@ -47,13 +47,13 @@ class Scene:
     def measure(
         self, step_time_s: float, cell: str | None = None, *, jitter: float = 0.002, **options: Any
     ) -> None:
-        """Publish a run of two ranks, of this sweep if it is of a cell; the next one is a day later."""
+        """Publish a run of two ranks, of this sweep if `cell` is given; each call is for a day later."""
         self.runs += 1
         result = measured(self.make_result, self.runs, step_time_s, jitter, **options)
         publish(Store(), result if cell is None else of_sweep(result, cell))
 
     def confirm(self, checked: Any) -> list[Any]:
-        """The cells that the task plans."""
+        """Return the cells that the task `confirm` plans."""
         cells = [] if checked is None else checked["cells"]
         staged = {"runs": [{"sweep_cell": cell, "staged": {"for": cell["label"]}} for cell in cells]}
         self.planned = self.task("confirm", checked=checked, staged=staged).execute(self.context())
@@ -73,12 +73,12 @@ def measured(
 
 @pytest.fixture(scope="module")
 def usual_weeks(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Path:
-    """A store's file, made once."""
+    """Return the file of a store with the usual weeks, made once for all tests."""
     path = tmp_path_factory.mktemp("usual-weeks") / "steptime.db"
     store = Store(f"sqlite:///{path}")
     for number in range(1, USUAL_WEEKS + 1):
         publish(store, measured(make_result, number, USUAL_S))
-    close_engines()  # the whole store is in its file
+    close_engines()  # flushes the store into its file
     return path
 
 
@@ -113,7 +113,7 @@ def test_a_suspected_cell_is_run_twice_again(check: CheckSweep, scene: Scene) ->
 
 @pytest.mark.long
 def test_what_may_be_chance_among_so_many_cells_is_run_again_too(check: CheckSweep, scene: Scene) -> None:
-    """It is kept out of what is reported and not from being decided; page and asset agree."""
+    """A change that may be chance among so many cells is not reported, but still decided by fresh runs."""
     usual = (0.2, 0.206, 0.196, 0.203, 0.198, 0.201, 0.205)
     before = Baseline(usual)
     slow = before.mean * (1 + 1.01 * before.bound())
@@ -215,10 +215,10 @@ def test_a_sweep_may_want_no_fresh_runs(
 @pytest.mark.parametrize(
     ("fields", "number"),
     [
-        ({"gpu_hours_max": PLANNED + FRESH - 0.1}, 2),  # the cell of two ranks took less than it might have
+        ({"gpu_hours_max": PLANNED + FRESH - 0.1}, 2),  # the cell of two ranks took less than its limit
         ({"gpu_hours_max": PLANNED}, 0),
-        ({"gpu_hours_max": 10, "approval_above_gpu_hours": PLANNED}, 0),  # nobody was asked
-        ({"gpu_hours_max": 10, "approval_above_gpu_hours": PLANNED - 0.1}, 2),  # somebody was
+        ({"gpu_hours_max": 10, "approval_above_gpu_hours": PLANNED}, 0),  # nobody was asked to approve
+        ({"gpu_hours_max": 10, "approval_above_gpu_hours": PLANNED - 0.1}, 2),  # somebody approved
     ],
 )
 def test_fresh_runs_take_no_more_than_the_sweep_has_left(
@@ -254,7 +254,7 @@ def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(
 def test_the_report_leads_with_what_got_slower_and_has_the_fresh_runs_too(
     check: CheckSweep, scene: Scene, report: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A cell has one verdict, however many runs decided it, and saving a checkpoint one of its own."""
+    """A cell has one verdict, however many runs decided it; saving a checkpoint has a verdict of its own."""
     saved = scene.make_result(mode=Mode.CHECKPOINT_SAVE).measurement
     save: dict[str, Any] = {
         "mode": Mode.CHECKPOINT_SAVE,

@@ -1,4 +1,4 @@
-"""Each event as its task sends it to a mail server, by the example of `config/notifications.yaml`."""
+"""Each event, as its task sends it to a mail server with the example of `config/notifications.yaml`."""
 
 import html
 import time
@@ -30,7 +30,7 @@ JUDGED = {
     Event.INCIDENT_DISMISSED: ((SLOW,), (1.0, 1.0)),
     Event.INCIDENT_FIXED: ((SLOW, SLOW, SLOW), (1.0, 1.0)),
 }
-"""Seconds of the runs that follow the usual ones before each report, of which the last one has the news."""
+"""Mean step times in seconds of the runs before each report; only the last report has the news."""
 SENTENCES = {
     Event.SWEEP_FINISHED: "sweep night: 1 cell: 0 slower, 0 faster, 0 unchanged, 1 with insufficient",
     Event.INCIDENT_OPENED: "Suspected: tiny·fp32·2 on local 5.9 % slower since ",
@@ -43,7 +43,7 @@ SENTENCES = {
 
 
 def example() -> list[dict[str, Any]]:
-    """The notifications that the shipped file has as comments."""
+    """Return the notifications that the shipped file shows in comments."""
     _, _, comments = (settings.shipped("config") / "notifications.yaml").read_text().partition("[]\n")
     found: list[dict[str, Any]] = yaml.safe_load("\n".join(line[1:] for line in comments.splitlines()))
     return found
@@ -59,11 +59,11 @@ def happens(
     make_result: MakeResult,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[Event], None]:
-    """Makes an event happen in its task."""
+    """Return a function that makes an event happen in its task."""
     monkeypatch.setattr("airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **_: None)
 
     def reports(*reports: tuple[float, ...]) -> None:
-        """Publish the runs before each report; only the last report has somebody to notify."""
+        """Publish runs before each report; only the last report notifies."""
         asked, began = load_notifications(), time.time() - 3600
         plan = planned().model_copy(update={"runs": ()}).model_dump(mode="json")
         numbers = iter(range(100))
@@ -126,7 +126,7 @@ def test_the_example_mails_each_event_once(
 
 
 def body(mail: Mail) -> str:
-    """The text of a mail that has one part."""
+    """Return the text of a mail that has one part."""
     [part] = [one for one in mail.walk() if not one.is_multipart()]
     content = part.get_payload(decode=True)
     assert isinstance(content, bytes)

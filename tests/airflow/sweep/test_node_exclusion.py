@@ -1,4 +1,4 @@
-"""Fresh runs of a suspicion keep off the nodes of the suspected run, as far as a real Slurm has others."""
+"""Fresh runs of a suspected cell avoid the nodes of the suspected run, if a real Slurm has enough others."""
 
 import itertools
 import re
@@ -38,14 +38,14 @@ def cell_of(run: Run, **request: Any) -> Cell:
 
 @pytest.fixture
 def cell(slurm: MiniSlurm, planned: MakePlan) -> Callable[..., Cell]:
-    """A cell of two ranks on the mini Slurm; keywords are of its request."""
+    """Return a function that makes a cell of two ranks on the mini Slurm, with these request fields."""
     [run] = planned(gpus="2", cluster="mini-slurm").runs
     return lambda **request: cell_of(run, **request)
 
 
 @pytest.fixture
 def only(slurm: MiniSlurm) -> Iterator[Callable[[str], None]]:
-    """Drains all nodes but those of a list, until the test is over."""
+    """Yield a function that drains all nodes but those given, until the test ends."""
 
     def leave(nodes: str) -> None:
         slurm.command("scontrol", "update", "nodename=node[1-8]", "state=drain", "reason=test")
@@ -81,7 +81,7 @@ def test_without_enough_other_nodes_any_will_do(
 ) -> None:
     wide = cell(gpus_per_node=1)
     only("node[3-4]")
-    # Slurm has to hear of a resumed node before it counts on it. To leave out node8, a drained one, changes
+    # Slurm has to hear from a resumed node before it uses it. Excluding node8, which is drained, changes
     # nothing.
     wait_until("node3 and node4 to answer", lambda: node_exclusion(wide, "node8").cluster_options)
     found = node_exclusion(wide, "node3")

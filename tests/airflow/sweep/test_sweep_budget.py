@@ -1,4 +1,4 @@
-"""A sweep is held to the budget of its cluster as a whole, and its cells are not counted again."""
+"""A sweep counts against its cluster's budget as a whole, and its cells are not counted again."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     [checked] = found
     assert [line for line in said if line.startswith("budget: ") and "this plan at most 0.50" in line]
     assert committed() == pytest.approx(ASKED)
-    with pytest.raises(BudgetExceeded):  # no other plan gets between a sweep and its cells
+    with pytest.raises(BudgetExceeded):  # no other plan can take the sweep's reservation before its cells do
         reserve(Owner(this_installation().id, "llama31", "b"), expand_cell(_cell(checked)))
 
     cell = _cell(checked)

@@ -14,7 +14,7 @@ from steptime.results.store import Store
 
 from .conftest import WriteSweep
 
-# What Airflow's own API server, which runs in the test's process, warns of.
+# The warning is of Airflow's API server, which runs in the test's process.
 pytestmark = [
     pytest.mark.service,
     pytest.mark.timeout(600),
@@ -33,7 +33,7 @@ dag = sweep_dag("any_sweep", sweep="night")
 def run_sweep(
     airflow_database: None, write_sweep: WriteSweep, staged: StagedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
-    """Runs a sweep with these fields to its end, and gives its DAG run; nothing is staged."""
+    """Yield a function that runs a sweep with these fields to its end and returns its DAG run."""
     file = Path(os.environ["AIRFLOW_HOME"], "dags", "any_sweep.py")
     file.write_text(_DAG_FILE)
 
@@ -51,7 +51,7 @@ def run_sweep(
 
 
 def events_of(dag_id: str, uri: str) -> list[Any]:
-    """What tasks of a DAG have left for those who wait for an asset."""
+    """Return the asset events that tasks of a DAG have emitted for an asset."""
     from airflow.models.asset import AssetEvent
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -62,7 +62,7 @@ def events_of(dag_id: str, uri: str) -> list[Any]:
 
 
 def test_all_cells_are_trained_in_one_dag_run(run_sweep: Callable[..., Any]) -> None:
-    """Two workloads have a cell of the same size, type and number of GPUs, and one has a checkpoint pair."""
+    """The cells of two workloads have the same size, type and number of GPUs; one has a checkpoint pair."""
     runs = [
         {"workload": "nemotron4", "size": "tiny", "gpus": 1},
         {"workload": "llama3.1", "gpus": 1, "checkpoint": True},
@@ -85,7 +85,7 @@ def test_all_cells_are_trained_in_one_dag_run(run_sweep: Callable[..., Any]) -> 
         ("llama3.1-25.04", "1"),
         ("nemotron4-25.04", "1"),
     }
-    # The DAG of llama3.1 is there, too, so that Airflow keeps events of its asset.
+    # The DAG of llama3.1 is loaded too, so that Airflow keeps the events of its asset.
     events = events_of("any_sweep", "x-steptime://results/llama3.1-25.04")
     told = {event.extra["job_name"]: event.extra for event in events}
     assert len(told) == len(events)
