@@ -46,7 +46,7 @@ _WAITING_RETRIES = 100
 survive many."""
 
 _RUNS_AT_ONCE = 200
-"""Most active runs of one DAG: the cluster's queue decides what trains at once, not Airflow's limit."""
+"""Maximum number of active runs of one DAG: the cluster's queue, not Airflow, decides what trains at once."""
 
 
 class SelectOperator(BaseOperator):

@@ -89,7 +89,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         return self._wait_for(job, context)
 
     def hold(self, job: LedgerJob, context: Context) -> None:
-        """Set the job that `on_kill` cancels; in the last try, not if the task has only failed."""
+        """Set the job that `on_kill` cancels; in the last try, the state `failed` is not enough for that."""
         super().hold(job, context)
         self.may_be_lost = is_last_try(context["ti"])
 

@@ -202,7 +202,10 @@ def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) 
 
 
 def _slow_nodes(store: Store, cluster: str) -> tuple[str, ...]:
-    """Return the nodes slow in the newest node sweep (runs on each node and pair) of the last 28 days."""
+    """Return the nodes that were slow in the newest node sweep of the last four weeks.
+
+    A node sweep runs on each node and on pairs of nodes.
+    """
     swept = newest_node_sweep(store, store.results(cluster=cluster, since=time.time() - LOOK_BACK_S))
     return tuple(swept.slow_nodes) if swept else ()
 
