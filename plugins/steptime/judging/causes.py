@@ -148,7 +148,7 @@ def _slow_nodes(cluster: str, cells: Mapping[Series, Sequence[Evidence]]) -> Ite
 
     Fisher's exact test compares how many of the cells on the node are slow with how many elsewhere are. A
     cell that ran on the node and elsewhere counts once on each side. After a node is found, its runs are left
-    out of the search for the next one.
+    out of the search for the next one. Nodes that had the same runs are one cause.
     """
     from scipy import stats
 

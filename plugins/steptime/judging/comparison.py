@@ -127,7 +127,7 @@ def finding_of_run(store: Store, row: Mapping[str, Any]) -> Finding | None:
 
 
 def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
-    """Compare two runs of one series, each given by its job name or a unique beginning of it.
+    """Compare two runs of one series, each given by its job name, a unique beginning of it, or `last`.
 
     How far two runs usually differ is estimated from the runs before both. Raises UserError if a run is
     unknown, rejected or without a time, or if the two are not different runs of one judged series.

@@ -89,7 +89,7 @@ class Incident:
     direction: Direction
     kind: Kind
     subject: str
-    """The change, the node, the model size and data type, or what changed in a single cell; may be empty."""
+    """The change, the nodes, the size, data type and workload, or what changed in one cell; may be empty."""
     state: State
     opened_at: float
     since: float

@@ -146,12 +146,12 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
     change, else at the run itself.
 
     Args:
-        beginning: name of the run's job, or a unique beginning of it.
+        beginning: name of the run's job, a unique beginning of it, or `last`.
         note: why the level is accepted.
         accepted_by: name of the person who accepts it.
         now: Unix time.
 
-    Raises UserError for an unknown run, and for one that is not judged.
+    Raises UserError for an unknown or ambiguous name, and for a run that is not judged.
     """
     row = store.run_named(beginning)
     series, job_name = Series.from_row(row), row["job_name"]

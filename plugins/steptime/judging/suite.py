@@ -210,7 +210,7 @@ class Suite:
 
 
 def judge_suite(store: Store, name: str, since: float | None = None) -> Suite:
-    """Judge each cell of a sweep by its valid performance runs, against its published step time.
+    """Judge each cell of a sweep in mode `performance` by its valid runs, against its published step time.
 
     Runs count whichever DAG or command started them, from `since` (Unix time) on; by default from the first
     job of the sweep's newest DAG run, or all runs if there is none. Raises UserError if the sweep does not

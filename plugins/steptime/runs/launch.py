@@ -158,7 +158,7 @@ async def add_job(
 
 
 def may_resubmit(job: LedgerJob, status: JobStatus, config: ClusterConfig) -> bool:
-    """Return whether a job failed by the cluster's fault, and the cluster's file allows another one."""
+    """Return whether to resubmit: the cluster caused the failure, and its file allows more resubmissions."""
     is_fault = status.state is JobState.FAILED and status.cluster_fault
     return is_fault and job.resubmission < config.resubmissions
 
@@ -196,7 +196,9 @@ async def settle_ended(cluster: Cluster, warn: Callable[[str], None]) -> None:
 
 
 async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, reporter: Reporter) -> LedgerJob:
-    """Submit a job of the ledger, unless the cluster has it already.
+    """Submit a job of the ledger, unless the cluster has it already; return it with its job id.
+
+    If `reporter.hold` raises after the submission, the job is ended.
 
     Raises:
         UserError: the cluster can never run it; the ledger records that.
