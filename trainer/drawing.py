@@ -1,4 +1,4 @@
-"""Random weights that depend on the seed and the weight's name only."""
+"""Random weights that depend only on the seed, the weight's name and layer, and the device."""
 
 import hashlib
 from collections.abc import Callable, Sequence

@@ -144,7 +144,7 @@ class Parallelism:
     """Number of layers of the first stage if it differs from that of the stages in between."""
     last_stage_layers: Positive | None = None
     expert: Positive | None = None
-    """Ranks that the experts of a layer are spread over: some of the ranks, not additional ones."""
+    """Number of ranks that the experts of a layer are spread over; they are not additional ranks."""
     expert_tensor: Positive | None = None
     """Tensor parallelism within an expert; None for the same as in the other layers."""
 
@@ -208,8 +208,8 @@ class Settings:
     """
 
     fp8_recipe: Literal["delayed", "current", "blockwise", "mxfp8", "nvfp4"] | None = None
-    """How Transformer Engine scales tensors to FP8: from earlier steps, from the tensor, by blocks, or as in
-    the formats MXFP8 and NVFP4. The trainer supports those in `FP8_RECIPES`."""
+    """How Transformer Engine scales tensors to FP8: from earlier steps, from the tensor itself, by blocks, or
+    as in the formats MXFP8 and NVFP4. The trainer supports those in `FP8_RECIPES`."""
     first_last_layers_bf16: bool = False
     """Whether the first and last layers stay in bf16, with `fp8_recipe: current`."""
     cuda_graphs: bool = False
@@ -235,7 +235,7 @@ class Settings:
     overlap_param_gather_with_optimizer_step: bool = False
     """Whether parameters of the first virtual stage are gathered while the optimizer works on the others."""
     defer_embedding_wgrad_compute: bool = False
-    """Whether the weight gradients of the output layer are computed while the pipeline empties."""
+    """Whether the weight gradients of the output layer are computed while the pipeline drains."""
     wgrad_deferral_limit: NotNegative | None = None
     """Number of micro batches whose weight gradients are deferred; 0 for all."""
     learning_rate: PositiveFloat | None = None
