@@ -100,7 +100,10 @@ def find_steps(document: Document, size: str) -> Steps | None:
 
 
 def model_of_rule(document: Document, placed: Placed) -> ModelShape | None:
-    """Return the model that a configuration runs, which is smaller for a proxy; None if it cannot be read."""
+    """Return the model that a configuration runs, smaller for a proxy; None where `find_model` has none.
+
+    None also if the changes of a proxy do not fit the model.
+    """
     whole = find_model(document, placed.size)
     if whole is None or not placed.rule.is_proxy:
         return whole

@@ -16,7 +16,7 @@ NUMBERS_PATTERN = f"^{_PART}(?:,{_PART})*$"
 
 
 def parse_window(text: str) -> Window:
-    """Parse `"10:19"` as global steps, both included. Raises UserError."""
+    """Parse `"10:19"` as global steps, both included. Raises UserError for another form or order."""
     match = re.fullmatch(WINDOW_PATTERN, text, re.ASCII)
     if not match:
         raise UserError(
@@ -29,7 +29,7 @@ def parse_window(text: str) -> Window:
 
 
 def parse_time_limit(text: str) -> int:
-    """Parse `"00:30:00"` as seconds. Raises UserError."""
+    """Parse `"00:30:00"` as seconds. Raises UserError for another form, and for zero."""
     match = re.fullmatch(TIME_LIMIT_PATTERN, text, re.ASCII)
     seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3]) if match else 0
     if not seconds:

@@ -191,7 +191,7 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], No
     """Yield the cells of all combinations that are not excluded; no run is in two cells.
 
     Raises UserError at the end, with the reason why each refused combination cannot be run. A reason that
-    several combinations of an entry share is listed once.
+    several combinations of an entry share is listed once. Raises it at once beyond `MOST_CELLS` cells.
     """
     asked_by: dict[str, str] = {}
     found = 0

@@ -324,7 +324,10 @@ class Workload(Frozen):
         gpus: int,
         tensor_parallel: int | None = None,
     ) -> Recipe:
-        """Return the recipe that a rule of `size` makes on this many GPUs. Raises ValueError if it cannot."""
+        """Return the recipe that a rule of `size` makes on this many GPUs. Raises ValueError if it cannot.
+
+        For a proxy's rule, `size` is the full model's, without `PROXY_SUFFIX`.
+        """
         platform = self.gpu_types[gpu_type]
         proxy = rule.is_proxy
         return Recipe(

@@ -170,7 +170,10 @@ def _cells(types: Mapping[str, Any], scales: str) -> Iterator[Cell]:
 
 
 class Sandbox:
-    """Runs NVIDIA's code with read-only access to the release and its Megatron-Bridge commits."""
+    """Runs NVIDIA's code with read-only access to the release and its Megatron-Bridge commits.
+
+    Raises UserError if bubblewrap is not installed.
+    """
 
     def __init__(self, release: Path, bridges: Path, shared: Path) -> None:
         bwrap = which("bwrap")

@@ -64,7 +64,7 @@ def _plain(value: Any) -> Any:
 
 
 def _rank_arguments(script: str, words: Sequence[str]) -> list[list[str]]:
-    """Return the arguments that reach a rank, each with its option's long name and its values.
+    """Return the arguments that reach ranks: [long name, value] per option, [long name] per flag, or [word].
 
     Options that only the launcher reads are left out. Values are unquoted, because the launcher passes them
     through a shell.
