@@ -41,8 +41,6 @@ START_TIMEOUT_S = 300.0
 _PORTS_TRIED = 50
 _STARTS_ALLOWED = 2
 _POLL_S = 0.5
-_FIRST_DAG = "llama31"
-"""Once this DAG is known, the DAG folder has been read."""
 
 
 class _PortTaken(Exception):
@@ -222,7 +220,7 @@ def _start(port: int) -> Service:
 def _wait_until_ready(
     service: Service, announce: Announce, timeout_s: float, starts_before: Mapping[str, int] | None = None
 ) -> None:
-    """Wait until every component is healthy and the first DAG is known.
+    """Wait until every component is healthy and Airflow has read a DAG.
 
     `starts_before` has the number of starts of each component of an Airflow that was already running. They do
     not count as failures of this start. Raises _PortTaken if another program has the port, and SystemFailure
@@ -274,24 +272,24 @@ def _missing(service: Service, client: AirflowClient, starts_before: Mapping[str
     ill = [name for name in health.components if not health.is_healthy(name, since=service.started_at)]
     if ill:
         return f"waiting for the {', '.join(name.replace('_', '-') for name in ill)}"
-    return _missing_dag(client)
+    return _missing_dags(client)
 
 
-def _missing_dag(client: AirflowClient) -> str | None:
-    """Return `waiting for the DAGs`, or None if they are there.
+def _missing_dags(client: AirflowClient) -> str | None:
+    """Return that Airflow waits for the DAGs, and which files it could not read; None once it has a DAG.
 
-    Raises SystemFailure if Airflow cannot read the file of the first DAG.
+    Raises SystemFailure if Airflow could not read any file of the DAG folder.
     """
     try:
-        if any(dag.dag_id == _FIRST_DAG for dag in client.dags()):
+        if client.dags():
             return None
-        import_errors = client.import_errors()
+        errors = {Path(name).name: error for name, error in client.import_errors().items()}
     except SystemFailure:
         return "waiting for the DAGs"  # the first answers may be errors while the database is busy
-    for name, error in import_errors.items():
-        if Path(name).stem == _FIRST_DAG:
-            raise SystemFailure(f"Airflow cannot read the DAG in {name}: {error}")
-    return "waiting for the DAGs"
+    unread = "; ".join(f"{name}: {error}" for name, error in sorted(errors.items()))
+    if errors and errors.keys() >= {path.name for path in settings.dags_dir().glob("*.py")}:
+        raise SystemFailure(f"Airflow cannot read the DAG files of {settings.dags_dir()}: {unread}")
+    return f"waiting for the DAGs; files that cannot be read: {unread}" if unread else "waiting for the DAGs"
 
 
 def _failed_start(what: str, *logs: str) -> SystemFailure:

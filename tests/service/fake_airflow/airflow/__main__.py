@@ -30,13 +30,15 @@ class Api(BaseHTTPRequestHandler):
             self._answer(200, {"metadatabase": {"status": "healthy"}, **health})
         elif self.path.startswith("/api/v2/importErrors"):
             broken = (HOME / "broken-dag").exists()
-            errors = [{"filename": "llama31.py", "stack_trace": "Traceback\nSyntaxError: bad"}] * broken
+            errors = [
+                {"filename": "/dags/workloads.py", "stack_trace": "Traceback\nSyntaxError: bad"}
+            ] * broken
             self._answer(200, {"import_errors": errors, "total_entries": len(errors)})
         elif self.path.startswith("/api/v2/dags/~/dagRuns"):
-            run = {"dag_id": "llama31", "dag_run_id": "r1", "state": "running"}
+            run = {"dag_id": "own", "dag_run_id": "r1", "state": "running"}
             self._answer(200, {"dag_runs": [run], "total_entries": 1})
         elif self.path.startswith("/api/v2/dags"):
-            dags = [] if (HOME / "broken-dag").exists() else [{"dag_id": "llama31", "is_paused": False}]
+            dags = [] if (HOME / "broken-dag").exists() else [{"dag_id": "own", "is_paused": False}]
             self._answer(200, {"dags": dags, "total_entries": len(dags)})
 
     def do_POST(self) -> None:
