@@ -214,7 +214,10 @@ class Cluster(Protocol):
         ...
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """Read up to `limit` bytes of a file on the cluster from `offset`; b"" if there is none (yet)."""
+        """Read up to `limit` bytes of a file on the cluster from `offset`; b"" if there is none (yet).
+
+        Raises SystemFailure, or OSError where the file is on this machine, if it cannot be read.
+        """
         ...
 
     def local_path(self, path: str) -> Path | None:

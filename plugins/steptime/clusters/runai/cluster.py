@@ -256,7 +256,7 @@ class RunaiCluster:
             ) from error
 
     async def _submitted(self, name: str) -> RunaiJob | None:
-        """Return the job from its `submitted.json`, else from Run:ai, which is then recorded; else None."""
+        """Return the job from its `submitted.json`, else look it up in Run:ai and record it; else None."""
         if name in self._known:
             return self._known[name]
         notes = self._notes(name)

@@ -40,7 +40,7 @@ def _file(config: SlurmConfig) -> str:
 
 
 async def _own_partitions(config: SlurmConfig, slurm: SlurmCommands) -> list[Partition]:
-    """Return sinfo's lines about the partitions of the cluster's file, or else about the default one."""
+    """Return sinfo's lines about the partitions in the cluster's file, else about Slurm's default one."""
     lines = await slurm.partitions()
     names = config.partition.split(",") if config.partition else [one.name for one in lines if one.is_default]
     return [one for one in lines if one.name in names]

@@ -259,7 +259,7 @@ class SlurmConfig(Site):
     profiles_ranks = True
 
     def check(self, run: Run) -> None:
-        """Raise UserError for a run that does not fit the nodes, or whose options Slurm would refuse."""
+        """Raise UserError for a run that is not permitted, does not fit the nodes, or has bad options."""
         super().check(run)
         sbatch_options(run, self)
 
