@@ -332,10 +332,12 @@ async def stage_image(
 async def find_image(cluster: Cluster, config: ClusterConfig, name: str) -> str | None:
     """Return a phrase about where the image is; None if only a fetch would show whether there is one.
 
-    Nothing is fetched. Raises UserError or SystemFailure if the image is not available, and UserError for
-    steptime's own image, which is built when it is staged.
+    Nothing is fetched. Raises UserError or SystemFailure if the image is not available.
     """
-    tool, source, target = _source(parse_image(name), config, None)
+    image = parse_image(name)
+    tool, source, target = _source(image, config, venv="")
+    if image.is_own:
+        return "is made on the cluster when it is staged"
     if config.import_in_job:
         return f"{target} is there" if await cluster.read(str(target), limit=1) else None
     scripts = await copy_scripts(cluster, config)
