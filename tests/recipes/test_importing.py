@@ -77,6 +77,9 @@ RECIPE = """
 """
 
 
+SUITE = "{config: {scale: 16}, workloads: {gb200: [{pretrain_tiny_one_7b: {dtypes: [fp8]}}]}}"
+
+
 def git(folder: Path, *words: str) -> str:
     command = ["/usr/bin/git", "-C", str(folder), *words]
     environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull}
@@ -162,11 +165,16 @@ def test_a_release_becomes_a_workload(upstream: tuple[Path, Path], tmp_path: Pat
 
 def test_a_file_of_a_person_is_not_replaced(upstream: tuple[Path, Path], tmp_path: Path) -> None:
     release, _ = upstream
-    path = tmp_path / "out/tiny-one-99.01.yaml"
-    path.parent.mkdir()
-    path.write_text("workload: tiny-one-99.01\n")
-    assert "is not of an import: move it away" in imported(release, path.parent)
-    assert path.read_text() == "workload: tiny-one-99.01\n"
+    (release / "exemplar.yaml").write_text(SUITE)
+    out = tmp_path / "out"
+    imported(release, out)
+    workload, sweep = out / "tiny-one-99.01.yaml", out / "exemplar-gb200.yaml"
+    for path in (workload, sweep):
+        written = path.read_text()
+        path.write_text("of: a person\n")
+        assert f"{path} is not of an import; move it away" in imported(release, out).replace("\n", " ")
+        assert path.read_text() == "of: a person\n"
+        path.write_text(written)
 
 
 @pytest.mark.long
@@ -215,9 +223,7 @@ def test_what_cannot_be_derived_is_left_out_and_so_is_its_suite(
     before = git(bridge, "rev-parse", "HEAD").strip()
     git(bridge, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-a", "-m", "b")
     metadata.write_text(metadata.read_text().replace(before, git(bridge, "rev-parse", "HEAD").strip()))
-    (release / "exemplar.yaml").write_text(
-        "{config: {scale: 16}, workloads: {gb200: [{pretrain_tiny_one_7b: {dtypes: [fp8]}}]}}"
-    )
+    (release / "exemplar.yaml").write_text(SUITE)
     printed = imported(release, tmp_path / "out")
     assert "left out: tiny " in printed
     assert reason in printed.replace("\n", " ")

@@ -61,9 +61,9 @@ def import_recipes(
 ) -> None:
     """Write the workload files of a release of NVIDIA's recipes, from what its launch scripts would submit.
 
-    The scripts run in a sandbox without network. Only workload files that an import has written are replaced.
-    Without --only, the release's suites are written, too, as sweeps exemplar-*, which are always replaced.
-    What is left out, and why, is printed.
+    The scripts run in a sandbox without network. Only files that an import has written are replaced.
+    Without --only, the release's suites are written, too, as sweeps exemplar-*. What is left out, and why, is
+    printed.
     """
     bridge = path.parent / "Megatron-Bridge" if megatron_bridge is None else megatron_bridge
     if not bridge.is_dir():
@@ -87,10 +87,8 @@ def import_recipes(
         found: dict[str, tuple[Source, list[Row]]] = {}
         for source in sources:
             target = folder / f"{name_workload(release, source)}.yaml"
-            if target.exists() and not target.read_text(encoding="utf-8").startswith(WRITTEN_BY):
-                release.left_out[source.folder] = (
-                    f"{target} is not of an import: move it away to have this one"
-                )
+            if why := _kept(target):
+                release.left_out[source.folder] = why
                 continue
             try:
                 text, rows = import_workload(release, source, sandbox)
@@ -104,9 +102,20 @@ def import_recipes(
                 typer.echo(f"  left out: {sentence}")
         for suite, text in suites(release, found) if not only else ():
             sweeps = folder.parent / "sweeps" if into is None else into
-            write_whole(sweeps / f"{suite}.yaml", text)
-            typer.echo(f"{sweeps / suite}.yaml: a sweep of the published runs")
+            target = sweeps / f"{suite}.yaml"
+            if why := _kept(target):
+                release.left_out[suite] = why
+                continue
+            write_whole(target, text)
+            typer.echo(f"{target}: a sweep of the published runs")
     _show_left_out(release)
+
+
+def _kept(target: Path) -> str | None:
+    """Return why a file is not replaced; None if it does not exist or was written by an import."""
+    if target.exists() and not target.read_text(encoding="utf-8").startswith(WRITTEN_BY):
+        return f"is not written: {target} is not of an import; move it away to have this one"
+    return None
 
 
 def _show_left_out(release: Release) -> None:
