@@ -1,4 +1,4 @@
-"""A mail server of a test's own, and the mails that it got."""
+"""A mail server of the test's own, and the mails that it received."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,20 +10,20 @@ from free_ports import free_port
 
 
 class Mailbox(Message):
-    """Keeps mails."""
+    """A handler that keeps mails."""
 
     def __init__(self) -> None:
         super().__init__()
         self.mails: list[Mail] = []
 
     def handle_message(self, message: Mail) -> None:
-        """Keep one, as the server asks."""
+        """Keep a mail; the server calls this."""
         self.mails.append(message)
 
 
 @contextmanager
 def mail_server() -> Iterator[tuple[list[Mail], int]]:
-    """The mails so far of a server on this machine, and its port."""
+    """Yield the mails that a local server has received so far, and its port."""
     mailbox = Mailbox()
     server = Controller(mailbox, hostname="127.0.0.1", port=free_port())
     server.start()

@@ -20,7 +20,7 @@ KILLED, SURVIVED = 1, 0
 
 
 def outcome(entry: dict[str, Any]) -> str:
-    """Apply one change, run its tests, restore the file."""
+    """Apply one change, run its tests, restore the file; return `killed`, `survived` or `stale`."""
     path = ROOT / entry["path"]
     source = path.read_text(encoding="utf-8")
     if source.count(entry["old"]) != 1:
@@ -35,7 +35,7 @@ def outcome(entry: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Print a line for each change."""
+    """Print a line for each change; return 2 if an entry is stale, 1 if a change survives, else 0."""
     entries = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     found = set()

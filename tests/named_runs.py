@@ -1,4 +1,4 @@
-"""Planned runs of a recipe by name, small enough for a stand-in of Megatron-Bridge's script."""
+"""Planned runs of recipes by name, small enough for a stand-in for Megatron-Bridge's script."""
 
 from staged import staged_files
 

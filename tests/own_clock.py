@@ -1,4 +1,4 @@
-"""Long waits that are over at once, on a clock of the test's own, which these waits alone set forward."""
+"""Long waits that end at once, on a clock of the test's own that only these waits advance."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ _LONG_S = 0.25
 
 
 def waits_over_at_once(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> list[float]:
-    """Return the long sleeps of coroutines from now on, in seconds; tenacity and `modules` use the clock."""
+    """Return a list that gets coroutines' long sleeps, in seconds; tenacity and `modules` use the clock."""
     began, sleep = time.monotonic(), asyncio.sleep
     waits: list[float] = []
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL of the tests, without network: a server that can be stopped, started and promoted."""
+"""A real PostgreSQL for tests, without network: a server that can be stopped, started and promoted."""
 
 import os
 import pwd
@@ -20,7 +20,7 @@ _START_S = 120
 
 
 class PostgreSQL:
-    """A server with its socket and data in a folder; its superuser is `steptime`, who needs no password."""
+    """A server with its socket and data in a folder; its superuser `steptime` needs no password."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,7 +33,7 @@ class PostgreSQL:
         self._run("initdb", "-D", "data", "-U", "steptime", "--auth=trust", "--no-sync", "-E", "UTF8")
 
     def start(self, *, standby: bool = False) -> None:
-        """Start the server; a standby takes no writes."""
+        """Start the server; a standby refuses writes."""
         signal_file = self.folder / "data" / "standby.signal"
         signal_file.touch() if standby else signal_file.unlink(missing_ok=True)
         settings = {"listen_addresses": "", "unix_socket_directories": self.folder, "fsync": "off"}
@@ -55,7 +55,7 @@ class PostgreSQL:
             self._server.wait(timeout=_START_S)
 
     def promote(self) -> None:
-        """Let a standby take writes, as a failover does."""
+        """Make a standby accept writes, as a failover does."""
         self._run("pg_ctl", "promote", "-D", "data")
 
     def _run(self, *command: str) -> None:
@@ -66,7 +66,7 @@ class PostgreSQL:
 
 
 def _programs() -> Path:
-    """The folder of PostgreSQL's server programs, which Debian keeps off the PATH."""
+    """Return the folder of PostgreSQL's server programs, which Debian keeps off the PATH."""
     found = shutil.which("initdb")
     folders = [Path(found).resolve().parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     if not folders:
@@ -76,7 +76,7 @@ def _programs() -> Path:
 
 @contextmanager
 def started_postgresql() -> Iterator[PostgreSQL]:
-    """A running server, which is stopped and removed in the end."""
+    """Yield a running server; it is stopped and removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="steptime-postgresql-"))
     try:
         server = PostgreSQL(folder)

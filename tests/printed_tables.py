@@ -1,4 +1,4 @@
-"""The rows of the documents' tables, as `config/references/` has them, and the workloads that they are of."""
+"""The rows of the documents' tables, as `config/references/` has them, and the workloads they belong to."""
 
 import csv
 import shutil
@@ -15,7 +15,7 @@ from steptime.recipes.published import PerformanceRow, list_references, load_ref
 from steptime.recipes.workloads import list_workloads, load_workload
 
 Printed = Annotated[int | None, BeforeValidator(lambda cell: cell or None)]
-"""A number, None in a table that has no such column."""
+"""A number, or None if the table has no such column."""
 
 
 class ConfigurationRow(Frozen):
@@ -33,7 +33,7 @@ class ConfigurationRow(Frozen):
     pp: int
     cp: int
     ep: str
-    """As printed: a number, NA, or empty if the table has no such column; `etp` and `vp` likewise."""
+    """The printed text: a number, NA, or empty if the table has no such column; also for `etp` and `vp`."""
     etp: str
     dp: Printed
     vp: str
@@ -43,7 +43,7 @@ class ConfigurationRow(Frozen):
 
 
 def config_with(data: Path, folder: Path) -> Path:
-    """The shipped configuration in a folder, with the workloads and references of some data in it."""
+    """Copy the shipped configuration to a folder and add the workloads and references of `data`."""
     shutil.copytree(settings.config_dir(), folder, dirs_exist_ok=True)
     for kind in ("workloads", "references"):
         for path in (data / kind).glob("*.yaml"):
@@ -52,53 +52,53 @@ def config_with(data: Path, folder: Path) -> Path:
 
 
 def configuration_rows() -> tuple[ConfigurationRow, ...]:
-    """Every row of the documents' configuration tables."""
+    """Return every row of the documents' configuration tables."""
     with (settings.config_dir() / "references" / "configurations.csv").open(newline="") as file:
         return tuple(map(ConfigurationRow.model_validate, csv.DictReader(file)))
 
 
 def trained_rows() -> tuple[ConfigurationRow, ...]:
-    """Those of models that steptime's own trainer builds."""
+    """Return the rows of models that steptime's own trainer builds."""
     return tuple(row for row in configuration_rows() if not by_name(row.recipe))
 
 
 def by_name(workload: str) -> bool:
-    """Whether a shipped workload starts recipes of Megatron-Bridge by name."""
+    """Return whether a shipped workload starts recipes of Megatron-Bridge by name."""
     return any(isinstance(size.model, NamedRecipe) for size in load_workload(workload).sizes.values())
 
 
 def imported(workload: str) -> bool:
-    """Whether a shipped workload is written by `steptime recipes import`."""
+    """Return whether a shipped workload was written by `steptime recipes import`."""
     models = [size.model for size in load_workload(workload).sizes.values()]
     return any(isinstance(model, NamedRecipe) and model.launch is not None for model in models)
 
 
 def workloads_on(gpu_type: str) -> tuple[str, ...]:
-    """The shipped workloads that train a model on a type of GPU, or on the CPU."""
+    """Return the shipped workloads that train a model on a type of GPU, or on the CPU."""
     return tuple(
         name for name in list_workloads() if gpu_type in load_workload(name).gpu_types and not times(name)
     )
 
 
 def times(workload: str) -> bool:
-    """Whether a shipped workload times collective operations, and trains nothing."""
+    """Return whether a shipped workload times collective operations, and trains nothing."""
     return any(isinstance(size.model, Collective) for size in load_workload(workload).sizes.values())
 
 
 def performance_rows() -> tuple[PerformanceRow, ...]:
-    """Every published performance number, one row a scale."""
+    """Return the rows of all published performance numbers, one for each scale."""
     return tuple(row for document in list_references() for row in load_reference(document).rows)
 
 
 def timed_rows() -> tuple[PerformanceRow, ...]:
-    """Those with step times and what follows from them; recipes by name have TFLOPS, or a log of one run."""
+    """Return the rows that have step times; those of recipes by name have TFLOPS, or a log of one run."""
     return tuple(
         row for row in performance_rows() if row.step_time_s is not None and not by_name(row.document)
     )
 
 
 def formulas_for(architecture: str, *features: str) -> str:
-    """The shipped formulas for models of an architecture with these features alone, as sentences list them.
+    """Return the shipped formulas for models of an architecture with only these features, as in errors.
 
     Features are the switches of config/flops.yaml: `experts`, `latent_attention`, `further_tokens`, `mamba`.
     """

@@ -1,8 +1,8 @@
-"""Half a year of a weekly sweep of 60 cells on three clusters, with and without what is planted in it.
+"""Half a year of a weekly sweep of 60 cells on three clusters, with and without planted changes.
 
 Cells are rows of the recipe documents, so that each has a published step time, and one model's checkpoints.
-The first run of a cell goes the product's own way: planned, measured, published. The others are its rows at
-another level, on other nodes, at another time, copied within the database, which takes a tenth of the CPU.
+The first run of a cell is made by the product's own code: planned, measured, published. The others are copies
+of its rows with another level, nodes and time, made in the database, which takes a tenth of the CPU.
 A suspicion is followed by two fresh runs within its week, as a sweep starts them.
 """
 
@@ -60,39 +60,39 @@ _PLANNED = {
     ),
     "north": (("llama3.1-25.04", "70b", "64-2048"), ("llama3.1-25.04", "405b", "512-2048")),
 }
-"""Of each cluster the workloads, sizes and scales; each in every number format that its document has."""
+"""The workloads, sizes and scales of each cluster, in every number format that the document has."""
 
 SCALED = ("8b", "15b", "56b", "70b", "340b", "405b")
-"""Sizes that run at several scales."""
+"""The sizes that run at several scales."""
 
 Cell = str
-"""Its label, `70b·fp8·64`: no two have the same."""
+"""A cell's label, such as `70b·fp8·64`, which is unique."""
 STEP, DRIFT, ACCEPTED, NOISY = "70b·fp8·64", "70b·bf16·256", "405b·bf16·512", "70b·fp8·1024"
-"""All of them on the cluster `north`."""
+"""Cells on the cluster `north`: with a step, a drift, an accepted level, and much noise."""
 BELOW = "8b·fp8·32"
-"""A cell that has always been too slow for its publication; the accepted level is, too."""
+"""A cell that has always been slower than its publication; so is the accepted level."""
 ACCEPTED_FROM = 16
-"""Week from which on a level is slower by 8 %, which somebody accepted."""
+"""The week from which a level is 8 % slower, which somebody accepted."""
 WEST_CHANGE = "NCCL_ALGO none → Ring"
-"""What is set otherwise in all cells of the cluster `west` that got slower."""
+"""The change in all cells of the cluster `west`, which got slower."""
 UPGRADED_FROM = 12
-"""Week from which on all run with another driver, which changes nothing."""
+"""The week from which all runs have another driver, which changes nothing."""
 SEEDS = (1, 3, 4)
-"""Of the noise; the first is that of the pages. Some seeds err, see `reference/judging.md`: 0 and 2 do."""
+"""Seeds of the noise; the first is that of the pages. Some err, such as 0 and 2: `reference/judging.md`."""
 
 
 class Stores(NamedTuple):
-    """Addresses of two stores with the same noise."""
+    """Two stores with the same noise, by their addresses."""
 
     unchanged: str
     planted: str
     bad_node: str
-    """That slows its runs by 6 % in the last week of the second."""
+    """The node that slows its runs by 6 % in the last week of the second store."""
 
 
 @cache
 def cells() -> dict[Cell, Run]:
-    """The planned run of each."""
+    """Return the planned run of each cell."""
     found = {run.label: run for run in _planned_runs()}
     assert len(found) == 60
     return found
@@ -115,26 +115,26 @@ def _planned_runs() -> Iterator[Run]:
 
 @dataclass(frozen=True)
 class Made:
-    """A run that is made up."""
+    """A made-up run."""
 
     cell: Cell
     week: int
     number: int
-    """0 for that of the sweep, from 1 on the fresh ones."""
+    """0 for the sweep's own run, from 1 on for fresh runs."""
     level: float
-    """Its times relative to those of the cell's first run."""
+    """The run's times relative to those of the cell's first run."""
     nodes: tuple[str, ...]
     changed: tuple[tuple[str, str], ...] = ()
-    """What was set otherwise."""
+    """Variables that are set differently in this run."""
 
     @property
     def job_name(self) -> str:
-        """Its key in the store."""
+        """Return the run's key in the store."""
         return f"{self.cell.replace('·', '-').replace(' ', '-')}-{self.week:02}{'abc'[self.number]}"
 
 
 def slowed(cell: Cell, week: int, nodes: Collection[str], bad_node: str) -> float:
-    """What is planted: what a step of the cell takes relative to its usual time."""
+    """Return the planted change: the time of a step relative to the cell's usual time."""
     last, cluster = week == LAST, cells()[cell].cluster
     if cell == STEP and last:
         return 1.05
@@ -148,7 +148,7 @@ def slowed(cell: Cell, week: int, nodes: Collection[str], bad_node: str) -> floa
 
 
 def changed(cell: Cell, week: int) -> tuple[tuple[str, str], ...]:
-    """What was set otherwise, where something is planted that has a reason."""
+    """Return the variables that are set differently where a planted change has a reason."""
     if week < LAST:
         return ()
     of_west = (("NCCL_ALGO", "Ring"),) if cells()[cell].cluster == "west" else ()
@@ -156,7 +156,7 @@ def changed(cell: Cell, week: int) -> tuple[tuple[str, str], ...]:
 
 
 def history(seed: int, cell: Cell, bad_node: str | None) -> Iterator[Made]:
-    """The runs of a cell, oldest first; nothing is planted where no node is bad."""
+    """Yield the runs of a cell, oldest first; without a bad node nothing is planted."""
     standing = Standing()
     for week in range(WEEKS):
         began_with: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ def history(seed: int, cell: Cell, bad_node: str | None) -> Iterator[Made]:
 
 
 def _free_nodes(dice: random.Random, run: Run, without: Collection[str]) -> tuple[str, ...]:
-    """As many as the run has, without those of a suspicion where that leaves enough."""
+    """Return as many nodes as the run needs, without those of the suspected run if enough others are left."""
     every = [f"{run.cluster[0]}{number:03}" for number in range(1, NODES[run.cluster] + 1)]
     wanted = run.recipe.gpus // GPUS_PER_NODE
     others = [node for node in every if node not in without]
@@ -187,7 +187,7 @@ def _free_nodes(dice: random.Random, run: Run, without: Collection[str]) -> tupl
 
 
 def bad_node_of(seed: int) -> str:
-    """The node of `east` that most of its cells ran on in the last week."""
+    """Return the node of `east` on which most of its cells ran in the last week."""
     ran = [
         node
         for cell, run in cells().items()
@@ -200,7 +200,7 @@ def bad_node_of(seed: int) -> str:
 
 
 def first_runs(make_result: MakeResult) -> Iterator[Result]:
-    """A whole result for each cell, from which its runs are made."""
+    """Yield a whole result for each cell, from which its other runs are made."""
     for cell, run in cells().items():
         published = published_performance(run.recipe)
         assert published is not None
@@ -241,7 +241,7 @@ def _checkpoints(run: Run) -> tuple[CheckpointTiming, ...]:
 
 
 def _ran(make_result: MakeResult) -> dict[str, Any]:
-    """Of what, and for whom, the first run of each cell ran."""
+    """Return what the first run of each cell ran with, and which sweep it was of."""
     made_by = make_result().submitted.made_by
     of_sweep = {
         "sweep": "weekly",
@@ -266,12 +266,12 @@ _SLOWER = {
     *("steady_step_time_s", "steady_step_time_iqr_s", "days_per_1t_tokens", "duration_s", "blocked_s"),
     *("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s"),
 }
-"""Columns that grow with the level of a run."""
+"""Columns that are proportional to the level of a run."""
 _FASTER = {"tokens_per_s", "tokens_per_s_per_gpu", "mfu_percent"}
 
 
 def write(path: Path, runs: Sequence[Made], now: float) -> None:
-    """Add runs to a store in this file that has the first ones of their cells."""
+    """Add runs to a store in this file that has the first run of each cell."""
     from steptime.results import schema
 
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -289,7 +289,7 @@ def write(path: Path, runs: Sequence[Made], now: float) -> None:
 
 
 def _copy(connection: sqlite3.Connection, table: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """To each row of a cell's first run one of another run: what `rows` names has its value."""
+    """Copy each row of a cell's first run for another run, with the values that `rows` has."""
     given = {"id": ":run_id", "text": "replace(text, :like_job, :job_name)"}
     names = [column.name for column in table.columns]
     taken = [
@@ -347,7 +347,7 @@ def _rows(connection: sqlite3.Connection, runs: Sequence[Made], now: float) -> I
 
 
 def _record(like: dict[str, Any], made: Made, ends: dict[str, float], ids: dict[str, str]) -> str:
-    """The record of a run, as that of the first one of its cell."""
+    """Return the record of a run, made from that of its cell's first run."""
     upgraded = {"driver": "570.124.06"} if made.week >= UPGRADED_FROM else {}
     provenance = like["provenance"]
     environment = provenance["environment"] | dict(made.changed)
@@ -364,19 +364,19 @@ def _record(like: dict[str, Any], made: Made, ends: dict[str, float], ids: dict[
 
 
 def remove_first_runs(path: Path) -> None:
-    """Take those out of a store of which all others were made."""
+    """Delete the first runs, of which all others were made."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("DELETE FROM runs WHERE dag_run_id = 'first'")
 
 
 def planted(stores: Stores) -> set[str]:
-    """What a comparison of the second store is to name, and nothing else."""
+    """Return what a comparison of the second store has to name, and nothing else."""
     return {STEP, DRIFT, f"node {stores.bad_node}", WEST_CHANGE}
 
 
 def named(rows: Iterable[Mapping[str, Any]]) -> set[str]:
-    """What rows of a comparison name: causes, and cells that drift or have moved for none of these causes."""
+    """Return the causes in rows of a comparison, and the cells that drift or moved without a cause."""
     found = set()
     for row in rows:
         moved = row["verdict"] in ("slower", "faster") and not row["cause"]
@@ -390,7 +390,7 @@ StoresOf = Callable[[int], Stores]
 
 @pytest.fixture(scope="session")
 def sixty_cells(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> StoresOf:
-    """A function that gives the stores of a seed, made when they are first asked for."""
+    """Return a function that returns the stores of a seed and makes them when first asked."""
     folder, now = tmp_path_factory.mktemp("sixty-cells"), time.time()
 
     @cache
@@ -408,7 +408,7 @@ def sixty_cells(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResul
 
 
 def make_stores(first: Path, beside: Path, seed: int, now: float) -> Stores:
-    """The stores of a seed, `<beside>-unchanged.db` and `-planted.db`, from one with the first runs."""
+    """Make the stores of a seed, `<beside>-unchanged.db` and `-planted.db`, from one with the first runs."""
     bad_node = bad_node_of(seed)
     addresses = []
     for name, planted in (("unchanged", None), ("planted", bad_node)):

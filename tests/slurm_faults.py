@@ -1,4 +1,4 @@
-"""Faults of the mini Slurm, and what mends them: daemons, logins and nodes that end."""
+"""Faults of the mini Slurm and their repair: daemons, logins and nodes that end."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def stop_daemon(home: Path, daemon: str, *, kill: bool = True) -> None:
 
 
 def kill_node(home: Path, node: str) -> None:
-    """What a power cut does to a node: its daemon and everything of its jobs are gone at once."""
+    """Kill a node's daemon and all processes of its jobs at once, as a power cut does."""
     left = processes.kill(processes.node_processes(service.running(home))[node])
     if left:
         raise SystemFailure(f"these processes of {node} cannot be ended: {[process.pid for process in left]}")

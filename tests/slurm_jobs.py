@@ -1,4 +1,4 @@
-"""What a planned row asks of sbatch, srun and numactl, to compare with what upstream asks."""
+"""What a planned row asks of sbatch, srun and numactl, for comparison with upstream's."""
 
 import itertools
 import re
@@ -16,21 +16,21 @@ from steptime.recipes.workloads import load_workload
 
 
 class Asked(NamedTuple):
-    """What the job script of a row on Slurm has."""
+    """What the job script of a row on Slurm asks for."""
 
     sbatch: dict[str, Any]
-    """By the names of NeMo-Run."""
+    """Options of sbatch by the names of NeMo-Run."""
     further: set[str]
-    """Options of sbatch that are ours."""
+    """Options of sbatch that only ours has."""
     srun: set[str]
     binding: str
-    """What stands before Python."""
+    """The words before Python."""
     command: list[str]
-    """From Python on."""
+    """The words from Python on."""
 
 
 def run_of_row(row: Recipe) -> Run:
-    """A run of the row on Slurm."""
+    """Return a run of the row on Slurm."""
     rules = load_workload(row.workload).performance
     return Run(
         recipe=row,
@@ -45,7 +45,7 @@ def run_of_row(row: Recipe) -> Run:
 
 
 def asked_of_slurm(row: Recipe) -> Asked:
-    """What its job asks for on a Slurm cluster with pyxis, whose file sets nothing else."""
+    """Return what the row's job asks for on a Slurm cluster with pyxis whose file sets nothing else."""
     cluster = SlurmConfig(
         **{"name": "here", "kind": "slurm", "gpu_type": row.gpu_type, "work_dir": "/shared"},
         **{"connection": "here", "container": "pyxis"},
@@ -66,7 +66,7 @@ def asked_of_slurm(row: Recipe) -> Asked:
 
 
 def numactl_of(command: str, folder: Path) -> list[list[str]]:
-    """What bash gives numactl on each local rank of a node, options by their long names."""
+    """Return what bash passes to numactl on each local rank of a node, with options by their long names."""
     numactl = folder / "numactl"
     numactl.write_text('#!/bin/sh\ncase "$*" in *train) echo "$@" ;; esac\n')
     numactl.chmod(0o755)

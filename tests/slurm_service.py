@@ -1,4 +1,4 @@
-"""The mini Slurm that tests share: one a session, real, in a state folder of its own."""
+"""The mini Slurm that tests share: a real one in a state folder of its own, started once."""
 
 import shlex
 import subprocess
@@ -16,31 +16,31 @@ from steptime.mini_slurm.layout import SlurmLayout, login_command, login_connect
 
 @dataclass(frozen=True)
 class MiniSlurm:
-    """A running cluster, and how tests reach it."""
+    """A running cluster, with ways for tests to reach it."""
 
     home: Path
-    """Its state folder, for `slurm_faults.stop_daemon(home, "slurmctld")` and others."""
+    """The state folder, for `slurm_faults.stop_daemon(home, "slurmctld")` and others."""
 
     @property
     def layout(self) -> SlurmLayout:
-        """Its folder and ports."""
+        """Return the cluster's folder and ports."""
         return service.running(self.home)
 
     @property
     def login(self) -> Connection:
-        """What Airflow would keep as the connection `mini_slurm`."""
+        """Return the connection `mini_slurm` as Airflow would have it."""
         return login_connection(self.layout)
 
     async def connections(self, name: str) -> Connection:
-        """For `open_cluster(config, slurm.connections)`: every name is this cluster's login."""
+        """Return the cluster's login for any name, for `open_cluster(config, slurm.connections)`."""
         return self.login
 
     def command(self, name: str, *arguments: str) -> str:
-        """What one of Slurm's commands prints, run on this machine and not over ssh."""
+        """Return the output of one of Slurm's commands, run on this machine and not over ssh."""
         return daemons.command(self.layout, name, *arguments)
 
     def ssh(self, *command: str, stdin: str = "") -> str:
-        """What a command prints that is run through a login."""
+        """Return the output of a command that is run over ssh."""
         done = subprocess.run(
             [*login_command(self.layout), shlex.join(command)],
             input=stdin,
@@ -55,7 +55,7 @@ class MiniSlurm:
 
 @pytest.fixture(scope="session")
 def slurm_of_session() -> Iterator[MiniSlurm]:
-    """One cluster for all; ask for `mini_slurm` instead."""
+    """Yield the cluster that all tests share; tests use `mini_slurm` instead."""
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
         home = Path(folder)
         try:
@@ -67,9 +67,9 @@ def slurm_of_session() -> Iterator[MiniSlurm]:
 
 @pytest.fixture
 def mini_slurm(slurm_of_session: MiniSlurm) -> Iterator[MiniSlurm]:
-    """The session's cluster. After a test what it has stopped is started and what it left queued is ended.
+    """Yield the shared cluster; after a test start what it stopped and end what it left queued.
 
-    Accounting is not emptied: know your jobs by names of their own.
+    The accounting is not emptied: give your jobs names of their own.
     """
     yield slurm_of_session
     service.up(slurm_of_session.home, print)

@@ -1,4 +1,4 @@
-"""What staging would have left for a job: an interpreter or an image, and a folder with the trainer."""
+"""What staging leaves for a job: an interpreter or an image, and a folder with the trainer."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from steptime.clusters.base import StagedFiles
 def staged_files(
     python: object = None, trainer_path: object = "/shared/trainer", **fields: Any
 ) -> StagedFiles:
-    """Staged files; without `python` those of an image."""
+    """Return staged files; without `python` they are those of an image."""
     defaults = {"venv_lock_sha256": None, "trainer_sha256": "b" * 64}
     interpreter = None if python is None else str(python)
     return StagedFiles(python=interpreter, trainer_path=str(trainer_path), **{**defaults, **fields})

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class CheckedResult(Result):
-    """A result with the verdict that `validate` is to come to."""
+    """A result with the verdict that `validate` has to reach."""
 
     verdict: Verdict
 
@@ -21,7 +21,7 @@ class CheckedResult(Result):
 def publish(store: Store, result: Result) -> bool:
     """Store, check and publish a result, or reject it if its verdict says so; judge its series.
 
-    Returns whether that has changed anything.
+    Return whether this changed anything.
     """
     assert isinstance(result, CheckedResult)
     name, verdict = result.job.name, result.verdict
@@ -31,7 +31,7 @@ def publish(store: Store, result: Result) -> bool:
 
 
 def write(store: Store, result: Result) -> bool:
-    """Do the same, and judge nothing."""
+    """Do what `publish` does, but judge nothing."""
     assert isinstance(result, CheckedResult)
     name, verdict = result.job.name, result.verdict
     changed = writing.keep_measured(store.url, result, judge_nothing)
@@ -42,7 +42,7 @@ def write(store: Store, result: Result) -> bool:
 def write_node_sweep(
     store: Store, make_result: Callable[..., Any], runs: Mapping[tuple[str, ...], float], **fields: Any
 ) -> None:
-    """Write the runs of a node sweep, whose seconds are given by nodes."""
+    """Write the runs of a node sweep, given their seconds by nodes."""
     for number, (nodes, seconds) in enumerate(runs.items()):
         shared = {"gpus": 2 * len(nodes), "step_times": [seconds] * 20, **fields}
         plain = make_result(f"pairs-{number}", **shared)
@@ -54,4 +54,4 @@ def write_node_sweep(
 
 
 def judge_nothing(_connection: "Connection", _row: Mapping[str, Any]) -> None:
-    """Leave the series as they are."""
+    """Judge nothing."""

@@ -1,6 +1,6 @@
-"""steptime runs inside other people's processes: it changes nothing of other packages there.
+"""steptime runs inside other people's processes and changes nothing of other packages there.
 
-What is forbidden is read off the syntax of every module of `plugins/` and `trainer/`.
+Forbidden changes are found in the syntax of every module of `plugins/` and `trainer/`.
 """
 
 import ast
@@ -24,7 +24,7 @@ _DOCUMENTED = ("os._exit", "sys._current_frames")
 """Public functions of Python whose names start with an underscore."""
 _FORBIDDEN = ("gc.", "sys.meta_path", "sys.path_hooks", "sys.modules.update", "sys.modules.pop")
 _OUR_OWN = ("os.environ", "sys.argv")
-"""Of our own process, and meant to be set."""
+"""Parts of our own process that are meant to be changed."""
 
 
 def violations(source: str) -> list[str]:
@@ -72,7 +72,7 @@ def _targets(node: ast.AST) -> list[ast.expr]:
 
 
 def _is_attribute(target: ast.expr, foreign: set[str]) -> bool:
-    """Whether this is an attribute of something imported, or an item of one."""
+    """Return whether this is an attribute of something imported, or an item of one."""
     owner = target.value if isinstance(target, ast.Subscript) else target
     return isinstance(owner, ast.Attribute) and _root(owner) in foreign and ast.unparse(owner) not in _OUR_OWN
 

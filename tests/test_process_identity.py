@@ -1,4 +1,4 @@
-"""How a process is known again."""
+"""How a process is recognised again."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What a model refuses is told in our words, whatever pydantic calls it."""
+"""A model's refusals are in our words, whatever pydantic calls the error."""
 
 from enum import Enum
 from typing import Annotated, Any, Literal

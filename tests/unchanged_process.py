@@ -1,6 +1,6 @@
-"""Restore environment variables and the working folder after each module, so that the order does not matter.
+"""Restore environment variables and the working folder after each module, so that order does not matter.
 
-With STRICT_PROCESS in the environment a module fails that leaves them changed.
+With STRICT_PROCESS in the environment, a module fails if it leaves them changed.
 """
 
 import os
@@ -11,7 +11,7 @@ import pytest
 
 STRICT = "STRICT_PROCESS"
 _OTHERS = ("PYTEST_CURRENT_TEST", "AIRFLOW_CTX_", "_AIRFLOW_")
-"""Beginnings of variables that pytest and Airflow set by themselves while tests run."""
+"""Prefixes of variables that pytest and Airflow set themselves while tests run."""
 
 
 def _variables() -> dict[str, str]:
@@ -20,7 +20,7 @@ def _variables() -> dict[str, str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def unchanged_process() -> Iterator[None]:
-    """Put back what a module has changed of this process."""
+    """Restore what a module has changed in this process."""
     before, folder = _variables(), Path.cwd()
     yield
     after, moved = _variables(), Path.cwd() != folder

@@ -78,7 +78,7 @@ async def test_gloo_is_measured_checked_and_stored(
 @pytest.mark.trainer
 @pytest.mark.parametrize("collective", sorted(set(COLLECTIVES) - {"all_reduce"}))
 def test_other_collectives_by_gloo(collective: str, trainer_python: str, tmp_path: Path) -> None:
-    """Each runs in its own processes, as a second group in the same ones may connect to the first one's."""
+    """Each has its own processes: a second group in them could connect to the first group's addresses."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2")
     program = ("-m", "trainer.collectives", collective, "--cycles=2", "--max-bytes=65536")
     path = tmp_path / "log.out"

@@ -109,7 +109,7 @@ def test_the_schema_accepts_the_file_and_what_compose_makes_of_it(
 def test_airflow_looks_into_a_file_for_logins_only_beside_the_mini_slurm(
     resolved: dict[str, Any], variant: str
 ) -> None:
-    """In all other variants a team's own secrets backend stays, instead of a file that does not exist."""
+    """In all other variants no missing file may replace a team's own secrets backend."""
     for name in set(resolved["services"]) & (AIRFLOW_SERVICES | {"worker"}):
         told = [key for key in resolved["services"][name]["environment"] if "SECRETS" in key]
         assert bool(told) is (variant == "mini-slurm" and name not in ("init", "cleanup")), name

@@ -1,4 +1,4 @@
-"""Writes logs in the forms that frameworks print them, for tests that need many."""
+"""Logs in the forms that frameworks print, for tests that need many of them."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from steptime.logs.reader import Assembly
 def nemo2(
     step: int, *, last: int = 49, time: str = "2.693", loss: str = "12.81", prefix: str = "", tail: str = ""
 ) -> str:
-    """A line of NeMo 2 as in the 25.04 recipe documents."""
+    """Return a line of NeMo 2 as in the 25.04 recipe documents."""
     return (
         f"{prefix}Training epoch 0, iteration {step}/{last} | lr: 4.491e-06 | global_batch_size: 256 | "
         f"global_step: {step} | peak_memory_usage: 72972500992 | memory_allocated: 34466545664 | "
@@ -19,13 +19,13 @@ def nemo2(
 
 
 def nemo2_log(steps: Iterable[int] = range(50), *, last: int = 49, prefix: str = "") -> bytes:
-    """A log of NeMo 2 lines with a different time each, `2.600`, `2.601`, …"""
+    """Return a log of NeMo 2 lines with a different time each: `2.600`, `2.601`, …"""
     lines = [nemo2(step, last=last, time=f"2.6{step:02}", prefix=prefix) for step in steps]
     return "".join(lines).encode()
 
 
 def tqdm(step: int, *, total: int = 100, printed_step: str | None = None, time: str = "3.590") -> str:
-    """The bar of the 24.11 recipe, drawn over the one before."""
+    """Return the progress bar of the 24.11 recipe, drawn over the one before."""
     done = step + 1
     return (
         f"\rEpoch 0: : {100 * done // total:3d}%|████▌| {done}/{total} [07:57<00:00, v_num=, "
@@ -37,7 +37,7 @@ def tqdm(step: int, *, total: int = 100, printed_step: str | None = None, time: 
 def megatron_bridge(
     iteration: int, *, total: int = 50, elapsed_ms: str = "9090.1", grad_norm: str = "0.7"
 ) -> str:
-    """The two lines of Megatron-Bridge."""
+    """Return the two lines that Megatron-Bridge prints for a step."""
     return (
         f"Step Time : 9.09s GPU utilization: {600 + iteration}.5MODEL_TFLOP/s/GPU\n"
         f" [2025-12-19 10:49:15] iteration {iteration:8d}/{total:8d} | "
@@ -49,7 +49,7 @@ def megatron_bridge(
 
 
 def torchtitan(step: int, *, rank: int = 0, loss: str = "3.24405") -> str:
-    """A line of torchtitan in its colours."""
+    """Return a line of torchtitan with its colours."""
     return (
         f"[rank{rank}]:[titan] 2026-05-18 16:04:46,338 - root - INFO - \x1b[31mstep: {step:2}  "
         f"\x1b[32mloss:  {loss}  \x1b[38;2;180;60;0mgrad_norm:  0.8319  \x1b[36mmemory:  9.46GiB(64.99%)  "
@@ -58,7 +58,7 @@ def torchtitan(step: int, *, rank: int = 0, loss: str = "3.24405") -> str:
 
 
 def nccl_trace(line: int) -> bytes:
-    """A line of NCCL's own tracing, of which a log with it almost wholly consists."""
+    """Return a line of NCCL's tracing, of which a log with tracing consists almost entirely."""
     return (
         f"pool0-{line % 64:04}:{2000 + line % 8}:{2700 + line % 8} [{line % 8}] NCCL INFO AllReduce: opCount "
         f"{line:x} sendbuff 0x7f{line * 4096:010x} recvbuff 0x7f{line * 8192:010x} "

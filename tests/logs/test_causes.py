@@ -157,7 +157,7 @@ PYXIS = (
 
 
 def pyxis(*copied: str, code: int = 1, header: str = "enroot log file:") -> str:
-    """What pyxis prints if enroot fails, with lines of enroot."""
+    """Return what pyxis prints if enroot fails, with these lines of enroot."""
     lines = "".join(f"slurmstepd: error: pyxis:     {line}\n" for line in copied)
     return PYXIS.format(code=code, header=header, copied=lines)
 
@@ -238,7 +238,7 @@ FIRST_CAUSE = [
         "container_failed",
         "container start failed with error code: 1",
     ),
-    # What has no space left, and is no disk.
+    # Cases in which no space is left, but not on a shared disk.
     (pyxis(USER_NAMESPACE), "not_started", "the node allows no more user namespaces"),
     (
         pyxis(
@@ -301,7 +301,7 @@ FIRST_CAUSE = [
         "rank_failed",
         "srun: eio_message_socket",
     ),
-    # The exception that explains it.
+    # Exceptions that explain others.
     (
         f"{TRACEBACK}KeyError: 'x'\n{CHAINED}{TRACEBACK}mcore.CheckpointingException: no shape\n",
         "traceback",
@@ -401,7 +401,7 @@ def test_a_cause_does_not_depend_on_the_pieces_of_its_lines() -> None:
 
 
 def test_what_nccl_says_is_found_amid_steps_and_amid_a_long_log_without_steps() -> None:
-    """In the former lines are read by their shape, in the latter they are looked for by their words."""
+    """Among steps, lines are recognised by their shape; without steps, the words are searched for."""
     steps = [line_forms.nemo2(step, last=299).encode() for step in range(200)]
     noise = b"".join(map(line_forms.nccl_trace, range(500)))
     head, said = b"[rank3]: Last error:\n", b"[rank3]: socketProgress: Connection closed\n"
@@ -442,7 +442,7 @@ def test_the_cause_comes_before_what_follows_from_it() -> None:
 
 
 def test_why_comes_before_how_a_rank_ended() -> None:
-    """The node's words reach srun's output behind its own sentence."""
+    """The node's words appear after srun's own sentence."""
     ended = b"srun: error: n1: task 0: Exited with exit code 1\n"
     why = b"slurmstepd: error: pyxis:     [ERROR] Invalid image format: /shared/nemo.sqsh\n"
     found = [problem.kind for problem in read_chunks([ended + why]).problems]
@@ -455,7 +455,7 @@ def test_a_gradient_that_became_nan_spoils_the_numbers_wherever_it_is_printed() 
 
 
 def test_what_pyxis_says_of_a_job_that_was_cancelled_is_no_cause() -> None:
-    """Cancelled while its image is unpacked: every line that pyxis writes then is called an error."""
+    """The job was cancelled while its image was unpacked: pyxis then marks every line as an error."""
     found = problems(
         "slurmstepd: error: *** STEP 23.0 ON n1 CANCELLED AT 2026-11-22T09:42:15 ***\n"
         "slurmstepd: error: pyxis: child 7240 terminated with signal 15\n"

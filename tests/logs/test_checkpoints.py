@@ -1,4 +1,4 @@
-"""Checkpoint lines in the spacings of the documents and of NeMo's releases, and what they say together."""
+"""Checkpoint lines in the forms of the documents and of NeMo's releases, alone and in sequence."""
 
 import json
 
@@ -68,7 +68,7 @@ def test_what_several_ranks_print_of_one_save_counts_once() -> None:
 
 
 def test_a_save_may_end_in_either_of_the_two_lines_that_tell_of_it() -> None:
-    """NeMo of March 2025 has only the first; NeMo 2.2 and later print both."""
+    """NeMo of March 2025 prints only the first line; NeMo 2.2 and later print both."""
     other = "Successfully saved checkpoint from iteration      49 to /c/step=49.ckpt"
     for ends in ([ENDED.format(50, 49)], [other], [ENDED.format(50, 49), other]):
         log = read(SCHEDULED.format(49), *ends)
@@ -84,7 +84,7 @@ def test_an_asynchronous_save_that_never_ended() -> None:
 
 
 def test_a_save_that_a_crash_ended_is_the_earlier_attempts() -> None:
-    """The new attempt trained and saved those steps again, whole."""
+    """The new attempt trained those steps again and completed their save."""
     first, second = (
         [*(STEP.format(step, time) for step in range(5)), SCHEDULED.format(4)] for time in (1.5, 1.6)
     )
@@ -100,7 +100,7 @@ def test_a_save_that_a_crash_ended_is_the_earlier_attempts() -> None:
     [("14:48:51", 14.0), ("14:48:41", 4.0), ("14:48:01", None), ("14:68:01", None)],
 )
 def test_dates_tell_the_duration_to_the_second(ended_at: str, duration_s: float | None) -> None:
-    """Of a clock that was set back, or of a date that is none, nothing is made up."""
+    """A clock that was set back or an invalid date gives no duration."""
     log = read(
         f"[NeMo I 2025-04-11 14:48:41 pl:1] {SAVE}",
         SCHEDULED.format(49),
@@ -138,7 +138,7 @@ def test_the_trainers_own_record_is_exact(transfers: object, duration_s: float) 
 
 
 def test_a_megatron_log_that_resumed_lacks_no_steps() -> None:
-    """The load says which iteration it is of; without that the steps before the first would be missing."""
+    """The load names its iteration; without that the steps before the first would count as missing."""
     step = (
         " [2026-02-03 04:05:06] iteration {:8d}/      20 | elapsed time per iteration (ms): 3125.5 |"
         " lm loss: 1.0E+01 |"
@@ -151,7 +151,7 @@ def test_a_megatron_log_that_resumed_lacks_no_steps() -> None:
 
 
 def test_a_save_without_a_time_does_not_hide_the_one_before() -> None:
-    """Megatron saves once more after training, without its timer; a timer may stand behind other text."""
+    """Megatron saves once more after training, without its timer; other text may precede a timer."""
     log = read(
         "saving checkpoint at iteration    2000 to /x/checkpoints",
         "successfully saved checkpoint at iteration    2000 to /x/checkpoints",

@@ -1,4 +1,4 @@
-"""Whether a training ended: the rule of docs/reference/logs.md, on the logs of each framework."""
+"""How a training ended: the rule of docs/reference/logs.md, on the logs of each framework."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def read(*lines: str, max_steps: int | None = None) -> TrainingLog:
 
 
 def end(log: TrainingLog) -> str:
-    """The state of a run whose window is whole."""
+    """Return the state of a run whose window is complete."""
     return decide_state([problem for problem in log.problems if problem.fatal], lacks_numbers=False)
 
 
@@ -148,7 +148,7 @@ def test_what_the_bar_prints_is_named_beside_the_step() -> None:
 
 
 def test_closing_words_do_not_make_up_for_planned_steps() -> None:
-    """The training ended as it was told, and that was less than planned."""
+    """The training ended as it was told to, but after fewer steps than planned."""
     asked_for_less = read(nemo2(range(10), 9) + LIGHTNING.format(10), max_steps=50)
     assert end(asked_for_less) == "incomplete"
     assert "training ended by itself at step 9 of 49" in asked_for_less.problems[0].message
@@ -157,7 +157,7 @@ def test_closing_words_do_not_make_up_for_planned_steps() -> None:
 
 
 def test_closing_words_are_of_their_own_attempt() -> None:
-    """A second training in the same log, which is killed."""
+    """A second training in the same log is killed; the closing words are the first one's."""
     assert end(read(titan(range(1, 6)), TITAN, titan(range(1, 4), loss="9.1"))) == "unknown"
     assert end(read(nemo2(range(10), 9), LIGHTNING.format(10), nemo2(range(10, 14), 19))) == "incomplete"
     assert end(read(titan(range(1, 6)), TITAN, titan(range(6, 9)))) == "unknown"
@@ -229,7 +229,7 @@ def test_the_node_that_failed_is_named(line: str, nodes: str, says: str) -> None
 
 
 def test_why_slurm_ended_a_job_is_quoted_whole() -> None:
-    """Whatever is in it: a comma, small letters."""
+    """The reason may contain a comma or small letters."""
     line = "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 2026-05-12T10:30:00 DUE {} ***\n"
     for why in ("TO JOB REQUEUE", "to SIGNAL Terminated", "TO TASK FAILURE", "TO SOMETHING NEW, SEE THE LOG"):
         log = read(nemo2(range(7), 14), line.format(why))

@@ -1,4 +1,4 @@
-"""Each log format: what surrounds its lines and what several say; test_lines_by_release.py has each line."""
+"""Each log format: text around its lines and sequences of them; test_lines_by_release.py has each line."""
 
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def test_the_global_step_counts_where_epochs_count_iterations_anew() -> None:
 
 
 def test_a_bar_drawn_over_itself() -> None:
-    """Carriage returns for line ends, a bar before the first step, the last bar twice."""
+    """The log has carriage returns as line ends, a bar before the first step, and the last bar twice."""
     text = "Epoch 0: :   0%|          | 0/100 [00:00<?]" + "".join(map(line_forms.tqdm, range(100)))
     text += line_forms.tqdm(99).replace("]", ", val_loss=7.1]") + "[NeMo I] done\n"
     log = read(text)
@@ -90,7 +90,7 @@ def test_a_bar_drawn_over_itself() -> None:
 
 
 def test_rounded_step_numbers_are_told_apart_by_the_bar() -> None:
-    """Step 1999 of 2000 reads `2e+3`, and so do its neighbours."""
+    """Step 1999 of 2000 is printed as `2e+3`, and so are its neighbours."""
     text = "".join(
         line_forms.tqdm(step, total=2000, printed_step=f"{step:.1e}".replace("e+0", "e+"))
         for step in range(1995, 2000)
@@ -146,7 +146,7 @@ def test_the_exact_time_of_megatron_counts_beside_the_rounded_one() -> None:
     ],
 )
 def test_megatrons_time_in_any_unit(field: str, seconds: float) -> None:
-    """Also if the line is broken behind it."""
+    """This also holds if the line ends after the time."""
     step = only_step(
         f" iteration        8/     100 | consumed samples:     32 | {field} | lm loss: 1.4E+00 |\n"
     )
@@ -174,7 +174,7 @@ TITAN_SETUPS = {
 
 @pytest.mark.parametrize("setup", TITAN_SETUPS.values(), ids=TITAN_SETUPS)
 def test_torchtitans_step_time_follows_from_its_rate_and_its_setup(setup: str) -> None:
-    """131,072 tokens a step on 8 GPUs, of which each trains 7,282 a second."""
+    """A step has 131,072 tokens on 8 GPUs, each of which trains 7,282 a second."""
     log = read(setup + "".join(line_forms.torchtitan(step) for step in range(1, 11)))
     assert {step.step_time_s for step in log.steps} == {131072 / 8 / 7282}
     assert log.problems == ()
@@ -235,7 +235,7 @@ def test_torchtitan_in_colour_on_eight_ranks() -> None:
 def test_a_real_run_on_a_gpu(
     name: str, steps: int, step_times_s: tuple[float, ...], tflops: float, memory_bytes: int
 ) -> None:
-    """NeMo 2.7.3 on one H100: two layers of Llama 3.1 8b (the folder in one line was cut short)."""
+    """NeMo 2.7.3 on one H100 trained two layers of Llama 3.1 8b (the folder in one line was cut short)."""
     log = read_log(DATA / f"log-nemo2_h100_{name}.out", max_steps=20)
     assert (log.format, log.mode, len(log.steps)) == ("nemo2", "performance", steps)
     assert tuple(step.step_time_s for step in log.steps[-6:]) == step_times_s
@@ -245,7 +245,7 @@ def test_a_real_run_on_a_gpu(
 
 
 def test_a_real_run_that_saved() -> None:
-    """NeMo 2.7.3 on the CPU, 2 ranks, 20 steps, an asynchronous save (lines with paths were taken out)."""
+    """NeMo 2.7.3 ran on the CPU: 2 ranks, 20 steps, an asynchronous save (lines with paths were removed)."""
     log = read_log(DATA / "log-nemo2_cpu_save.out", max_steps=20)
     assert (log.format, log.mode, len(log.steps)) == ("nemo2", "checkpoint_save", 20)
     assert log.problems == ()
@@ -256,14 +256,14 @@ def test_a_real_run_that_saved() -> None:
 
 
 def test_a_real_run_that_loaded() -> None:
-    """The load of that checkpoint, one further step."""
+    """The run loads that checkpoint and trains one more step."""
     log = read_log(DATA / "log-nemo2_cpu_load.out", max_steps=1)
     assert (log.mode, len(log.steps), log.problems) == ("checkpoint_load", 1, ())
     assert [(load.kind, load.duration_s) for load in log.checkpoints] == [("load", 0.208)]
 
 
 def test_megatron_bridge_itself_saved_and_loaded() -> None:
-    """Megatron-Bridge 0.6.2 of PyPI on the CPU, a tiny GPT (lines with paths were taken out)."""
+    """Megatron-Bridge 0.6.2 from PyPI trained a tiny GPT on the CPU (lines with paths were removed)."""
     log = read_log(DATA / "log-megatron_bridge_cpu_save.out", max_steps=6)
     assert (log.format, log.mode) == ("megatron_bridge", "checkpoint_save")
     assert ([step.global_step for step in log.steps], log.problems) == ([*range(6)], ())

@@ -1,4 +1,4 @@
-"""What each release prints is read: every line of `lines_by_release.yaml`, alone and in its sequence."""
+"""Every line of `lines_by_release.yaml`, where each release's are recorded, is read alone and in sequence."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +20,7 @@ HARMLESS = {
     "end_unknown",
     "unnumbered_steps",
 }
-"""What a log of one line has in any case."""
+"""Kinds of problems that a log of one line always has."""
 
 
 def read(*lines: str) -> TrainingLog:
@@ -28,7 +28,7 @@ def read(*lines: str) -> TrainingLog:
 
 
 def found(*lines: str) -> dict[str, Any]:
-    """What the reader makes of lines, in the words of the table."""
+    """Return what the reader finds in lines, under the table's names."""
     log = read(*lines)
     what: dict[str, Any] = {}
     if log.steps:
@@ -44,10 +44,10 @@ def found(*lines: str) -> dict[str, Any]:
 
 
 def misread(lines: list[str], read_as: dict[str, Any]) -> str:
-    """What is wrong with what the reader makes of lines; empty where nothing is."""
+    """Return how the reader's findings differ from the table's, or an empty text if they do not."""
     expected, what = dict(read_as), found(*lines)
     sentence, told = expected.pop("says", ""), what.pop("says", "")
-    right = repr(expected) == repr(what) and sentence in told  # by their text, as NaN equals nothing
+    right = repr(expected) == repr(what) and sentence in told  # as text, because NaN != NaN
     return "" if right else f"{lines}: {what} {told}"
 
 

@@ -1,4 +1,4 @@
-"""What NCCL chose to connect the ranks by, from lines of its releases and of the plugin for libfabric."""
+"""The network that NCCL chose between the ranks, from lines of its releases and of the libfabric plugin."""
 
 import pytest
 from logs import line_forms
@@ -82,4 +82,4 @@ def test_a_run_that_says_so_is_no_trace_of_nccl() -> None:
 
 
 def test_there_are_no_more_words_than_the_vectorized_search_takes() -> None:
-    assert len(line_search().words) <= 64  # one more, and it takes six times as long
+    assert len(line_search().words) <= 64  # one more makes it six times slower

@@ -1,4 +1,4 @@
-"""What a whole log says of its run: complete or not, once or twice, numbers or not."""
+"""What a whole log says of its run: whether it is complete, printed once or twice, and has valid numbers."""
 
 import gzip
 import math
@@ -22,7 +22,7 @@ from steptime.logs.reader import read_log, unpack_log
 
 
 def kinds(log: TrainingLog) -> dict[str, bool]:
-    """Kinds of the problems, with whether they are fatal."""
+    """Return the kinds of the problems, with whether they are fatal."""
     return {problem.kind: problem.fatal for problem in log.problems}
 
 
@@ -146,11 +146,11 @@ _RANK_BY_RANK = sorted(_STEP_BY_STEP, key=lambda pair: pair[1])
         ("{rank}: ", _RANK_BY_RANK),
         ("[rank{rank}]: ", _RANK_BY_RANK),
         ("[default{rank}]:", _RANK_BY_RANK),
-        ("", _STEP_BY_STEP),  # without labels, blocks of ranks could as well be restarts
+        ("", _STEP_BY_STEP),  # without labels, a rank's block could also be a restart
     ],
 )
 def test_eight_ranks_count_once(label: str, order: list[tuple[int, int]]) -> None:
-    """Each rank has a clock of its own; the first one printed counts."""
+    """Each rank has its own clock; the one printed first counts."""
     lines = [
         line_forms.nemo2(step, time=f"2.6{step:02}{rank}", prefix=label.format(rank=rank))
         for step, rank in order
@@ -199,10 +199,10 @@ def test_a_restart_from_scratch_leaves_only_the_new_attempt() -> None:
 def test_labelled_ranks_that_restart_may_print_in_any_order(
     attempts: list[tuple[int, int]], ranks: int, order: random.Random
 ) -> None:
-    """Each attempt goes back some steps and trains some; within a step any rank may print first."""
+    """Each attempt goes back some steps and trains on; within a step any rank may print first."""
     text, left, reached = [], dict[int, float](), -1
     for number, (back, trained) in enumerate(attempts, 1):
-        # One that begins with the very step that the one before ended with cannot be told from a repeat.
+        # An attempt that begins with the last step of the one before cannot be told from a repeat.
         first = max(0, reached + 1 - (back if back != 1 else 0))
         left = {step: time for step, time in left.items() if step < first}
         for step in range(first, first + 2 + trained):
@@ -311,7 +311,7 @@ def test_the_trainers_own_record_of_its_end(end: bytes, expected: dict[str, bool
 
 
 def test_the_trainers_sentence_comes_before_what_follows_from_it() -> None:
-    """But for SIGTERM, of which it cannot know the reason."""
+    """SIGTERM is the exception, as the trainer cannot know its reason."""
     torchrun = b"[0]:\n  exitcode  : 2 (pid: 5)\n failed (exitcode: 2) local_rank: 1 (pid: 5)\n"
     out_of_time = (
         b"slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-21T20:00:00 DUE TO TIME LIMIT ***\n"
@@ -327,7 +327,7 @@ def test_the_trainers_sentence_comes_before_what_follows_from_it() -> None:
 
 
 def test_a_log_that_ends_within_a_number() -> None:
-    """`2.693` cut to `2.6` is another number, so it is not read."""
+    """`2.693` cut to `2.6` is a different number, so the time is not read."""
     whole = line_forms.nemo2_log()
     at = whole.rindex(b"2.649")
     log = read_chunks([whole[: at + 3]])
@@ -398,7 +398,7 @@ def test_compressed_logs(tmp_path: Path, suffix: str, pack: Callable[[bytes], by
 def test_a_few_packed_bytes_are_not_unpacked_at_once(
     tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
 ) -> None:
-    """Repeated lines pack to a thousandth and less: pieces and with them the memory stay small."""
+    """Repeated lines shrink to a thousandth or less; they are unpacked in small pieces to save memory."""
     log = tmp_path / f"log-x.out{suffix}"
     repeated = bytes(48 << 20)
     log.write_bytes(pack(repeated))
@@ -491,7 +491,7 @@ def test_of_an_earlier_attempt_the_check_of_its_nodes_alone_is_kept() -> None:
 def test_a_line_that_differs_from_those_before_in_more_than_numbers_of_a_step(
     old: str, new: str, read: dict[str, bool]
 ) -> None:
-    """After so many alike that their shape is known: its last step and what is no number still count."""
+    """After many equal lines their shape is known: a different last step, and text, still count."""
     log = "".join(line_forms.megatron_bridge(number, total=300) for number in range(1, 200))
     last = line_forms.megatron_bridge(200, total=300)
     assert old in last

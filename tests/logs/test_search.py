@@ -1,4 +1,4 @@
-"""The search gives the same lines wherever the pieces of a stream end, and survives any bytes."""
+"""The search finds the same lines wherever a stream is split, and survives any bytes."""
 
 import pytest
 from hypothesis import given, settings
@@ -72,7 +72,7 @@ def test_lines_are_those_that_bear_a_word(data: bytes) -> None:
 @unhurried
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=40, unique=True).map(sorted), log_text)
 def test_a_step_printed_is_a_step_read(steps: list[int], noise: bytes) -> None:
-    """Whatever else is in the log, as long as it is not steps."""
+    """Other text in the log does not matter, unless it looks like steps."""
     harmless = noise.replace(b"Training epoch", b"").replace(b"Epoch", b"")
     harmless = harmless.replace(b"iteration", b"").replace(b"step:", b"")
     lines = [harmless + b"\n" + line_forms.nemo2(step, last=10**6).encode() for step in steps]
@@ -98,7 +98,7 @@ def test_a_line_without_end_does_not_fill_the_memory() -> None:
 
 @pytest.mark.long
 def test_long_lines_of_nothing_else_are_read_in_time() -> None:
-    """Garbage may hold words and digits by the megabyte; nothing here is quadratic in it."""
+    """Garbage may have words and digits by the megabyte; no search takes quadratic time."""
     for hostile in (
         b"Training epoch ",
         b"9" * 20,
@@ -139,7 +139,7 @@ OTHERS = st.one_of(
 
 @st.composite
 def alike(draw: st.DrawFn) -> bytes:
-    """Many lines of one form, with something else in some places."""
+    """Draw many lines of one form, with other text in some places."""
     text = "".join(draw(st.one_of(*(st.lists(line, min_size=15, max_size=30) for line in LINES))))
     for at, what in draw(st.lists(st.tuples(st.integers(0, 5000), OTHERS), max_size=4)):
         text = text[:at] + what + text[at:]

@@ -1,4 +1,4 @@
-"""Where the cluster's folder and ports are: short enough for sockets, kept from one start to the next."""
+"""The cluster's folder and ports: the path is short enough for sockets, and both stay over restarts."""
 
 import socket
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_a_link_that_was_turned_elsewhere_is_not_believed_and_not_removed(tmp_pa
 def test_a_link_in_another_users_folder_is_not_believed_and_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever owns the folder could turn the link elsewhere."""
+    """The folder's owner could point the link elsewhere."""
     home = tmp_path / LONG
     layouts.prepare(home)
     layout = layouts.choose(home)

@@ -1,4 +1,4 @@
-"""The mini Slurm itself: jobs run and are accounted, what dies is started again, nothing is left behind."""
+"""The mini Slurm itself: jobs run and are accounted, dead daemons start again, and nothing is left behind."""
 
 import os
 import socket
@@ -33,18 +33,18 @@ def quiet(_phase: str) -> None:
 
 
 def submit(slurm: MiniSlurm, script: str, *options: str) -> str:
-    """The id of a job that is submitted as by a user: through ssh, the script on stdin."""
+    """Submit a job as a user does, through ssh with the script on stdin; return its id."""
     return slurm.ssh("sbatch", "--parsable", *options, stdin=f"#!/bin/bash\n{script}\n").strip()
 
 
 def accounted(slurm: MiniSlurm, job: str) -> str:
-    """State and exit code of a job as the accounting has them."""
+    """Return the state and exit code of a job in the accounting."""
     return slurm.command("sacct", "-XnP", "-j", job, "-o", "State,ExitCode").strip()
 
 
 @contextmanager
 def idle_login(slurm: MiniSlurm) -> Iterator[subprocess.Popen[bytes]]:
-    """Somebody who has logged in and runs nothing."""
+    """Yield the ssh client of a login that runs nothing."""
 
     def pids() -> set[int]:
         return {one.pid for one in processes.logins(slurm.layout)}
@@ -60,7 +60,7 @@ def idle_login(slurm: MiniSlurm) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def booted(slurm: MiniSlurm, node: str) -> float:
-    """When Slurm believes that a node was booted, unix seconds."""
+    """Return the boot time of a node in Slurm's view, in unix seconds."""
     told = slurm.command("scontrol", "show", "node", node)
     return datetime.fromisoformat(told.partition("BootTime=")[2].split()[0]).timestamp()
 
@@ -84,7 +84,7 @@ def test_keys_and_passwords_are_their_owners_alone(mini_slurm: MiniSlurm) -> Non
 
 
 def test_a_step_on_two_nodes_meets_through_pmix(mini_slurm: MiniSlurm) -> None:
-    """They share a host, and PMIx's folders for the ranks of a step have one name on every node of it."""
+    """The nodes share a host, on which PMIx would use the same folder for a step's ranks on each."""
     assert "pmix" in mini_slurm.command("srun", "--mpi=list"), "apt-get install libpmix-dev"
     step = ("srun", "--mpi=pmix", "--nodes=2", "--ntasks=2", "sh", "-c", "echo $SLURMD_NODENAME $PMIX_RANK")
     assert sorted(mini_slurm.ssh(*step).splitlines()) == ["node1 0", "node2 1"]
@@ -104,7 +104,7 @@ int slurm_spank_task_init(void *task, int, char **arguments) {{
 
 @pytest.fixture
 def plugin(mini_slurm: MiniSlurm, tmp_path: Path) -> Iterator[Path]:
-    """A SPANK plugin for this very Slurm: steps get its argument as a variable."""
+    """Yield a SPANK plugin for this Slurm, which sets a variable of steps to its argument."""
     release = mini_slurm.command("sinfo", "--version").split()[1]
     version = int.from_bytes(bytes(map(int, release.split(".")[:3])))
     source, plugin = tmp_path / "greeting.cc", tmp_path / "greeting.so"
@@ -140,7 +140,7 @@ def test_up_starts_what_has_died_and_a_job_goes_on(mini_slurm: MiniSlurm) -> Non
     before = booted(mini_slurm, "node1")
     for daemon in ("munged", "mariadbd", "slurmdbd", "slurmd-node1", "sshd"):
         slurm_faults.stop_daemon(mini_slurm.home, daemon)
-    # One that is killed so soon after a submit may not have saved the job yet.
+    # If killed so soon after a submit, it may not have saved the job yet.
     slurm_faults.stop_daemon(mini_slurm.home, "slurmctld", kill=False)
     now = service.status(mini_slurm.home)
     assert not now.healthy
@@ -157,7 +157,7 @@ def test_up_starts_what_has_died_and_a_job_goes_on(mini_slurm: MiniSlurm) -> Non
 
 @pytest.mark.exhaustive
 def test_up_after_a_power_cut_tells_slurm_that_the_nodes_were_rebooted(mini_slurm: MiniSlurm) -> None:
-    """Slurm then ends the jobs of before that have run for 15 s and more."""
+    """Slurm then ends those of the earlier jobs that have run for 15 s or more."""
     submit(mini_slurm, "sleep 300", "--output=/dev/null")
     eventually(lambda: len(processes.node_processes(mini_slurm.layout)["node1"]) >= 3, "the job runs")
     cut = int(time.time())
@@ -205,7 +205,7 @@ def test_down_ends_jobs_and_what_they_left_behind_and_keeps_the_accounting(mini_
     job = submit(mini_slurm, stray, "--export=NONE", "--output=/dev/null")
     eventually(lambda: len(sleepers()) == 2, "the job and its stray child")
     with idle_login(mini_slurm) as client:
-        slurm_faults.stop_daemon(mini_slurm.home, "sshd")  # nobody is left who knows of the login
+        slurm_faults.stop_daemon(mini_slurm.home, "sshd")  # no daemon knows of the login any more
         assert client.poll() is None
         assert service.down(mini_slurm.home, quiet) is True
         assert client.wait(timeout=90) == 255
@@ -239,7 +239,7 @@ finally:
 @pytest.mark.exhaustive
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give this test a host name and an /etc/hosts")
 def test_it_starts_where_the_host_name_is_not_127_0_0_1(tmp_path: Path) -> None:
-    """Debian's installer writes 127.0.1.1, and a container has its own address; nothing listens elsewhere."""
+    """Debian's installer writes 127.0.1.1, a container has its own address; no other is listened on."""
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n127.0.1.1 myhost\n")
     prepare = 'mount --bind "$0" /etc/hosts && hostname myhost && exec "$@"'
@@ -253,4 +253,4 @@ def test_it_starts_where_the_host_name_is_not_127_0_0_1(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     listening = [word for word in done.stdout.split() if word.startswith("listens:")]
-    assert listening == ["listens:127.0.0.1", "listens:127.0.1.1"]  # sshd, and all of Slurm
+    assert listening == ["listens:127.0.0.1", "listens:127.0.1.1"]  # sshd, and the daemons of Slurm

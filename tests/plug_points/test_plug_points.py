@@ -1,4 +1,4 @@
-"""A package from outside adds one of everything: none of steptime's files changes for it."""
+"""A package from outside adds one of everything without a change to steptime's files."""
 
 import json
 import os
@@ -42,7 +42,7 @@ print(json.dumps({
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs Python where ACME's package is installed; `stdin` is its input."""
+    """Return a function that runs Python where ACME's package is installed; `stdin` is its input."""
     site, config = tmp_path / "site", tmp_path / "config"
     shutil.copytree(OUTSIDE / "acme_plugs", site / "acme_plugs")
     about = site / "acme_plugs-1.0.dist-info"

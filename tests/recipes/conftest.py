@@ -10,7 +10,7 @@ from steptime import settings
 
 @pytest.fixture
 def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the shipped configuration, which is the one that is read."""
+    """Return a copy of the shipped configuration, which is the one in use."""
     shutil.copytree(settings.shipped("config"), config_folder, dirs_exist_ok=True)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config_folder))
     return config_folder

@@ -1,4 +1,4 @@
-"""Mistakes in a workload's file: each has its sentence, all are told at once, and no other file suffers."""
+"""Mistakes in a workload's file: each has its sentence, all are reported at once, no other file suffers."""
 
 import json
 from pathlib import Path
@@ -214,11 +214,11 @@ MISTAKES = {
         "you mean 'h100'? Valid are: h100, b200.",
     ),
 }
-"""By what is wrong: what to replace in GOOD by what, and the sentence; those that end in 'and' begin so."""
+"""By mistake: a text of GOOD, its replacement, and the sentence, or its beginning if it ends in 'and'."""
 
 
 def refusal(config: Path, text: str) -> list[str]:
-    """What is said of a workload's file, a sentence an entry, without the file's path; all begin with it."""
+    """Return the sentences that refuse a workload's file, each without the path of the file."""
     path = config / "workloads" / "small-1.0.yaml"
     path.write_text(text)
     with pytest.raises(UserError) as refused:
@@ -249,7 +249,7 @@ def test_each_mistake_has_its_sentence(config: Path) -> None:
 
 
 def test_mistakes_of_every_kind_are_told_at_once(config: Path) -> None:
-    """Of one file: a wrong type, a field too many, and what only the rest of the file shows."""
+    """One file has wrong types, an unknown field, and mistakes that only the rest of the file shows."""
     text = GOOD
     for old, new in (
         ("title: Small", "title: 5\ntopic: x"),
@@ -278,7 +278,7 @@ OF_PERFORMANCE = (
     ("  rules:\n", "  rules:\n    - {source: launch, at_least: {tensor: 8}, vboost: true}\n"),
     ("vboost: true}\nsizes", "gpu_types: [b200], trainer: {fp8_recipe: delayed}}\nsizes"),
 )
-"""A source too many, a rule for no row, and settings that cannot go together."""
+"""A source that no rule has, a rule for no row, and settings that cannot be combined."""
 UNUSED = "line 15, performance.sources.spare: no rule has this source."
 FOR_NO_ROW = "line 17, performance.rules.0: the rule holds for no row of this workload."
 MISFIT = (
@@ -336,7 +336,7 @@ def test_a_dag_id_of_two_workloads_is_refused_for_either(
 
 
 def test_a_broken_gpu_type_hides_no_other(config: Path) -> None:
-    """What has no peak that can be read is not run; everything else is listed and planned."""
+    """A GPU type whose peak cannot be read is not used; everything else is listed and planned."""
     gpus = config / "gpus.yaml"
     gpus.write_text(gpus.read_text().replace("{bf16: 2250, ", "{bf16: fast, "))
     assert load_workload("nemotron4-340b").gpu_types.keys() >= {"b200", "h100"}

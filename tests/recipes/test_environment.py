@@ -1,4 +1,4 @@
-"""Variables that a job may be given: what becomes of those that upstream documents, and which look secret."""
+"""Variables for a job: which of upstream's documented ones are allowed, and which look secret."""
 
 from steptime.errors import UserError
 from steptime.recipes.environment import check_environment, leads_to_code, names_secret
@@ -9,7 +9,7 @@ CODE = "leads to code, so that a cluster's file has to permit it"
 FREE = "is anybody's to set"
 
 WHAT_BECOMES = {
-    # A name that is listed, one by its prefix or pattern, and names that only look like them.
+    # Names that are listed, match by prefix or pattern, or only look like these.
     **dict.fromkeys(("PATH", "PYTHONPATH", "MASTER_ADDR", "RANK", "ENV", "PS4", "UID"), OWN),
     **dict.fromkeys(("BASH_ENV", "BASHOPTS", "SLURM_CONF", "SBATCH_PARTITION", "SRUN_CONTAINER"), OWN),
     **dict.fromkeys(("_SLURM_SPANK_OPTION_pyxis_container_mounts", "SPANK_x", "STEPTIME_HOME"), OWN),
@@ -26,7 +26,7 @@ WHAT_BECOMES = {
     **dict.fromkeys(("OMP_TOOL_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"), CODE),
     **dict.fromkeys(("ENROOT_CONFIG_PATH", "PYXIS_CONTAINER_MOUNTS", "APPTAINERENV_LD_PRELOAD"), CODE),
     **dict.fromkeys(("SINGULARITY_BIND", "HOME", "XDG_CONFIG_HOME"), CODE),
-    # What is recorded and shown.
+    # Names that look secret, as variables are recorded and shown, and names that do not.
     **dict.fromkeys(("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET", "MY_SECRETS", "AWS_ACCESS_KEY"), SECRET),
     **dict.fromkeys(("DB_PASSWORD", "PASSWORDS", "PGPASSWD", "SSH_PASSPHRASE", "MY_CREDENTIAL"), SECRET),
     **dict.fromkeys(("X_CREDENTIALS", "PRIVATE_KEY", "SSHKEY", "KEY", "SIGNING_KEY", "hf_token"), SECRET),
@@ -43,7 +43,7 @@ def refusal(variables: dict[str, str]) -> str:
 
 
 def becomes_of(name: str) -> str:
-    """The first of a mapping is not the only one that is looked at."""
+    """Return what happens to a variable that is second in an environment, as all have to be checked."""
     if said := refusal({"FIRST": "1", name: "/x"}):
         return next((outcome for outcome in (OWN, SECRET) if f"'{name}' {outcome}" in said), said)
     return CODE if leads_to_code(name) else FREE
@@ -59,7 +59,7 @@ def test_what_becomes_of_a_variable() -> None:
 
 
 VALUES = {
-    # a value, and why it cannot be; empty where it can
+    # a value, and why it is refused; empty if it is accepted
     "http://proxy:3128": "",
     "user@host:22": "",
     "": "",
@@ -91,7 +91,7 @@ def test_what_a_value_and_a_name_cannot_be() -> None:
 
 
 LINES = {
-    # a line of a cluster's `setup`, and whether it shows something secret
+    # a line of a cluster's `setup`, and whether it contains a secret
     "export HF_TOKEN=abc": True,
     "DB_PASSWORD='x' ./start": True,
     "A=1 API_KEY=2": True,

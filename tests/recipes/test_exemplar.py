@@ -1,6 +1,6 @@
-"""The workloads of NVIDIA's exemplar releases, held to what their own launch scripts submit.
+"""The workloads of NVIDIA's exemplar releases, compared with what their own launch scripts submit.
 
-That is recorded in tests/data/exemplar (recorders/exemplar.py), by tag.
+The submissions are recorded in tests/data/exemplar (recorders/exemplar.py), by tag.
 """
 
 import json
@@ -21,11 +21,11 @@ from steptime.recipes.workloads import list_workloads, load_workload
 DATA = Path(__file__).parents[1] / "data" / "exemplar"
 RECORDED: dict[str, Any] = json.loads((DATA / "v26.08.00.json").read_text())
 OURS = {"--save_config_filepath": ["ConfigContainer.yaml"]}
-"""Upstream's default is a folder of its launcher's."""
+"""An argument of ours: upstream's default is a folder of its launcher."""
 
 
 def upstream_rows(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The recorded runs of a workload, by size, type of GPU, dtype and number of GPUs."""
+    """Yield the recorded runs of a workload, with size, type of GPU, dtype and number of GPUs as the key."""
     for of_type in RECORDED[name]["of_gpu_types"]:
         for key, row in of_type["rows"].items():
             yield key, RECORDED[name]["common"] | of_type["common"] | row
@@ -45,7 +45,7 @@ def test_what_is_recorded_is_shipped() -> None:
 
 @pytest.mark.parametrize("name", [name for name in list_workloads() if imported(name)])
 def test_each_run_is_started_and_asked_for_as_upstreams(name: str, tmp_path: Path) -> None:
-    """Its arguments, variables, options of sbatch and srun, binding, time limit, image and batch."""
+    """Arguments, variables, Slurm's options, binding, time limit, image and batch are upstream's."""
     workload = load_workload(name)
     ours = {key_of(row): row for row, _ in workload.recipes()}
     theirs = dict(upstream_rows(name))
@@ -81,7 +81,7 @@ def test_each_run_is_started_and_asked_for_as_upstreams(name: str, tmp_path: Pat
 
 
 def test_the_suites_are_planned_whole() -> None:
-    """57 cells (Exemplar_validation.md), without a cluster that could run them."""
+    """The suites have 57 cells (Exemplar_validation.md); no cluster that could run them is needed."""
     cells = {}
     for name in list_sweeps():
         if name.startswith("exemplar-"):

@@ -1,4 +1,4 @@
-"""Each named formula against the worked example of its document."""
+"""Each named formula, compared with the worked example in its document."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def _with_moe(shape: ModelShape, **changes: int) -> ModelShape:
 @pytest.mark.parametrize(
     ("shape", "formula", "worked_out", "stated"),
     [
-        # The terms that the documents print, and the rounded result they state.
+        # The terms that the documents print, and the rounded result that they state.
         (LLAMA_8B, "llama3.1-25.04", 8192 * (20_937_965_568 + 33_822_867_456 + 3_152_019_456), "4.74e14"),
         (NEMOTRON4_15B, "nemotron4-24.11", 434_478_891_663_360, "434.5e12"),
         (
@@ -72,7 +72,7 @@ LATENT = GPT.model_copy(
     update={"mla": LatentAttention(kv_lora_rank=16, qk_head_dim=12, qk_pos_emb_head_dim=4, v_head_dim=10)}
 )
 PER_TOKEN = {
-    # a shape and the switches of its formula: operations of a token forward, written out
+    # shape, switches of its formula, and the operations for a token forward, written out
     "as the model is": (GPT, {}, 4 * (2 * 64 * 64 + 2 * 64 * 16 + 3 * 64 * 96 + 2 * 32 * 64) + 64_000),
     "causal": (
         GPT,
@@ -100,7 +100,7 @@ PER_TOKEN = {
         4 * (2 * 64 * 64 + 2 * 64 * 16 + 2 * 32 * 64) + 3 * 64 * (96 + 3 * (3 * 24 + 40)) + 64_000,
     ),
     "experts in every second layer": (
-        _with_moe(MIXTURE, moe_layer_freq=2),  # of three, the first and the third
+        _with_moe(MIXTURE, moe_layer_freq=2),  # the first and the third of three
         {"experts": True},
         4 * (2 * 64 * 64 + 2 * 64 * 16 + 2 * 32 * 64) + 3 * 64 * (2 * 96 + 2 * 3 * 24) + 64_000,
     ),

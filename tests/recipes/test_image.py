@@ -1,4 +1,4 @@
-"""Names of container images: the documents' own, others of the same grammar, and what is none."""
+"""Names of container images: those in the documents, others of the same grammar, and invalid ones."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""`steptime recipes import`, with a release and a Megatron-Bridge small enough to read here."""
+"""`steptime recipes import`, with a small release and a small Megatron-Bridge that this file has in full."""
 
 import os
 import subprocess
@@ -88,7 +88,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> tuple[Path, Path]:
-    """A checkout of a release, and a git repository of Megatron-Bridge beside it."""
+    """Return a checkout of a release, and a git repository of Megatron-Bridge beside it."""
     bridge, release = tmp_path / "Megatron-Bridge", tmp_path / "exemplar-performance"
     scripts = bridge / "scripts/performance"
     files = {
@@ -123,7 +123,7 @@ def imported(release: Path, into: Path) -> str:
 
 @pytest.mark.long
 def test_a_release_becomes_a_workload(upstream: tuple[Path, Path], tmp_path: Path) -> None:
-    """Rows, batches, variables and arguments are what its launch script submits, without secrets."""
+    """Rows, batches, variables and arguments are those that its launch script submits, without secrets."""
     release, _ = upstream
     printed = imported(release, tmp_path / "out")
     path = tmp_path / "out/tiny-one-99.01.yaml"
@@ -179,7 +179,7 @@ def test_a_file_of_a_person_is_not_replaced(upstream: tuple[Path, Path], tmp_pat
 
 @pytest.mark.long
 def test_upstreams_code_reaches_nothing_of_this_machine(upstream: tuple[Path, Path], tmp_path: Path) -> None:
-    """It sees no file of a person, writes to none, and has no network: all of it would be found here."""
+    """It cannot read or write a user's files and has no network; the script here tries all of that."""
     release, _ = upstream
     (tmp_path / "secret").write_text("of a person")
     launch = release / "tiny/launch.sh"

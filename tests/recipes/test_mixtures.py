@@ -1,6 +1,6 @@
 """Mixtures of experts, from files alone: public documents, cell by cell, and mistakes in their files.
 
-The trainer does not launch them as upstream does, so the files are data of the tests, and not shipped.
+The trainer does not launch them as upstream does, so their files are test data and not shipped.
 """
 
 import csv
@@ -33,7 +33,7 @@ QWEN, LLAMA = "qwen3-25.12", "llama4-25.08"
 
 @pytest.fixture(autouse=True)
 def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The shipped configuration, with the files of the mixtures in it."""
+    """Return the shipped configuration with the files of the mixtures in it."""
     folder = config_with(MIXTURES, config_folder)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
     return folder
@@ -105,7 +105,7 @@ def planned(name: str, **asked: Any) -> Any:
 
 
 def test_people_read_the_parameters() -> None:
-    """In listings with the columns of experts, which those of dense models are without; and above a plan."""
+    """Listings have columns for experts, which those of dense models lack; plans begin with parameters."""
 
     def told(*command: str) -> str:
         return CliRunner().invoke(app, command, catch_exceptions=False).stdout
@@ -149,7 +149,7 @@ def test_nothing_launches_what_nothing_trains(tmp_path: Path) -> None:
 
 
 def placed_refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[tuple[int, str]]:
-    """What is said of a mixture's file with changes: the line, and the sentence from its field on."""
+    """Return the line of each sentence that refuses a mixture's file, and the sentence from its field on."""
     path = config / "workloads" / f"{name}.yaml"
     text = path.read_text()
     for old, new in changes:
@@ -163,7 +163,7 @@ def placed_refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[t
 
 
 def refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[str]:
-    """The sentences alone."""
+    """Return only the sentences."""
     return [sentence for _, sentence in placed_refusal(config, name, *changes)]
 
 
@@ -238,8 +238,7 @@ MISTAKES = {
         "number format and settings): leave it out.",
     ),
 }
-"""By what is wrong: the file, what to replace in it by what, a part of the first line that is named, and the
-sentence, or how it begins ('or')."""
+"""By mistake: file, replaced text, replacement, part of the line named first, sentence or its start."""
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

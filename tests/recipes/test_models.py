@@ -1,4 +1,4 @@
-"""The models of `recipes`: what each says where nothing is said, and which values do not go together."""
+"""The models of `recipes`: their defaults, and values that do not go together."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ HYBRID = load_workload("nemotron-h").sizes["56b"].model
 
 
 def refusal(model: BaseModel, **changed: Any) -> str:
-    """Why a model cannot be with these values; empty where it can."""
+    """Return why a model is refused with these values, or an empty text if it is accepted."""
     try:
         type(model).model_validate(model.model_dump() | changed)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Recipes of Megatron-Bridge by name, held to their documents and to upstream's source.
+"""Recipes of Megatron-Bridge by name, compared with their documents and with upstream's source.
 
 What upstream prints and what its source has is in tests/data/megatron_bridge (recorders/megatron_bridge).
 """
@@ -28,14 +28,14 @@ DOCUMENTS: dict[str, dict[str, dict[str, str]]] = json.loads((DATA / "documents.
 
 
 OF_SUMMARIES = [name for name, rows in DOCUMENTS.items() if "tflops_per_gpu" in next(iter(rows.values()))]
-"""Workloads of Megatron-Bridge's own document, which has numbers; the DGX Cloud's have configurations."""
+"""Workloads of Megatron-Bridge's own document, which has numbers; those of DGX Cloud have configurations."""
 TIMED = [recipe for recipe in ROWS if recipe.workload in OF_SUMMARIES]
 PRECISIONS = {"BF16": "bf16", "FP8": "fp8_cs", "MXFP8": "fp8_mx", "NVFP4": "nvfp4"}
 
 
 @pytest.mark.parametrize("name", OF_SUMMARIES)
 def test_every_row_that_a_document_prints_is_there_and_no_other(name: str) -> None:
-    """Sizes, parallelism, batch and numbers, as recorded from the document itself."""
+    """Sizes, parallelism, batch and numbers are compared with those recorded from the document."""
     workload, rows = load_workload(name), DOCUMENTS[name].values()
     models = re.split(" and |, ", workload.document.partition(" NeMo container, ")[2])
     size_of = dict(zip(models, workload.sizes, strict=True))
@@ -71,7 +71,7 @@ def test_every_row_that_a_document_prints_is_there_and_no_other(name: str) -> No
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTS.keys() - {*OF_SUMMARIES}))
 def test_every_configuration_that_a_document_prints_is_there_and_no_other(name: str) -> None:
-    """Its FP8 is what its launch.sh makes of it, and so the recorded launches have the dtypes."""
+    """A document's FP8 is whatever its launch.sh makes of it, so the recorded launches have the dtypes."""
     columns = ("gpus", "seq_length", "layers", "tp", "pp", "cp", "ep", "dp", "vp", "mbs", "gbs", "ga")
     printed = Counter(
         (system.lower(), *(row[column] for column in columns))
@@ -101,16 +101,16 @@ def test_every_document_of_recipes_by_name_is_recorded() -> None:
 
 
 def upstream_of(row: Recipe) -> dict[str, Any]:
-    """The configuration of that GPU type and dtype, in the variant that is asked for or upstream's.
+    """Return upstream's configuration for the row's GPU type and dtype, in the row's or the default variant.
 
-    Of a document that has a launch.sh, what that starts for the row.
+    If the document has a launch.sh, it is the configuration that the script starts.
     """
     assert isinstance(row.model, NamedRecipe)
     configurations = CONFIGURATIONS[row.workload]
     name = f"{row.model.recipe}_pretrain_config_{row.gpu_type}_{row.dtype}".upper()
     if row.model.variant is None:
         assert f"{name}_V2" not in configurations, "upstream prefers v2"
-    # The newest releases have a function for each number of GPUs.
+    # The newest releases have one function for each number of GPUs.
     cell = f"{row.gpus}gpu_{row.gpu_type}_{row.dtype.replace('_', '')}"
     variant = (row.model.variant or "v1").upper()
     launched = f"{row.model.recipe} {row.gpu_type} {row.dtype} {row.gpus}"
@@ -137,7 +137,7 @@ def test_each_row_is_what_upstreams_recipe_has() -> None:
 
 
 def test_a_job_on_slurm_has_upstreams_variables_and_arguments() -> None:
-    """What its executor sets, its plugin beside and in place of that, and a launch.sh."""
+    """Upstream's are set by its executor, its plugin, which may override them, and a launch.sh."""
     for row in ROWS:
         rules = load_workload(row.workload).performance
         launched = rules.of(row, row.size, Mode.PERFORMANCE, "slurm")
@@ -150,9 +150,9 @@ def test_a_job_on_slurm_has_upstreams_variables_and_arguments() -> None:
 
 @pytest.mark.long
 def test_a_job_on_slurm_is_asked_for_and_bound_as_upstreams(tmp_path: Path) -> None:
-    """What sbatch, srun and numactl are given, beside what upstream's executor gives them.
+    """The options of sbatch, srun and numactl are those that upstream's executor gives.
 
-    Ours asks for the GPUs, too, and has every container writable, as enroot has by default.
+    Ours also asks for the GPUs, and makes every container writable, as enroot does by default.
     """
     bound: dict[tuple[str, str], str] = {}
     differing = []
@@ -174,7 +174,7 @@ def test_a_job_on_slurm_is_asked_for_and_bound_as_upstreams(tmp_path: Path) -> N
 
 
 def test_published_numbers_agree_with_each_other() -> None:
-    """TFLOPS over tokens are a model's, as far as both are rounded: else it is a misprint."""
+    """The ratio of TFLOPS to tokens is constant for a model, up to rounding, or a number is misprinted."""
     differing = {
         (name, row.size, row.dtype, row.gpu_type, row.tokens_per_s_per_gpu, fitting)
         for name in OF_SUMMARIES
@@ -199,7 +199,7 @@ def test_published_tokens_come_back() -> None:
 
 
 def test_each_run_fits_its_time_limit() -> None:
-    """At the published rate, with ten minutes for its start and end."""
+    """A run takes the published rate, and ten minutes for start and end."""
     for recipe in TIMED:
         published = published_performance(recipe)
         assert published is not None

@@ -1,4 +1,4 @@
-"""Recipes of Megatron-Bridge by name: what is planned and started, held to upstream's parser and documents.
+"""Recipes of Megatron-Bridge by name: plans and commands, compared with upstream's parser and documents.
 
 What upstream's source says is in tests/data/megatron_bridge, by tag (recorders/megatron_bridge).
 """
@@ -27,7 +27,7 @@ BY_NAME = [name for name in list_workloads() if by_name(name) and not imported(n
 
 
 ROWS = [recipe for name in BY_NAME for recipe, _ in load_workload(name).recipes()]
-"""Every row of the documents."""
+"""All rows of the documents."""
 
 
 def run_of(recipe: Recipe, mode: Mode = Mode.PERFORMANCE, **fields: Any) -> Run:
@@ -43,9 +43,9 @@ RELEASES = tuple(recorded())
 
 
 def in_release(row: Recipe, release: str) -> Recipe | None:
-    """A row in the image of another release; None if that has not its recipe, or not on its type of GPU.
+    """Return a row with the image of another release, or None if that lacks its recipe or its type of GPU.
 
-    The oldest one names a model and its size, and has no variants.
+    The oldest release names a model and its size, and has no variants.
     """
     described, model = bridge_release(f"nemo:{release}"), row.model
     assert isinstance(model, NamedRecipe)
@@ -63,7 +63,7 @@ def in_release(row: Recipe, release: str) -> Recipe | None:
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("mode", list(Mode))
 def test_every_release_takes_our_arguments(release: str, mode: Mode) -> None:
-    """And what it reads in them is what was planned."""
+    """Upstream's parser reads in them what was planned."""
     started = [moved for row in ROWS if (moved := in_release(row, release)) is not None]
     assert len({recipe.workload for recipe in started}) > 1
     parser = parser_of(release)
@@ -160,8 +160,7 @@ def test_what_the_recipe_sets_cannot_be_asked_for(option: str) -> None:
 
 
 def test_what_is_known_of_recipes_is_what_upstreams_source_has() -> None:
-    """By release: which there are, the tokens of their samples, the parameters that it states, and what ranks
-    load from the Hugging Face hub."""
+    """By release these are the recipes, tokens of a sample, stated parameters, and files from the hub."""
     for release, recipes in json.loads((DATA / "recipes.json").read_text()).items():
         ours = {
             f"{family} {name}": (
@@ -182,7 +181,7 @@ def test_what_is_known_of_recipes_is_what_upstreams_source_has() -> None:
 
 
 def stated(text: str | None) -> Parameters | None:
-    """`30b-a3b` in numbers."""
+    """Return `30b-a3b` as numbers of parameters; None for None."""
     if text is None:
         return None
     total, _, active = text.replace("b", "").partition("-a")

@@ -1,4 +1,4 @@
-"""GPU counts, windows and time limits as people write them, and lists of nodes as Slurm does."""
+"""GPU counts, windows and time limits as people write them, and lists of nodes as Slurm writes them."""
 
 import pytest
 from hypothesis import assume, given

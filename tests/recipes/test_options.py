@@ -1,4 +1,4 @@
-"""The options of the documents: what they become in a run, and which combinations are refused."""
+"""The options in the documents: what they change in a run, and which combinations are refused."""
 
 import shutil
 from pathlib import Path
@@ -17,9 +17,9 @@ SAVED_320 = "/shared/default--None=0.0000-epoch=0-consumed_samples=320.0-last"
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped configuration, and Slurm clusters of H100s: with containers, and with CPUs alone.
+    """Return the shipped configuration with two Slurm clusters: H100s with containers, and CPUs without.
 
-    No test changes it: in a folder of its own each would read every workload anew.
+    No test changes it, because in folders of their own all would read every workload again.
     """
     folder = tmp_path_factory.mktemp("options") / "config"
     shutil.copytree(settings.shipped("config"), folder)
@@ -51,7 +51,7 @@ def run_of(workload: str = "llama3.1", **values: Any) -> Run:
         ({"workload": "llama3.1", "size": "8b"}, 25, "24:24", (20, 25)),
         ({"workload": "nemotron4-340b", "gpu_type": "gb200"}, 50, "35:44", (45, 50)),
         ({"workload": "nemotron4-340b-24.11", "size": "340b"}, 50, "49:49", (20, 30)),
-        # Where the document ends the run with the profile, so does another profile.
+        # If the document ends the run with the profile, another profile ends it as well.
         ({"workload": "llama3.1", "size": "8b", "profile_start": 5, "profile_stop": 8}, 8, "7:7", (5, 8)),
         ({"workload": "nemotron4-340b-24.11", "size": "340b", "profile_stop": 60}, 60, "59:59", (20, 60)),
     ],
@@ -105,7 +105,7 @@ def test_a_checkpoint_is_saved_alone() -> None:
 @pytest.mark.parametrize(
     ("path", "values", "first_step"),
     [
-        (NAMED, {"size": "8b", "gpus": "16"}, 50),  # 12,800 samples, 256 at a step
+        (NAMED, {"size": "8b", "gpus": "16"}, 50),  # 12,800 samples, 256 in a step
         (SAVED_320, {"gpus": "2"}, 20),
         ("/shared/checkpoints/saved", {"size": "8b", "gpus": "16"}, 50),
         ("/shared/checkpoints/saved", {"gpus": "2", "max_steps": 7}, 7),
@@ -259,7 +259,7 @@ JUST_POSSIBLE: list[dict[str, Any]] = [
     {"size": "70b", "tp_comm_overlap": True},
     {"size": "8b", "tp_comm_overlap": False, "cuda_graphs": False},
 ]
-"""At the very edge of what is refused above."""
+"""Requests just inside the limits that are refused above."""
 
 
 def test_what_is_just_possible_is_planned() -> None:

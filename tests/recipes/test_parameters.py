@@ -1,4 +1,4 @@
-"""Parameters are counted from a model's sizes, and a size is the model that its name says."""
+"""Parameters are counted from a model's sizes, and agree with the name of its size."""
 
 import pytest
 
@@ -16,11 +16,11 @@ LLAMA_8B = SHAPES["llama3.1-25.04", "8b"]
 BUILT = {"8b": 8_030_261_248, "70b": 70_553_706_496, "405b": 405_853_388_800} | {
     **{"15b": 15_628_775_424, "340b": 341_029_195_776, "56b": 56_324_350_464}
 }
-"""Of the models that the trainer builds, which tests/trainer/test_rows.py counts."""
+"""The parameters of models that the trainer builds, as tests/trainer/test_rows.py counts them."""
 
 
 def test_they_are_those_of_the_models_that_are_built() -> None:
-    """But for norms, biases and convolutions."""
+    """Norms, biases and convolutions are not counted, hence the tolerance."""
     built = [
         (size, shape)
         for (_, size), shape in SHAPES.items()

@@ -1,4 +1,4 @@
-"""How each document's runs are launched: the rules of its file, laid over one another for a run."""
+"""How each document's runs are launched: the rules in its file, where later rules override earlier ones."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ from steptime.recipes.workloads import load_workload
 
 
 def launched(**asked: Any) -> Performance:
-    """How the first run of a request is launched."""
+    """Return the performance settings of the first run of a request."""
     request = {"gpu_type": "h100"} | asked
     return plan(PlanRequest.model_validate(request)).runs[0].performance
 
 
 def test_a_later_rule_counts() -> None:
-    """Of a rule for all GPUs and one for some; of a rule for all modes and one for some."""
+    """A rule for some GPUs overrides one for all, and a rule for some modes overrides one for all."""
     on_gpu = {
         gpu_type: launched(workload="nemotron4-340b", gpu_type=gpu_type, gpus="512")
         for gpu_type in ("h100", "b200", "gb200", "gb300")
@@ -66,9 +66,9 @@ OTHERS = {
     },
     "virtual_pipeline": ROW._replace(parallelism=ROW.parallelism.model_copy(update={"virtual_pipeline": 2})),
 }
-"""Rows that differ from `ROW` in one thing each."""
+"""Rows that each differ from `ROW` in one thing."""
 HOLDS_FOR: list[tuple[dict[str, Any], set[str]]] = [
-    # the conditions of a rule, and for which of these rows it holds beside ROW
+    # the conditions of a rule, and the other rows that it holds for beside ROW
     ({}, OTHERS.keys() - {"cpu"}),
     ({"gpu_types": ["h100", "cpu"]}, OTHERS.keys() - {"gpu_type"}),
     ({"sizes": ["8b"]}, OTHERS.keys() - {"size", "cpu"}),
@@ -110,7 +110,7 @@ def test_a_rule_may_be_for_some_modes_and_some_clusters() -> None:
 
 CALLBACK = {"comm_overlap_callback": True}
 SETTINGS: list[tuple[str, dict[str, Any], *tuple[str, ...]]] = [
-    # dtype of a row without tensor parallelism, settings, and what cannot be about them
+    # dtype of a row without tensor parallelism, settings, and why they are refused
     ("bf16", {}),
     ("fp8", {}, "fp8_recipe is None: rows of dtype fp8 need one, and no others"),
     ("fp8", {"fp8_recipe": "current"}),

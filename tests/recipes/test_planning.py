@@ -1,4 +1,4 @@
-"""From requests to runs: defaults, modes, costs, and every refusal with its choices."""
+"""From requests to runs: defaults, modes, costs, and every refusal with the valid choices."""
 
 from typing import Any
 
@@ -29,10 +29,10 @@ def test_the_main_job_needs_only_its_name() -> None:
 
 
 LEFT_TO_OTHERS = {
-    *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),  # the document says
+    *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),  # left to the document
     *("micro_batch_size", "global_batch_size"),
-    *("image", "cuda_graphs", "tp_comm_overlap", "async_save", "gpu_samples"),  # the recipe says
-    *("load_checkpoint", "profile_start", "profile_stop", "profile_ranks"),  # nothing: other kinds of runs
+    *("image", "cuda_graphs", "tp_comm_overlap", "async_save", "gpu_samples"),  # left to the recipe
+    *("load_checkpoint", "profile_start", "profile_stop", "profile_ranks"),  # only for other kinds of runs
 }
 
 

@@ -1,4 +1,4 @@
-"""The documents' printed numbers are all there, and a broken reference file is refused with its place."""
+"""All printed numbers of the documents are there, and a broken reference file is refused with its place."""
 
 import os
 from collections import Counter
@@ -18,7 +18,7 @@ RECIPES = [recipe for name in list_workloads() for recipe, _ in load_workload(na
 
 
 def test_a_document_has_numbers_for_each_of_its_rows_or_for_none() -> None:
-    """Or for one run, whose log it shows."""
+    """A document may also have numbers for one run, whose log it shows."""
     configured = Counter(row.recipe for row in configuration_rows())
     published = Counter(row.document for row in performance_rows())
     assert set(list_references()) == set(configured)
@@ -69,7 +69,7 @@ def test_a_broken_table_is_refused(references: Path, old: str, new: str, complai
 
 
 def test_a_table_has_the_lines_that_its_document_prints(references: Path) -> None:
-    """Single numbers, if it prints no more; but a table of none is a mistake."""
+    """A table may have a single kind of numbers, but not none."""
     path = references / "nemotron-h-25.05.yaml"
     whole = path.read_text(encoding="utf-8")
     header = whole[: whole.index("tables:")] + "tables:\n"

@@ -1,4 +1,4 @@
-"""The form of a request: what may be left out, how far numbers go, and what is refused with which words."""
+"""The form of a request: optional fields, limits of numbers, and the wording of refusals."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What upstream's launch scripts set, as recorded: every row of the documents, with its own sizes."""
+"""The recorded settings of upstream's launch scripts have every row of the documents, with its own sizes."""
 
 import csv
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from steptime.recipes.workloads import load_workload
 
 
 def rows() -> Iterator[dict[str, str]]:
-    """Of models that steptime's own trainer builds; upstream launches its recipes by name itself."""
+    """Yield the rows of models that steptime's own trainer builds; upstream launches recipes by name."""
     with TABLE.open() as table:
         yield from (row for row in csv.DictReader(table) if not by_name(row["recipe"]))
 
@@ -26,7 +26,7 @@ SIZES = {
     "layers": ("model.num_layers", "nemo1.model.num_layers"),
     "seq_len": ("data.seq_length", "nemo1.model.data.seq_length"),
 }
-"""By column of the tables: what it is called in NeMo 2, and in NeMo 1."""
+"""By column of the tables: the setting's name in NeMo 2, and in NeMo 1."""
 
 
 def test_every_row_of_the_documents_is_recorded_with_its_own_sizes() -> None:

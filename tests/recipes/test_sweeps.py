@@ -1,4 +1,4 @@
-"""Sweeps: what their files say, the cells they come to, and every refusal with its remedy."""
+"""Sweeps: their files, the cells that follow, and every refusal with its remedy."""
 
 import itertools
 from collections.abc import Callable
@@ -23,7 +23,7 @@ LLAMA = {"workload": "llama3.1", "size": ["8b", "70b"], "dtype": ["bf16", "fp8"]
 
 @pytest.fixture
 def write(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Writes a sweep `night` into a config like the shipped one, with a cluster of H100s."""
+    """Return a function that writes a sweep `night` into a config with a cluster of H100s."""
     config = config_folder
     (config / "sweeps").mkdir()
     for entry in shipped("config").iterdir():
@@ -49,7 +49,7 @@ def write(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 @pytest.fixture
 def planned(write: Callable[..., Path]) -> Callable[..., SweepPlan]:
-    """Writes a sweep and plans it."""
+    """Return a function that writes a sweep and plans it."""
 
     def planned(**fields: Any) -> SweepPlan:
         write(**fields)

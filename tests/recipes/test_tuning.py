@@ -1,4 +1,4 @@
-"""Tuning by hand: what runs, how it is called, and that nobody takes it for the document's run."""
+"""Tuning by hand: what runs, its name, and that it never counts as the document's run."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The shipped workload files against the documents' tables."""
+"""The shipped workload files, compared with the documents' tables."""
 
 import csv
 import os
@@ -51,7 +51,7 @@ DEFAULT = "default_release: true # llama3.1 means this one, which has a size for
 
 @pytest.mark.long
 def test_a_family_may_mean_an_older_release(config: Path) -> None:
-    """As the newest may have no size for the default cluster: `llama3.1` goes on to mean what it meant."""
+    """The newest release may have no size for the default cluster: then `llama3.1` keeps its meaning."""
     path = config / "workloads" / "llama3.1-25.04.yaml"
     newer = path.with_name("llama3.1-99.01.yaml")
     assert DEFAULT in path.read_text()

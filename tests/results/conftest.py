@@ -1,4 +1,4 @@
-"""A real PostgreSQL for the store's tests: a temporary cluster of its own, without network."""
+"""A real PostgreSQL for the store's tests: a temporary server of their own, without network."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +12,14 @@ from steptime.results.database import close_engines
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQL]:
-    """A running server."""
+    """Yield a running server."""
     with started_postgresql() as server:
         yield server
 
 
 @pytest.fixture
 def postgresql_url(postgresql: PostgreSQL) -> Iterator[str]:
-    """The address of an empty database: the only one, as to make another takes far longer than this."""
+    """Yield the address of an empty database, always the same one, as creating another takes far longer."""
     with psycopg.connect(postgresql.url, autocommit=True) as connection:
         connection.execute("DROP SCHEMA public CASCADE")
         connection.execute("CREATE SCHEMA public")
@@ -29,7 +29,7 @@ def postgresql_url(postgresql: PostgreSQL) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty store: every test that takes it runs on both kinds of database."""
+    """Return the address of an empty store; every test that takes it runs on both kinds of database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'store' / 'steptime.db'}"
     return str(request.getfixturevalue("postgresql_url"))

@@ -1,4 +1,4 @@
-"""`steptime archive` and `steptime results import`: what is written comes back, whoever wrote it."""
+"""`steptime archive` and `steptime results import`: archives of steptime and of others come back whole."""
 
 import hashlib
 import io
@@ -37,7 +37,7 @@ KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----"
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where commands run, with a store and a state folder of its own."""
+    """Return the folder in which commands run, with its own store and state folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'first.db'}")
@@ -46,7 +46,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def filled(here: Path, make_result: MakeResult) -> Store:
-    """A store of two runs with logs, one of which is accepted, and of a rejected run without."""
+    """Return a store of two runs with logs, one of which is accepted, and of a rejected run without a log."""
     store = Store()
     for number in range(2):
         folder = here / "experiments" / f"run-{number}"
@@ -174,7 +174,7 @@ def test_a_path_in_an_archive_puts_no_file_of_this_machine_into_the_next(
 
 
 def bomb(file: Path, size: int) -> None:
-    """An archive whose one log is `size` zeros."""
+    """Write an archive whose only log is `size` zeros."""
     with file.open("wb") as stream, zstandard.ZstdCompressor(level=19).stream_writer(stream) as packed:
         header = tarfile.TarInfo("logs/log-x.out")
         header.size = size
@@ -242,7 +242,7 @@ AS_IMPORTED = {
     "gpus": "8",
     "gpu_type": "gb300",
 }
-"""What the runs of the archive trained."""
+"""The recipe that the runs of the archive trained."""
 
 
 @pytest.mark.long
@@ -253,7 +253,7 @@ AS_IMPORTED = {
 def test_the_next_run_is_judged_by_runs_of_llmb_unless_they_are_only_shown(
     here: Path, make_result: MakeResult, options: list[str], verdict: str, baseline_runs: int
 ) -> None:
-    """The archive was made by NVIDIA's own code: recorders/make_llmb_archive.py."""
+    """NVIDIA's own code made the archive: recorders/make_llmb_archive.py."""
     assert call("results", "import", str(LLMB), "--cluster", "mine", *options).startswith(
         "imported from llmb-archive.tar.zst: 6 valid, 1 rejected"
     )

@@ -24,7 +24,7 @@ MakeResult = Callable[..., Result]
 
 
 def test_a_result_as_a_row(tmp_path: Path, make_result: MakeResult) -> None:
-    """2 GPUs, 16 samples of 128 tokens in each step of half a second."""
+    """A step takes half a second on 2 GPUs and has 16 samples of 128 tokens."""
     result = make_result("job-1", step_times=[0.5] * 20, map_index=3)
     row = {column.name: column.take(result) for column in COLUMNS if column.take}
     flops = model_flops(result.run.recipe.model, "llama3.1-25.04")
@@ -69,7 +69,7 @@ def test_every_number_that_is_declared_as_a_column_is_one() -> None:
 def test_tokens_have_a_price_if_the_clusters_file_has_that_of_gpus(
     make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a second for 2,048 tokens on 2 GPUs that cost 3.60 an hour each: 2,048 tokens/s and GPU."""
+    """2,048 tokens take half a second on 2 GPUs at 3.60 an hour each: 2,048 tokens/s and GPU."""
     take, result = BY_NAME["price_per_million_tokens"].take, make_result(step_times=[0.5] * 20)
     assert take is not None
     assert take(result) is None

@@ -1,4 +1,4 @@
-"""The database below the metrics store: its schema, its indices, and what goes wrong with it."""
+"""The database below the metrics store: its schema, its indexes, and its failures."""
 
 import socket
 import sqlite3
@@ -100,7 +100,7 @@ def test_a_locked_store_is_a_failure_of_the_system(
 
 
 def test_no_file_of_a_store_stays_open_after_its_use(tmp_path: Path, make_result: MakeResult) -> None:
-    """A connection that is left would go into forks, and to threads that SQLite does not take it from."""
+    """An open connection would be inherited by forks, and used by threads that SQLite refuses."""
     store = Store(f"sqlite:///{tmp_path / 'a' / 'folder' / 's.db'}")
     stored.write(store, make_result())
     assert len(store.results()) == 1
@@ -108,7 +108,7 @@ def test_no_file_of_a_store_stays_open_after_its_use(tmp_path: Path, make_result
 
 
 def test_connections_are_closed_and_made_anew(postgresql_url: str) -> None:
-    """Of a server that was started again, too."""
+    """This includes connections to a server that was restarted."""
 
     def others(*, end: bool = False) -> int:
         asked = "pg_terminate_backend(pid)" if end else "pid"
@@ -132,7 +132,7 @@ def test_a_server_that_never_answers_is_given_up(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(database, "_CONNECT_WITHIN_S", 2)
-    waits = []  # psycopg itself gives up after 130 s
+    waits = []  # psycopg's own limit is 130 s
 
     def note(_dialect: object, _record: object, _arguments: object, options: dict[str, Any]) -> None:
         waits.append(options.get("connect_timeout"))
@@ -166,7 +166,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(
     stored.write(store, make_result())
 
     def fill(connection: Any, _record: Any) -> None:
-        connection.execute("PRAGMA max_page_count = 1")  # SQLite raises it to what the file has
+        connection.execute("PRAGMA max_page_count = 1")  # SQLite raises it to the file's size
 
     sqlalchemy.event.listen(sqlalchemy.Engine, "connect", fill)
     request.addfinalizer(lambda: sqlalchemy.event.remove(sqlalchemy.Engine, "connect", fill))

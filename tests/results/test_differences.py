@@ -1,4 +1,4 @@
-"""What two runs differ in by their records: the events of a series."""
+"""The differences of two runs by their records, which are the events of a series."""
 
 import json
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def test_of_many_nodes_it_says_how_many_are_others(
 
 
 def test_a_variable_differs_once_by_its_own_name(make_result: MakeResult) -> None:
-    """The plan has those that were asked for, and what the job ran with has them all."""
+    """The plan has the requested variables, and the record of what ran has all of them."""
     one = json.loads(make_result("one").record)
     other = one | {"run": one["run"] | {"environment": {"NCCL_ALGO": "Ring"}}}
     assert changes(json.dumps(one), json.dumps(other)) == []

@@ -1,4 +1,4 @@
-"""Scaling efficiency as it is stored: relative to which runs, how certain, and when it is computed anew."""
+"""Scaling efficiency in the store: the runs it is relative to, its certainty, and when it is recomputed."""
 
 import math
 import random
@@ -26,14 +26,14 @@ DAY_S = 86_400.0
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """An empty store, which commands read, too."""
+    """Return an empty store, which commands read too."""
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
     return Store()
 
 
 @pytest.fixture
 def make(make_result: MakeResult) -> MakeResult:
-    """Makes a run of `rate` times the usual tokens per second and GPU."""
+    """Return a function that makes a run of `rate` times the usual tokens per second and GPU."""
 
     def run(name: str, gpus: int, rate: float = 1.0, *, together: str = "one", **options: Any) -> Result:
         made_by = make_result("x").submitted.made_by.model_copy(
@@ -46,7 +46,7 @@ def make(make_result: MakeResult) -> MakeResult:
 
 
 def of(store: Store) -> dict[str, tuple[float | None, int | None, str | None]]:
-    """Efficiency of each run, and of how many GPUs and which jobs it is relative to."""
+    """Return each run's efficiency, and the number of GPUs and jobs that it is relative to."""
     names = ("scaling_efficiency_percent", "scaling_base_gpus", "scaling_base_jobs")
     rows = store.results(include_rejected=True)
     found = {row["job_name"]: tuple(row[name] for name in names) for row in rows}
@@ -104,7 +104,7 @@ def test_repeats_of_the_base_are_averaged(store: Store, make: MakeResult) -> Non
 def test_a_scale_alone_is_relative_to_the_smallest_of_the_nearest_earlier_runs(
     store: Store, make: MakeResult
 ) -> None:
-    """Those of the week that ended with the nearest one of fewer GPUs, and the newest of these."""
+    """They are the newest with the fewest GPUs in the week that ended with the nearest run of fewer GPUs."""
     days = {"old": 0.0, "monday": 19.0, "tuesday": 20.0, "wednesday": 21.0, "thursday": 22.0, "late": 50.0}
     runs = {
         "old": (1, 9.0),
@@ -204,7 +204,7 @@ def test_a_run_of_no_dag_and_no_sweep_is_by_itself(store: Store, make: MakeResul
 
 
 def test_what_its_reader_may_not_read_is_no_base(store: Store, make: MakeResult) -> None:
-    """A reader sees whole DAGs: a base is of the same."""
+    """A reader sees whole DAGs, so a run and its base are of the same DAG."""
     one = make("one", 1)
     secret = one.submitted.made_by.model_copy(update={"dag_id": "secret"})
     publish(store, make("one", 1, made_by=secret), make("two", 2, 0.9), make("four", 4, 0.72))
@@ -239,7 +239,7 @@ SPREAD = {**dict.fromkeys(WAYS, 1), "expert_parallel": 1, "global_batch_size": 8
 
 
 def measured(number: int, rate: float, **spread: int) -> dict[str, Any]:
-    """A run of one sweep as the store has it."""
+    """Return a run of one sweep as the store has it."""
     own = SPREAD | spread
     return {
         **{"id": number, "job_name": f"job-{number}", "submitted_at": float(number)},
@@ -269,8 +269,8 @@ def test_runs_of_one_dag_run_are_measured_together_without_a_sweep() -> None:
 
 
 def test_an_interval_is_that_of_students_t_where_rates_are_spread_normally() -> None:
-    """Of eight jobs over a base that does not spread; so wide because eight are few."""
-    from scipy import stats  # half a second in each worker that collects this file
+    """Eight jobs are compared with a base without spread; the interval is wide because eight are few."""
+    from scipy import stats  # its import takes half a second
 
     rates = [90 + 20 * stats.norm.ppf((number + 0.5) / 8) for number in range(8)]
 

@@ -1,4 +1,4 @@
-"""What samples of GPUs and links say of a run: power, energy, and which nodes stand apart."""
+"""Samples of GPUs and links: a run's power and energy, and nodes that differ from the others."""
 
 import json
 import random
@@ -27,7 +27,7 @@ SIX_TWELVE = 1_795_846_320.0
 def node(
     name: str, gpus: int = 8, seed: int = 0, *, hot: Collection[int] = (), **other: Any
 ) -> dict[str, Any]:
-    """The summary of a node, of which some GPUs are throttled by their heat."""
+    """Return the summary of a node whose GPUs in `hot` are throttled by heat."""
     rng = random.Random(f"{name} {seed}")  # noqa: S311
     clocks = [1410 if gpu in hot else round(rng.gauss(1755, 20)) for gpu in range(gpus)]
     heat = {"hw_thermal_slowdown": [85.0 if gpu in hot else 0.0 for gpu in range(gpus)]}
@@ -147,7 +147,7 @@ def test_a_slow_node_has_one_sentence_for_its_ranks_and_its_gpus() -> None:
 def test_energy_is_that_of_all_gpus_over_the_steps(
     tmp_path: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """2 GPUs of 600.5 W on average, 16 samples of 128 tokens in each step of half a second."""
+    """2 GPUs of 600.5 W on average train 16 samples of 128 tokens in each step of half a second."""
     result = make_result("job-1", step_times=[0.5] * 20)
     sizes = {"seq_length": 128, "global_batch_size": 16, "world_size": 2}
     samples = record(node("gb-017", 2, hot=(1,), link_errors={"mlx5_0/1 link_downed": 3}))

@@ -1,4 +1,4 @@
-"""What a log comes to as a row, whole: its state and why, its window and the numbers of that."""
+"""The whole row of a log: its state and reason, its window, and the window's numbers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,13 +20,13 @@ LACKS = "the log lacks global steps"
 
 
 def window(first: int, last: int, mean_s: float, steps: int, **other: Any) -> dict[str, Any]:
-    """The numbers of a window whose steps take 1 ms more each."""
+    """Return the numbers of a window in which each step takes 1 ms more than the one before."""
     times = {"step_time_mean_s": mean_s, "step_time_median_s": mean_s, "steps_in_window": steps}
     return {"window": f"{first}:{last}", "window_from": "--window", **times, **other}
 
 
 ROWS: list[tuple[bytes, Window | None, dict[str, Any]]] = [
-    # a log, a window, and what the row has beside the log's place, format and size
+    # a log, a window, and the row without the log's place, format and size
     (
         *(WHOLE, Window(first=35, last=44)),
         {"state": "complete", "steps": 50, **window(35, 44, 2.6395, 10)},

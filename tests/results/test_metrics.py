@@ -1,4 +1,4 @@
-"""Rates and measurements: against the documents' own tables and examples, and over the window of a log."""
+"""Rates compared with the documents' tables and examples, and measurements over the window of a log."""
 
 import math
 from dataclasses import replace
@@ -26,7 +26,7 @@ PUBLISHED = {
     for recipe, _ in load_workload(name).recipes()
     if (row := published_performance(recipe)) and row in TIMED
 }
-"""The recipe of every published step time, as planned from the workload files."""
+"""The recipe of every published step time, planned from the workload files."""
 
 
 def test_the_numbers_of_every_published_row_are_the_printed_ones() -> None:
@@ -59,7 +59,7 @@ def test_a_step_time_that_cannot_be_is_refused(step_time_s: float) -> None:
 
 
 def test_where_a_document_takes_what_is_logged_a_result_has_the_mfu_of_that() -> None:
-    """Megatron-Bridge logs TFLOPS, and documents that start its recipes have their MFU of these."""
+    """Megatron-Bridge logs TFLOPS, from which documents that start its recipes compute the MFU."""
     recipe = _recipe("llama3.1-25.04", "8b", "bf16", 8).model_copy(
         update={"workload": "acme-1.0", "flops_formula": "megatron-bridge"}
     )
@@ -89,7 +89,7 @@ def test_a_run_is_measured_over_its_window_only() -> None:
     measurement = measure(run, log)
     assert measurement.steps_in_window == 3
     assert measurement.step_time_mean_s == measurement.step_time_median_s == 2.0
-    assert measurement.step_time_std_s == 1.0  # of the sample: the population's is 0.816
+    assert measurement.step_time_std_s == 1.0  # of the sample; the population's is 0.816
     assert measurement.tokens_per_s == 128 * 16 / 2.0
     assert measurement.tokens_per_s_per_gpu == 128 * 16 / 2.0 / 2
     assert (measurement.peak_tflops_per_gpu, measurement.peak_source) == (0.05, "GEMM fp32")
@@ -167,7 +167,7 @@ def test_a_window_without_usable_steps_is_refused(
 @pytest.mark.parametrize(
     ("window", "steps", "spread", "median"),
     [
-        # Of steps of 0, 1, 2, … seconds, of which 0 s is none: the last 20, or a window that is longer.
+        # Steps take 0, 1, 2, … s, and 0 s is not a time: the last 20 steps count, or a longer window.
         (Window(first=5, last=9), "10:29", 9.5, 19.5),
         (Window(first=5, last=24), "10:29", 9.5, 19.5),
         (Window(first=5, last=25), "5:25", 10.0, 15.0),
@@ -218,7 +218,7 @@ def _recipe(workload: str, size: str, dtype: str, gpus: int) -> Recipe:
 
 
 def _run(*, window: Window) -> Run:
-    """A run of the tiny Llama on two CPU processes: 16 samples of 128 tokens a step."""
+    """Return a run of the tiny Llama on two CPU processes: 16 samples of 128 tokens a step."""
     return Run(
         experiment="pretrain_llama3.1_tiny_fp32_2",
         recipe=_recipe("llama3.1-25.04", "tiny", "fp32", 2),

@@ -1,4 +1,4 @@
-"""Results of recipes by name, of which nobody has the flops: stored, judged and shown like any other."""
+"""Results of recipes by name, whose FLOPs are unknown: stored, judged and shown like all others."""
 
 import json
 import time
@@ -21,7 +21,7 @@ MakeResult = Callable[..., Result]
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult) -> Store:
-    """Two runs by name that log no TFLOPS, of two hours ago and of one, in the store that commands read."""
+    """Return the store that commands read, with two recent runs by name that log no TFLOPS."""
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store' / 'steptime.db'}")
     store, run = Store(), run_of()
     steps = tuple(Step(global_step=number, step_time_s=2.0, loss=11.0) for number in range(run.max_steps))

@@ -1,4 +1,4 @@
-"""What a result says it was made by: the commit of this project's own checkout, and of no other."""
+"""The provenance of a result: the commit of this project's own checkout, and of no other."""
 
 import subprocess
 from pathlib import Path
@@ -11,7 +11,7 @@ from steptime.results import record as module
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is this project's."""
+    """Return a folder that stands in for this project's checkout."""
     folder = tmp_path.resolve() / "project"
     folder.mkdir()
     monkeypatch.setattr(module, "_PROJECT", folder)

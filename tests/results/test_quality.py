@@ -1,4 +1,4 @@
-"""Every check of a finished run: passes for a good run, names rows and values for each way of being bad."""
+"""Every check of a finished run: a good run passes, and each kind of bad run fails with rows and values."""
 
 import logging
 import socket
@@ -95,7 +95,7 @@ def test_many_bad_rows_are_counted(make_result: MakeResult) -> None:
     [((10,), "10 is"), ((15,), "15 is"), ((11, 12, 14), "11 to 12, 14 are")],
 )
 def test_a_gap_in_the_window_is_named(make_result: MakeResult, missing: tuple[int, ...], told: str) -> None:
-    """Both of its ends belong to it."""
+    """Both ends of the window belong to it."""
     result = make_result()
     run = result.run.model_copy(update={"window": Window(first=10, last=15)})
     steps = tuple(step for step in result.log.steps if step.global_step not in missing)
@@ -251,7 +251,7 @@ def test_a_restart_within_the_window_spoils_it_and_before_it_does_not(make_resul
         "so that times of two attempts are mixed."
     )
     ends = {steps: judged(make_result(), problems=restart(*steps)).valid for steps in ((10,), (19,), (20,))}
-    assert ends == {(10,): False, (19,): False, (20,): True}  # both ends of the window are of it
+    assert ends == {(10,): False, (19,): False, (20,): True}  # both ends belong to the window
     several = only_failure(judged(make_result(), problems=restart(13, 10, 11))).message
     assert "a restart trained global steps 10 to 11, 13 again, so" in several
     assert before.valid
@@ -361,7 +361,7 @@ def test_a_load_must_have_loaded_and_resumed_where_the_save_ended(make_result: M
 
 
 def test_a_load_by_name_is_judged_by_its_load_lines_alone(make_result: MakeResult) -> None:
-    """Megatron-Bridge leaves no record of where it resumed."""
+    """Megatron-Bridge does not record where it resumed."""
     run = run_of(mode=Mode.CHECKPOINT_LOAD)
     result = make_result()
 
@@ -386,7 +386,7 @@ def test_a_load_by_name_is_judged_by_its_load_lines_alone(make_result: MakeResul
 
 
 def test_of_a_run_by_name_nothing_is_asked_that_the_trainer_alone_records(make_result: MakeResult) -> None:
-    """Megatron-Bridge has no start and no end of its own, and no way to tell how ranks were bound."""
+    """Megatron-Bridge does not record its start, its end, or how ranks were bound."""
     result = make_result()
     run = run_of().model_copy(update={"performance": Performance(ranks_per_numa_node=2, vboost=True)})
     log = result.log.model_copy(update={"started": None, "ended": None, "steps": ()})
@@ -407,7 +407,7 @@ def test_a_noisy_window_is_a_warning_and_counts(make_result: MakeResult) -> None
 def test_a_wall_time_apart_from_the_step_time_is_a_warning(
     make_result: MakeResult, factor: float, *, warned: bool
 ) -> None:
-    """Of the window only: what lies before it may be apart. The warning names both times."""
+    """Only steps in the window count. The warning has both times."""
     result = make_result(step_times=[0.4] * 20)
     steps = tuple(
         replace(step, wall_time_s=0.4 * (factor if step.global_step >= 10 else 9))
@@ -430,7 +430,7 @@ def test_a_wall_time_apart_from_the_step_time_is_a_warning(
 
 @pytest.mark.parametrize(("steps", "asked"), [(1, False), (2, True)])
 def test_the_spread_is_that_of_the_window_alone(make_result: MakeResult, steps: int, *, asked: bool) -> None:
-    """Of one step there is none; steps before and behind the window may take any time."""
+    """One step has no spread; steps before and after the window may take any time."""
     result = make_result(step_times=[9.0, 0.1] * 5 + [0.4, 0.42] + [9.0, 0.1] * 4)
     run = result.run.model_copy(update={"window": Window(first=10, last=9 + steps)})
 
@@ -467,9 +467,9 @@ def test_great_expectations_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """No file in the working folder, home or temporary folder, nothing printed or logged, no network.
+    """It leaves no file in the working, home or temporary folder, prints and logs nothing, uses no network.
 
-    Nor is anything taken from there, as a project of somebody's own.
+    Nor does it read anything there, such as a user's own project.
     """
 
     def refuse(*_: object) -> None:
@@ -484,7 +484,7 @@ def test_great_expectations_leaves_nothing_behind(
     project.write_text("no project of ours")
     of_library = [logging.getLogger(f"great_expectations{name}") for name in ("", ".data_context.types.base")]
     for logger in of_library:
-        logger.setLevel(logging.INFO)  # as the module of the second does when it is imported
+        logger.setLevel(logging.INFO)  # as the module of the second one does when imported
 
     assert judged(make_result()).valid
 
@@ -528,7 +528,7 @@ HOLDS = "NCCL connects the nodes by InfiniBand"
 
 
 def on_nodes(result: Result, network: Network | None, nodes: tuple[str, ...]) -> FinishedRun:
-    """The run on GPUs of a cluster with a fabric."""
+    """Return the run on GPUs of a cluster with a fabric."""
     recipe = result.run.recipe.model_copy(update={"gpu_type": "h100"})
     run, log = (
         result.run.model_copy(update={"recipe": recipe}),

@@ -1,4 +1,4 @@
-"""The record of a run: what is in it, and what it is made of."""
+"""The record of a run: its contents and their sources."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ MakeResult = Callable[..., Result]
 
 
 class Files:
-    """A cluster that has files."""
+    """A stand-in for a cluster that has files."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
@@ -75,7 +75,7 @@ def test_a_record_has_how_the_ranks_were_started_and_what_the_nodes_told(make_re
     assert (record["launch"], record["node_check"]) == (launch, found)
     without = record_of(result)
     assert (without["launch"], without["node_check"]) == ({}, None)
-    del without["launch"], without["node_check"]  # as one that was written before there was either
+    del without["launch"], without["node_check"]  # as in a record from before these fields
     assert RunRecord.model_validate(without).node_check is None
 
 

@@ -1,4 +1,4 @@
-"""What is secret by its name or its place, and what only looks so."""
+"""What is redacted as secret by its name or place, and what only looks secret."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Result rows for readers: table columns, notes."""
+"""Result rows for readers: table columns and notes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ StoredRows = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def stored_rows(tmp_path: Path) -> StoredRows:
-    """Stores results and gives their rows."""
+    """Return a function that stores results and returns their rows."""
 
     def store_all(*results: Result) -> list[dict[str, Any]]:
         store = Store(f"sqlite:///{tmp_path / 's.db'}")

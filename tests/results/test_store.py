@@ -1,4 +1,4 @@
-"""The metrics store on SQLite and on a real PostgreSQL: nothing twice, nothing half, nothing secret."""
+"""The metrics store on SQLite and on a real PostgreSQL: nothing is stored twice, in part, or with secrets."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ BAD = Verdict(
         Check(name="window_complete", passed=False, message="Expected steps 10 to 19, but 12 is missing."),
     )
 )
-# The keys that the UI, the command line and `steptime parse` share.
+# The keys that the UI, the command line and `steptime parse` have in common.
 
 
 def test_a_published_run_comes_back_whole(store_url: str, make_result: MakeResult) -> None:
@@ -263,7 +263,7 @@ def test_a_search_finds_words_in_the_texts_that_runs_are_known_by(
 def test_rows_in_reading_order_are_those_of_the_results(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
     for name, gpus, mode, submitted_at in [
-        ("again", 1, Mode.PERFORMANCE, 1004.0),  # published before what was submitted before
+        ("again", 1, Mode.PERFORMANCE, 1004.0),  # published first and submitted last
         ("save", 2, Mode.CHECKPOINT_SAVE, 1000.0),
         ("four", 4, Mode.PERFORMANCE, 1001.0),
         ("one", 1, Mode.PERFORMANCE, 1002.0),
@@ -313,7 +313,7 @@ def test_a_run_without_steps_or_checkpoints_is_known(store_url: str, make_result
 def test_what_json_and_databases_refuse_is_stored_as_what_they_take(
     store_url: str, make_result: MakeResult
 ) -> None:
-    """NaN and infinity become NULL (the check names them), a NUL of a torn log a replacement character."""
+    """NaN and infinity become NULL (the check names them); NUL in a torn log becomes a replacement."""
     result = make_result("bad", verdict=BAD, measurement=None)
     nan, infinity = float("nan"), float("inf")
     log = result.log.model_copy(

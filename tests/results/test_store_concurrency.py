@@ -1,4 +1,4 @@
-"""The metrics store when processes die in the middle, or write at once: real processes, both databases."""
+"""The metrics store when processes die in a transaction or write at once: real processes, both databases."""
 
 import multiprocessing
 import os
@@ -23,7 +23,7 @@ _FORK = multiprocessing.get_context("fork")
 
 
 def _run_in_processes(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> list[int | None]:
-    """Exit codes of one forked process for each tuple of arguments, started together."""
+    """Run one forked process for each tuple of arguments, all at once; return their exit codes."""
     processes = [_FORK.Process(target=target, args=given) for given in arguments]
     for process in processes:
         process.start()
@@ -68,7 +68,7 @@ def test_a_process_killed_while_it_publishes_leaves_nothing(store_url: str, make
 def test_processes_may_publish_at_once_and_make_the_store_at_once(
     store_url: str, make_result: MakeResult
 ) -> None:
-    """Four processes meet at an empty database, and publish one run in common beside four of their own."""
+    """Four processes open an empty database at once; each publishes one common run and four of its own."""
     shared = make_result("shared")
     own = [[make_result(f"job{process}-{number}") for number in range(4)] for process in range(4)]
 

@@ -1,4 +1,4 @@
-"""What the store lists of many runs at once, and what of it a reader of some DAGs sees."""
+"""The store's lists of many runs, and the part that a reader of some DAGs sees."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ BAD = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing,
 
 @pytest.fixture
 def make(make_result: MakeResult) -> MakeResult:
-    """Makes a run of a DAG run, or of a cell of a sweep."""
+    """Return a function that makes a run of a DAG run, or of a cell of a sweep."""
 
     def run(name: str, dag: str = "llama31", dag_run: str = "r", **options: Any) -> Result:
         of_dag_run = {"dag_id": dag, "dag_run_id": dag_run, "sweep": options.pop("sweep", None)}
@@ -33,7 +33,7 @@ def make(make_result: MakeResult) -> MakeResult:
 
 @pytest.fixture
 def store(tmp_path: Path, make: MakeResult) -> Store:
-    """Two DAG runs, a sweep run of two scales, a checkpoint run, a rejected run, and one of another DAG."""
+    """Return a store of two DAG runs, a sweep of two scales, a save, a rejected run, and another DAG."""
     found = Store(f"sqlite:///{tmp_path / 's.db'}")
     for result in (
         make("one-1", dag_run="one", gpus=1, submitted_at=1e9),
@@ -128,7 +128,7 @@ def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
 
 
 def test_runs_of_a_dag_run_come_in_the_order_of_their_tasks(tmp_path: Path, make: MakeResult) -> None:
-    """What was not mapped comes last, and of one task the earlier first."""
+    """Runs of tasks that were not mapped come last; runs of one task are in order of submission."""
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     for name, map_index, at in (
         ("a", None, 1.0),

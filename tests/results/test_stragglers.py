@@ -1,4 +1,4 @@
-"""Which nodes and ranks of a run are named as slow, and how often one is named by chance."""
+"""Stragglers: which nodes and ranks of a run are named as slow, and how often that happens by chance."""
 
 import json
 import random
@@ -21,7 +21,7 @@ MakeResult = Callable[..., Result]
 
 
 def record(seconds: Sequence[float], *, nodes: int = 1, groups: int = 1) -> dict[str, Any]:
-    """The trainer's record of ranks that are spread evenly over nodes, and over pipeline stages."""
+    """Return the trainer's record of ranks that are spread evenly over nodes and pipeline stages."""
     ranks = len(seconds)
     return {
         "clock": "cuda_events",
@@ -36,7 +36,7 @@ def record(seconds: Sequence[float], *, nodes: int = 1, groups: int = 1) -> dict
 def times(
     ranks: int, seed: int, *, spread: float = 0.01, slow: Collection[int] = (), by: float = 0.0
 ) -> list[float]:
-    """Seconds of each rank: a normal spread, and some ranks that take longer."""
+    """Return the seconds of each rank: a normal spread, and some ranks that take longer."""
     rng = random.Random(seed)  # noqa: S311
     return [0.2 * (1 + rng.gauss(0, spread)) * (1 + by * (rank in slow)) for rank in range(ranks)]
 
@@ -84,7 +84,7 @@ def test_one_slow_rank_makes_no_slow_node() -> None:
 def test_stages_with_other_layers_are_not_compared() -> None:
     stages = [second * (1 if rank < 4 else 3) for rank, second in enumerate(times(8, 1))]
     assert named(record(stages, groups=2)) == []
-    assert named(record(stages, groups=1)) == []  # half of all are no stragglers
+    assert named(record(stages, groups=1)) == []  # half of all ranks are no stragglers
     without_peers = rank_times(record([1, 2, 3, 9], groups=4))
     assert without_peers is not None
     assert (without_peers.ratios, without_peers.stragglers, without_peers.summary) == ({}, (), "")

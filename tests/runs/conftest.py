@@ -1,4 +1,4 @@
-"""The ledger of a test, on both kinds of database; jobs followed by a clock that the test sets."""
+"""Fixtures of the ledger, on both kinds of database, and a clock that the test sets."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -18,16 +18,16 @@ OURS = Installation(id="ours", address="http://airflow.example")
 
 
 class Clock:
-    """What the modules that wait take for the time, in seconds."""
+    """The time in seconds, as the modules that wait see it."""
 
     now = 10_000.0
     stepped = 0.0
-    """By how much the time of day was set forward."""
+    """The seconds by which the time of day was set forward."""
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The time stands until the test sets it."""
+    """Return a clock that stands still until the test sets it."""
     clock = Clock()
     for module in (following, log_following, patience):
         times = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now + clock.stepped)
@@ -37,14 +37,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def store(store_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The store that the ledger is in."""
+    """Return the address of the store that has the ledger."""
     monkeypatch.setenv("STEPTIME_STORE_URL", store_url)
     return store_url
 
 
 @pytest.fixture
 def ledger_job(make_result: Callable[..., Result]) -> Callable[..., LedgerJob]:
-    """A job that is to be submitted; keywords are its fields."""
+    """Return a function that makes a job that is not submitted yet; keywords are its fields."""
 
     def make(name: str = "job-1", **fields: object) -> LedgerJob:
         submitted = make_result(name).submitted

@@ -1,4 +1,4 @@
-"""A cluster that answers what a test tells it to, and counts what it is asked."""
+"""A cluster that answers what a test sets, and records the questions."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -7,7 +7,7 @@ from steptime.clusters.base import JobStatus
 
 
 class ScriptedCluster:
-    """Each poll takes the next answer: a status for all jobs, or an exception to raise; the last stays."""
+    """A cluster whose polls take the next answer: a status for all jobs or an exception; the last repeats."""
 
     name = "local"
 

@@ -1,4 +1,4 @@
-"""Budgets of GPU-hours: what counts, in which month, and who is refused; on both kinds of database."""
+"""Budgets of GPU-hours: what counts, in which month, and which plans are refused; on both databases."""
 
 import multiprocessing
 from collections import Counter
@@ -46,7 +46,7 @@ NOW = unix("2026-11-21 12:00")
 
 @pytest.fixture
 def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Writes the file of the cluster `eos` with these lines; nothing else is configured."""
+    """Return a function that writes the file of the only cluster, `eos`, with these lines."""
     folder = tmp_path / "config" / "clusters"
     folder.mkdir(parents=True)
     (folder.parent / "gpus.yaml").symlink_to(config_dir() / "gpus.yaml")
@@ -62,7 +62,7 @@ def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
 
 @pytest.fixture
 def make_run(make_result: Callable[..., Result]) -> MakeRun:
-    """Runs on `eos` that may take as many GPU-hours as told."""
+    """Return a function that makes a run on `eos` that may take this many GPU-hours."""
 
     def make(gpu_hours: int = 4, *, repeat: int = 1, account: str | None = None) -> Run:
         of_run = {"cluster": "eos", "time_limit_s": 3600, "repeat": repeat}
@@ -75,7 +75,7 @@ def make_run(make_result: Callable[..., Result]) -> MakeRun:
 
 @pytest.fixture
 def submit(ledger_job: Callable[..., LedgerJob]) -> Submit:
-    """Inserts a job into the ledger, if the budget has room: its run, its name, its DAG run and when."""
+    """Return a function that adds a job to the ledger if the budget has room."""
 
     def submit(run: Run, name: str, dag_run: str, now: float) -> None:
         before_training = load_cluster(run.cluster).seconds_before_training
@@ -101,7 +101,7 @@ def balance(now: float = NOW) -> BudgetBalance:
 
 
 def counted(now: float = NOW) -> tuple[float, float]:
-    """Used and committed."""
+    """Return the used and the committed GPU-hours."""
     found = balance(now)
     return round(found.used_gpu_hours, 6), round(found.committed_gpu_hours, 6)
 
@@ -159,7 +159,7 @@ def test_a_plan_is_reserved_until_its_jobs_have_ended_and_counts_as_what_they_to
 def test_a_job_uses_up_the_reservation_of_its_own_run(
     store: str, clusters: Callable[..., Path], make_run: MakeRun, submit: Submit
 ) -> None:
-    """Another attempt of a job that may still run takes no other's reservation, and counts beside it."""
+    """A second attempt of a job that may still run takes no other reservation, and counts in addition."""
     clusters("gpu_hours_per_month: 20")
     run = make_run(4)
     for dag_run in ("a", "b"):
@@ -221,7 +221,7 @@ def test_what_nobody_hears_of_again_counts_for_a_time(
     reserve(of("a"), [run], now=NOW)
     assert [counted(NOW + 7 * day + more)[1] for more in (-1, 0)] == [4, 0]
     reserve(of("b"), [make_run(10)], now=NOW + 8 * day)
-    with pytest.raises(BudgetExceeded):  # no longer committed: checked anew
+    with pytest.raises(BudgetExceeded):  # no longer committed, so checked again
         submit(run, "job-1", "a", NOW + 8 * day)
     release(of("b"))
     submit(run, "job-1", "a", NOW + 8 * day)
@@ -239,7 +239,7 @@ def test_plans_that_begin_at_once_do_not_all_slip_through(
     store: str, clusters: Callable[..., Path], make_run: MakeRun
 ) -> None:
     clusters("gpu_hours_per_month: 10")
-    balance()  # the store is made
+    balance()  # creates the store
     database.close_engines()
     barrier, run = _FORK.Barrier(6), make_run(4)
     processes = [_FORK.Process(target=_commit, args=(barrier, number, run)) for number in range(6)]

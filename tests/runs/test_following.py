@@ -1,4 +1,4 @@
-"""What people read while they wait."""
+"""What people read while they wait for a run."""
 
 import asyncio
 import re
@@ -38,7 +38,7 @@ def step_lines(*steps: int, seconds: float = 0.5) -> bytes:
 
 
 class CountingCluster(ScriptedCluster):
-    """Counts the bytes of the log that were read."""
+    """A cluster that counts the bytes read from the log."""
 
     bytes_read = 0
 
@@ -49,7 +49,7 @@ class CountingCluster(ScriptedCluster):
 
 
 class Watched:
-    """A follower of a job whose cluster says what a test wants, and the lines that it said."""
+    """A follower of a job on a cluster that the test scripts, and the lines that it prints."""
 
     def __init__(self, run: Run, limits: WaitLimits = _PATIENT, *, submitted_at: float = 0) -> None:
         self.lines: list[str] = []
@@ -111,7 +111,7 @@ async def test_a_run_of_hours_is_told_sixty_times_an_hour_and_its_end_at_once(
         clock.now += after_s
         await watched.sees(RUNNING, step_lines(len(told)))
         told.append(len([line for line in watched.lines if line.startswith("step")]))
-    # A sixtieth of its running time passes between two lines, and at most a minute.
+    # Between two lines a sixtieth of the running time passes, but a minute at most.
     assert told == [1, 1, 1, 0, 2, 1, 0, 2]
     clock.now += 1
     await watched.sees(FAILED, step_lines(len(told)))
@@ -188,7 +188,7 @@ async def test_whichever_limit_runs_out_is_told_with_its_value(a_run: MakeRun) -
 async def test_a_log_that_cannot_be_read_is_told_and_holds_nothing_up(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """The log's own file system hangs, or refuses: the polls go on, and so does the news of the end."""
+    """The log's file system hangs or refuses: polling goes on, and the job's end is reported."""
     read, broken = watched.cluster.read, True
     waits: list[float] = []
     wait = asyncio.wait
@@ -239,7 +239,7 @@ async def test_an_unreadable_log_is_tried_again_after_growing_pauses(watched: Wa
 async def test_time_in_which_a_job_is_suspended_does_not_count_as_running(
     a_run: MakeRun, clock: Clock
 ) -> None:
-    """As it does for Slurm, whose start time stays; a job that is requeued starts again."""
+    """Slurm subtracts that time as well and keeps the start time; a requeued job has a new start time."""
     suspended = QUEUED.model_copy(update={"nodes": ("n1",), "reason": "suspended"})
     requeued = RUNNING.model_copy(update={"started_at": 1_790_009_000.0})
     watched = Watched(a_run(), WaitLimits(patience_s=600, queue_s=7200, run_s=3600))
@@ -271,11 +271,11 @@ async def test_a_job_that_comes_back_to_the_queue_waits_from_then_on(a_run: Make
 async def test_after_a_restart_the_end_of_a_long_log_is_told_again(
     a_run: MakeRun, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_following, "_WITHIN_S", 300)  # a look on a busy machine, too, sees what was read
+    monkeypatch.setattr(log_following, "_WITHIN_S", 300)  # long enough on a busy machine
     run, job = a_run().model_copy(update={"max_steps": 4000}), Job.model_validate({**_JOB, "submitted_at": 0})
     cluster = CountingCluster(RUNNING, log=b"")
     whole = b"".join(step_lines(step) for step in range(3000)) + b"setting up\n" * (size // 11)
-    tail = step_lines(3001) + step_lines(3000) + step_lines(3002)  # of ranks, one a step behind
+    tail = step_lines(3001) + step_lines(3000) + step_lines(3002)  # of ranks, one of which is a step behind
     cluster.log = whole[:size] + b"\n" + tail
     lines: list[str] = []
     follower = LogFollower(run, job, info=lines.append, warn=lines.append)
@@ -295,7 +295,7 @@ async def test_after_a_restart_the_end_of_a_long_log_is_told_again(
 
 @pytest.mark.usefixtures("clock")
 async def test_a_log_that_is_cut_or_replaced_is_followed_from_its_beginning(a_run: MakeRun) -> None:
-    """One that is only shorter is looked at twice, as a login node may be behind another."""
+    """A log that is only shorter is read twice first, as one login node may lag behind another."""
     job, lines = Job.model_validate({**_JOB, "submitted_at": 0}), list[str]()
     cluster = ScriptedCluster(RUNNING, log=step_lines(0, 1))
     follower = LogFollower(a_run(), job, info=lines.append, warn=lines.append)
@@ -349,7 +349,7 @@ async def test_a_flood_of_lines_is_neither_parsed_on_the_event_loop_nor_read_who
         cluster.log += b"torch.OutOfMemoryError: CUDA out of memory.\n" * 200_000 + step_lines(step)
         while not lines[-1].startswith(f"step {step}"):
             await follower.look(cluster)
-            await asyncio.sleep(0.01)  # it does not wait for what is read already
+            await asyncio.sleep(0.01)  # it does not wait for the reader
     assert cluster.bytes_read < 6 << 20, "of 17 MiB"
     assert [line.partition(":")[0] for line in lines if "step" not in line] == [
         "in the training's log",

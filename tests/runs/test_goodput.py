@@ -1,4 +1,4 @@
-"""Which part of jobs' GPU-hours goes into training steps, and where the rest goes."""
+"""Goodput: the part of jobs' GPU-hours that goes into training steps, and where the rest goes."""
 
 import csv
 import io
@@ -67,7 +67,7 @@ def test_parts_are_named_by_their_size_and_small_ones_are_not() -> None:
 def test_jobs_without_a_result_are_failures_or_resubmissions(
     ledger_job: MakeJob, make_result: MakeResult, store: str
 ) -> None:
-    """40 s are allocated to the valid run, which starts 1.5 s after it was submitted."""
+    """The valid run has 40 s allocated, and starts 1.5 s after it was submitted."""
     now = time.time()
     took = {"started_at": now - 100, "ended_at": now - 60, "created_at": now - 200, "cell": "a"}
     failed = {"state": JobState.FAILED, **took}
@@ -89,7 +89,7 @@ def test_jobs_without_a_result_are_failures_or_resubmissions(
     found = compare_since(Store(store), now - 86_400, {"cluster": "eos"})
     assert found.goodput == ""
     found = compare_since(Store(store), now - 86_400)
-    # 38.5 s each for the valid and the rejected run, 40 + 20 + 40 + 40 s for jobs without one.
+    # 38.5 s each for the valid and the rejected run, 40 + 20 + 40 + 40 s for jobs without a result.
     assert found.goodput == "goodput 5 %; 64 % failures, 18 % resubmissions, 13 % start and end"
     shown = CliRunner().invoke(app, ["results", "goodput", "--format", "csv"])
     (row,) = csv.DictReader(io.StringIO(shown.stdout))

@@ -116,7 +116,7 @@ def test_a_job_is_abandoned_and_taken_up_again(ledger_job: MakeJob) -> None:
 def test_a_store_that_does_not_answer_is_waited_for(
     ledger_job: MakeJob, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PostgreSQL is away for two tries; each warning has the cause, and no password."""
+    """PostgreSQL is away for two tries; each warning has the cause and no password."""
     away = "postgresql://steptime:secret@127.0.0.1:1/nowhere"
     addresses, warnings, pauses = [away, away, store], [], []
     monkeypatch.setattr("tenacity.nap.time.sleep", pauses.append)

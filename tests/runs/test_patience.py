@@ -1,4 +1,4 @@
-"""How long a cluster out of reach is waited for, and what is said of a job's end from its log."""
+"""How long a cluster out of reach is waited for, and what a job's log says of its end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +25,7 @@ JOB = Job(cluster="local", name="job", job_id="1", directory="/d", log_path="/d/
 
 
 class Gate:
-    """A cluster that cannot be reached for so many tries, and the pauses between these."""
+    """A cluster that cannot be reached for a number of tries, and the pauses between them."""
 
     def __init__(self, closed_for: int) -> None:
         self.closed_for = closed_for
@@ -48,7 +48,7 @@ class Gate:
 def through(
     home: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Gate, float], str | Exception]:
-    """Works patiently through a gate: the result, or why there is none."""
+    """Return a function that works through a gate with patience, and returns the result or the error."""
 
     def go(gate: Gate, patience_h: float, work: Any = None, **options: Any) -> str | Exception:
         async def pause(seconds: float) -> None:
@@ -167,7 +167,7 @@ def test_a_cluster_that_answers_again_is_told_once_and_its_patience_begins_anew(
 
 @pytest.fixture
 def causes(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], FailureReport]:
-    """What is found in a log, or where fetching it fails."""
+    """Return a function that finds the causes in a log, or handles an error in fetching it."""
 
     def find(log: Path | Exception) -> FailureReport:
         async def collected(*_: object) -> Path:
@@ -219,7 +219,7 @@ NODE_FAILURE = (
 def test_the_nodes_that_failed_by_the_log_are_the_clusters_fault(
     causes: Causes, tmp_path: Path, line: str, failed: tuple[str, ...]
 ) -> None:
-    """Of those that the job had; srun's own word comes before that of the node that told it."""
+    """Only nodes of the job count; srun's own message comes before that of the node."""
     log = tmp_path / "log.out"
     log.write_text(f"{line}\n")
     status = JobStatus(state=JobState.FAILED, exit_code=1, nodes=("node1", "node2", "node3"))

@@ -1,4 +1,4 @@
-"""GPUs that jobs hold at a time: who gets them, in which order; on both kinds of database."""
+"""The limit on GPUs that jobs hold at a time: which jobs get them, in which order; on both databases."""
 
 import multiprocessing
 from collections.abc import Callable
@@ -20,13 +20,13 @@ _FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture
 def limit() -> Callable[[int | None], ClusterConfig]:
-    """The cluster `local` with that many GPUs at a time."""
+    """Return a function that returns the cluster `local` with this limit on GPUs."""
     return lambda gpus: load_cluster("local").model_copy(update={"gpus": gpus, "queue_patience_h": 1.0})
 
 
 @pytest.fixture
 def waits(ledger_job: Waits, store: str) -> Callable[..., LedgerJob]:
-    """Adds a job that waits for GPUs since `at`."""
+    """Return a function that adds a job that waits for GPUs since `at`."""
 
     def add(name: str, *, at: float, **fields: object) -> LedgerJob:
         waiting = {"cluster": "local", "waits_for": "cluster", "created_at": at, "asked_at": at}
@@ -108,7 +108,7 @@ def test_jobs_that_ask_at_once_do_not_all_slip_through(waits: Waits, limit: Limi
         process.join(240)
 
     exits = [process.exitcode for process in processes]
-    # A job that asks before one that came first has asked is sent away.
+    # A job is refused if it asks before an earlier one has asked.
     assert exits.count(0) <= 2
     assert set(exits) <= {0, 1}
     [one, two, *others] = jobs

@@ -16,7 +16,7 @@ from steptime.runs.log_following import StepFollower
 @settings(max_examples=25)
 @given(st.integers(1, 500))
 def test_every_step_comes_once_whatever_the_pieces(size: int) -> None:
-    """Eight ranks print each step, and the pieces are those of a poll."""
+    """Eight ranks print each step, and the log arrives in pieces as polls read it."""
     log = b"".join(
         line_forms.nemo2(step, prefix=f"{rank}: ").encode() for step in range(20) for rank in range(8)
     )

@@ -1,4 +1,4 @@
-"""Many triggers, one poll per interval."""
+"""Many triggers share one poll per interval."""
 
 import asyncio
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ async def test_who_comes_during_a_poll_is_answered_by_the_next(
     async def poll_while_another_comes(names: Sequence[str]) -> dict[str, JobStatus]:
         if not late:
             late.append(asyncio.create_task(wait_for("late")))
-            await asyncio.sleep(0)  # it has registered
+            await asyncio.sleep(0)  # lets it register
         return await poll(names)
 
     monkeypatch.setattr(cluster, "poll", poll_while_another_comes)

@@ -1,4 +1,4 @@
-"""A REST API to talk to: real sockets, answers given by the test."""
+"""A stand-in for a REST API, on real sockets, with answers set by the test."""
 
 import json
 import threading
@@ -17,15 +17,15 @@ Answer = tuple[int, Any]
 
 @dataclass
 class FakeApi:
-    """Answers by `METHOD path` (without the query), a pair or a function of the request's JSON."""
+    """The answers by `METHOD path` (without the query): a pair, or a function of the request's JSON."""
 
     url: str = ""
     answers: dict[str, Answer | Callable[[Any], Answer]] = field(default_factory=dict)
     requests: list[tuple[str, Any, str | None]] = field(default_factory=list)
-    """`METHOD path`, JSON, Authorization header."""
+    """`METHOD path`, JSON and Authorization header of each request."""
 
     def asked(self, what: str) -> list[Any]:
-        """The JSON of the requests to `what`."""
+        """Return the JSON bodies of the requests to `what`."""
         return [body for asked, body, _ in self.requests if asked == what]
 
 
@@ -66,7 +66,7 @@ Steptime = Callable[[str], int | str | None]
 
 @pytest.fixture
 def steptime(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steptime:
-    """Runs the command line with the fake Airflow as the one that it is told of; gives its exit code."""
+    """Return a function that runs the command line against the fake Airflow and returns the exit code."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store.db'}")
     monkeypatch.setenv("STEPTIME_AIRFLOW_URL", api.url)

@@ -1,4 +1,4 @@
-"""A connection that the Airflow of this machine has is asked for by its own command."""
+"""Connections that this machine's Airflow has are read by Airflow's own command."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ EMPTY = dict.fromkeys(KEPT)
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A function that puts a program in the place of `airflow connections get NAME --output json`."""
+    """Return a function that replaces `airflow connections get NAME --output json` by a program."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -57,7 +57,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 async def test_what_airflow_prints_is_read(
     program: Callable[[str], None], kept: dict[str, Any], found: Connection
 ) -> None:
-    """It may print warnings before its table."""
+    """Airflow may print warnings before its table."""
     asked = ["connections", "get", "mine", "--output", "json"]
     program(f"assert sys.argv[1:] == {asked}\nprint('a warning')\nprint({json.dumps([kept])!r})")
     assert await airflow_connection("mine") == found

@@ -12,7 +12,7 @@ from steptime.service.supervisor import Component, ComponentState
 
 
 class Ended:
-    """A process that was killed as soon as it had started. Its id is larger than any real one."""
+    """A process that was killed right after its start. Its id is larger than any real one."""
 
     pid = 2**30
 
@@ -22,7 +22,7 @@ class Ended:
 
 @pytest.fixture
 def starts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the next starts give: a process, or an error to raise."""
+    """Return the list of what the next starts return: a process, or an error to raise."""
     outcomes: list[Any] = []
 
     def start(_name: str, _arguments: tuple[str, ...]) -> Any:
@@ -52,7 +52,7 @@ def test_a_first_start_that_fails_is_an_error(starts: list[Any]) -> None:
 def test_a_component_that_ran_for_long_is_restarted_at_once(starts: list[Any]) -> None:
     starts += [Ended() for _ in range(3)]
     scheduler = Component("scheduler", ("scheduler",))
-    for now in (0.0, 0.0, 1.0, 200.0):  # it starts, has ended, starts again, and has ended after 199 s
+    for now in (0.0, 0.0, 1.0, 200.0):  # starts, has ended, starts again, and has ended after 199 s
         assert scheduler.keep(now)
     assert scheduler.keep(200.0)
     assert scheduler.starts == 3

@@ -1,4 +1,4 @@
-"""Connections that steptime keeps for its Airflow: found by Airflow's own search, and without a restart."""
+"""Connections that steptime keeps for its Airflow: Airflow's own search finds them without a restart."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.service
 def test_a_running_airflow_finds_what_is_kept_and_what_has_changed(home: Path) -> None:
-    """The process looks connections up as the API server does, for every task and trigger."""
+    """The process searches for connections as the API server does, for every task and trigger."""
     write_config(8080)
     with subprocess.Popen(
         [sys.executable, "-c", ASK],

@@ -93,7 +93,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answer(api: Any, polls: Iterator[tuple[str, list[dict[str, Any]]]]) -> None:
-    """Let the DAG run have another state, and other tasks, each time that it is asked for."""
+    """Let each request for the DAG run return the next state and tasks."""
     now: dict[str, Any] = {}
 
     def dag_run(_: Any) -> tuple[int, Any]:
@@ -176,7 +176,7 @@ def test_an_airflow_that_is_gone_ends_the_following(api: Any, monkeypatch: pytes
 def test_an_answer_that_is_lost_long_after_the_start_is_waited_for(
     api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The patience of two minutes counts from the last answer. A minute passes between polls here."""
+    """The patience of two minutes counts from the last answer; a minute passes between polls here."""
     clock = SimpleNamespace(now=0.0)
 
     def sleep(_seconds: float) -> None:

@@ -113,7 +113,7 @@ def test_errors_are_one_sentence(
 
 
 def test_nobody_there() -> None:
-    with socket.socket() as bound:  # and never listened on
+    with socket.socket() as bound:  # bound, but not listening
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         with (

@@ -1,4 +1,4 @@
-"""`steptime run --wait` against a REST API: what it sends, prints, and ends with."""
+"""`steptime run --wait` against a REST API: its requests, its output and its exit code."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ TRIGGER = "POST /api/v2/dags/llama31/dagRuns"
 
 
 class Airflow:
-    """The routes that a run needs, for one DAG run with one failed or successful task."""
+    """A stand-in for the routes that a run needs, for one DAG run with a failed or successful task."""
 
     def __init__(self, api: Any) -> None:
         self.api = api
@@ -129,7 +129,7 @@ def test_a_failed_task_is_named_with_its_error_and_its_log(
 def test_of_each_run_the_first_failed_task_is_named(
     airflow: Airflow, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tasks that fail later, because it did, say no more."""
+    """Tasks that fail later because of it explain nothing more."""
     airflow.state = "failed"
     failed = {"state": "failed", "try_number": 1}
     at = {second: {"end_date": f"2026-11-28T03:00:0{second}Z"} for second in range(4)}

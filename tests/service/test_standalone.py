@@ -1,4 +1,4 @@
-"""Starting and stopping, with real processes; `fake_airflow` takes Airflow's place to make it quick."""
+"""Starting and stopping with real processes; `fake_airflow` replaces Airflow to make that quick."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def kill_supervisor(service: Service) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty state folder with the quick Airflow; nothing of it lives when the test has ended."""
+    """Yield an empty state folder with the quick Airflow, of which no process may live after the test."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
     monkeypatch.setattr(settings, "shipped", lambda folder: tmp_path / folder)
@@ -169,7 +169,7 @@ def test_what_a_killed_supervisor_leaves_is_found(home: Path) -> None:
 
 
 def test_components_end_before_the_api_server_that_they_call(home: Path) -> None:
-    """Each gets SIGTERM first, as one that ends by itself reports that to the database."""
+    """They get SIGTERM first, as a component that ends by itself reports that to the database."""
     (home / "tell-ends").touch()
     up(quiet, port=free_port())
     down(quiet)
@@ -180,7 +180,7 @@ def test_components_end_before_the_api_server_that_they_call(home: Path) -> None
 
 def test_the_status_of_an_airflow_that_does_not_answer_says_so(home: Path) -> None:
     service, _ = up(quiet, port=free_port())
-    os.kill(service.pid, signal.SIGSTOP)  # it would start the api-server again
+    os.kill(service.pid, signal.SIGSTOP)  # so that it does not restart the api-server
     try:
         psutil.Process(pid_of("api-server")).kill()
         wait_until(lambda: not alive(pid_of("api-server")), "the api-server is gone")
@@ -192,7 +192,7 @@ def test_the_status_of_an_airflow_that_does_not_answer_says_so(home: Path) -> No
 
 
 def test_a_supervisor_that_is_told_to_end_ends_everything_and_exits_with_0(home: Path) -> None:
-    """As systemd does it, without `steptime down`."""
+    """systemd ends it like this, without `steptime down`."""
     service, _ = up(quiet, port=free_port())
     started = pids()
     supervising = psutil.Process(service.pid)
@@ -210,7 +210,7 @@ def test_what_is_forked_while_a_killed_supervisors_processes_are_ended_is_ended_
     look, kill = supervisor.session_members, processes._kill
 
     def kill_late(members: list[psutil.Process]) -> list[psutil.Process]:
-        """The scheduler forks after it was looked for, and before it is killed."""
+        """Let the scheduler fork after it was looked for, and before it is killed."""
         if pid_of("late") == 0:
             os.kill(pid_of("scheduler"), signal.SIGUSR1)
             wait_until(lambda: pid_of("late"), "another process")
@@ -262,7 +262,7 @@ def test_of_two_at_once_the_second_waits_and_finds_it_running(home: Path) -> Non
 
 
 def record(**changes: object) -> Service:
-    """A state file as a service would have left it that was this very process."""
+    """Write a state file that describes this process as the service; return its content."""
     fields = {
         "pid": os.getpid(),
         "start_tick": start_tick(os.getpid()),
@@ -302,7 +302,7 @@ def test_another_session_with_the_same_id_is_left_alone(home: Path) -> None:
 
 
 def test_a_supervisor_of_which_nobody_takes_leave_is_not_waited_for(home: Path) -> None:
-    """In a container without an init it stays a zombie once it has ended."""
+    """In a container without an init process an ended supervisor stays a zombie."""
     sleep = "import time; time.sleep(600)"
     start = (
         "import subprocess, sys; "

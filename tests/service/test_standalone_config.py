@@ -21,7 +21,7 @@ def test_writers_of_airflows_database_wait_for_each_other(airflow_cfg: ConfigPar
 
 
 def test_tasks_ask_for_longer_than_a_dead_api_server_may_be_away(airflow_cfg: ConfigParser) -> None:
-    """In the shortest case: each pause is a random time between two limits."""
+    """This is the shortest case, as each pause is a random time between two limits."""
     retries = airflow_cfg.getint("workers", "execution_api_retries")
     least_s = airflow_cfg.getfloat("workers", "execution_api_retry_wait_min")
     assert (retries - 1) * least_s > LONGEST_PAUSE_S + 30, "the pause and the start"

@@ -10,7 +10,7 @@ from .conftest import Steptime
 
 
 class SweepUnderWay:
-    """A sweep's DAG run; once it is marked as failed it ends when it is looked at again."""
+    """A sweep's DAG run; once marked as failed, it has ended at the second look."""
 
     def __init__(self, api: Any, state: str) -> None:
         self.state = state
@@ -85,7 +85,7 @@ def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(
             groups |= {f"checkpoint.{way}": f"{cell}·checkpoint {way}" for way in ("save", "load")}
         for group, label in groups.items():
             at = index if group == "performance" else 0
-            names = {"submit": label, "wait": label, "publish": None}  # which did not begin
+            names = {"submit": label, "wait": label, "publish": None}  # has not begun
             tasks += [
                 {
                     "task_id": f"{group}.{name}",

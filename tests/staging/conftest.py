@@ -1,4 +1,4 @@
-"""A package index in a folder, so that real pip and real uv build a real environment without a network."""
+"""A package index in a folder, so that real pip and real uv build a real environment without network."""
 
 import base64
 import hashlib
@@ -22,7 +22,7 @@ def main():
 
 @pytest.fixture
 def make_wheel(tmp_path: Path) -> Callable[..., Path]:
-    """A function that puts a wheel of one module into the index, with a command where `main` is one."""
+    """Return a function that puts a wheel of one module into the index, if asked with a command."""
 
     def make(name: str, version: str, code: str = "", *, command: bool = False, needs: str = "") -> Path:
         folder = tmp_path / "index"
@@ -55,7 +55,7 @@ def _digest(text: str) -> str:
 
 @pytest.fixture
 def uv() -> str:
-    """The uv of this environment, or the one on the PATH."""
+    """Return the uv of this environment, or the one on the PATH."""
     found = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if found is None:
         pytest.fail("uv is missing: pip install -r requirements-bootstrap.txt")
@@ -64,7 +64,7 @@ def uv() -> str:
 
 @pytest.fixture
 def index(tmp_path: Path, make_wheel: Callable[..., Path], uv: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of wheels (uv itself, PyTorch, one package more), the only place that pip and uv look at."""
+    """Return a folder of wheels (uv itself, PyTorch, one more), the only index that pip and uv use."""
     make_wheel("uv", "0.1", RUNS_THE_REAL_UV.format(uv=uv), command=True)
     make_wheel("torch", "2.13.0+cpu")
     make_wheel("numbers_of_nemo", "1.0")
@@ -86,7 +86,7 @@ def index(tmp_path: Path, make_wheel: Callable[..., Path], uv: str, monkeypatch:
 
 @pytest.fixture
 def lock(tmp_path: Path) -> Path:
-    """What the environment is to hold."""
+    """Return the lock file of the environment."""
     path = tmp_path / "lock.txt"
     path.write_text("# pinned\nnumbers_of_nemo==1.0\ntorch==2.13.0+cpu\n    # via nemo\n")
     return path
@@ -94,7 +94,7 @@ def lock(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bootstrap(tmp_path: Path) -> Path:
-    """The pinned installer."""
+    """Return the file that pins the installer."""
     path = tmp_path / "bootstrap.txt"
     path.write_text("uv==0.1\n")
     return path
@@ -102,7 +102,7 @@ def bootstrap(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def config(tmp_path: Path) -> LocalConfig:
-    """A local cluster in this test's folder, with this Python."""
+    """Return a local cluster in this test's folder, with this Python."""
     return LocalConfig.model_validate(
         {
             "name": "here",
@@ -116,5 +116,5 @@ def config(tmp_path: Path) -> LocalConfig:
 
 @pytest.fixture
 def cluster(config: LocalConfig) -> LocalCluster:
-    """That cluster."""
+    """Return the cluster of `config`."""
     return LocalCluster(config)

@@ -1,4 +1,4 @@
-"""What a staging reports while it is under way."""
+"""Reports of a staging while it is in progress."""
 
 import asyncio
 import time
@@ -10,13 +10,13 @@ DEADLINE_S = 240
 
 
 class Reported:
-    """The lines of a staging's report, to be waited for."""
+    """The lines that a staging reports, for tests that wait for one."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     async def has_said(self, words: str) -> None:
-        """Wait until a line has these words."""
+        """Wait until a line contains these words."""
         deadline = time.monotonic() + DEADLINE_S
         while not any(words in line for line in self.lines):
             assert time.monotonic() < deadline, self.lines
@@ -24,7 +24,7 @@ class Reported:
 
 
 def child_running(program: str) -> psutil.Process:
-    """The child of this process whose command names the program; zombies of other tests are passed over."""
+    """Return the child of this process whose command contains the program; zombies are ignored."""
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
             if any(program in word for word in child.cmdline()):

@@ -1,4 +1,4 @@
-"""The claim of who makes a thing, where no lock holds."""
+"""Claims: who may make a thing where file locks do not work."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("no_locks")
 def test_what_somebody_left_is_taken_over_after_the_lease_by_one_after_the_other(tmp_path: Path) -> None:
-    """Who took it over holds it for longer than the lease, as the next does, and is not taken for gone."""
+    """Each holder keeps it for longer than the lease, and is not taken for dead by the next."""
     thing = tmp_path / "images" / "thing"
     thing.parent.mkdir()
     left = thing.parent / ".thing.claim"

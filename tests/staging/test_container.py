@@ -1,4 +1,4 @@
-"""A real image of a real environment, and real containers of bwrap: what a job sees in them."""
+"""A real image of a real environment, and real containers of bwrap: which files a job sees in them."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ print(json.dumps({
 
 @pytest.fixture
 def config(config: LocalConfig) -> LocalConfig:
-    """A local cluster with bwrap."""
+    """Return a local cluster with bwrap."""
     for program, package in (("bwrap", "bubblewrap"), ("mksquashfs", "squashfs-tools")):
         if shutil.which(program) is None:
             pytest.fail(f"{program} is missing: apt-get install --yes {package}")
@@ -60,7 +60,7 @@ def config(config: LocalConfig) -> LocalConfig:
 async def staged_image(
     cluster: Cluster, config: ClusterConfig, said: list[str], *, options: Sequence[str] = ()
 ) -> StagedImage:
-    """An image of an empty environment: this Python, its standard library and their libraries."""
+    """Stage an image of an empty environment: this Python, its standard library and their libraries."""
     venv = Path(config.root, "venvs", "trainer-0123456789abcdef")
     if not venv.exists():
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
@@ -118,7 +118,7 @@ async def test_a_container_has_the_images_files_and_the_jobs_folders_and_nothing
 
 @pytest.mark.service
 async def test_for_pyxis_the_file_itself_is_the_image(config: LocalConfig) -> None:
-    """So that real pyxis can be tried without a registry; bwrap needs the files in it."""
+    """This lets real pyxis be tried without a registry; bwrap needs the unpacked files."""
     on_pyxis = config.model_copy(update={"container": "pyxis"})
     image = await staged_image(LocalCluster(on_pyxis), on_pyxis, [])
     assert (image.path, image.environment) == (f"{config.root}/images/steptime+trainer+cpu.sqsh", {})
@@ -148,7 +148,7 @@ def test_mksquashfs_that_ends_early_has_the_last_word(tmp_path: Path) -> None:
 async def test_a_slurm_whose_login_node_may_not_import_does_it_in_jobs(
     mini_slurm: MiniSlurm, config: LocalConfig
 ) -> None:
-    """Both the image's file and its unpacked files are made by jobs, and found again by the next staging."""
+    """Jobs make both the image's file and its unpacked files, and the next staging finds them."""
     on_slurm = SlurmConfig.model_validate(
         {
             "name": "mini",
@@ -175,7 +175,7 @@ async def test_a_slurm_whose_login_node_may_not_import_does_it_in_jobs(
         wanted = sorted(f"{name}|COMPLETED|batch|normal|1" for name in names)
         asked = ("sacct", "-nXP", "--name", ",".join(names), "-o", "JobName,State,Partition,QOS,NCPUS")
         deadline = time.monotonic() + 60
-        while sorted(mini_slurm.command(*asked).split()) != wanted:  # the accounting is told a moment later
+        while sorted(mini_slurm.command(*asked).split()) != wanted:  # the accounting lags a moment
             assert time.monotonic() < deadline, mini_slurm.command(*asked)
             await asyncio.sleep(0.2)
         assert len(names) == 2

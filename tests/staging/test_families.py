@@ -1,4 +1,4 @@
-"""What the trainer cannot train is refused before anything is staged."""
+"""Runs that the trainer cannot train are refused before anything is staged."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ UNTRAINABLE = {
         "the trainer recomputes nothing: leave recompute_granularity out.",
     ),
 }
-"""By what it is: what is changed of a run, and why that cannot be trained."""
+"""By kind: what is changed in a run, and why that cannot be trained."""
 
 
 @pytest.mark.parametrize("kind", UNTRAINABLE)
@@ -80,7 +80,7 @@ NEMO_1 = "nvcr.io/nvidia/nemo:24.09"
 
 
 def planned(image: str | None, **asked: Any) -> tuple[Run, ...]:
-    """The runs of a plan, in that image."""
+    """Return the runs of a plan in that image."""
     request = {"workload": "nemotron4", "size": "340b", "gpu_type": "h100", "gpus": "512", **asked}
     return tuple(
         run.model_copy(update={"recipe": run.recipe.model_copy(update={"image": image})})

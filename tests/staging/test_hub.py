@@ -1,4 +1,4 @@
-"""What a run needs from the Hugging Face hub: found in the cache of a real local cluster, or refused."""
+"""Files that a run needs from the Hugging Face hub: found in a real local cluster's cache, or refused."""
 
 import json
 import shlex
@@ -41,7 +41,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
 
 
 def cached(hub: Path, repository: str, *names: str, commit: str = COMMIT) -> None:
-    """Lay out a repository as huggingface_hub does: files are links to blobs."""
+    """Lay out a repository as huggingface_hub does, where files are links to blobs."""
     folder = hub / f"models--{repository.replace('/', '--')}"
     for part in ("refs", "blobs", f"snapshots/{commit}"):
         (folder / part).mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def cached(hub: Path, repository: str, *names: str, commit: str = COMMIT) -> Non
 
 
 async def test_a_run_is_refused_until_everything_is_there(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Before anything else is staged: which file, where it was looked for, and how to get it."""
+    """The refusal comes before any staging: which file, where it was looked for, and how to get it."""
     config, run, said = here(tmp_path), planned(size="super"), list[str]()
     hub = tmp_path / "work" / "huggingface" / "hub"
     for repository, name in ((SUPER, "config.json"), (NANO, "tokenizer_config.json")):

@@ -1,4 +1,4 @@
-"""Bringing an image to a cluster: once, whole, recorded, in spite of kills, failures and company.
+"""Bringing an image to a cluster once, whole and recorded, in spite of kills, failures and concurrency.
 
 Enroot and apptainer are stand-ins (tests/stand_ins); the squashfs files, the locks and the jobs are real.
 """
@@ -41,7 +41,7 @@ STAND_INS = Path(__file__).parents[1] / "stand_ins"
 
 
 class Staging(Reported):
-    """One call of `stage_image` with what it reported."""
+    """One call of `stage_image`, with what it reports."""
 
     def __init__(self, config: LocalConfig, **changes: Any) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Staging(Reported):
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the stand-ins on the PATH: where their faults are set, and their calls noted."""
+    """Return the folder of the stand-ins on the PATH, which has their faults and a log of their calls."""
     for program in ("mksquashfs", "unsquashfs"):
         if shutil.which(program) is None:
             pytest.fail(f"{program} is missing: apt-get install --yes squashfs-tools")
@@ -76,20 +76,20 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def config(config: LocalConfig, programs: Path) -> LocalConfig:
-    """A local cluster with enroot; its jobs may run beside each other."""
+    """Return a local cluster with enroot whose jobs may run side by side."""
     changes = {"container": "pyxis", "slots": 4, "exclusive": False, "poll_interval_s": 0.05}
     return config.model_copy(update=changes)
 
 
 def calls(programs: Path, command: str) -> list[list[str]]:
-    """The calls of a stand-in's command, each as its arguments."""
+    """Return the calls of a stand-in's command, each as its arguments."""
     file = programs / "calls"
     lines = file.read_text().splitlines() if file.exists() else []
     return [arguments for line in lines if (arguments := ast.literal_eval(line))[0] == command]
 
 
 def images(config: LocalConfig) -> set[str]:
-    """What lies in the folder of images, but for the locks, which stay."""
+    """Return the files in the folder of images, without the locks, which stay."""
     return {path.name for path in Path(config.root, "images").iterdir() if path.suffix != ".lock"}
 
 
@@ -157,7 +157,7 @@ async def test_two_at_once_import_once_and_the_second_says_that_it_waits(
 async def test_two_login_nodes_whose_locks_do_not_hold_between_them_import_once(
     config: LocalConfig, programs: Path, tmp_path: Path
 ) -> None:
-    """As on Lustre with `localflock`, where each takes the lock."""
+    """On Lustre with `localflock` each login node gets the lock."""
     patches = tmp_path / "patches"
     patches.mkdir()
     (patches / "sitecustomize.py").write_text(LOCKS_THAT_DO_NOT_HOLD)
@@ -185,7 +185,7 @@ async def test_after_a_killed_import_the_next_one_waits_for_enroot_and_starts_af
     killed, again = Staging(config), Staging(config)
     importing = asyncio.create_task(killed())
     await killed.has_said("Creating squashfs")
-    os.kill(child_running("import_image.py").pid, signal.SIGKILL)  # enroot goes on without it
+    os.kill(child_running("import_image.py").pid, signal.SIGKILL)  # enroot goes on alone
     waiting = asyncio.create_task(again())
     await again.has_said("waiting for another import of")
     (programs / "gate").unlink()
@@ -264,7 +264,7 @@ async def test_a_file_that_was_written_to_is_read_and_replaced_if_it_is_another(
         assert len(calls(programs, "import")) == 1
         last = Staging(config)
         await last()
-        assert last.lines == [f"{file} is there already"]  # and is not read again
+        assert last.lines == [f"{file} is there already"]  # not read again
     else:
         assert f"{file} is not what was recorded ({image.sha256}): it is replaced" in staging.lines
         assert len(calls(programs, "import")) == 2
@@ -279,7 +279,7 @@ def digest_of(file: Path) -> str:
 def test_an_import_that_dies_before_its_record_leaves_no_earlier_record(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The earlier record would describe another file than the one there."""
+    """The earlier record would describe a file that is no longer there."""
     target = tmp_path / "images" / "nemo.sqsh"
     target.parent.mkdir()
     with (tmp_path / "lock").open("w") as lock:
@@ -301,7 +301,7 @@ async def test_an_image_that_was_put_there_by_hand_is_taken_and_recorded(
 ) -> None:
     image = await Staging(config)()
     Path(f"{image.path}.json").unlink()
-    (programs / "enroot").unlink()  # as on a cluster that reaches no registry
+    (programs / "enroot").unlink()  # as if no registry can be reached
     staging = Staging(config)
     assert await staging() == image._replace(digest=None)
     assert staging.lines == [f"{image.path} is there without a record: reading it"]
@@ -338,7 +338,7 @@ async def test_where_the_login_node_may_not_import_a_job_does_and_all_share_it(
     first, second = Staging(config, import_in_job=True), Staging(config, import_in_job=True)
     staged = [asyncio.create_task(staging()) for staging in (first, second)]
     await first.has_said("Creating squashfs")
-    await second.has_said("Creating squashfs")  # the same job's log
+    await second.has_said("Creating squashfs")  # the log of the same job
     (programs / "gate").unlink()
     assert await staged[0] == await staged[1]
     assert first.lines[0] == second.lines[0]

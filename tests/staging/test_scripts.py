@@ -1,4 +1,4 @@
-"""Steps of staging that run in a job of the cluster."""
+"""Steps of staging that run as a job of the cluster."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.service
 
 @pytest.fixture
 def config(config: LocalConfig) -> LocalConfig:
-    """Polled often."""
+    """Return a cluster that is polled often."""
     return config.model_copy(update={"poll_interval_s": 0.05})
 
 
@@ -67,7 +67,7 @@ async def test_a_job_that_another_submits_after_ones_look_is_shared_too(
 async def test_a_job_that_its_cluster_failed_is_no_success(
     config: LocalConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no exit code, as when a node fails or a limit runs out."""
+    """The job has no exit code, as after a node failure or at a limit."""
     script = tmp_path / "waits.py"
     script.write_text("import time; time.sleep(600)")
     cluster, look = LocalCluster(config), LocalCluster.poll

@@ -20,7 +20,7 @@ from steptime.staging.stage import stage
 
 @pytest.fixture
 def run(make_result: Callable[..., Any]) -> Run:
-    """A planned run of a tiny Llama."""
+    """Return a planned run of a tiny Llama."""
     planned: Run = make_result().run
     return planned
 
@@ -28,7 +28,7 @@ def run(make_result: Callable[..., Any]) -> Run:
 async def test_a_run_gets_the_shipped_trainer_and_an_environment_of_the_shipped_lock(
     cluster: LocalCluster, config: LocalConfig, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The environment itself is built in test_venv; here it is enough which one is asked for."""
+    """test_venv builds the environment itself; here only the request for it is checked."""
 
     async def stage_venv(
         _: Cluster, asked_by: ClusterConfig, *, lock: Path, bootstrap: Path, report: Any

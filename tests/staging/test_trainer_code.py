@@ -1,4 +1,4 @@
-"""Staging the trainer's code: by content, whole, once."""
+"""Staging the trainer's code: named by its content, complete, and only once."""
 
 import asyncio
 import shutil
@@ -13,7 +13,7 @@ from steptime.staging.stage import stage_trainer
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A small trainer package, with what Python and editors leave in one."""
+    """Return a small trainer package, with files that Python and editors leave."""
     package = tmp_path / "source" / "trainer"
     for name in (
         "__init__.py",

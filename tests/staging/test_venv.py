@@ -1,4 +1,4 @@
-"""Building the trainer's environment: with real pip and uv, in spite of kills, failures and company."""
+"""Building the trainer's environment with real pip and uv, in spite of kills, failures and concurrency."""
 
 import asyncio
 import os
@@ -33,14 +33,14 @@ def main():
 
 
 class Staging(Reported):
-    """One call of `stage_venv` with what it reported."""
+    """One call of `stage_venv`, with what it reports."""
 
     def __init__(self, cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path) -> None:
         super().__init__()
         self._cluster, self._config, self._lock, self._bootstrap = cluster, config, lock, bootstrap
 
     def by(self, python: Path) -> Self:
-        """Let another Python build it."""
+        """Set another Python to build it."""
         self._config = self._config.model_copy(update={"python": str(python)})
         return self
 
@@ -58,13 +58,13 @@ NewStaging = Callable[[], Staging]
 def new_staging(
     index: Path, cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path
 ) -> NewStaging:
-    """A function that prepares one call."""
+    """Return a function that prepares one call of `stage_venv`."""
     return lambda: Staging(cluster, config, lock, bootstrap)
 
 
 @pytest.fixture
 def gate(tmp_path: Path, index: Path, make_wheel: Callable[..., Path], uv: str) -> Path:
-    """A file that stops every build at step 4 for as long as it exists."""
+    """Return a file that stops every build at step 4 while it exists."""
     gate = tmp_path / "gate"
     gate.touch()
     make_wheel("uv", "0.1", WAITS_AT_THE_GATE.format(gate=str(gate), uv=uv), command=True)
@@ -100,7 +100,7 @@ async def test_an_environment_is_built_with_progress_and_then_reused(new_staging
 async def test_a_python_whose_pip_cannot_install_elsewhere_puts_one_into_the_environment(
     new_staging: NewStaging, tmp_path: Path
 ) -> None:
-    """Older than 22.3, it has no option --python."""
+    """A pip older than 22.3 has no option --python."""
     base = Path(sys.executable).resolve()
     subprocess.run([base, "-m", "venv", "--without-pip", tmp_path / "plain"], check=True)
     python = tmp_path / "plain" / "bin" / "python"
@@ -133,7 +133,7 @@ async def test_after_a_killed_build_the_next_one_waits_for_its_installer_and_sta
     killed, again = new_staging(), new_staging()
     building = asyncio.create_task(killed())
     await killed.has_said("[4/5]")
-    os.kill(child_running("build_venv.py").pid, signal.SIGKILL)  # the installer goes on without it
+    os.kill(child_running("build_venv.py").pid, signal.SIGKILL)  # the installer goes on alone
     (half,) = Path(config.root, "venvs").glob("*/bin/python")
     (half.parent / "half-installed").touch()
     waiting = asyncio.create_task(again())
@@ -169,7 +169,7 @@ async def test_another_python_has_an_environment_of_its_own(new_staging: NewStag
     pythons = set()
     for version in ("3.11.7", "3.11.8", "3.11.7"):
         old = tmp_path / f"python-{version}"
-        old.write_text(f'#!/bin/sh\ntest "$1" != -c || echo {version}\n')  # it builds nothing
+        old.write_text(f'#!/bin/sh\ntest "$1" != -c || echo {version}\n')  # builds nothing
         old.chmod(0o755)
         pythons.add(await new_staging().by(old)())
     assert len(pythons) == 2

@@ -1,4 +1,4 @@
-"""A cluster's Python that builds no environment of the trainer, but one of a stand-in for it."""
+"""A Python for a cluster that builds no real trainer environment, but one of a stand-in."""
 
 import shlex
 import shutil
@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parents[1] / "airflow" / "stand_in_trainer.py"
 
 
 def add_stand_in(config: Path) -> None:
-    """Write the shipped config, and clusters where a stand-in prints what a trainer would."""
+    """Write the shipped config, with clusters on which a stand-in prints what a trainer would."""
     shutil.copytree(settings.shipped("config"), config, dirs_exist_ok=True)
     python = str(python_of_stand_in(config, PROGRAM))
     for name, shipped in ((STAND_IN, "local"), (STAND_IN_ON_SLURM, "mini-slurm")):
@@ -25,11 +25,11 @@ def add_stand_in(config: Path) -> None:
 
 
 def python_of_stand_in(folder: Path, program: Path) -> Path:
-    """A Python for a cluster's file: told to build an environment, it makes one that runs `program`.
+    """Write a Python for a cluster's file: asked to build an environment, it makes one that runs `program`.
 
-    Everything else of staging is real: the code that is copied, the lock, the lookup of what is there.
+    Everything else of staging is real: the copied code, the lock, the lookup of what is there.
     """
-    # Airflow may run with another one, but the trainer's packages are locked for 3.11.
+    # Airflow may run on another Python, but the trainer's packages are locked for 3.11.
     real = shlex.quote(
         sys.executable if sys.version_info[:2] == (3, 11) else shutil.which("python3.11") or ""
     )

@@ -1,4 +1,4 @@
-"""A job in the trainer's own environment."""
+"""Fixtures for jobs in the trainer's own environment."""
 
 import subprocess
 import sys
@@ -20,12 +20,12 @@ TORCHAO = "torchao==0.18.0"
 
 @pytest.fixture(scope="session")
 def torchao_wheel(trainer_python: str) -> Path:
-    """What the thin loop computes fp8 by: downloaded once, for later runs of the tests, too."""
+    """Return the wheel by which the thin loop computes fp8; it is downloaded once for all later test runs."""
     kept = home() / "wheels" / TORCHAO
     if not kept.is_dir():
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as fresh:
-            pip = [sys.executable, "-m", "pip", "--python", trainer_python]  # which need not have one
+            pip = [sys.executable, "-m", "pip", "--python", trainer_python]  # it need not have pip itself
             download = ["download", "--quiet", "--retries", "10", "--timeout", "60", "--no-deps"]
             subprocess.run([*pip, *download, "--dest", f"{fresh}/wheel", TORCHAO], check=True)
             with suppress(OSError):  # another worker was quicker
@@ -36,7 +36,7 @@ def torchao_wheel(trainer_python: str) -> Path:
 
 @pytest.fixture(scope="session")
 def warm_trainer(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmTrainer]:
-    """A process with NeMo imported, for all tests that need it."""
+    """Yield a process with NeMo imported, for all tests that need it."""
     trainer = WarmTrainer(trainer_python, tmp_path_factory.mktemp("warm_trainer"))
     yield trainer
     trainer.stop()
@@ -44,5 +44,5 @@ def warm_trainer(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def train(warm_trainer: WarmTrainer) -> Train:
-    """A function that trains a run in a folder: `train(run, folder, program=None)`, see `WarmTrainer`."""
+    """Return a function that trains a run in a folder: `train(run, folder, program=None)`."""
     return warm_trainer.train

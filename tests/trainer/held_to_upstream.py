@@ -1,7 +1,7 @@
-"""Our settings of a row beside upstream's: what differs, and which differences are decisions.
+"""Comparison of our settings of a row with upstream's: the differences, and which of them were decided.
 
-Upstream's are recorded in config/upstream/settings.json, from its own launch code; the decisions
-stand in config/upstream/differences.yaml.
+Upstream's settings are recorded in config/upstream/settings.json, from its own launch code; the decisions
+are in config/upstream/differences.yaml.
 """
 
 import fnmatch
@@ -30,8 +30,7 @@ Flat = Mapping[str, Any]
 DIFFERENCES = settings.shipped("config") / "upstream" / "differences.yaml"
 
 WHOLE = ("environment.", "gc.", "launch.", "overlap.")
-"""Groups in which a setting that only we have is a difference, too. Of NeMo's objects ours may have more
-fields than upstream's older release: they have their defaults."""
+"""Groups in which a setting that only ours has is a difference; elsewhere our newer NeMo has more fields."""
 
 STAGED = staged_files(trainer_path="/trainer", image_path="/image.sqsh")
 
@@ -40,14 +39,14 @@ class Decision(Frozen):
     """Settings that differ from upstream's on purpose."""
 
     settings: tuple[str, ...] = Field(min_length=1)
-    """Names, or patterns of names as in a shell."""
+    """Names of settings, or shell patterns of names."""
     documents: tuple[str, ...] = ()
-    """Workloads; empty for all."""
+    """The workloads it holds for; empty for all."""
     reason: str
 
 
 class Decisions(Frozen):
-    """The file of the decisions."""
+    """The content of the file of decisions."""
 
     decisions: tuple[Decision, ...]
 
@@ -62,14 +61,14 @@ class Difference(NamedTuple):
 
 
 def decisions(path: Path = DIFFERENCES) -> tuple[Decision, ...]:
-    """What was decided."""
+    """Return the decisions."""
     return load_yaml_model(path, Decisions).decisions
 
 
 def launch_settings(run: Run) -> dict[str, Any]:
-    """What our job script asks of Slurm and sets for the ranks, under the names of the record.
+    """Return what our job script asks of Slurm and sets for the ranks, under the names of the record.
 
-    On a cluster whose file lets jobs set vboost, as that of the documents did.
+    The cluster's file lets jobs set vboost, as the documents' clusters did.
     """
     cluster = load_cluster(run.cluster).model_copy(update={"vboost": True})
     script = job_spec(run, STAGED, cluster, identity="upstream", started=0).script
@@ -94,7 +93,7 @@ def launch_settings(run: Run) -> dict[str, Any]:
 
 
 def _nsight_settings(script: str) -> dict[str, Any]:
-    """What Nsight Systems is started with; empty unless it is a profile run."""
+    """Return the settings with which Nsight Systems is started; empty unless it is a profile run."""
     options = re.findall(r"^  '?(--[a-z-]+=[^\s']+)'? \\$", script.partition("  nsys \\\n")[2], re.MULTILINE)
     if not options:
         return {}
@@ -107,7 +106,7 @@ def _nsight_settings(script: str) -> dict[str, Any]:
 
 
 def nemo_1_settings(run: Run, folder: Path) -> dict[str, Any]:
-    """What NeMo 1's program gets: the values of the config file, then the plan's."""
+    """Return what NeMo 1's program gets: the values of the config file, overridden by the plan's."""
     path = folder / "run.json"
     path.write_text(run.model_dump_json())
     launch = Launch(
@@ -124,7 +123,7 @@ def nemo_1_settings(run: Run, folder: Path) -> dict[str, Any]:
 
 
 def differences(document: str, ours: Flat, upstream: Flat) -> Iterator[Difference]:
-    """What is not alike; a setting that is not there is one that is off."""
+    """Yield the settings that differ; a missing setting equals one that is off."""
     ours, upstream = _renamed(ours), _renamed(upstream)
     names = {*upstream, *(name for name in ours if name.startswith(WHOLE))}
     for name in sorted(names):
@@ -134,7 +133,7 @@ def differences(document: str, ours: Flat, upstream: Flat) -> Iterator[Differenc
 
 
 def _renamed(flat: Flat) -> dict[str, Any]:
-    """With the one name that NeMo has changed by its newer name, and the image without its folder."""
+    """Return settings with the newer name of the one that NeMo renamed, and the image without its folder."""
     older, newer = "precision.fp8_params", "precision.fp8_param_gather"
     renamed = {name: value for name, value in flat.items() if name != older}
     image = PurePosixPath(flat.get("launch.container_image", "")).name
@@ -146,7 +145,7 @@ def _off_is_none(value: Any) -> Any:
 
 
 def unexplained(found: list[Difference], decided: tuple[Decision, ...]) -> list[str]:
-    """Differences that no decision has, and decisions that no difference needs; a line each."""
+    """Return a line for each difference without a decision, and for each decision without a difference."""
     lines: dict[str, int] = {}
     used: set[tuple[int, str, str]] = set()
     for one in found:

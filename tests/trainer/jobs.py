@@ -1,4 +1,4 @@
-"""Plans as the pipeline makes them, and the trainer as its job starts it, to its end."""
+"""Plans as the pipeline makes them, and the trainer, started as its job does, until its end."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ JOB_TIMEOUT_S = 900
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """One run of the trainer: its exit code, its whole log, and every step's exact loss."""
+    """A run of the trainer: its exit code, its whole log, and the exact loss of every step."""
 
     exit_code: int
     log: str
@@ -39,7 +39,7 @@ class Trained:
 
     @property
     def step_lines(self) -> list[dict[str, str]]:
-        """NeMo's step lines as fields; what stands before the first bar is `where`."""
+        """Return NeMo's step lines as fields; the text before the first bar is `where`."""
         lines = [line.split(" | ") for line in self.log.splitlines() if line.startswith("Training epoch ")]
         return [{"where": where, **dict(field.split(": ") for field in fields)} for where, *fields in lines]
 
@@ -61,7 +61,7 @@ def planned(
     gbs: int | None = None,
     **fields: Any,
 ) -> Run:
-    """The planned tiny size of a workload on `gpus` ranks, with other fields where a test needs them."""
+    """Return the planned tiny size of a workload on `gpus` ranks, with these fields changed."""
     run = plan(PlanRequest(workload=workload, gpu_type="cpu", size="tiny", gpus=str(gpus))).runs[0]
     changed: dict[str, Any] = {}
     if parallelism:
@@ -72,7 +72,7 @@ def planned(
 
 
 def loading(checkpoint: Path, first_step: int, max_steps: int, **fields: Any) -> Run:
-    """A run that continues a checkpoint."""
+    """Return a run that continues a checkpoint."""
     return planned(
         mode=Mode.CHECKPOINT_LOAD,
         checkpoint_path=str(checkpoint),
@@ -83,20 +83,20 @@ def loading(checkpoint: Path, first_step: int, max_steps: int, **fields: Any) ->
 
 
 def write_run(run: Run, folder: Path) -> list[str]:
-    """Write `run.json`; gives it as the trainer's argument."""
+    """Write `run.json`; return its path as the trainer's arguments."""
     path = folder / "run.json"
     path.write_text(run.model_dump_json(), encoding="utf-8")
     return [str(path)]
 
 
 _SHOW_STACKS = {"PYTHONFAULTHANDLER": "1"}
-"""SIGABRT ends a process, which writes the stacks of its threads first."""
+"""Variables by which a process that SIGABRT ends first writes the stacks of its threads."""
 
 
 def start_trainer(
     command: list[str], arguments: list[str], *, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the trainer with only its own package to import; a hang ends with every process's stacks."""
+    """Run the trainer with only its own package to import; after a hang fail with every process's stacks."""
     process = subprocess.Popen(
         [*command, *arguments],
         cwd=cwd,
@@ -116,7 +116,7 @@ def start_trainer(
 
 
 def _package(folder: Path) -> Path:
-    """A folder to import the trainer from, and nothing else of the repository."""
+    """Return a folder from which the trainer can be imported, and nothing else of the repository."""
     package = folder / "package"
     package.mkdir(exist_ok=True)
     if not (package / "trainer").exists():
@@ -125,9 +125,9 @@ def _package(folder: Path) -> Path:
 
 
 class WarmTrainer:
-    """A process that has NeMo imported and runs what it is asked for: programs/train_each.py.
+    """A process that has NeMo imported and runs programs on request: programs/train_each.py.
 
-    A start takes some 10 s of imports in each rank, more than a test's training; here they are made once.
+    A start takes some 10 s of imports in each rank, longer than a test's training; here they are done once.
     """
 
     def __init__(self, python: str, folder: Path) -> None:
@@ -154,13 +154,13 @@ class WarmTrainer:
             )
 
     def train(self, run: Run, folder: Path, program: str | None = None) -> Trained:
-        """Train a run in a folder, by the launcher of its job or a program in its place."""
+        """Train a run in a folder, by the launcher of its job or by another program."""
         write_run(run, folder)
         return self.run(program, ["run.json", "--history", "history.jsonl"], folder=folder)
 
     def run(self, program: str | None, arguments: list[str], *, folder: Path) -> Trained:
-        """Run a program that imports NeMo; a hang ends with every process's stacks in the log."""
-        if self._process.poll() is not None:  # it hung, in another test
+        """Run a program that imports NeMo; after a hang fail with every process's stacks in the log."""
+        if self._process.poll() is not None:  # it hung in another test
             self._process = self._start()
         asked = {"folder": str(folder), "program": program, "arguments": arguments}
         assert self._process.stdin is not None
@@ -182,7 +182,7 @@ class WarmTrainer:
         return Trained(exit_code=int(exit_code), log=log, folder=folder)
 
     def stop(self) -> None:
-        """End it, and whatever a training has left."""
+        """End the process and all that a training left."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
@@ -191,5 +191,5 @@ class WarmTrainer:
 def light_trainer(
     arguments: list[str], cwd: Path, *, module: str = "trainer", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """The trainer in this environment, which has no torch: what it says here it says before heavy imports."""
+    """Run the trainer in this environment, which has no torch: it shows what precedes heavy imports."""
     return start_trainer([sys.executable, "-m", module], arguments, cwd=cwd, **environment)

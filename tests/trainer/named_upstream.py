@@ -1,12 +1,12 @@
-"""What `trainer/` names of NeMo and Megatron-Core: modules, classes, functions, arguments, methods; by `ast`.
+"""The names of NeMo and Megatron-Core that `trainer/` uses: modules, classes, functions, arguments; by `ast`.
 
-Arguments are followed to where they are written: through `**options`, the dictionaries and the functions of
-the trainer that make them, and the parameters that hand them on. What cannot be followed is an error: the
-trainer stays simple enough to be checked.
+Arguments are traced to where they are written: through `**options`, the dictionaries and functions of the
+trainer that make them, and the parameters that pass them on. What cannot be traced is an error: the trainer
+has to stay simple enough for this check.
 
-Conditions are noted with what stands under them. One asks upstream, by a name within a call, as
+Conditions are recorded with the uses under them. One kind asks upstream, by a name within a call, as
 `any(field.name == "vocab_size" for field in fields(config))`; another asks the plan, as
-`settings.fp8_recipe == "delayed"`. An import in `try` is one that the trainer goes on without.
+`settings.fp8_recipe == "delayed"`. An import in `try` is one that the trainer can do without.
 """
 
 import ast
@@ -22,26 +22,26 @@ from .trainer_file import Conditions, Module
 
 @dataclass(frozen=True)
 class Use:
-    """One thing that the trainer names."""
+    """A use of one upstream name by the trainer."""
 
     where: str
-    """File and line."""
+    """The file and line."""
     kind: Literal["name", "argument", "attribute", "override"]
     of: str
-    """The dotted name: as imported, of what is called, or of the class."""
+    """The dotted name of what is imported or called, or of the class."""
     name: str = ""
-    """The argument, attribute or method; empty for a name alone."""
+    """The argument, attribute or method; empty for the use of `of` itself."""
     conditions: Conditions = ()
     optional: bool = False
-    """Whether the trainer goes on without it."""
+    """Whether the trainer can do without it."""
 
 
 class CannotFollow(Exception):
-    """An argument whose name this cannot find out."""
+    """The name of an argument cannot be traced."""
 
 
 class Trainer:
-    """All of the trainer's files."""
+    """The trainer's files."""
 
     def __init__(self, folder: Path) -> None:
         self.modules = {}
@@ -66,7 +66,7 @@ class Trainer:
                     yield Use(module.place(node), "name", of, optional=_is_tried(of, module))
 
     def _attributes(self, module: Module) -> Iterator[Use]:
-        """`module.function`, `Class.member`, and names given beside their owner, as text."""
+        """Yield uses as `module.function` and `Class.member`, and of names given as text with their owner."""
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Attribute) and (of := self._upstream_name(node.value, module)):
                 yield Use(module.place(node), "name", f"{of}.{node.attr}", optional=_is_tried(of, module))
@@ -90,7 +90,7 @@ class Trainer:
                             yield Use(module.place(keyword), "argument", of, name, every)
 
     def _subclasses(self, module: Module) -> Iterator[Use]:
-        """What our classes take from those of upstream that they extend."""
+        """Yield what our classes use or override of the upstream classes that they extend."""
         for owner in ast.walk(module.tree):
             if not isinstance(owner, ast.ClassDef):
                 continue
@@ -114,7 +114,7 @@ class Trainer:
                         yield Use(module.place(node), "attribute", of, node.attr)
 
     def _called(self, function: ast.expr, module: Module) -> Iterator[str]:
-        """The upstream names that a call may be of."""
+        """Yield the upstream names that a call may refer to."""
         if isinstance(function, ast.Attribute) and function.attr == "__init__" and _is_super(function.value):
             owner = next(above for _, above in module.ancestors(function) if isinstance(above, ast.ClassDef))
             yield from filter(None, (self._upstream_name(base, module) for base in owner.bases))
@@ -124,7 +124,7 @@ class Trainer:
             yield from self._classes(function, module)
 
     def _classes(self, node: ast.expr, module: Module) -> Iterator[str]:
-        """The upstream classes that a name of the trainer may stand for."""
+        """Yield the upstream classes that a name in the trainer may stand for."""
         if of := self._upstream_name(node, module):
             yield of
         elif isinstance(node, ast.Tuple):
@@ -144,7 +144,7 @@ class Trainer:
                 yield from self._classes(module.values[node.id], module)
 
     def keys(self, node: ast.expr, module: Module) -> Iterator[tuple[str, Conditions]]:
-        """The keys of a dictionary of arguments, each with the conditions under which it is there.
+        """Yield the keys of a dictionary of arguments, each with the conditions under which it is present.
 
         Raises CannotFollow.
         """
@@ -172,7 +172,7 @@ class Trainer:
             raise CannotFollow(f"{module.place(node)}: **{ast.unparse(node)}")
 
     def _keys_of_call(self, node: ast.Call, module: Module) -> Iterator[tuple[str, Conditions]]:
-        """Of a function of the trainer: what it returns, or hands on of this call."""
+        """Yield the keys that a function of the trainer returns, or passes on from this call."""
         made = self._own_function(node.func, module)
         if made is None or any(keyword.arg is None for keyword in node.keywords):
             raise CannotFollow(f"{module.place(node)}: **{ast.unparse(node)}")
@@ -188,7 +188,7 @@ class Trainer:
     def _keys_of_name(self, node: ast.Name, module: Module) -> Iterator[tuple[str, Conditions]]:
         inside = module.function_of(node)
         following = (module.name, inside.lineno if inside else 0, node.id)
-        if following in self._following:  # options = {**options, …}
+        if following in self._following:  # as in options = {**options, …}
             return
         self._following.add(following)
         try:
@@ -197,7 +197,7 @@ class Trainer:
                 known = True
                 yield from self.keys(value, module) if index is None else self._part(value, index, module)
             if inside is not None and inside.args.kwarg is not None and inside.args.kwarg.arg == node.id:
-                return  # what the caller gives is handed on
+                return  # passes on what the caller gave
             position = _position(inside, node.id) if inside else None
             if inside is not None and position is not None:
                 for given, origin in self._given(inside, node.id, position):
@@ -209,7 +209,7 @@ class Trainer:
             self._following.remove(following)
 
     def _part(self, value: ast.expr, index: int, module: Module) -> Iterator[tuple[str, Conditions]]:
-        """Of `first, second = value`, which the trainer's own function returns."""
+        """Yield the keys in one part of the tuple that the trainer's own function returns."""
         made = self._own_function(value.func, module) if isinstance(value, ast.Call) else None
         if made is None:
             raise CannotFollow(f"{module.place(value)}: {ast.unparse(value)}")
@@ -221,7 +221,7 @@ class Trainer:
     def _given(
         self, function: ast.FunctionDef, name: str, position: int
     ) -> Iterator[tuple[ast.expr, Module]]:
-        """What the calls in the trainer give for a parameter."""
+        """Yield what the calls in the trainer give for a parameter."""
         for module in self.modules.values():
             for node in ast.walk(module.tree):
                 if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == function.name:
@@ -230,7 +230,7 @@ class Trainer:
                     yield from ((one.value, module) for one in node.keywords if one.arg == name)
 
     def _own_function(self, node: ast.expr, module: Module) -> tuple[Module, ast.FunctionDef] | None:
-        """The trainer's function that a name stands for, and its file."""
+        """Return the trainer's function that a name stands for, and its file; None if there is none."""
         owner, _, name = dotted(node).rpartition(".")
         if not owner and name in module.functions:
             return module, module.functions[name]
@@ -242,14 +242,14 @@ class Trainer:
 
     @staticmethod
     def _upstream_name(node: ast.expr, module: Module) -> str:
-        """The dotted name that begins with an import from upstream; empty for anything else."""
+        """Return the dotted name if it begins with an import from upstream, otherwise an empty text."""
         first, _, rest = dotted(node).partition(".")
         imported = module.imports.get(first, "")
         return ".".join(filter(None, (imported, rest))) if _is_upstream(imported) else ""
 
 
 def _assigned(node: ast.Name, module: Module) -> Iterator[tuple[ast.expr, int | None]]:
-    """What the function around a name assigns to it; with an index where it is part of a tuple."""
+    """Yield what the function around a name assigns to it, with an index if it is part of a tuple."""
     inside = module.function_of(node)
     for other in ast.walk(inside) if inside else ():
         if isinstance(other, ast.AnnAssign | ast.AugAssign) and dotted(other.target) == node.id:
@@ -284,7 +284,7 @@ def _is_upstream(dotted: str) -> bool:
 
 
 def _is_tried(of: str, module: Module) -> bool:
-    """Whether the import of a name is one that the trainer goes on without."""
+    """Return whether a name's import is one that the trainer can do without."""
     return any(
         isinstance(above, ast.Try)
         for node in ast.walk(module.tree)

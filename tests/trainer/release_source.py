@@ -1,6 +1,6 @@
-"""The source of one release of NeMo and Megatron-Core, looked up by `ast` in its wheels; nothing is imported.
+"""The source of one release of NeMo and Megatron-Core, read by `ast` from its wheels; nothing is imported.
 
-What a package takes from others (Lightning, torch) is outside: of that nothing can be said here.
+What a package takes from others (Lightning, torch) is outside, and unknown here.
 """
 
 import ast
@@ -17,27 +17,27 @@ PACKAGES = ("nemo", "megatron")
 
 @dataclass(frozen=True)
 class Found:
-    """What a dotted name stands for."""
+    """The definition that a dotted name stands for."""
 
     module: str
-    """Where it is defined; empty where that is outside."""
+    """The module that defines it; empty if that is outside."""
     node: ast.AST | None = None
-    """A class or function; None for a module, and for a value of which no more is known."""
+    """A class or function; None for a module, or for a value that is not looked into."""
 
 
 OUTSIDE = Found("")
 
 
 class Parameters(NamedTuple):
-    """What a call may give."""
+    """The parameters of a call."""
 
     names: frozenset[str]
     takes_more: bool
-    """Whether others are handed on to something outside."""
+    """Whether others are passed on to something outside."""
 
 
 class _Names(NamedTuple):
-    """The names of a module as they are bound: by definitions, by imports, by `import *`."""
+    """The names that a module binds: by definitions, by imports, and by `import *`."""
 
     bound: dict[str, list[ast.AST | tuple[str, str]]]
     stars: list[str]
@@ -61,7 +61,7 @@ class Source:
         self.find = functools.cache(self._find)
 
     def _find(self, dotted: str) -> Found | None:
-        """What a dotted name stands for; None where this release has no such name."""
+        """Return what a dotted name stands for, or None if this release has no such name."""
         found: Found | None = Found(dotted.split(".", 1)[0])
         for name in dotted.split(".")[1:]:
             if found is None or found is OUTSIDE:
@@ -72,7 +72,7 @@ class Source:
         return found
 
     def parameters(self, found: Found) -> Parameters | None:
-        """Of a function or of a class' making; None where nothing is known."""
+        """Return the parameters of a function or of a class's constructor; None if they are unknown."""
         if isinstance(found.node, ast.FunctionDef):
             return _of_function(found.node)
         if not isinstance(found.node, ast.ClassDef):
@@ -93,7 +93,7 @@ class Source:
         return Parameters(frozenset(names), takes_more=False)
 
     def has_attribute(self, found: Found, name: str) -> bool | None:
-        """Whether a class has it, its objects included; None where only something outside can tell."""
+        """Return whether a class or its objects have an attribute; None if that is decided outside."""
         if not isinstance(found.node, ast.ClassDef):
             return None
         outside = False
@@ -105,7 +105,7 @@ class Source:
         return None if outside else False
 
     def keys_read(self, *packages: str) -> set[str]:
-        """Names by which modules of the packages may read a config: keys, attributes, fields, parameters."""
+        """Return the names by which the packages may read a config: keys, attributes, fields, parameters."""
         found: set[str] = set()
         for module, (archive, path) in self._files.items():
             if f"{module}.".startswith(tuple(f"{package}." for package in packages)):
@@ -121,7 +121,7 @@ class Source:
                         yield statement.target.id
 
     def _ancestry(self, found: Found) -> Iterator[Found]:
-        """The class and what it inherits from, depth first; OUTSIDE for a base that is in no package here."""
+        """Yield the class and its bases, depth first; OUTSIDE stands for a base in no package here."""
         yield found
         if isinstance(found.node, ast.ClassDef):
             for base in found.node.bases:
@@ -132,7 +132,7 @@ class Source:
                 yield from self._ancestry(inherited) if inherited else (OUTSIDE,)
 
     def _find_from(self, module: str, dotted: str) -> Found | None:
-        """What a name in a module's text stands for."""
+        """Return what a name in a module's text stands for."""
         found: Found | None = Found(module)
         for name in dotted.split("."):
             if found is None or found is OUTSIDE or found.node is not None:
@@ -141,7 +141,7 @@ class Source:
         return found
 
     def _member(self, module: str, name: str) -> Found | None:
-        if (module, name) in self._under_way:  # packages import their own modules from themselves
+        if (module, name) in self._under_way:  # a package may import its own modules from itself
             return None
         self._under_way.add((module, name))
         try:
@@ -160,7 +160,7 @@ class Source:
             elif isinstance(one, ast.Name) and one.id != name:
                 found = self._member(module, one.id) or OUTSIDE
             else:
-                found = OUTSIDE  # a value: nothing to look into
+                found = OUTSIDE  # a value, not looked into
             if found not in (None, OUTSIDE):
                 return found
             outside |= found is OUTSIDE
@@ -190,13 +190,13 @@ class Source:
 
 def _parsed(text: bytes) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # theirs: newer Pythons warn of some texts
+        warnings.simplefilter("ignore", SyntaxWarning)  # newer Pythons warn of some texts of theirs
         warnings.simplefilter("ignore", DeprecationWarning)
         return ast.parse(text)
 
 
 def _bind(body: Sequence[ast.stmt], package: str, names: _Names) -> None:
-    """Note what statements of a module bind, on every way through its conditions."""
+    """Record what statements of a module bind, on every path through its conditions."""
     for statement in _on_every_way(body):
         match statement:
             case ast.ClassDef() | ast.FunctionDef():
@@ -239,7 +239,7 @@ def _on_every_way(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _read_by(node: ast.AST) -> Iterator[str]:
-    """The names that one expression or definition reads."""
+    """Yield the names that one expression or definition reads."""
     match node:
         case ast.Attribute(attr=name):
             yield name
@@ -272,7 +272,7 @@ def _is_dataclass(owner: ast.ClassDef) -> bool:
 
 @functools.cache
 def _attributes(owner: ast.ClassDef) -> frozenset[str]:
-    """Methods, names of the class' body, and what its methods set on `self`."""
+    """Return the methods, the names in the class body, and what its methods set on `self`."""
     names: set[str] = set()
     for one in owner.body:
         if isinstance(one, ast.FunctionDef):
@@ -291,7 +291,7 @@ def _attributes(owner: ast.ClassDef) -> frozenset[str]:
 
 
 def dotted(node: ast.AST) -> str:
-    """`a.b.c` as text; empty for anything else."""
+    """Return `a.b.c` as text; empty for any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (above := dotted(node.value)):

@@ -25,10 +25,10 @@ IMAGE = "steptime/trainer:cpu"
 
 @pytest.fixture
 def work_dir(trainer_python: str) -> Path:
-    """A cluster's folder in which later runs find the image, unless what makes it has changed since.
+    """Return a cluster's folder where later test runs find the image, unless what makes it has changed.
 
-    To squash and to unpack two gigabytes takes a minute of CPU; tests/staging/test_container.py does it each
-    time with an environment that is nearly empty.
+    To squash and unpack two gigabytes takes a minute of CPU; tests/staging/test_container.py does both each
+    time, with an almost empty environment.
     """
     programs = [Path(staging.__file__).with_name(f"{name}_image.py") for name in ("import", "unpack")]
     programs.append(Path(staging.__file__).with_name("squash_venv.py"))
@@ -46,7 +46,7 @@ def work_dir(trainer_python: str) -> Path:
 async def test_a_tiny_llama_is_trained_in_a_real_image(
     trainer_python: str, mini_slurm: MiniSlurm, work_dir: Path
 ) -> None:
-    """The image is made on the login node, over ssh; srun starts a container for each rank."""
+    """The login node makes the image, over ssh; srun starts a container for each rank."""
     config = SlurmConfig.model_validate(
         {
             "name": "contained",
@@ -68,7 +68,7 @@ async def test_a_tiny_llama_is_trained_in_a_real_image(
         assert (staged.python, staged.image) == (None, IMAGE)
         record = json.loads(Path(config.root, "images", "steptime+trainer+cpu.sqsh.json").read_text())
         assert record["sha256"] == staged.image_sha256
-        venvs.unlink()  # nothing but the image can give the packages
+        venvs.unlink()  # only the image can have the packages
         spec = job_spec(run, staged, config, identity="contained", started=1_790_000_000)
         assert "  bwrap \\\n" in spec.script
         job = await cluster.submit(spec)

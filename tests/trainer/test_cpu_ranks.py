@@ -1,4 +1,4 @@
-"""Forked CPU ranks: failures, signals and exit codes, as the job that starts them sees them."""
+"""Forked CPU ranks: failures, signals and exit codes, as the job that starts them sees these."""
 
 import json
 import signal
@@ -126,7 +126,7 @@ def test_a_killed_rank_ends_the_others_and_is_named(warm_trainer: WarmTrainer, t
 
 
 def test_a_signal_ends_all_ranks_and_is_recorded_once(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
-    """It reaches the launcher and the ranks, as from `kill` of a process group."""
+    """The signal reaches the launcher and the ranks, as with `kill` of a process group."""
     done = _ran(warm_trainer, tmp_path, "group_terminated")
     assert done.exit_code == 128 + signal.SIGTERM, done.log
     result = done.record("result")
@@ -164,7 +164,7 @@ def test_a_plan_that_cannot_be_trained_is_refused_before_the_imports(tmp_path: P
 
 @pytest.mark.exhaustive
 def test_a_job_takes_torchruns_steps(trainer_python: str, tmp_path: Path) -> None:
-    """Each job imports NeMo: 60 s of CPU in total."""
+    """Each of the jobs imports NeMo, which takes 60 s of CPU in total."""
     started = {
         "forked": ["-m", "trainer.cpu_ranks"],
         "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "trainer"],

@@ -1,4 +1,4 @@
-"""How a run ends and who tells it: real processes, without torch, that hang, fail or are told to end."""
+"""How a run ends and which rank reports it: real processes without torch that hang, fail or are ended."""
 
 import json
 import math
@@ -29,7 +29,7 @@ HANG_S = 120
 
 
 class Rank:
-    """One process of `ranks`, started by the same launcher as the others."""
+    """One process of `ranks`, all started by the same launcher."""
 
     def __init__(self, folder: Path, how: str, rank: int = 0, ranks: int = 1, start: str = "one"):
         self.process = subprocess.Popen(
@@ -66,7 +66,7 @@ Start = Callable[..., Rank]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """A function that starts a rank."""
+    """Yield a function that starts a rank."""
     ranks: list[Rank] = []
 
     def _start(how: str, rank: int = 0, ranks_of_job: int = 1, start: str = "one") -> Rank:
@@ -115,7 +115,7 @@ def test_a_reason_left_by_an_earlier_start_does_not_count(start: Start) -> None:
     later = start("wait", 0, 2, start="two")
     later.wait_until_it_waits()
     with pytest.raises(subprocess.TimeoutExpired):
-        later.process.wait(timeout=1.5)  # the watchdog looks each second
+        later.process.wait(timeout=1.5)  # the watchdog looks every second
     later.process.terminate()
     assert _result(later.end()[1])["state"] == "terminated"
 
@@ -128,7 +128,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(loss: str) -> None:
 
 
 def test_a_hang_shows_where_every_rank_stands(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STACKS_WITHIN_S", "60")  # it ends as soon as both have told theirs
+    monkeypatch.setenv("STACKS_WITHIN_S", "60")  # it ends as soon as both have written theirs
     ranks = [start("hang", rank, 2) for rank in (0, 1)]
     (code, output), (other_code, other_output) = [rank.end() for rank in ranks]
     assert (code, other_code) == (2, 2)
@@ -162,7 +162,7 @@ def test_a_forked_process_has_its_signals_to_itself(start: Start) -> None:
 
 
 def test_a_fork_after_the_watch_holds_no_signal_back(start: Start) -> None:
-    """The launcher of CPU ranks forks then: what its handler raises would be lost in a call of the fork."""
+    """The launcher of CPU ranks forks then, and what its handler raises would be lost within the fork."""
     code, output = start("fork_twice").end()
     assert (code, output) == (0, "held back: True\nheld back: False\n")
 
@@ -225,7 +225,7 @@ def test_limits_follow_the_usual_step() -> None:
     [
         ({}, None),
         ({"TORCHELASTIC_RUN_ID": "a/b", "TORCHELASTIC_RESTART_COUNT": "2"}, "a_b.2"),
-        ({"SLURM_JOB_ID": "7"}, None),  # a batch script, not one of srun's tasks
+        ({"SLURM_JOB_ID": "7"}, None),  # of a batch script, not of one of srun's tasks
         ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "1"}, "7.0.1"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Trainings that fail for real: what their logs say, and what the pipeline reads there."""
+"""Trainings that really fail: what their logs say, and what the pipeline reads there."""
 
 import json
 import re
@@ -39,7 +39,7 @@ if __name__ == "__main__":
 
 
 def _failed(train: Train, run: Run, folder: Path, program: str) -> tuple[Trained, Problem]:
-    """The run, and the first of the problems that the pipeline reads in its log."""
+    """Return the run, and the first problem that the pipeline reads in its log."""
     path = folder / "program.py"
     path.write_text(program, encoding="utf-8")
     failed = train(run, folder, program=str(path))
@@ -73,7 +73,7 @@ def test_a_diverging_run_stops_at_the_first_loss_that_is_no_number(train: Train,
 
 
 def test_what_only_the_training_finds(train: Train, tmp_path: Path) -> None:
-    """A GPU that is not there, a number format that cannot be, and a model too large for the memory."""
+    """These are a missing GPU, an impossible number format, and a model too large for the memory."""
     run = planned()
     recipe = run.recipe
     too_large = recipe.model.model_copy(update={"ffn_hidden_size": 2**30})

@@ -1,6 +1,6 @@
-"""Each family's tiny size trains, saves, loads, and takes the same steps however it is spread over ranks.
+"""Each family's tiny size trains, saves and loads, and takes the same steps however it is spread over ranks.
 
-The stream can be learned (trainer/data.py), so that a loss that falls means something.
+The tokens can be learned (trainer/data.py), so that a falling loss has a meaning.
 """
 
 import functools
@@ -21,14 +21,14 @@ from .jobs import Trained, loading, planned
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 WITH_BAR = "nemotron4-340b-24.11"
-"""A Nemotron4 that is logged by NeMo's progress bar."""
+"""A Nemotron4 whose steps are logged by NeMo's progress bar."""
 FAMILIES = (WITH_BAR, "nemotron-h")
-"""Llama is in test_training.py."""
+"""The families without Llama, which is in test_training.py."""
 SAVED_AT = 5
 END = 7
 GBS = 4
 ROUNDING = 2e-6
-"""Relative, float32: other orders of summation, between ranks and between tensor-parallel halves."""
+"""Relative tolerance in float32, as ranks and tensor-parallel halves sum in other orders."""
 DATA_2 = Parallelism(data=2)
 SPREAD = {"tensor": Parallelism(tensor=2, data=1), "pipeline": Parallelism(pipeline=2, data=1)}
 
@@ -37,13 +37,13 @@ IN_TEST_ALL = (
     *((WITH_BAR, "saved"), (WITH_BAR, "tensor"), (WITH_BAR, "pipeline")),
     *((WITH_BAR, "loaded, tensor"), (WITH_BAR, "loaded, pipeline"), ("nemotron-h", "loaded, pipeline")),
 )
-"""Not in `make test`, which has stages of the hybrid here and of Llama in test_training.py."""
+"""Cases left out of `make test`, which has stages of the hybrid here and of Llama in test_training.py."""
 
 Trainings = Callable[[str, str], Trained]
 
 
 def _cases(families: Iterable[str], names: Iterable[str]) -> list[Any]:
-    """Each family with each training."""
+    """Return each family with each training."""
     return [
         pytest.param(*case, marks=[pytest.mark.exhaustive] if case in IN_TEST_ALL else [])
         for case in itertools.product(families, names)
@@ -52,7 +52,7 @@ def _cases(families: Iterable[str], names: Iterable[str]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def trainings(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Trainings:
-    """A function that gives a training, `trainings(family, name)`, made when it is first asked for."""
+    """Return a function that returns a training, `trainings(family, name)`, and runs it when first asked."""
 
     @functools.cache
     def made(family: str, name: str) -> Trained:
@@ -133,7 +133,7 @@ def test_its_parameters_are_all_there(trainings: Trainings, family: str, paramet
 
 @pytest.mark.parametrize(("family", "spread"), _cases(FAMILIES, ["saved", *SPREAD]))
 def test_every_parallelism_takes_the_same_steps(trainings: Trainings, family: str, spread: str) -> None:
-    """From the seed alone: two data-, tensor- or pipeline-parallel ranks begin with the weights of one."""
+    """From the same seed, two data-, tensor- or pipeline-parallel ranks start with the weights of one."""
     trained, one_rank = trainings(family, spread), trainings(family, "one rank")
     assert trained.exit_code == 0, trained.log
     started, expected = trained.record("start"), SPREAD.get(spread, DATA_2)
@@ -150,12 +150,12 @@ def test_every_parallelism_takes_the_same_steps(trainings: Trainings, family: st
 
 @pytest.mark.parametrize(("family", "training"), _cases(FAMILIES, LOADS))
 def test_a_load_continues_as_if_uninterrupted(trainings: Trainings, family: str, training: str) -> None:
-    """From the checkpoint of two data-parallel ranks, over tensor- or pipeline-parallel ones."""
+    """Tensor- or pipeline-parallel ranks load the checkpoint of two data-parallel ones."""
     loaded, one_rank = trainings(family, training), trainings(family, "one rank")
     assert loaded.exit_code == 0, loaded.log
     started, expected = loaded.record("start"), LOADS[training]
     assert (started["tensor_parallel"], started["pipeline_parallel"]) == (expected.tensor, expected.pipeline)
-    # The first loss needs the weights and the data, the second also the optimizer's state and its rate.
+    # The first loss depends on weights and data, the second also on the optimizer's state and learning rate.
     assert loaded.losses == pytest.approx(
         {step: one_rank.losses[step] for step in range(SAVED_AT, END)}, rel=ROUNDING
     )
@@ -168,12 +168,12 @@ def test_a_checkpoint_is_measured(trainings: Trainings, family: str, training: s
     (checkpoint,) = trainings(family, "saved").checkpoints.iterdir()
     size = sum(file.stat().st_size for file in (checkpoint / "weights").iterdir())
     assert (measured["kind"], measured["size_bytes"]) == ("save" if training == "saved" else "load", size)
-    # Weights and two moments of Adam, of 4 bytes each, and little else.
+    # Weights and two moments of Adam, 4 bytes each, and little else.
     numbers = 3 * trained.record("start")["num_parameters"]
     assert size == pytest.approx(4 * numbers, rel=0.05)
     (timing,) = read_log(trained.folder / "log.out").checkpoints
     assert measured["blocked_s"] == measured["duration_s"]
     assert timing.duration_s is not None
-    # NeMo's line tells a part of it, rounded.
+    # NeMo's line has only a part of it, rounded.
     assert timing.duration_s - 0.01 <= measured["duration_s"] <= timing.duration_s + 5
     assert measured["gb_per_s"] == pytest.approx(size / measured["duration_s"] / 1e9)

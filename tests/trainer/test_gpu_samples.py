@@ -1,4 +1,4 @@
-"""Samples of GPUs and links beside a training: what a node says of itself, and that it never holds a job."""
+"""Samples of GPUs and links during a training: the summary of a node, and that sampling never holds a job."""
 
 import json
 import os
@@ -27,7 +27,7 @@ STAND_INS = ROOT / "tests" / "stand_ins" / "gpu_node"
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A function that gives this machine eight H100s with a fault."""
+    """Return a function that gives this machine eight H100s with a fault."""
     monkeypatch.setenv("PATH", f"{STAND_INS}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("SLURMD_NODENAME", "gb-017")
@@ -36,7 +36,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 def sampled(folder: Path, ranks: int = 4) -> dict[str, Any] | None:
-    """What the process says about the time in which it took two samples of each GPU."""
+    """Return the sampling process's summary of the time in which it took two samples of each GPU."""
     process, began_at = SamplingProcess(folder, ranks), time.time()
     file = folder / "gpu_samples" / "gb-017.csv"
     assert poll_until(
@@ -110,7 +110,7 @@ def test_it_ends_with_its_rank(node: Callable[[str], None], tmp_path: Path) -> N
     assert poll_until(me.children, every_s=0.02, timeout_s=60)
     children = [me, *me.children(recursive=True)]
     assert process.stdin is not None
-    process.stdin.close()  # as the kernel does when the rank dies
+    process.stdin.close()  # as the kernel does when the rank ends
     _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
     assert process.stdout is not None
@@ -200,7 +200,7 @@ def test_a_training_that_fails_ends_its_sampling(warm_trainer: WarmTrainer, tmp_
 @pytest.mark.trainer
 @pytest.mark.timeout(1500)
 def test_a_training_tells_its_slow_rank_and_its_hot_gpu(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
-    """Each is named from the log, and other ranks do not hide the slow one."""
+    """Each is named from the log, and the other ranks do not hide the slow one."""
     sampling = Performance(trainer=TrainerSettings(gpu_samples=True))
     steps: dict[str, Any] = {"max_steps": 8, "window": Window(first=4, last=7)}
     run = planned(4, parallelism=Parallelism(data=4), gbs=16, performance=sampling, **steps)

@@ -1,4 +1,4 @@
-"""The learning rate, which on GPUs is the one that the documents' sample logs print."""
+"""The learning rate, which on GPUs equals the one in the documents' sample logs."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which rank a process is: alone, under torchrun, and under Slurm's srun."""
+"""A process's rank: alone, under torchrun, and under Slurm's srun."""
 
 import pytest
 
@@ -15,7 +15,7 @@ STEP = {
     "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
     "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7",
 }
-"""Of a task as srun starts it, on Slurm 22.05."""
+"""Variables of a task as srun starts it, on Slurm 22.05."""
 TORCHRUN = {
     "RANK": "1",
     "LOCAL_RANK": "1",
@@ -27,10 +27,10 @@ TORCHRUN = {
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the launcher that may run these tests; what a test sets is gone after it."""
+    """Remove the variables of a launcher that may run these tests, and afterwards those that a test sets."""
     names = (*STEP, *TORCHRUN, "GROUP_RANK", "MASTER_PORT", "OMP_NUM_THREADS", "PMIX_RANK")
     for name in names:
-        monkeypatch.setenv(name, "")  # so that it is put back as it was
+        monkeypatch.setenv(name, "")  # so that it is restored afterwards
         monkeypatch.delenv(name)
 
 
@@ -47,7 +47,7 @@ def test_alone() -> None:
 
 
 def test_torchrun_says_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inside of a Slurm job, too."""
+    """This holds inside a Slurm job too."""
     launched(monkeypatch, {**STEP, **TORCHRUN})
     launch = read_launch()
     assert (launch.rank, launch.world_size, launch.local_world_size, launch.nodes) == (1, 2, 2, 1)
@@ -70,13 +70,13 @@ def test_srun_is_read_where_torchrun_did_not_start_it(monkeypatch: pytest.Monkey
         (
             {**STEP, **TORCHRUN, "PMIX_RANK": "5"},
             False,
-        ),  # torchrun inside of a step starts none for its ranks
+        ),  # torchrun within a step starts no MPI for its ranks
     ],
 )
 def test_mpi_is_there_where_srun_was_told_to_start_it(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], has_mpi: bool
 ) -> None:
-    """`--mpi=pmix` sets PMIX_RANK for each task, `--mpi=none` does not (seen on Slurm 22.05)."""
+    """`--mpi=pmix` sets PMIX_RANK for each task, `--mpi=none` does not (observed on Slurm 22.05)."""
     launched(monkeypatch, environment)
     assert read_launch().has_mpi is has_mpi
 

@@ -1,4 +1,4 @@
-"""Models that a plan describes by NeMo's config: mixtures of experts train, alike however they are spread."""
+"""Models that a plan describes by NeMo's config: mixtures of experts train alike however they are spread."""
 
 import json
 import math
@@ -20,14 +20,14 @@ SAVED_AT = 5
 END = 7
 GBS = 4
 ROUNDING = 2e-6
-"""Relative, float32: other orders of summation, between ranks and between the tokens of an expert."""
+"""Relative tolerance in float32, as ranks, and an expert's tokens, are summed in other orders."""
 ONE_RANK = Parallelism(data=1, virtual_pipeline=1)
 EXPERT_2 = Parallelism(data=2, expert=2)
 MIXTURE = planned(workload="grok1").recipe.model
 
 
 def mixture(parallelism: Parallelism, shape: ModelShape = MIXTURE, **fields: Any) -> Run:
-    """A run of the shipped mixture of experts, or of another model in its place."""
+    """Return a run of the shipped mixture of experts, or of another model in its place."""
     run = planned(parallelism.world_size, workload="grok1", parallelism=parallelism, **fields)
     return run.model_copy(update={"recipe": run.recipe.model_copy(update={"model": shape})})
 
@@ -78,7 +78,7 @@ def test_a_load_continues_as_if_uninterrupted(
     )
     loaded = train(run, tmp_path)
     assert loaded.exit_code == 0, loaded.log
-    # The first loss needs the weights and the data, the second also the optimizer's state and its rate.
+    # The first loss depends on weights and data, the second also on the optimizer's state and learning rate.
     assert loaded.losses == pytest.approx(
         {step: one_rank.losses[step] for step in range(SAVED_AT, END)}, rel=ROUNDING
     )
@@ -136,7 +136,7 @@ REFUSED = {
         "moe_grouped_gemm of MixtralConfig is set by the trainer: leave it out of the workload.",
     ),
 }
-"""By what is wrong: the model, and the sentence."""
+"""By mistake: the model, and the sentence."""
 
 BUILD_EACH = """\
 import json, sys
@@ -173,7 +173,7 @@ UNSEEN = Path(__file__).parents[1] / "data" / "unseen" / "workloads" / "glm4.5-2
 
 
 def tiny_of(workload: Path) -> ModelShape:
-    """The model of a workload's size for the CPU."""
+    """Return the model of a workload's size for the CPU."""
     model = yaml.safe_load(workload.read_text(encoding="utf-8"))["sizes"]["tiny"]["model"]
     return ModelShape.model_validate_json(json.dumps(model))
 
@@ -223,7 +223,7 @@ def test_other_models_of_nemos_train_and_learn(train: Train, tmp_path: Path, nam
         losses[spread.world_size] = trained.losses
         counted = count_parameters(shape)
         assert counted is not None
-        if shape.mtp_num_layers is None:  # those layers are in no published number
+        if shape.mtp_num_layers is None:  # published numbers leave out these layers
             assert trained.record("start")["num_parameters"] == pytest.approx(counted.total, rel=2e-3)
     assert losses[1][END - 1] < losses[1][0] - 0.1
     for spread in spreads[1:]:

@@ -1,6 +1,6 @@
-"""Training in the image of release 24.11: what NeMo 1's program is asked for, and what its log becomes.
+"""Training in the image of release 24.11: the arguments of NeMo 1's program, and the result from its log.
 
-The image cannot be had here: a stand-in for its program reads the command line as the program does, by Hydra.
+The image is not available here: a stand-in reads the command line by Hydra, as the program does.
 """
 
 import json
@@ -48,7 +48,7 @@ def on_one_gpu(run: Run) -> Run:
 
 
 def test_the_plan_decides_nothing_that_the_file_says(tmp_path: Path) -> None:
-    """But for a profile: else one of two values would have to be wrong."""
+    """Only a profile is an exception: otherwise one of two values would have to be wrong."""
     launch = Launch(
         rank=0, world_size=128, local_world_size=8, threads=1, by_launcher=True, on_one_host=False
     )
@@ -69,7 +69,7 @@ def test_an_image_that_has_it_not_is_told(tmp_path: Path) -> None:
 @pytest.mark.trainer
 @pytest.mark.timeout(1500)
 def test_its_log_becomes_a_valid_result(train: Train, tmp_path: Path) -> None:
-    """test_rows.py compares all that the program is given with upstream's."""
+    """test_rows.py compares all arguments of the program with upstream's."""
     folder = tmp_path / "it's a $(folder), [with] what = 'shells\\' \\and Hydra\\' read\\"
     folder.mkdir()
     run = on_one_gpu(planned(profile=True))
@@ -79,13 +79,13 @@ def test_its_log_becomes_a_valid_result(train: Train, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.log
     config = json.loads((folder / "config.json").read_text())
     assert config["exp_manager"]["explicit_log_dir"] == str(folder / "results")
-    assert config["model"]["optim"]["lr"] == 1e-4  # of the file
-    assert config["model"]["global_batch_size"] == run.recipe.global_batch_size  # of the plan
+    assert config["model"]["optim"]["lr"] == 1e-4  # from the file
+    assert config["model"]["global_batch_size"] == run.recipe.global_batch_size  # from the plan
     assert config["model"]["data"]["data_prefix"] == []
     assert config["model"]["nsys_profile"]["ranks"] == [*range(8)]
     log = read_log(folder / "log.out", max_steps=50)
     assert (log.format, len(log.steps), log.problems) == ("tqdm", 50, ())
     verdict = validate(run, JobStatus(state=JobState.SUCCEEDED, exit_code=0), log, measure(run, log))
-    # Only that: the stand-in's step times are of 128 GPUs, and here is one.
+    # This alone fails, as the stand-in's step times are of 128 GPUs, and here is one.
     assert [check.name for check in verdict.checks if not check.passed] == ["mfu_possible"]
     assert verdict.valid

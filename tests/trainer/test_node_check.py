@@ -1,4 +1,4 @@
-"""The node check: each fault of a GPU by a stand-in for nvidia-smi, and the check of CPUs as it is."""
+"""The node check: each fault of a GPU from a stand-in for nvidia-smi, and the real check of CPUs."""
 
 import json
 import os
@@ -19,7 +19,7 @@ H100 = Demands(product="H100", count=8, free_memory_percent=95, power_limit_perc
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A function that gives this machine eight H100s with a fault."""
+    """Return a function that gives this machine eight H100s with a fault."""
     monkeypatch.setenv("PATH", f"{STAND_INS}:{os.environ['PATH']}")
     return lambda fault: monkeypatch.setenv("STAND_IN_GPU_FAULTS", json.dumps({"*": fault}))
 
@@ -122,7 +122,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def two_ranks(warm_trainer: WarmTrainer, tmp_path: Path) -> Callable[..., tuple[Trained, dict[str, Any]]]:
-    """A function that checks this machine on two ranks, and gives what was found, too."""
+    """Return a function that checks this machine on two ranks, and returns the findings too."""
 
     def check(*options: str) -> tuple[Trained, dict[str, Any]]:
         program = tmp_path / "two_ranks.py"
@@ -159,7 +159,7 @@ def test_a_rank_that_is_too_slow_condemns_its_node(two_ranks: Any) -> None:
 def test_a_check_without_torch_judges_no_node(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in this environment, which never has it."""
+    """This environment never has torch."""
     monkeypatch.chdir(tmp_path)
     assert node_check.main(["--device=cpu", "--time-limit-s=5"]) == node_check.BROKEN
     assert "could not be made on" in (said := capsys.readouterr().err)

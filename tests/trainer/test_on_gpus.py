@@ -1,4 +1,4 @@
-"""What a training on GPUs is given that the CPU's is not: seeds, userbuffers, and who makes its samples."""
+"""What a training gets on GPUs and not on the CPU: seeds, userbuffers, and the workers for samples."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 @pytest.fixture(scope="module")
 def told(warm_trainer: WarmTrainer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Of a row that a document has."""
+    """Return what the program prints for a row that a document has."""
     folder = tmp_path_factory.mktemp("on_gpus")
     (run,) = plan(PlanRequest(workload="nemotron4", gpu_type="h100", size="15b", gpus="16")).runs
     program = Path(__file__).parent / "programs" / "on_gpus.py"
@@ -26,11 +26,11 @@ def told(warm_trainer: WarmTrainer, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_pipeline_stages_draw_from_seeds_of_their_own(told: dict[str, Any]) -> None:
-    """Else all stages behind the first would begin with equal layers."""
+    """Otherwise all stages after the first would start with equal layers."""
     first, again, other = told["first numbers"]
     assert first == again
     assert len({tuple(numbers) for numbers in first}) == len(first) == 3
-    assert other[0] == first[1]  # as NeMo has it, 100 from stage to stage
+    assert other[0] == first[1]  # as in NeMo, 100 from stage to stage
 
 
 def test_userbuffers_meet_by_nccl_where_nothing_started_mpi(told: dict[str, Any]) -> None:
@@ -43,6 +43,6 @@ def test_tokens_are_uniform_as_upstreams(told: dict[str, Any]) -> None:
 
 
 def test_samples_are_made_as_in_upstreams_runs(told: dict[str, Any]) -> None:
-    """The defaults of NeMo's MockDataModule at v2.2.1, v2.3.1, v2.4.0 and r2.5.0; no script changes them."""
+    """These are the defaults of NeMo's MockDataModule at v2.2.1, v2.3.1, v2.4.0 and r2.5.0."""
     assert (told["workers"], told["pinned"]) == (8, True)
     assert told["first samples"] is True

@@ -1,4 +1,4 @@
-"""benchmarks/one_gpu from plan to report, on the CPU; the loop itself: tests/trainer/test_thin_loop.py."""
+"""benchmarks/one_gpu from plan to report, on the CPU; tests/trainer/test_thin_loop.py has the loop itself."""
 
 import json
 import math
@@ -25,13 +25,13 @@ MODELS = ("llama3.1-8b-bf16", "llama3.1-8b-fp8", "nemotron4-15b-bf16")
 def one_gpu(
     *arguments: str | Path, python: str | Path = sys.executable, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
-    """The program, called in a folder that has nothing of it."""
+    """Run the program in a folder outside the repository."""
     command = [str(python), str(ROOT / "benchmarks" / "one_gpu"), *map(str, arguments)]
     return captured(command, env={"PATH": os.environ["PATH"], **environment}, cwd="/", timeout=1200)
 
 
 def planned(folder: Path, gpu_type: str) -> dict[str, list[PlannedRun]]:
-    """The runs of each model, as the trainer reads them: few layers, many, and a profile of few."""
+    """Return the runs of each model, as the trainer reads them: few layers, many, and a profile of few."""
     done = one_gpu("plan", folder, "--gpu-type", gpu_type)
     assert done.returncode == 0, done.stderr
     models = {path.parent: json.loads(path.read_bytes()) for path in sorted(folder.glob("*/model.json"))}
@@ -47,7 +47,7 @@ def measurement(place: Path) -> dict[str, Any]:
 
 
 def table(done: "subprocess.CompletedProcess[str]") -> dict[tuple[str, str], list[str]]:
-    """The printed rows by model and layers."""
+    """Return the printed rows by model and layers."""
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
     return {(row[0].strip(), row[1].strip()): [cell.strip() for cell in row[2:]] for row in rows}
 
@@ -72,7 +72,7 @@ def test_the_thin_loop_takes_every_plan(tmp_path: Path, gpu_type: str) -> None:
 
 
 def test_the_depths_fit_the_memory_and_ten_minutes(tmp_path: Path) -> None:
-    """By estimates: 16 bytes a parameter, an MFU of 40 %, and a minute for each start and compilation."""
+    """The estimates are 16 bytes a parameter, an MFU of 40 %, and a minute for each start and compilation."""
     from one_gpu import planning as program
 
     models = planned(tmp_path, "h100")
@@ -82,7 +82,7 @@ def test_the_depths_fit_the_memory_and_ten_minutes(tmp_path: Path) -> None:
         peak = json.loads((tmp_path / name / "model.json").read_bytes())["peak_tflops"]
         assert sum(program.seconds(run, peak) + 60 for run in runs) < program.WITHIN_S
         assert program.memory_gib(runs[1].recipe) < 74
-    # As docs/reference/trainer.md has them, counted in Megatron's modules without the norms, to three digits.
+    # As in docs/reference/trainer.md: counted in Megatron's modules without the norms, to three digits.
     for name, whole in (("llama3.1-8b-bf16", 8.03e9), ("nemotron4-15b-bf16", 15.63e9)):
         recipe = program.published_recipe(*name.split("-"))
         assert program.parameters(recipe.model) == pytest.approx(whole, rel=1e-3)
@@ -90,7 +90,7 @@ def test_the_depths_fit_the_memory_and_ten_minutes(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def bare_python(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with torch and numpy, what these two require, and nothing else."""
+    """Return a Python with only torch, numpy, and what these two require."""
     folder = tmp_path_factory.mktemp("bare")
     subprocess.run([trainer_python, "-m", "venv", "--without-pip", str(folder)], check=True)
     program = Path(__file__).parent / "programs" / "installed_files.py"
@@ -106,7 +106,7 @@ def bare_python(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.trainer
 @pytest.mark.timeout(1500)
 def test_three_commands_measure_the_table(bare_python: Path, torchao_wheel: Path, tmp_path: Path) -> None:
-    """From a folder that is not the repository's, with a PYTHONPATH of the user's own, which is kept."""
+    """They run outside the repository, with a PYTHONPATH of the user's own, which is kept."""
     name = "llama3.1-8b-fp8"
     few, many, _ = planned(tmp_path / "plan", "cpu")[name]
     own = tmp_path / "own"
@@ -129,7 +129,7 @@ def test_three_commands_measure_the_table(bare_python: Path, torchao_wheel: Path
         assert log.problems == ()
         read = measure_window(log, run.window).model_dump()
         for name_of_time in ("step_time_mean_s", "step_time_median_s", "wall_time_median_s"):
-            assert read[name_of_time] == pytest.approx(one[name_of_time], rel=1e-3)  # of four digits
+            assert read[name_of_time] == pytest.approx(one[name_of_time], rel=1e-3)  # has four digits
     means = [one["step_time_mean_s"] for one in found]
     layer_s = (means[1] - means[0]) / (depths[1] - depths[0])
     whole = json.loads((results / name / "model.json").read_bytes())["layers"][2]
@@ -141,7 +141,7 @@ def test_three_commands_measure_the_table(bare_python: Path, torchao_wheel: Path
 
 
 def test_what_no_run_can_do_ends_all(tmp_path: Path) -> None:
-    """Here there is no torch; the plan is for a GPU, which would be the next to be missing."""
+    """The plan is for a GPU, but torch, which is looked for first, is missing in this environment."""
     planned(tmp_path / "plan", "h100")
     done = one_gpu("measure", tmp_path / "plan" / MODELS[0], "--output", tmp_path / "results")
     assert done.returncode == 1
@@ -151,7 +151,7 @@ def test_what_no_run_can_do_ends_all(tmp_path: Path) -> None:
 
 
 def test_the_report_extrapolates_with_what_lies_outside_the_layers_once(tmp_path: Path) -> None:
-    """On numbers that can be reckoned by hand: 0.5 s for each of 11 and 2 layers, 1 s for the rest."""
+    """Each layer takes 0.5 s in the runs of 2 and 11 layers, and everything else 1 s."""
     planned(tmp_path, "h100")
     for layers in (2, 11):
         mean = 1 + 0.5 * layers
@@ -172,7 +172,7 @@ def test_the_report_extrapolates_with_what_lies_outside_the_layers_once(tmp_path
     assert rows["llama3.1-8b-bf16", "each"][0] == f"0.5 ± {0.9 * math.sqrt(2 / 15) / 9:.2g}"
     assert rows["llama3.1-8b-bf16", "none"][0] == "1"
     whole_s = 1 + 32 * 0.5
-    flops = 16 * 4.7442203e14  # of 32 layers, as docs/reference/metrics.md has it
+    flops = 16 * 4.7442203e14  # of 32 layers, as in docs/reference/metrics.md
     mfu = f"{100 * flops / whole_s / 989e12:.4g}"
     step, wall, tokens, document, exact, _, remark = rows["llama3.1-8b-bf16", "32"]
     assert (step, wall, tokens) == ("17", "", f"{16 * 8192 / whole_s:.4g}")

@@ -1,7 +1,7 @@
-"""What the trainer names of NeMo and Megatron-Core is there in every release that a document's image has.
+"""Every name of NeMo and Megatron-Core that the trainer uses exists in the releases of the documents' images.
 
-The releases' own wheels are read, by `ast`; nothing of them is installed. Arguments under a condition of the
-plan are looked up where a row of the image's workloads meets it. Of NeMo 1 it is the keys of the config file.
+The releases' own wheels are read, by `ast`; nothing of them is installed. An argument under a condition of
+the plan is looked up if a row of the image's workloads meets it. Of NeMo 1 it is the keys of the config file.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.service
 
 LOCK = Path(__file__).with_name("releases.toml")
 ON_THE_CPU = ("trainer/cpu/cpu_as_cuda.py", "trainer/cpu/cpu_layers.py", "trainer/cpu/mamba_reference.py")
-"""Used where this project's own environment trains, in no image; cpu_as_cuda is imported everywhere."""
+"""Used where this project's environment trains, but in no image; only cpu_as_cuda is imported everywhere."""
 OF_LIGHTNING = {
     "nemo.lightning.Trainer": {
         *("accelerator", "callbacks", "devices", "enable_checkpointing", "enable_model_summary"),
@@ -47,26 +47,26 @@ OF_LIGHTNING = {
     "nemo.lightning.pytorch.callbacks.progress_bar.MegatronProgressBar": {"train_progress_bar"},
     "nemo.lightning.pytorch.callbacks.ModelCheckpoint": {"enable_version_counter"},
     "nemo.utils.callbacks.dist_ckpt_io.AsyncFinalizableCheckpointIO": {
-        *("_record", "checkpoint_io", "load_checkpoint")  # the first is the trainer's own
+        *("_record", "checkpoint_io", "load_checkpoint")  # the first one is the trainer's own
     },
     "nemo.collections.llm.gpt.data.mock.MockDataModule": {"load_state_dict", "state_dict", "trainer"},
 }
-"""What NeMo hands on to Lightning or has of it, whose source is not read here."""
+"""Names that NeMo passes on to Lightning or inherits from it, whose source is not read here."""
 
 Row = dict[str, Any]
 
 
 class Release(NamedTuple):
-    """One of the lock's, with what an image's workloads ask of it."""
+    """A release in the lock, with the rows of its images' workloads."""
 
     name: str
     source: Source
     rows: list[Row] | None
-    """Fields of each row by name; None for the release that everything is asked of."""
+    """The fields of each row by name; None for the release in which every use is looked up."""
 
 
 def source_of(release: dict[str, Any]) -> Source:
-    """The wheels of a release in the lock, from PyPI once, with their hashes."""
+    """Return the wheels of a release in the lock, downloaded once from PyPI and checked by hash."""
     wanted = "\n".join(release["wheels"])
     kept = home() / "releases" / hashlib.sha256(wanted.encode()).hexdigest()[:16]
     if not kept.is_dir():
@@ -86,7 +86,7 @@ def source_of(release: dict[str, Any]) -> Source:
 
 
 def rows_of_images() -> dict[str, list[Row]]:
-    """Of each image that runs steptime's trainer with NeMo 2 the rows that the documents print."""
+    """Return the documents' rows for each image that runs steptime's trainer with NeMo 2."""
     rows: dict[str, list[Row]] = {}
     for name in list_workloads():
         workload = load_workload(name)
@@ -104,7 +104,7 @@ def rows_of_images() -> dict[str, list[Row]]:
 
 @pytest.fixture(scope="module")
 def releases() -> list[Release]:
-    """Every release of the lock."""
+    """Return every release of the lock."""
     rows = rows_of_images()
     locked = tomllib.loads(LOCK.read_text())["release"]
     assert {image for release in locked for image in release["images"]} == set(rows)
@@ -120,15 +120,15 @@ def releases() -> list[Release]:
 
 @dataclass
 class Checked:
-    """What came of looking up every use in every release."""
+    """The outcome of looking up every use in every release."""
 
     missing: list[str]
     undecided: dict[str, set[str]]
-    """By the class, what only Lightning or torch can tell."""
+    """By class, the names of which only Lightning or torch can tell whether they exist."""
 
 
 def check(releases: Sequence[Release], uses: Sequence[Use]) -> Checked:
-    """Look up each use in each release that reaches it."""
+    """Look up each use in each release whose rows reach it."""
     checked = Checked([], {})
     for release in releases:
         for use in uses:
@@ -146,9 +146,9 @@ def check(releases: Sequence[Release], uses: Sequence[Use]) -> Checked:
 
 
 def reached(use: Use, release: Release, releases: Sequence[Release]) -> bool:
-    """Whether the trainer comes to the place with this release, for a row of its images."""
+    """Return whether the trainer reaches the use with this release, for a row of its images."""
     for name in (condition.name for condition in use.conditions if condition.value is ARGUMENT):
-        # A question about this callable only if it has such an argument in some release.
+        # A condition is about this callable only if the callable has such an argument in some release.
         if any(has_argument(use.of, name, other.source) for other in releases):
             wanted = next(one.holds for one in use.conditions if one.name == name)
             if has_argument(use.of, name, release.source) is not wanted:
@@ -172,7 +172,7 @@ def has_argument(of: str, name: str, source: Source) -> bool:
 
 
 def is_there(use: Use, source: Source) -> bool | None:
-    """Whether a release has what is used; None where it is not the release's to say."""
+    """Return whether a release has what is used; None if its source cannot tell."""
     found = source.find(use.of)
     if found is None:
         return use.optional
@@ -183,7 +183,7 @@ def is_there(use: Use, source: Source) -> bool | None:
             return True
         parameters = source.parameters(found)
         return None if parameters is None or parameters.takes_more else False
-    if found.node is None:  # a name of a module, given as text
+    if found.node is None:  # a module's member, given as text
         return source.find(f"{use.of}.{use.name}") is not None
     return use.name == "__init__" or source.has_attribute(found, use.name)
 
@@ -220,9 +220,9 @@ OF_THE_TRAINER = {
     *("max_time", "num_nodes", "num_sanity_val_steps", "precision", "use_distributed_sampler"),
     "val_check_interval",
 }
-"""NeMo 1 hands `trainer` to Lightning's Trainer as it is."""
+"""Keys of `trainer`, which NeMo 1 passes to Lightning's Trainer unchanged."""
 OF_APEX = {"bucket_cap_mb"}
-"""Of its DistributedFusedAdam, which gets what is left of `optim`."""
+"""Keys of Apex' DistributedFusedAdam, which gets the rest of `optim`."""
 
 
 def test_nemo_1_reads_every_key_that_it_is_given(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every row as upstream's launch code sets it up, setting by setting, and its model as NeMo builds it."""
+"""Every row compared with upstream's launch code, setting by setting, and its model as NeMo builds it."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ from .jobs import ROOT, WarmTrainer
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 NEMO_1 = "nemotron4-340b-24.11"
-"""The document whose release has no NeMo 2."""
+"""The document whose release lacks NeMo 2."""
 MODES: dict[Mode, dict[str, Any]] = {
     Mode.CHECKPOINT_SAVE: {"save_checkpoint": True},
     Mode.CHECKPOINT_LOAD: {"load_checkpoint": "/checkpoint"},
@@ -37,18 +37,18 @@ Rows = list[tuple[Run, dict[str, Any]]]
 
 
 class Built(NamedTuple):
-    """A planned run with what the trainer's side made of it."""
+    """A planned run, with what the trainer's side made of it."""
 
     row: ConfigurationRow
     run: Run
     made: dict[str, Any]
     ours: dict[str, Any]
-    """What the trainer and the job script set."""
+    """The settings of the trainer and of the job script."""
 
 
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The shipped workloads, and Slurm clusters of the documents' GPUs."""
+    """Use the shipped workloads, and Slurm clusters with the documents' GPUs."""
     config = tmp_path_factory.mktemp("clusters") / "config"
     shutil.copytree(settings.shipped("config"), config)
     shutil.copytree(ROOT / "tests" / "golden" / "clusters", config / "clusters", dirs_exist_ok=True)
@@ -58,7 +58,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def planned(row: ConfigurationRow, **mode: Any) -> Run:
-    """The run of a row, on a cluster of its GPUs."""
+    """Return the run of a row, on a cluster with its GPUs."""
     asked = row.model_dump(include={"size", "dtype", "gpu_type", "scaling"})
     return plan(
         PlanRequest(workload=row.recipe, gpus=str(row.gpus), cluster=row.gpu_type, **asked, **mode)
@@ -66,19 +66,19 @@ def planned(row: ConfigurationRow, **mode: Any) -> Run:
 
 
 def of_modes() -> Iterator[tuple[ConfigurationRow, Run]]:
-    """The largest row of each model, GPU type and dtype in each mode that both sides have for it."""
+    """Yield the largest row of each model, GPU type and dtype, in each mode that both sides have for it."""
     largest = {(row.recipe, row.size, row.dtype, row.gpu_type): row for row in trained_rows()}
     for row in largest.values():
         for mode, asked in MODES.items():
             if mode.value not in load()[row.recipe]["modes"]:
                 continue
-            with contextlib.suppress(UserError):  # no checkpoints of proxies, and none on GB300
+            with contextlib.suppress(UserError):  # proxies and GB300 have no checkpoints
                 yield row, planned(row, **asked)
 
 
 @pytest.fixture(scope="module")
 def built(clusters: None, warm_trainer: WarmTrainer, tmp_path_factory: pytest.TempPathFactory) -> list[Built]:
-    """Performance runs of all rows, then those of other modes."""
+    """Return performance runs of all rows, then those of other modes."""
     folder = tmp_path_factory.mktemp("rows")
     pairs = [*((row, planned(row)) for row in trained_rows()), *of_modes()]
     asked, answer = folder / "asked.json", folder / "built.json"
@@ -105,7 +105,7 @@ def rows(built: list[Built]) -> Rows:
 
 
 def test_what_differs_from_upstream_was_decided(built: list[Built]) -> None:
-    """Of another mode than performance, in what upstream sets otherwise than in a performance run."""
+    """Runs of other modes are compared in what upstream sets otherwise than in a performance run."""
     modes = [one.run.mode is Mode.PERFORMANCE for one in built]
     assert (modes.count(True), modes.count(False)) == (123, 64)
     differing = []
@@ -128,7 +128,7 @@ def test_megatron_takes_every_row_with_the_graphs_of_its_gpus(rows: Rows) -> Non
 
 
 def test_nemo_2_2_is_asked_in_its_own_words(rows: Rows) -> None:
-    """The image of the 25.04 documents has it; current scaling came later, and is refused there."""
+    """The image of the 25.04 documents has NeMo 2.2; current scaling came later and is refused there."""
     formats = set()
     for run, built in rows:
         made = built["precision_of_nemo_2_2"]
@@ -146,28 +146,28 @@ def test_nemo_2_2_is_asked_in_its_own_words(rows: Rows) -> None:
 
 
 def test_the_parameters_agree_with_the_models_name(rows: Rows) -> None:
-    """Counted over every pipeline stage, virtual stage and tensor-parallel rank."""
+    """Parameters are counted over every pipeline stage, virtual stage and tensor-parallel rank."""
     assert {(run.recipe.size, run.recipe.model.num_layers): built["parameters"] for run, built in rows} == {
-        # As Meta's models have: 8.03, 70.6 and 406 billion.
+        # As in Meta's models: 8.03, 70.6 and 406 billion.
         ("8b", 32): 8_030_261_248,
         ("70b", 80): 70_553_706_496,
         ("405b", 126): 405_853_388_800,
         ("405b-proxy", 8): 29_704_339_456,
         ("405b-proxy", 30): 99_833_823_232,
         ("405b-proxy", 62): 201_840_345_088,
-        # NVIDIA's reports: 15.6 billion; 9.4 of embeddings and 331.6 others.
+        # As in NVIDIA's reports: 15.6 billion; 9.4 of embeddings and 331.6 others.
         ("15b", 32): 15_628_775_424,
         ("340b", 96): 341_029_195_776,
         ("56b", 118): 56_324_350_464,
     }
     for run, built in rows:
         recipe = run.recipe
-        if not recipe.proxy:  # named after the model whose layers it has, fewer of them
+        if not recipe.proxy:  # a proxy has the model's name, but fewer layers
             assert built["parameters"] == pytest.approx(float(recipe.size[:-1]) * 1e9, rel=0.05)
 
 
 def test_the_formulas_count_every_matrix_product(rows: Rows) -> None:
-    """To the last operation; the formula of 24.11 leaves out that query groups share keys and values."""
+    """The counts are equal, but the formula of 24.11 ignores that query groups share keys and values."""
     exact = {"llama": "llama3.1-25.04", "nemotron4": "nemotron4-25.12", "nemotron_h": "nemotron-h-25.05"}
     for run, built in rows:
         recipe = run.recipe

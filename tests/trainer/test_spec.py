@@ -1,4 +1,4 @@
-"""What a plan says of its layers."""
+"""The layers that a plan describes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The loop without NeMo of benchmarks/one_gpu: the same plan and weights take the same steps as with NeMo."""
+"""The loop without NeMo of benchmarks/one_gpu takes the same steps as NeMo, given equal plan and weights."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(1500)
 
 STEPS = 6
 ROUNDING = 1e-6
-"""Relative, of a loss in float32; measured: 1.3e-7 at most."""
+"""Relative tolerance of a loss in float32; at most 1.3e-7 was measured."""
 
 THIN_LOOP = f"""
 import sys
@@ -42,7 +42,7 @@ def train_thin(train: Train, run: Run, folder: Path) -> Trained:
 def twins(
     request: pytest.FixtureRequest, train: Train, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Trained]:
-    """One plan, trained by NeMo and by the thin loop."""
+    """Return one plan's training by NeMo, and by the thin loop."""
     run = planned(workload=request.param, max_steps=STEPS, window=Window(first=3, last=5))
     nemo = train(run, tmp_path_factory.mktemp("nemo"))
     trained = [nemo, train_thin(train, run, tmp_path_factory.mktemp("thin"))]
@@ -63,7 +63,7 @@ def test_it_takes_nemos_steps(twins: list[Trained]) -> None:
 def test_its_result_names_the_loop(twins: list[Trained]) -> None:
     nemo, thin = (one.record("start") for one in twins)
     assert (nemo.pop("loop"), thin.pop("loop")) == ("nemo", "thin")
-    same = nemo.keys() - {"peak_tflops_per_rank", "peak_source", "imports_s"}  # measured by each, or by one
+    same = nemo.keys() - {"peak_tflops_per_rank", "peak_source", "imports_s"}  # measured in one or each
     assert {name: thin[name] for name in same} == {name: nemo[name] for name in same}
     row = log_row([twins[1].folder / "log.out"])
     assert row["state"] == "complete"
@@ -128,7 +128,7 @@ with gpu_state.recorded():
 
 @pytest.mark.parametrize("there", [True, False])
 def test_the_gpus_state_is_recorded(tmp_path: Path, *, there: bool) -> None:
-    """By a stand-in for nvidia-smi, which goes on telling until it is ended."""
+    """A stand-in for nvidia-smi prints the state, and runs until it is ended."""
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT}/benchmarks"}
     if there:
         smi = tmp_path / "nvidia-smi"

@@ -1,4 +1,4 @@
-"""What the trainer refuses, in one sentence and before it imports torch, which is not here."""
+"""Plans that the trainer refuses, in one sentence and before it imports torch, which is missing here."""
 
 import functools
 import json
@@ -80,7 +80,7 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
         "a mixture of experts with tensor parallel 2 needs sequence parallelism",
     ),
 ]
-"""Workload, what is changed of its plan by the path of the field, and the reason."""
+"""The workload, changes in its plan by the path of the field, and the reason."""
 
 
 @pytest.mark.parametrize(("workload", "changes", "reason"), IMPOSSIBLE, ids=[each[2] for each in IMPOSSIBLE])
@@ -143,7 +143,7 @@ def test_checkpoint_that_cannot_be_loaded(
 
 @pytest.mark.service
 def test_mode_is_the_pipelines(tmp_path: Path) -> None:
-    """A plan as the pipeline writes it is read whole: it fails here for want of NeMo, not before."""
+    """A plan from the pipeline is read whole: the trainer fails for lack of NeMo, not before."""
     for mode in (Mode.PERFORMANCE, Mode.CHECKPOINT_SAVE):
         (path,) = write_run(planned(mode=mode), tmp_path)
         ended = light_trainer([path], tmp_path)
@@ -152,7 +152,7 @@ def test_mode_is_the_pipelines(tmp_path: Path) -> None:
 
 
 def _install(folder: Path, **packages: str) -> None:
-    """Packages by their metadata alone, where the trainer of `light_trainer` looks first."""
+    """Install only the metadata of packages, where the trainer of `light_trainer` looks first."""
     for name, version in packages.items():
         information = folder / "package" / f"{name}-{version}.dist-info"
         information.mkdir(parents=True)
@@ -191,7 +191,7 @@ def test_releases_of_nemo_that_it_is_not_written_for(tmp_path: Path, nemo: str) 
 def test_releases_that_were_not_tried_are_told(
     tmp_path: Path, nemo: str, megatron_core: str, remark: str | None
 ) -> None:
-    """At the start, and again where something fails as another API would make it fail."""
+    """The remark appears at the start, and again beside an error that another API may have caused."""
     _install(tmp_path, nemo_toolkit=nemo, megatron_core=megatron_core)
     (path,) = write_run(planned(), tmp_path)
     ended = light_trainer([path], tmp_path)

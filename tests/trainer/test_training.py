@@ -1,4 +1,4 @@
-"""Real trainings with NeMo on the CPU, by the numbers they leave."""
+"""Real trainings with NeMo on the CPU, checked by the numbers in their logs and records."""
 
 import gzip
 import json
@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 SAVED_AT = 6
 END = 8
 GBS = 4
-"""The same for every number of ranks, so that all runs see the same batches."""
+"""Equal for all numbers of ranks, so that all runs see the same batches."""
 ROUNDING = 2e-6
-"""Relative, float32: other orders of summation, between ranks and between tensor-parallel halves."""
+"""Relative tolerance in float32, as ranks and tensor-parallel halves sum in other orders."""
 
 DATA_2 = Parallelism(data=2)
 ASYNCHRONOUS = Performance(trainer=TrainerSettings(async_save=True))
@@ -53,7 +53,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def saved(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Two ranks that save asynchronously; test_families.py has checkpoints that ranks wait for."""
+    """Return a run of two ranks that save asynchronously; test_families.py has synchronous checkpoints."""
     folder = tmp_path_factory.mktemp("saved")
     program = folder / "counts_files.py"
     program.write_text(COUNTS_FILES, encoding="utf-8")
@@ -85,7 +85,7 @@ def test_its_lines_are_the_rounded_history(one_rank: Trained) -> None:
 
 
 def test_its_lines_have_the_wall_time_from_step_to_step(one_rank: Trained) -> None:
-    """More than NeMo's own time, which leaves out what lies between; the first step has none before it."""
+    """It is longer than NeMo's own time, which omits what lies between steps; the first step has none."""
     assert "wall_step_timing in s" not in one_rank.step_lines[0]
     assert one_rank.history[0]["wall_time_s"] is None
     walls = [step["wall_time_s"] for step in one_rank.history[1:]]
@@ -114,8 +114,8 @@ def test_records_say_what_ran(one_rank: Trained) -> None:
 
 
 def test_training_reaches_a_plausible_share_of_the_measured_peak(one_rank: Trained) -> None:
-    """About a third on an idle machine. The bounds leave room for busy cores, but not for a wrong unit."""
-    flops_per_step = 6 * 2_622_720 * GBS * 128  # 6 × parameters that multiply × tokens
+    """It is about a third on an idle machine. The bounds allow for busy cores, but not for a wrong unit."""
+    flops_per_step = 6 * 2_622_720 * GBS * 128  # 6 × parameters in products × tokens
     fastest = min(step["step_time_s"] for step in one_rank.history)
     peak = one_rank.record("start")["peak_tflops_per_rank"]
     assert 0.01 < flops_per_step / fastest / 1e12 / peak < 20
@@ -140,7 +140,7 @@ def test_two_ranks_save_at_the_end(one_rank: Trained, saved: Trained) -> None:
     assert saved.losses == pytest.approx(
         {step: one_rank.losses[step] for step in range(SAVED_AT)}, rel=ROUNDING
     )
-    (checkpoint,) = saved.checkpoints.iterdir()  # and no mark of an unfinished one beside it
+    (checkpoint,) = saved.checkpoints.iterdir()  # without a mark of an unfinished one
     assert checkpoint.name == "default--None=0.0000-epoch=0-consumed_samples=24.0"
     files = {file.name for file in (checkpoint / "weights").glob("*.distcp")}
     assert {name[:3] for name in files} == {"__0", "__1"}  # both ranks write
@@ -156,7 +156,7 @@ def test_an_asynchronous_save_is_measured_whole(saved: Trained) -> None:
     assert log.problems == ()
     (timing,) = log.checkpoints
     (measured,) = saved.record("result")["checkpoints"]
-    # NeMo's line ends before the writer is started, and is rounded.
+    # NeMo's line ends before the writer starts, and is rounded.
     assert timing.blocked_s is not None
     assert timing.blocked_s - 0.01 <= measured["blocked_s"] <= timing.blocked_s + 5
     assert measured["blocked_s"] < measured["duration_s"]
@@ -179,7 +179,7 @@ def test_load_continues_as_if_uninterrupted(
     assert "Global Checkpoint Load : Rank : 0 : Start time :" in loaded.log
     assert [line["consumed_samples"] for line in loaded.step_lines] == ["28", "32"]
     assert list(loaded.losses) == [SAVED_AT, SAVED_AT + 1]
-    # The first loss needs the weights and the data, the second also the optimizer's state and its rate.
+    # The first loss depends on weights and data, the second also on the optimizer's state and learning rate.
     for expected, step in zip(one_rank.history[SAVED_AT:], loaded.history, strict=True):
         assert step["loss"] == pytest.approx(expected["loss"], rel=ROUNDING)
         assert step["learning_rate"] == expected["learning_rate"]
@@ -197,7 +197,7 @@ def test_load_continues_as_if_uninterrupted(
 def test_other_parallelism_takes_the_same_steps(
     train: Train, one_rank: Trained, saved: Trained, tmp_path: Path, parallelism: Parallelism
 ) -> None:
-    """From the weights and the optimizer's state of two data-parallel ranks, spread over ranks otherwise."""
+    """Weights and the optimizer's state are those of two data-parallel ranks, spread over others."""
     run = loading(saved.checkpoints, SAVED_AT, END, parallelism=parallelism, gbs=GBS)
     spread = train(run, tmp_path)
     assert spread.exit_code == 0, spread.log

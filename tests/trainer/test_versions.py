@@ -1,4 +1,4 @@
-"""The versions that a run records: of its packages, and on GPUs of what is below them."""
+"""The versions that a run records: of its packages, and on GPUs of the driver and libraries below them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""One file of the trainer as `ast` reads it: its imports, its functions, and what its conditions ask."""
+"""One file of the trainer, read by `ast`: its imports, its functions, and its conditions."""
 
 import ast
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from .release_source import dotted
 
 
 class Condition(NamedTuple):
-    """What must be so for a place in the trainer to be reached."""
+    """A condition for reaching a place in the trainer."""
 
     name: str
-    """An argument that upstream has; or a field of the plan, or of what the trainer makes of it."""
+    """An argument of upstream; or a field of the plan, or of what the trainer makes of the plan."""
     value: Any
-    """Of the field; ARGUMENT where upstream is asked."""
+    """The field's value; ARGUMENT if upstream is asked."""
     holds: bool
-    """Whether it has it, or is equal; False where the opposite is needed."""
+    """Whether upstream has the argument, or the field equals the value; False requires the opposite."""
 
 
 ARGUMENT = object()
@@ -52,7 +52,7 @@ class Module:
         return f"{self.name.replace('.', '/')}.py:{getattr(node, 'lineno', '?')}"
 
     def ancestors(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        """Pairs of a node and what it stands in, from the inside out."""
+        """Yield pairs of a node and the node around it, from the inside out."""
         while node in self.above:
             yield node, self.above[node]
             node = self.above[node]
@@ -61,7 +61,7 @@ class Module:
         return next((above for _, above in self.ancestors(node) if isinstance(above, ast.FunctionDef)), None)
 
     def conditions(self, node: ast.AST) -> Conditions:
-        """All that must be so for a node to be reached within its function."""
+        """Return all conditions for reaching a node within its function."""
         found: list[Condition] = []
         for inner, above in self.ancestors(node):
             if isinstance(above, ast.IfExp) and inner is not above.test:
@@ -69,7 +69,7 @@ class Module:
             if isinstance(above, ast.If) and inner is not above.test:
                 found += _told(above.test, inner in above.body)
             body = getattr(above, "body", None)
-            if isinstance(body, list) and inner in body:  # behind an `if` that has returned
+            if isinstance(body, list) and inner in body:  # after an `if` that returns
                 for earlier in body[: body.index(inner)]:
                     if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], ast.Return | ast.Raise):
                         found += _told(earlier.test, False)
@@ -79,7 +79,7 @@ class Module:
 
 
 def _told(test: ast.expr, answer: bool) -> Iterator[Condition]:
-    """What a test's answer says; nothing where it has a form that is not known here."""
+    """Yield the conditions that follow from a test's answer; none if its form is not known here."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             yield from _told(inner, not answer)

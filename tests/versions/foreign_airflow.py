@@ -1,8 +1,8 @@
 """`make test-versions`: steptime's wheel in an Airflow that other people already use.
 
-Makes an environment with a release of Airflow on a Python, and gives it a DAG, a plugin with a listener and a
-policy of other people. The wheel may add steptime's plugin, and its DAGs once they are in the DAG folder. It
-changes nothing else, and no package's version. Then tests of this repository run on the installed wheel.
+This makes an environment with a release of Airflow on a Python, and gives it a DAG, a plugin with a listener
+and a policy of other people. The wheel may add steptime's plugin, and its DAGs once in the DAG folder.
+It changes nothing else, and no package's version. Then tests of this repository run on the installed wheel.
 """
 
 import json
@@ -33,9 +33,9 @@ NEWEST = {
     "3.2": ("3.2.2", "2026-05-30"),
     "3.3": ("3.3.2", "2026-09-18"),
 }
-"""The newest release of each supported minor release, and the day after it was on PyPI.
+"""The newest release of each supported minor release, and the day after its upload to PyPI.
 
-Its constraints have the packages of about then.
+Its constraints have the packages of about that day.
 """
 
 DAG_OF_OTHERS = """
@@ -81,7 +81,7 @@ print(json.dumps({"points": points, "policies": sorted(name for name, _ in polic
 
 
 class ForeignAirflow:
-    """An environment with an Airflow, and a home for it with things of other people."""
+    """An environment with an Airflow, and an Airflow home with files of other people."""
 
     def __init__(self, folder: Path, airflow: str, python: str) -> None:
         self.folder, self.airflow, self.python = folder, airflow, python
@@ -107,7 +107,7 @@ class ForeignAirflow:
         return {package["name"]: package["version"] for package in json.loads(told)}
 
     def program(self, name: str) -> Path:
-        """Return a program of the environment."""
+        """Return the path of a program of the environment."""
         return self.folder / "venv" / "bin" / name
 
     def call(self, program: str, *arguments: str) -> str:
@@ -135,11 +135,11 @@ class ForeignAirflow:
 
 
 def check_guest(foreign: ForeignAirflow, wheel: Path) -> None:
-    """Install the wheel, and compare what there is before and after. Raises AssertionError."""
+    """Install the wheel and compare Airflow before and after. Raises AssertionError."""
     packages, before = foreign.packages(), foreign.listed()
     assert before["plugins"].keys() == {"theirs"}, before["plugins"]
     assert before["plugins"]["theirs"]["listeners"], before["plugins"]
-    # As Airflow documents it: its version and its constraints are named, so that no dependency moves them.
+    # As Airflow documents it: naming its version and constraints keeps dependencies from moving them.
     foreign.install(str(wheel), f"apache-airflow=={foreign.airflow}", *foreign.constraints)
     installed = foreign.packages()
     moved = {name: installed.get(name) for name, had in packages.items() if installed.get(name) != had}
@@ -162,9 +162,9 @@ def check_guest(foreign: ForeignAirflow, wheel: Path) -> None:
 
 
 def constraints(folder: Path, airflow: str, python: str) -> tuple[str, ...]:
-    """Return the options for the versions that Airflow was released with.
+    """Return the options for the package versions with which Airflow was released.
 
-    Where its constraints cannot be reached, these are the newest packages of that day. Newer ones can break
+    If its constraints cannot be reached, these are the newest packages of that day. Newer ones can break
     an older Airflow: 3.2.2 does not start with FastAPI 0.165.
     """
     told = os.environ.get("AIRFLOW_CONSTRAINTS", CONSTRAINTS).format(airflow=airflow, python=python)
@@ -200,7 +200,7 @@ def last_json(text: str) -> Any:
                 return json.loads("\n".join(lines[index:]))
             except ValueError:
                 continue
-    return []  # it prints "No data found"
+    return []  # Airflow printed "No data found"
 
 
 def run(*command: str, **environment: str) -> str:
@@ -214,7 +214,7 @@ def run(*command: str, **environment: str) -> str:
 
 
 def clean() -> dict[str, str]:
-    """Return the environment without what is about another Airflow or Python."""
+    """Return the environment without variables of another Airflow or Python."""
     other = ("AIRFLOW", "_AIRFLOW", "STEPTIME", "VIRTUAL_ENV", "PYTHON", "PYTEST")
     return {name: value for name, value in os.environ.items() if not name.startswith(other)}
 

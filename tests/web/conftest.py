@@ -1,4 +1,4 @@
-"""The pages without Airflow: as it mounts and frames them, with a stand-in for its auth manager."""
+"""The pages without Airflow: mounted and framed as Airflow does, with a stand-in for its auth manager."""
 
 import socket
 import threading
@@ -16,7 +16,7 @@ from ..airflow import airflow_home  # noqa: F401, TID252 (before anything import
 # isort: split
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of what Airflow itself imports
+    warnings.simplefilter("ignore")  # caused by Airflow's own imports
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
     from airflow.api_fastapi.core_api import security
     from airflow.api_fastapi.core_api.security import get_user
@@ -36,7 +36,7 @@ from steptime.web import permissions
 
 @dataclass
 class AuthManager:
-    """Says which DAGs the one user may read, and of which edit runs."""
+    """A stand-in that says which DAGs the one user may read, and which DAGs' runs the user may edit."""
 
     readable: set[str] = field(default_factory=lambda: {"llama31"})
     editable: set[str] = field(default_factory=lambda: {"llama31"})
@@ -50,7 +50,7 @@ class AuthManager:
     ) -> bool:
         assert (method, access_entity) == ("PUT", DagAccessEntity.RUN)
         assert details.team_name == _team(str(details.id))
-        return details.id is None or details.id in self.editable  # without one: of any DAG
+        return details.id is None or details.id in self.editable  # no id asks for any DAG
 
 
 def _team(dag_id: str) -> str:
@@ -68,7 +68,7 @@ def auth_manager(monkeypatch: pytest.MonkeyPatch) -> AuthManager:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The metrics store that the pages read: empty."""
+    """Return the metrics store that the pages read, which is empty."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     monkeypatch.delenv("STEPTIME_STORE_URL", raising=False)
     return Store()
@@ -78,7 +78,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 def half_year(
     sixty_cells: StoresOf, store: Store, auth_manager: AuthManager, monkeypatch: pytest.MonkeyPatch
 ) -> Stores:
-    """The pages read the half year of 60 cells with what is planted; the sweep's own DAG may be read, too."""
+    """Let the pages read the half year of 60 cells with planted changes, and the user the sweep's DAG."""
     stores = sixty_cells(SEEDS[0])
     monkeypatch.setenv("STEPTIME_STORE_URL", stores.planted)
     auth_manager.readable |= {SWEEP_DAG}
@@ -92,20 +92,20 @@ def pages(
     auth_manager: AuthManager,
     store: Store,
 ) -> FastAPI:
-    """The pages as a logged-in user gets them."""
+    """Return the pages as a logged-in user gets them."""
     application.dependency_overrides = {get_user: lambda: SimpleNamespace(get_name=lambda: "somebody")}
     return application
 
 
 @pytest.fixture(scope="session")
 def application() -> FastAPI:
-    """What FastAPI makes of the routes in 0.1 s of CPU; it keeps nothing of a test but the overrides."""
+    """Return the application, made once in 0.1 s of CPU; of a test it keeps only the overrides."""
     return web.create_app()
 
 
 @pytest.fixture
 def publish(store: Store, make_result: Callable[..., Result]) -> Callable[..., Result]:
-    """Put a made result into the store: into the results, or as rejected where its verdict says so."""
+    """Return a function that stores a result, as valid or as rejected if its verdict says so."""
 
     def put(job_name: str, **options: object) -> Result:
         stored.write(store, result := make_result(job_name, **options))
@@ -116,7 +116,7 @@ def publish(store: Store, make_result: Callable[..., Result]) -> Callable[..., R
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[FastAPI], str]]:
-    """A function that serves an application at the address it returns, until the test ends."""
+    """Yield a function that serves an application at the address it returns, until the test ends."""
     import uvicorn
 
     running: list[tuple[uvicorn.Server, threading.Thread]] = []
@@ -161,7 +161,7 @@ def page(watched: Watched) -> Page:
 
 @pytest.fixture
 def sweep(publish: Callable[..., Result]) -> None:
-    """A DAG run at 1, 2 and 4 ranks, a checkpoint pair, and an older DAG run of another size."""
+    """Publish a DAG run at 1, 2 and 4 ranks with a checkpoint pair, and an older one of another size."""
     for index, gpus in enumerate((1, 2, 4)):
         publish(f"run-{gpus}", gpus=gpus, dag_run_id="new", map_index=index)
     publish("save", mode=Mode.CHECKPOINT_SAVE, dag_run_id="new")

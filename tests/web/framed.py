@@ -1,6 +1,6 @@
-"""The pages in an iframe as Airflow shows it, and how tests read them.
+"""The pages in an iframe, as Airflow shows them, and how tests read them.
 
-A page stands in for the Airflow UI: the same iframe with the same sandbox, and a router that can be asked.
+A page stands in for the Airflow UI, with the same iframe and sandbox, and with an optional router.
 """
 
 import json
@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 from playwright.sync_api import FrameLocator, Page, expect
 
-# What Airflow 3.3 does around a page of a plugin, without Airflow.
+# What Airflow 3.3 puts around a page of a plugin.
 AIRFLOW = """<!doctype html><html lang="en" class="light"><head><base href="/"><title>Airflow</title>
 <link rel="icon" href="data:,"></head><body>
 <iframe title="Step times" src="{address}" style="border:0;width:100%;height:860px"
@@ -27,14 +27,14 @@ AIRFLOW = """<!doctype html><html lang="en" class="light"><head><base href="/"><
 </script></body></html>"""
 
 NAVIGATION = "/plugin/step-times/steptime/"
-"""Address of Airflow's page around the pages: what follows the view's name is theirs."""
+"""The address of Airflow's page around the pages; what follows the view's name belongs to the pages."""
 RUNS = f"{NAVIGATION}?view=runs"
 TAB = "/dags/llama31/runs/new/plugin/step-times-of-run?dag_run_id=new"
-"""Address of the tab of a DAG run."""
+"""The address of the tab of a DAG run."""
 
 
 def airflow_around(pages: FastAPI) -> FastAPI:
-    """A site that shows the pages as Airflow does."""
+    """Return a site that shows the pages as Airflow does."""
     airflow = FastAPI()
     airflow.mount("/steptime", pages)
 
@@ -68,7 +68,7 @@ def opened(page: Page, address: str = RUNS) -> FrameLocator:
 
 
 def column(frame: FrameLocator, key: str) -> list[str]:
-    """The cells of one column, as they are written."""
+    """Return the cells of one column, as displayed."""
     index = frame.locator("thead th").evaluate_all(
         "(heads, key) => heads.findIndex((head) => head.dataset.key === key)", key
     )
@@ -81,5 +81,5 @@ def number(written: str) -> float:
 
 
 def ending(end: str) -> re.Pattern[str]:
-    """Return a pattern for addresses with this end, which a page may get some moments later."""
+    """Return a pattern for addresses with this end, which a page may reach some moments later."""
     return re.compile(re.escape(end) + "$")

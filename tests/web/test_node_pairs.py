@@ -1,4 +1,4 @@
-"""The heat map of a node sweep, and the way from it to a node and the command that drains it."""
+"""The heat map of a node sweep, and its links to a node and to the command that drains it."""
 
 import itertools
 import time
@@ -36,7 +36,7 @@ def test_the_heat_map_leads_to_a_slow_node_and_to_the_command_that_drains_it(
     expect(heat.locator("td.slow")).to_have_text(["+40.0", "+40.0"])
     expect(heat.get_by_title("node3 - node7, 7.14 GB/s")).to_have_class("number heat slow")
     expect(heat.locator("th.slow")).to_have_text(["node2", "node2"])
-    # What stands in the cells can be read.
+    # The text in the cells is readable.
     assert not [one["id"] for one in Axe().run(page.frames[-1]).response["violations"]]
     heat.locator("th.slow a").first.click()
     expect(frame.get_by_text("Node sweep nodes: Node node2 is slow")).to_be_visible()

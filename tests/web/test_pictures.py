@@ -1,4 +1,4 @@
-"""The pictures of the half year in docs/images: `make screenshots` keeps what is drawn here."""
+"""The pictures of the half year in docs/images: `make screenshots` keeps those that are taken here."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ PAGES = {
     "run": (f"?view=runs&run={SLOWER}&with={USUAL}", 900, "#differences #overlay"),
     "sweep": (f"?dag_id={SWEEP_DAG}&dag_run_id=week-{LAST}", 900, "#step-time-1"),
 }
-"""Addresses, how high each is drawn, and what is there once it is."""
+"""By picture: the address, the height, and what is visible once the page is drawn."""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,4 +1,4 @@
-"""The result page in a browser, in an iframe as Airflow shows it: what people see of runs, and find."""
+"""The result page in a browser, in an iframe as Airflow shows it: what people see of runs and can find."""
 
 import contextlib
 import re
@@ -50,7 +50,7 @@ def test_numbers_are_those_of_the_store(page: Page, store: Store) -> None:
             if text:
                 decimals = digits if job != "older" else len(text.partition(".")[2])
                 assert number(text) == pytest.approx(rows[job][key], abs=0.51 * 10**-decimals)
-        # One number of decimals in a series, so that the digits stand in line.
+        # One number of decimals in a series, so that the digits are aligned.
         assert len({len(text.partition(".")[2]) for text in written[:3] if text}) <= 1
 
 
@@ -61,14 +61,14 @@ def test_runs_stand_below_their_dag_run_latest_first(page: Page) -> None:
     submitted = datetime.fromtimestamp(1.79e9, UTC)
     assert section.startswith("llama31 · new")
     assert f"5 runs, submitted {submitted:%Y-%m-%d %H:%M}" in section
-    # A DAG run of one run has no heading.
+    # A DAG run with only one run has no heading.
     expect(frame.locator("tr[data-job]").last).to_have_attribute("data-job", "older")
     expect(frame.locator("#summary")).to_have_text("6 runs")
 
 
 @pytest.fixture
 def weekly_sweep(store: Store, make_result: Callable[..., Result], auth_manager: AuthManager) -> None:
-    """Two months of a sweep of two cells, which the user may read; the last run of one is slower."""
+    """Publish two months of a sweep of two cells, which the user may read; the last run of one is slower."""
     auth_manager.readable |= {"scaling_sweep"}
     for week in range(9):
         for gpus in (1, 2):
@@ -153,7 +153,7 @@ def test_a_late_answer_is_not_drawn_over_a_newer_one(page: Page) -> None:
     expect(frame.locator("#summary")).to_have_text("2 of 6 runs")
 
     (late,) = held
-    with contextlib.suppress(Error):  # the page may have given it up
+    with contextlib.suppress(Error):  # the page may have aborted it
         late.fulfill(response=late.fetch())
     while late.request not in settled:
         page.wait_for_timeout(20)
@@ -297,7 +297,7 @@ FAILURE = f"{FAILED_RUN}/taskInstances/check_params/xcomEntries/failure?map_inde
 
 
 def answering(answer: dict[str, Any] | None) -> Callable[[Route], None]:
-    """A handler that answers with this JSON, or with 404."""
+    """Return a handler that answers with this JSON, or with 404."""
     return lambda route: route.fulfill(status=404 if answer is None else 200, json=answer)
 
 
@@ -319,7 +319,7 @@ def test_a_dag_run_that_ended_without_results_says_why(
     frame = opened(watched.page, TAB)
     expect(frame.locator("#message")).to_have_text(f"Ended without results{why}")
     expect(frame.locator("#summary")).to_be_empty()
-    watched.complaints.clear()  # Chromium's, of an answer 404
+    watched.complaints.clear()  # Chromium logs the answer 404
 
 
 def test_ten_thousand_runs_are_made_as_people_scroll(page: Page, store: Store, publish: Publish) -> None:
@@ -398,7 +398,7 @@ def test_a_cell_runs_again_if_airflow_lets_the_user(
     frame.get_by_role("button", name="Run again", exact=True).click()
     expect(frame.locator(".again [role=alert]")).to_contain_text("performance.wait is running: wait for its")
     assert len(asked) == 2
-    watched.complaints.clear()  # Chromium's, of the answer 403
+    watched.complaints.clear()  # Chromium logs the answer 403
 
 
 def test_who_may_not_edit_a_dag_run_is_offered_no_new_run_of_a_cell(

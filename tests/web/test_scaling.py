@@ -1,4 +1,4 @@
-"""Scaling, on the page: efficiency over ranks of what was measured together, one chart for each model."""
+"""Scaling on the page: efficiency over ranks of runs measured together, one chart for each model."""
 
 import re
 from collections.abc import Callable
@@ -21,7 +21,7 @@ LINES = """(canvas) => Chart.getChart(canvas).data.datasets.filter(({kind}) => !
 
 @pytest.fixture
 def scales(publish: Callable[..., Result]) -> None:
-    """Two models in a newer DAG run, and one in an older one."""
+    """Publish two models in a newer DAG run, and one in an older one."""
     for size, slower in (("tiny", 1.25), ("small", 2.0)):
         for gpus in (1, 2):
             times = [slower if gpus == 2 else 1.0] * 20
@@ -58,9 +58,9 @@ def test_the_run_of_a_month_before_lies_beside_it_on_the_same_axes(page: Page) -
     assert drawn == [drawn[0]] * len(SCALED)
     chart = frame.get_by_role("img", name="Efficiency of llama3.1-25.04 · 8b ")
     labels = chart.evaluate("(c) => Chart.getChart(c).legend.legendItems.map(({text}) => text)")
-    assert labels == ["bf16", "fp8"]  # each stands for its earlier runs, too
+    assert labels == ["bf16", "fp8"]  # each stands for its earlier runs too
     frame.locator("#beside-scaling").select_option(f"weekly_scaling_sweep/week-{LAST - 1}")
-    frame.locator("#together").select_option(f"weekly_scaling_sweep/week-{LAST - 1}")  # not beside itself
+    frame.locator("#together").select_option(f"weekly_scaling_sweep/week-{LAST - 1}")  # not with itself
     expect(frame.locator("#beside-scaling")).to_have_value(f"weekly_scaling_sweep/week-{LAST - 5}")
     frame.locator("#beside-scaling").select_option("")
     expect(page).to_have_url(re.compile("[?&]beside=none(&|$)"))
@@ -112,7 +112,7 @@ def test_published_points_are_triangles_and_what_is_below_is_crossed(page: Page)
         gpus: "crossRot" if f"8b·fp8·{gpus}" == BELOW else "circle" for gpus in published
     }
     assert re.search(r"fp8 .* at 32, below the publication, ", chart.get_attribute("aria-label") or "")
-    # A line stands once in the legend, for its published points, too.
+    # A line has one legend entry, also for its published points.
     legend = "(canvas) => Chart.getChart(canvas).legend.legendItems.map(({text}) => text)"
     assert chart.evaluate(legend)[:2] == ["bf16", "fp8"]
     hidden = """(canvas) => {

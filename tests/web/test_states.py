@@ -1,6 +1,6 @@
-"""Every state of the pages, and the report: axe finds nothing, and nothing sticks out.
+"""Every state of the pages and of the report: axe finds no violation, and nothing overflows.
 
-One page goes through all of them, in each theme once and at one of two widths.
+One page goes through all states, once in each theme and at one of two widths.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ STICKING_OUT = """() => {
     const page = document.documentElement;
     return [...wide.map(name), ...(page.scrollWidth > innerWidth ? [`page: ${page.scrollWidth} px`] : [])];
 }"""
-"""What is wider than its place, boxes apart that are there to be scrolled, and what lies in them."""
+"""Finds elements wider than their place, except boxes that scroll, and what is in them."""
 
 BADLY_DRAWN = """() => Object.values(window.Chart?.instances ?? {}).flatMap((chart) => {
     const { left, right, top, bottom } = chart.chartArea, { id } = chart.canvas;
@@ -45,17 +45,17 @@ BADLY_DRAWN = """() => Object.values(window.Chart?.instances ?? {}).flatMap((cha
     return [...cut.map(([{ label }]) => `${id}: points of ${label} are cut`),
         ...uneven.map(({ id: axis, ticks }) => `${id}: ${axis} has ${ticks.map(({ value }) => value)}`)];
 })"""
-"""Charts with points that their edges cut, or with uneven steps from one number of an axis to the next."""
+"""Finds charts with points cut by their edges, or with uneven steps along an axis."""
 
 
 def shown(page: Page, address: str, drawn: str) -> None:
-    """One view alone, without Airflow around it."""
+    """Show one view without Airflow around it."""
     page.goto(f"/steptime/{address}")
     expect(page.locator(drawn).first).to_be_visible()
 
 
 def states(page: Page, monkeypatch: pytest.MonkeyPatch, report: Path) -> Iterator[str]:
-    """Bring the page into each state, and say which it is in."""
+    """Bring the page into each state, and yield the state's name."""
     shown(page, "?view=week", "tr[data-cell]")
     yield "This week"
     shown(page, f"?view=runs&size=8b&gpus=32&run={SLOWER}&with={USUAL}", "#differences #overlay")
@@ -111,7 +111,7 @@ def states(page: Page, monkeypatch: pytest.MonkeyPatch, report: Path) -> Iterato
 
 @pytest.fixture
 def report(half_year: Stores, tmp_path: Path) -> Path:
-    """The report of the last week, a file."""
+    """Return the report of the last week, a file."""
     path = tmp_path / "week.html"
     CliRunner().invoke(app, ["report", "-o", str(path)], catch_exceptions=False)
     return path

@@ -1,4 +1,4 @@
-"""The trend of a series, on the page: what was usual when, what changed, and where its runs are."""
+"""The trend of a series on the page: its usual level over time, its changes, and links to its runs."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ from .conftest import AuthManager
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 SLOWER = Made(STEP, LAST, 2, 1, ()).job_name
-"""The newest run of the cell that got slower, the second of two fresh ones."""
+"""The newest run of the cell that got slower, which is the second of two fresh runs."""
 SETS = """(canvas) => Chart.getChart(canvas).data.datasets.map(({label, data, pointBackgroundColor}) =>
     ({label, values: data.map(({y}) => y), colours: pointBackgroundColor}))"""
 
@@ -41,10 +41,10 @@ def test_a_cell_leads_to_its_trend_and_a_point_to_its_run(page: Page, half_a_yea
     ]
     rows = trend(half_a_year, series)
     assert known["usual, at most"]["values"] == [row["high_s"] for row in rows]
-    # The slow runs have another colour than those before.
+    # The slow runs differ in colour from those before.
     assert known["runs"]["colours"][-1] != known["runs"]["colours"][-4]
     assert [row["verdict"] for row in rows][-4:] == ["unchanged", *3 * ["slower"]]
-    # y is fitted to the data: it does not begin at zero.
+    # The y axis is fitted to the data and does not begin at zero.
     low = frame.locator("canvas#trend").evaluate("(canvas) => Chart.getChart(canvas).scales.y.min")
     assert low > 0.9 * min(value for value in known["runs"]["values"])
     assert column(frame, "changes")[2] == "NVTE_FUSED_ATTN 1 → 0"
@@ -106,7 +106,7 @@ def test_the_worst_cell_is_first_and_the_next_is_a_click_away(page: Page) -> Non
     expect(frame.get_by_role("img", name=f"Changes of {BELOW} and {STEP} over dates")).to_be_visible()
     expect(page).to_have_url(ending(f"beside={SLOWER}"))
     frame.locator("#find-series").fill("")
-    frame.locator("#series").select_option(value=SLOWER)  # not beside itself
+    frame.locator("#series").select_option(value=SLOWER)  # not compared with itself
     expect(frame.get_by_role("img", name=f"Times of {STEP} ")).to_be_visible()
 
 
@@ -160,7 +160,7 @@ def test_a_drift_and_an_accepted_level_are_marked(
     expect(frame.locator("tr[data-run='run-03']")).to_contain_text("half of it (somebody)")
     expect(frame.locator("#since")).to_contain_text("It drifts slowly, by ")
     assert "level" in labels
-    # The caption names what is drawn, and nothing else.
+    # The caption names only what is drawn.
     expect(frame.locator("figcaption")).to_contain_text("flag: level accepted; violet: level")
     expect(frame.locator("figcaption")).not_to_contain_text("published")
 
@@ -198,7 +198,7 @@ def test_a_level_that_began_long_ago_is_accepted_from_its_run_on(
     monkeypatch.setenv("STEPTIME_STORE_URL", "mysql://nowhere")
     page.keyboard.press("Enter")
     expect(of_run.get_by_role("alert")).to_contain_text("STEPTIME_STORE_URL")
-    watched.complaints.clear()  # Chromium's, of the answer 503
+    watched.complaints.clear()  # Chromium logs the answer 503
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     page.keyboard.press("Enter")
     expect(of_run).to_be_hidden()

@@ -38,7 +38,7 @@ JOB = "pretrain_llama3.1_tiny_fp32_2-1a2b3c4d"
 
 @pytest.fixture
 def secret(make_result: Callable[..., Result]) -> Provenance:
-    """What a run of a DAG that the user may not read was made by."""
+    """Return the provenance of a run of a DAG that the user may not read."""
     return make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
 
 
@@ -102,7 +102,7 @@ async def test_forged_tokens_are_refused(
     from airflow.api_fastapi.core_api import security
 
     del pages.dependency_overrides[get_user]
-    create_auth_manager()  # the real one judges tokens
+    create_auth_manager()  # the real one checks tokens
     monkeypatch.setattr(security, "get_auth_manager", get_auth_manager)
     try:
         response = await get(pages, "/api/results", headers=credentials)
@@ -124,7 +124,7 @@ async def test_runs_of_dags_that_a_user_may_not_read_are_left_out(
     publish("of-no-dag", made_by=outside)
     assert {row["job_name"] for row in await rows(pages)} == {"of-this-dag", "of-no-dag"}
     assert await rows(pages, dag_id="secret") == []
-    # Who may not see a run learns nothing of it, not even that it exists.
+    # Users who may not see a run learn nothing of it, not even that it exists.
     hidden, missing = [await get(pages, f"/api/runs/{name}") for name in ("of-another-dag", "no-such-run")]
     assert (hidden.status_code, missing.status_code) == (404, 404)
     assert hidden.text.replace("of-another-dag", "no-such-run") == missing.text
@@ -467,7 +467,7 @@ async def test_a_planned_run_can_be_repeated_by_the_command_given(
 async def test_the_source_of_a_runs_peak_is_answered_with_it(
     pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
 ) -> None:
-    """Not if the configuration has another peak than the run was measured by."""
+    """The source is left out if the configuration now has another peak than the run was measured by."""
     from steptime.recipes.planning import plan
     from steptime.recipes.request import PlanRequest
 
@@ -529,21 +529,21 @@ def test_the_views_are_below_the_address_that_airflow_has() -> None:
     assert mounted["url_prefix"] == PREFIX
     assert {view["destination"] for view in SteptimePlugin.external_views} == {"nav", "dag_run"}
     for view in SteptimePlugin.external_views:
-        # Relative: Airflow may be served below a path.
+        # Relative, as Airflow may be served below a path.
         assert view["href"].startswith(f"{PREFIX.strip('/')}/")
         assert json.dumps(view)
 
 
 @pytest.fixture
 def slower(publish: Publish, store: Store) -> str:
-    """The newest run of a series, and the second that is slower than six before it."""
+    """Return the newest run of a series; it and the run before it are slower than the seven before."""
     for week in range(9):
         publish(f"week-{week}", step_times=[1.2 if week > 6 else 1.0] * 20, submitted_at=1e9 + week)
     return "week-8"
 
 
 def accepted(store: Store, job_name: str) -> str:
-    """Why the level that begins with a run was accepted."""
+    """Return why the level that begins with a run was accepted."""
     return {row["job_name"]: row["accepted"] for row in trend(store, Series.from_row(store.run(job_name)))}[
         job_name
     ]
@@ -608,7 +608,7 @@ async def test_who_may_only_read_accepts_nothing(
 
 @pytest.fixture
 def incident_id(slower: str, store: Store) -> int:
-    """The incident of that series."""
+    """Return the incident of that series."""
     [found] = update_incidents(store, now=1e9 + 9)
     assert found.id is not None
     assert found.affected[0].job_name == slower
@@ -661,7 +661,7 @@ async def test_an_incident_is_changed_by_those_who_may_edit_its_runs_and_seen_by
 async def test_an_incident_with_cells_that_a_user_may_not_see_is_not_changed_by_that_user(
     pages: FastAPI, store: Store, incident_id: int, accept: bool
 ) -> None:
-    """Accepting would close it for those, too, who see the other cells."""
+    """Accepting would also close it for users who see the other cells."""
     [cell] = incident(store, incident_id).cells
     cells = [cell.as_json, replace(cell, dag_id="hidden").as_json]
     with write_transaction(store.url) as connection:

@@ -1,4 +1,4 @@
-"""What got slower, on the page: half a year of 60 cells with planted changes, told in one sentence."""
+"""*This week*: half a year of 60 cells with planted changes, summed up in one sentence."""
 
 import re
 import time
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(600), pytest.mark.usefixt
 
 
 def rows(frame: FrameLocator) -> list[dict[str, str]]:
-    """The cells of the table as they are written, without what has no column."""
+    """Return the cells of the table as displayed, with empty texts for missing columns."""
     heads = frame.locator("thead th").evaluate_all("(heads) => heads.map((head) => head.dataset.key)")
     columns = [column(frame, head) for head in heads]
     written = [dict(zip(heads, values, strict=True)) for values in zip(*columns, strict=True)]
@@ -60,7 +60,7 @@ def test_a_store_that_fails_shows_no_empty_table(watched: Watched, monkeypatch: 
     expect(frame.locator("#message .failure")).to_be_visible()
     expect(frame.locator("table")).to_be_hidden()
     expect(frame.locator("#period")).to_have_value("7")
-    watched.complaints.clear()  # Chromium's, of the answer 503
+    watched.complaints.clear()  # Chromium logs the answer 503
 
 
 def test_what_changed_and_whether_the_publication_is_passed_stand_beside_the_cell(page: Page) -> None:

@@ -1,4 +1,4 @@
-"""The parser of a release of Megatron-Bridge, made anew from what was recorded of its source."""
+"""The argument parser of a release of Megatron-Bridge, rebuilt from what was recorded of its source."""
 
 import argparse
 import json
@@ -10,13 +10,13 @@ RECORDED = Path(__file__).parents[2] / "data" / "megatron_bridge" / "parsers.jso
 
 
 def recorded() -> dict[str, Any]:
-    """By release: tag, commit, file, and the arguments with what upstream says of them."""
+    """Return by release: tag, commit, file, and the arguments with upstream's settings for each."""
     parsers: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
     return parsers
 
 
 def parser_of(release: str) -> argparse.ArgumentParser:
-    """A parser that takes and refuses what that release's does."""
+    """Return a parser that accepts and refuses what that release's parser does."""
     parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
     for name, told in recorded()[release]["arguments"].items():
         kind = told.get("type")
@@ -25,7 +25,7 @@ def parser_of(release: str) -> argparse.ArgumentParser:
 
 
 def _type(kind: str) -> Callable[[str], Any]:
-    """What upstream converts a value by; of its lambdas, which take None or a whole number."""
+    """Return the function by which upstream converts a value; its lambdas accept None or a whole number."""
     if kind.startswith("lambda"):
         return lambda text: None if text == "None" else int(text)
     known: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "lower_str": str.lower}

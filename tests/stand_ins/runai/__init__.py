@@ -1,9 +1,9 @@
-"""A stand-in for Run:ai, for tests: no Run:ai can be had where they run.
+"""A stand-in for Run:ai, as there is no Run:ai where tests run.
 
-It answers the endpoints that steptime uses in the form that Run:ai's own generated client expects, walks
-workloads through Run:ai's phases, and runs their commands as processes of this machine. Faults are switched
-on from the test. It is no Run:ai: there are no containers, no images, no volumes but folders, and how the
-real one schedules, preempts and times things is only imitated.
+It answers the endpoints that steptime uses in the form that Run:ai's own generated client expects, takes
+workloads through Run:ai's phases, and runs their commands as processes of this machine. Tests switch its
+faults on. It is not Run:ai: there are no containers, no images and no volumes but folders, and it only
+imitates how the real one schedules, preempts and times.
 """
 
 from stand_ins.runai.faults import Fault

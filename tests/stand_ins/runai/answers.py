@@ -1,4 +1,4 @@
-"""Workloads in the two forms in which Run:ai describes them."""
+"""Descriptions of workloads in Run:ai's two forms."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ _KUBERNETES_PHASES = {"Completed": "Succeeded", "Failed": "Failed", "Running": "
 
 
 def details(workload: StandInWorkload) -> dict[str, Any]:
-    """As `GET /workloads/<kind>/<id>` gives it, and the answer to making it."""
+    """Return a workload as `GET /workloads/<kind>/<id>` does, and as the answer to making it."""
     return {
         "name": workload.name,
         "requestedName": workload.name,
@@ -29,7 +29,7 @@ def details(workload: StandInWorkload) -> dict[str, Any]:
 
 
 def listed(stand_in: "RunaiStandIn", workload: StandInWorkload) -> dict[str, Any]:
-    """As it is in lists, and as `GET /workloads/<id>` gives it."""
+    """Return a workload as lists and `GET /workloads/<id>` do."""
     changed = written(workload.phase_at)
     return {
         "tenantId": 1001,

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and the stand-in, and the journal of all requests."""
+"""Faults between a client and the stand-in, and the journal of all requests."""
 
 import asyncio
 import json
@@ -14,19 +14,19 @@ App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
 @dataclass
 class Fault:
-    """Something that happens to the next `times` requests that fit."""
+    """A fault in the next `times` requests that match."""
 
     method: str
     path: str
-    """A regular expression that the whole path after /api/v1 must fit."""
+    """A regular expression that the whole path after /api/v1 must match."""
     kind: Literal["refuse", "fail after", "drop after", "hang"]
-    """Refused without effect; failed after its effect; the connection drops in mid-answer; no answer."""
+    """Refused without effect; failed after its effect; connection dropped in mid-answer; no answer."""
     times: int = 1
     status: int = 503
     headers: dict[str, str] = field(default_factory=dict)
     message: str = "the stand-in was told to fail"
     page: str = ""
-    """What is answered in place of JSON: a proxy's page."""
+    """A proxy's page, which is the answer in place of JSON."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Entry:
 
 
 class FaultyDoor:
-    """Stands before the application: writes the journal, and lets faults happen."""
+    """A layer in front of the application that writes the journal and makes faults happen."""
 
     def __init__(self, app: App) -> None:
         self.faults: list[Fault] = []

@@ -1,4 +1,4 @@
-"""The stand-in's HTTP side: Run:ai's endpoints, bearer tokens that run out, and a server in a thread."""
+"""The HTTP side of the stand-in: Run:ai's endpoints, bearer tokens that expire, and a server in a thread."""
 
 import asyncio
 import base64
@@ -23,7 +23,7 @@ from stand_ins.runai.workloads import StandInWorkload
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
-"""What Kubernetes accepts as a label (RFC 1123), beginning with a letter as a service does."""
+"""Names that Kubernetes accepts as a label (RFC 1123), beginning with a letter as for a service."""
 _FILTER = re.compile(r"(\w+)(==|!=|<=|>=|=@|!@|=\^|=\$)(.*)")
 _KINDS = {"trainings": False, "distributed": True}
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class RunaiStandIn:
         self.claims = claims
         self.token_lifetime_s = 3600
         self.tokens: dict[str, float] = {}
-        """Each token given, and the time at which it runs out."""
+        """Each issued token, with the time at which it expires."""
         self.workloads: dict[str, StandInWorkload] = {}
         self.dwell_s: dict[str, float] = {}
         self.page_limit = 500
@@ -59,38 +59,38 @@ class RunaiStandIn:
 
     @property
     def journal(self) -> list[Entry]:
-        """Every request so far, oldest first."""
+        """Return every request so far, oldest first."""
         return self._door.journal
 
     def calls(self, method: str, path: str) -> list[Entry]:
-        """The requests that fit; `path` is a regular expression for what follows /api/v1."""
+        """Return the requests that match; `path` is a regular expression for what follows /api/v1."""
         return [entry for entry in self.journal if entry.method == method and re.fullmatch(path, entry.path)]
 
     def fail(self, fault: Fault) -> None:
-        """Let something go wrong."""
+        """Make a fault happen."""
         self._door.faults.append(fault)
 
     def revoke_tokens(self) -> None:
-        """Every token given so far is refused from now on."""
+        """Refuse every token that was issued so far."""
         self.tokens.clear()
 
     def workload(self, name: str) -> StandInWorkload:
-        """The workload of that name, the latest first."""
+        """Return the latest workload of that name."""
         return next(one for one in reversed(self.workloads.values()) if one.name == name)
 
     def named(self, name: str) -> list[StandInWorkload]:
-        """Every workload that ever had that name."""
+        """Return every workload that ever had that name."""
         return [one for one in self.workloads.values() if one.name == name]
 
     def do(self, action: Coroutine[Any, Any, T]) -> T:
-        """Let something happen inside the server: `do(workload.suspend())`."""
+        """Run a coroutine inside the server: `do(workload.suspend())`."""
         if self._loop is None:
             raise RuntimeError("the stand-in does not run")
         return asyncio.run_coroutine_threadsafe(action, self._loop).result(60)
 
     @contextmanager
     def running(self) -> Iterator["RunaiStandIn"]:
-        """Serve on a free port until the end of the block; what still runs then is killed."""
+        """Serve on a free port until the end of the block; workloads that still run then are killed."""
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         config = uvicorn.Config(self._door, lifespan="off", ws="none", log_level="critical", loop="asyncio")
@@ -145,7 +145,7 @@ class RunaiStandIn:
         if asked.get("granttype") != "app_token":
             raise HTTPException(400, "unknown grantType")
         if (asked.get("appid"), asked.get("appsecret")) != (self.application, self.secret):
-            raise HTTPException(401, f"wrong credentials: {asked}")  # it tells too much, as servers may
+            raise HTTPException(401, f"wrong credentials: {asked}")  # discloses too much, as servers may
         ends = time.time() + self.token_lifetime_s
         token = _token(ends)
         self.tokens[token] = ends
@@ -206,7 +206,7 @@ class RunaiStandIn:
         return JSONResponse(details(workload), status_code=202)
 
     def _check(self, asked: dict[str, Any]) -> None:
-        """What Run:ai and Kubernetes refuse."""
+        """Raise HTTPException for what Run:ai and Kubernetes refuse."""
         name, spec = asked.get("name", ""), asked.get("spec") or {}
         if not _NAME.fullmatch(name):
             raise HTTPException(400, f"'{name}' is no valid name (RFC 1123)")
@@ -244,7 +244,7 @@ class RunaiStandIn:
 
 
 def _token(ends: float) -> str:
-    """A token in the form of a JSON Web Token (RFC 7519), out of which some clients read when it ends."""
+    """Return a token in the form of a JSON Web Token (RFC 7519), as some clients read its expiry there."""
     parts = ({"alg": "none"}, {"exp": int(ends), "jti": secrets.token_hex(16)})
     encoded = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
     return f"{'.'.join(encoded)}.{secrets.token_urlsafe(24)}"

@@ -1,4 +1,4 @@
-"""One workload of the stand-in: its pods are processes, and its phase follows from what became of them."""
+"""A workload of the stand-in: its pods are processes, and its phase follows from their states."""
 
 import asyncio
 import shlex
@@ -19,35 +19,35 @@ _FOR_EVER_S = 86_400
 
 
 def written(at: float) -> str:
-    """A time as the API writes it."""
+    """Return a time as the API writes it."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 @dataclass
 class StandInWorkload:
-    """A workload; `cluster` runs its pods, one local job each."""
+    """A workload; `cluster` runs its pods, each as a local job."""
 
     request: dict[str, Any]
     distributed: bool
     cluster: LocalCluster
     folder: Path
     dwell_s: Mapping[str, float]
-    """How long the phases Creating and Initializing take at least."""
+    """Least seconds in the phases Creating and Initializing."""
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     phase: str = "Creating"
     phases: list[str] = field(default_factory=lambda: ["Creating"])
-    """Every phase it has been in."""
+    """Every phase so far."""
     phase_at: float = field(default_factory=time.time)
     phase_message: str = ""
     forced: str = ""
-    """A phase that a test has put it into."""
+    """A phase that a test has set."""
     created_at: float = field(default_factory=time.time)
     completed_at: float | None = None
     deleted_at: float | None = None
     desired: str = "Running"
     events: list[dict[str, Any]] = field(default_factory=list)
     lost: set[int] = field(default_factory=set)
-    """Ranks whose node went away."""
+    """Ranks whose node is lost."""
     running_pods: int = 0
     bringing_up: "asyncio.Task[None] | None" = None
 
@@ -62,7 +62,7 @@ class StandInWorkload:
 
     @property
     def pods(self) -> int:
-        """The master and its workers, or the one pod."""
+        """Return the number of pods: the master and its workers, or one."""
         return int(self.spec.get("numWorkers", 1)) + 1 if self.distributed else 1
 
     def pod(self, rank: int) -> str:
@@ -79,21 +79,21 @@ class StandInWorkload:
         while time.time() - self.created_at < self.dwell_s.get("Creating", 0):
             await asyncio.sleep(0.02)
             if self.phase != "Creating":
-                return  # it has failed meanwhile
+                return  # it failed meanwhile
         port = free_port()
         self.enter("Pending")
         for rank in range(self.pods):
             await self.cluster.submit(self._pod_spec(rank, port))
 
     async def refresh(self) -> None:
-        """Let the phase follow the pods."""
+        """Update the phase from the states of the pods."""
         if self.phase in ("Creating", "Stopped", "Failed", "Completed") or self.deleted_at:
             return
         states = await self.cluster.poll([self.pod(rank) for rank in range(self.pods)])
         by_rank = {rank: states[self.pod(rank)] for rank in range(self.pods)}
         self.running_pods = sum(status.state is JobState.RUNNING for status in by_rank.values())
         if self.desired == "Stopped" or self.phase in ("Stopping", "Deleting"):
-            return  # whoever ends the pods says when they are gone
+            return  # the end of the pods sets the phase
         if self.forced:
             self.enter(self.forced)
             return
@@ -118,7 +118,7 @@ class StandInWorkload:
             self._advance()
 
     def _advance(self) -> None:
-        """All pods are there: pulling images takes its time, then they run."""
+        """Once all pods are there, go through Initializing, where images are pulled, to Running."""
         if "Initializing" not in self.phases:
             self.enter("Initializing")
         if self.phase in ("Initializing", "Degraded", "Unknown") and (
@@ -140,7 +140,7 @@ class StandInWorkload:
         self.deleted_at = time.time()
 
     async def lose(self, rank: int) -> None:
-        """The node of one pod goes away."""
+        """Lose the node of one pod."""
         self.lost.add(rank)
         self._warn("NodeLost", f"the node of pod {rank} does not answer")
         await self.cluster.cancel(self.pod(rank))
@@ -179,7 +179,7 @@ class StandInWorkload:
             entry["name"]: entry.get("value", f"node-{rank}")  # a podFieldRef: only the node's name is known
             for entry in self.spec.get("environmentVariables") or ()
         }
-        if self.distributed:  # what the PyTorch operator sets
+        if self.distributed:  # variables that the PyTorch operator sets
             variables |= {
                 "WORLD_SIZE": str(self.pods),
                 "RANK": str(rank),

@@ -1,7 +1,7 @@
-"""What the trainer hands to NeMo for a run on GPUs: its objects and settings, up to where training begins.
+"""What the trainer gives NeMo for a run on GPUs: its objects and settings, up to the start of training.
 
-The trainer's own code makes them. Only NeMo's Trainer and its logger are stood in for: they would look for
-GPUs and make folders.
+The trainer's own code makes them. Only NeMo's Trainer and its logger are replaced by stand-ins, as they would
+look for GPUs and make folders.
 """
 
 import dataclasses
@@ -40,37 +40,37 @@ RECORDED = {
     GarbageCollectionCallback: "gc",
     MockDataModule: "data",
 }
-"""Classes that do not keep what they were made with, and what their arguments are called in `settings`."""
+"""Classes that do not keep their arguments, and the names of these groups in `settings`."""
 
 WITHOUT_KERNELS = {"apply_rope_fusion": False, "gradient_accumulation_fusion": False}
-"""NeMo refuses to make a config with these where Transformer Engine and Apex are not installed."""
+"""Settings without which NeMo makes no config where Transformer Engine and Apex are not installed."""
 
 
 class Assembled(NamedTuple):
-    """What a run is trained with."""
+    """The objects with which a run is trained."""
 
     trainer: dict[str, Any]
-    """The arguments of NeMo's Trainer, strategy, plugins and callbacks among them."""
+    """The arguments of NeMo's Trainer, among them strategy, plugins and callbacks."""
     model: Any
     data: Any
     arguments: dict[str, dict[str, Any]]
-    """Of the classes in `RECORDED`, each with its defaults."""
+    """The arguments of the classes in `RECORDED`, with their defaults."""
     environment: dict[str, str]
-    """Variables that the trainer sets itself, whatever the job has."""
+    """Variables that the trainer sets, in an environment that is empty otherwise."""
 
     def plugin(self, of: type) -> Any:
-        """The one of that class."""
+        """Return the plugin of that class."""
         (found,) = [plugin for plugin in self.trainer["plugins"] if isinstance(plugin, of)]
         return found
 
     def settings(self) -> dict[str, Any]:
-        """Everything flat, under the names of NeMo's and Megatron's own objects; as JSON has it."""
+        """Return all settings flat, under the names of NeMo's and Megatron's objects, as JSON values."""
         config = self.model.config
-        # As where the kernels are: NeMo then fuses the sums of gradients in GPT models, and in no others.
+        # As with the kernels installed: NeMo then fuses the sums of gradients in GPT models, and in no other.
         kernels = {"gradient_accumulation_fusion": isinstance(config, GPTConfig)}
         if "apply_rope_fusion" in fields_of(config):
             kernels["apply_rope_fusion"] = type(config).apply_rope_fusion
-        # Upstream's releases have the older name of Megatron-Core 0.15's implementation "local".
+        # Upstream's releases use the older name of Megatron-Core 0.15's implementation "local".
         kernels["enable_cuda_graph"] = config.enable_cuda_graph or config.cuda_graph_impl == "local"
         callbacks = sorted({type(one).__name__ for one in self.trainer["callbacks"]})
         trainer = _arguments(Trainer.__init__, None, **(self.trainer | {"callbacks": callbacks}))
@@ -93,11 +93,11 @@ class Assembled(NamedTuple):
 
 
 def assembled(run: PlannedRun, gpus_per_node: int) -> Assembled:
-    """What the trainer makes of a run, as rank 0 of a job on GPUs."""
+    """Return what the trainer assembles for a run, as rank 0 of a job on GPUs."""
     given: dict[str, Any] = {}
 
     class StandIn:
-        """In the place of NeMo's Trainer."""
+        """A stand-in for NeMo's Trainer."""
 
         def __init__(self, **arguments: Any):
             given["trainer"] = arguments
@@ -134,7 +134,7 @@ def assembled(run: PlannedRun, gpus_per_node: int) -> Assembled:
 
 @contextmanager
 def _arguments_kept() -> Iterator[dict[str, dict[str, Any]]]:
-    """Note what each class in `RECORDED` is made with."""
+    """Record the arguments of each class in `RECORDED`."""
     kept: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
         for of, name in RECORDED.items():
@@ -156,7 +156,7 @@ def _arguments(make: Any, *positional: Any, **named: Any) -> dict[str, Any]:
     bound.apply_defaults()
     parameters = inspect.signature(make).parameters
     found: dict[str, Any] = {}
-    for name, value in list(bound.arguments.items())[1:]:  # but for self
+    for name, value in list(bound.arguments.items())[1:]:  # without self
         if parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
             found |= value
         elif parameters[name].kind is not inspect.Parameter.VAR_POSITIONAL:
@@ -165,12 +165,12 @@ def _arguments(make: Any, *positional: Any, **named: Any) -> dict[str, Any]:
 
 
 def fields_of(config: Any) -> dict[str, Any]:
-    """Every field of a dataclass."""
+    """Return every field of a dataclass, with its value."""
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
 
 def _name(value: Any) -> str | None:
-    """What NeMo's module of userbuffers calls it."""
+    """Return the name of a value in NeMo's module of userbuffers; None for None."""
     if value is None:
         return None
     (name,) = [name for name, each in vars(userbuffers).items() if each is value]
@@ -178,7 +178,7 @@ def _name(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; objects by the name of their class, functions by theirs."""
+    """Return a value as JSON has it; objects and functions by their names."""
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""Build planned runs as NeMo would on GPUs, weights left out: `build_rows.py ASKED.json BUILT.json`.
+"""Build planned runs as NeMo would on GPUs, but without weights: `build_rows.py ASKED.json BUILT.json`.
 
-For each run there is all that the trainer sets in NeMo, flat, and what NeMo makes of some of it.
+The output has for each run all that the trainer sets in NeMo, flat, and some of what NeMo makes of it.
 Each model is built once in every pipeline stage and virtual stage, to count parameters, and once whole, to
 count its matrix products.
 """
@@ -36,11 +36,11 @@ NOT_IN_NEMO_2_2 = (
     *("fp8_recipe", "fp8_param_gather", "first_last_layers_bf16", "fp4", "fp4_recipe"),
     *("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "reuse_grad_buf_for_mxfp8_param_ag"),
 )
-"""Arguments of MegatronMixedPrecision that came later: NVIDIA/NeMo v2.2.1, mixed_precision.py, has none."""
+"""Later arguments of MegatronMixedPrecision: mixed_precision.py of NVIDIA/NeMo v2.2.1 has none of them."""
 
 
 def built(run: PlannedRun, gpus_per_node: int) -> dict[str, Any]:
-    """What NeMo's own objects have of the run."""
+    """Return the settings of the run as NeMo's own objects have them."""
     whole = assembled(run, gpus_per_node)
     return {
         "settings": whole.settings(),
@@ -50,7 +50,7 @@ def built(run: PlannedRun, gpus_per_node: int) -> dict[str, Any]:
 
 
 def connected(whole: Assembled) -> Any:
-    """A copy of the model, whose config is checked anew with the strategy's fields as when a training begins.
+    """Return a copy of the model with its config checked with the strategy's fields, as when training begins.
 
     These are the first steps of NeMo's MegatronStrategy.connect.
     """
@@ -62,7 +62,7 @@ def connected(whole: Assembled) -> Any:
 
 
 def precision_of_nemo_2_2(run: PlannedRun) -> dict[str, Any] | str:
-    """What the number format is made with where NeMo has the arguments of its release 2.2; or the refusal."""
+    """Return the number format's arguments with NeMo 2.2's signature, or the sentence of the refusal."""
 
     def stand_in(**options: Any) -> dict[str, Any]:
         return {name: str(value) for name, value in options.items()}
@@ -87,7 +87,7 @@ def main(asked_path: str, built_path: str) -> None:
     flops: dict[Any, int] = {}
     rows = []
     with cpu_as_cuda(), tempfile.TemporaryDirectory() as folder:
-        torch.cuda.current_device = lambda: META  # what Megatron allocates is not allocated either
+        torch.cuda.current_device = lambda: META  # allocate nothing for Megatron
         for content in asked:
             path = Path(folder, "run.json")
             path.write_text(json.dumps(content))

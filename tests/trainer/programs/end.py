@@ -1,4 +1,4 @@
-"""A rank without a training, that ends as it is told: `end.py HOW`; the trainer's watchdog does the rest."""
+"""A rank that does not train and ends as it is told, `end.py HOW`; the trainer's watchdog does the rest."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ LIMITS = HangLimits(
 
 
 def wait_for_another_rank() -> None:
-    """As in a collective call: in C, where no Python runs, and no end of it."""
+    """Wait for ever in C, where no Python runs, as in a collective call."""
     print("waiting", flush=True)
     never = threading.Lock()
     never.acquire()
@@ -25,9 +25,9 @@ def wait_for_another_rank() -> None:
 
 
 def fork_twice(ending: Ending) -> None:
-    """Once while the watch lasts, and once after it; print whether SIGTERM is held back meanwhile."""
+    """Fork once during the watch and once after it; print whether SIGTERM is held back meanwhile."""
 
-    def show() -> None:  # what is registered before the watchdog's is called after it
+    def show() -> None:  # called after the watchdog's hook, as it is registered before it
         print("held back:", signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, []), flush=True)
 
     os.register_at_fork(before=show)
@@ -54,7 +54,7 @@ def main(how: str) -> int:
             return ending.failed(RuntimeError("the disk\nis gone"))
         if how == "fork":
             child = os.fork()
-            if child == 0:  # as Megatron's writers of a checkpoint, which are ended so
+            if child == 0:  # ended like Megatron's writers of checkpoints
                 wait_for_another_rank()
             os.kill(child, 15)
             print("child ended by", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)

@@ -1,4 +1,4 @@
-"""Prints, as a JSON list, what the named packages and those they require have in this site-packages."""
+"""Print, as a JSON list, the files of the named packages and of those they require in this site-packages."""
 
 import json
 import re
@@ -15,7 +15,7 @@ while wanted:
     seen.add(name)
     try:
         package = distribution(name)
-    except PackageNotFoundError:  # for another platform
+    except PackageNotFoundError:  # is for another platform
         continue
     found |= {
         str(package.locate_file(file.parts[0])) for file in package.files or () if file.parts[0] != ".."

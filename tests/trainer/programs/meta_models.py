@@ -1,4 +1,4 @@
-"""Planned models built for real and without weights: on torch's meta device, among ranks that only count."""
+"""Planned models built for real but without weights: on torch's meta device, among fake ranks."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,7 @@ ONE_RANK = Parallelism(tensor=1, pipeline=1, context=1, data=1)
 def one_rank(
     shape: ModelShape, spread: Parallelism, stage: int
 ) -> Iterator[Callable[[int], torch.nn.Module]]:
-    """A function that gives a virtual stage of a rank, in Megatron's layers for the CPU."""
+    """Yield a function that builds a virtual stage of a rank, in Megatron's layers for the CPU."""
     torch.distributed.init_process_group(
         "fake",
         store=FakeStore(),
@@ -40,11 +40,11 @@ def one_rank(
         )
         tensor_parallel.model_parallel_cuda_manual_seed(1)
         for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"):
-            os.environ.pop(name, None)  # Megatron sets them, and refuses those of another family's attention
+            os.environ.pop(name, None)  # Megatron sets these, and refuses those of another family
         model = families.builder(shape.architecture)(shape, "cpu", parallelism.model_options("cpu"))
         strategy = parallelism.strategy(spread, shape.num_layers, "cpu", Settings())
         _strategy_lib.set_model_parallel_attributes(model, strategy.parallelism)
-        model.config.context_parallel_size = 1  # splits no weight, and the CPU's attention refuses it
+        model.config.context_parallel_size = 1  # splits no weight; the CPU's attention refuses it
 
         def part(virtual_stage: int) -> torch.nn.Module:
             with META:
@@ -59,7 +59,7 @@ def one_rank(
 
 
 def parameters(shape: ModelShape, spread: Parallelism) -> int:
-    """Parameters of the whole model: those of every stage, of all its tensor-parallel ranks."""
+    """Return the parameters of the whole model: those of every stage and of all its tensor-parallel ranks."""
     total = 0
     for stage in range(spread.pipeline):
         with one_rank(shape, spread, stage) as part:
@@ -71,9 +71,9 @@ def parameters(shape: ModelShape, spread: Parallelism) -> int:
 
 
 def matrix_product_flops(shape: ModelShape) -> int:
-    """Operations of every matrix product of one step on one sample, forward and backward.
+    """Return the operations of all matrix products in one step on one sample, forward and backward.
 
-    One layer is counted, and a further layer of each kind behind it.
+    One layer is counted, and then a further layer of each kind.
     """
     if shape.hybrid is None:
         one, two = (_counted(dataclasses.replace(shape, num_layers=layers)) for layers in (1, 2))
@@ -100,5 +100,5 @@ def _counted(shape: ModelShape) -> int:
         logits = model(input_ids=tokens, position_ids=tokens, attention_mask=mask)
         logits.sum().backward()
     kinds = counter.get_flop_counts()["Global"]
-    # Not the short convolutions of Mamba, of each channel alone: torch counts them as if of all with all.
+    # Without Mamba's short convolutions, which are per channel: torch counts them as across all channels.
     return sum(flops for kind, flops in kinds.items() if "convolution" not in str(kind))

@@ -1,7 +1,7 @@
-"""A stand-in for NeMo 1's program in its image: it takes the same command line and prints the same bar.
+"""A stand-in for NeMo 1's program in its image: it accepts the same command line and prints the same bar.
 
-Hydra reads the config that is named and the overrides, and Megatron sets up the parallelism, as in the image.
-Nothing is trained: the bars' numbers are made up.
+Hydra reads the named config and the overrides, and Megatron sets up the parallelism, as in the image.
+Nothing is trained: the numbers in the bars are made up.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Print what a training on GPUs is given, as JSON: `on_gpus.py RUN.json`. No GPU is needed to look."""
+"""Print as JSON what a training on GPUs is given, without needing a GPU: `on_gpus.py RUN.json`."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ STAGES = 3
 
 
 def first_numbers(stage: int, seed: int) -> list[float]:
-    """What a pipeline stage would draw its first weights from, among ranks that only count."""
+    """Return the random numbers of a pipeline stage's first weights, among fake ranks."""
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=stage, world_size=STAGES)
     try:
         parallel_state.initialize_model_parallel(
@@ -44,7 +44,7 @@ def first_numbers(stage: int, seed: int) -> list[float]:
 
 
 def bootstrap(run: PlannedRun, *, has_mpi: bool) -> str | None:
-    """What NeMo's callback tells Transformer Engine's userbuffers."""
+    """Return the bootstrap backend that NeMo's callback gives Transformer Engine's userbuffers."""
     launch = Launch(
         rank=0,
         world_size=8,
@@ -62,7 +62,7 @@ def bootstrap(run: PlannedRun, *, has_mpi: bool) -> str | None:
 
 
 def from_workers(data: SyntheticData) -> bool:
-    """Whether the first batches that its workers hand over are the first samples."""
+    """Return whether the first batches from the workers are the first samples."""
     data.trainer = SimpleNamespace(global_step=0)
     data.setup()
     batches = iter(data.train_dataloader())
@@ -70,7 +70,7 @@ def from_workers(data: SyntheticData) -> bool:
 
 
 def token_statistics(data: SyntheticData) -> dict[str, float]:
-    """How the tokens of a few samples are distributed."""
+    """Return the distribution of the tokens in a few samples."""
     samples = [data.samples[index] for index in range(8)]
     tokens = torch.stack([sample["tokens"] for sample in samples])
     labels = torch.stack([sample["labels"] for sample in samples])

@@ -1,6 +1,6 @@
-"""Train as the CPU's launcher does, but the transformer layers of the last rank take twice as long.
+"""Train as the CPU's launcher does, but with transformer layers that take twice as long in the last rank.
 
-There are GPUs by a stand-in for nvidia-smi, of which the fourth is slowed down by its heat.
+A stand-in for nvidia-smi has GPUs, of which the fourth is slowed down by its heat.
 """
 
 import json

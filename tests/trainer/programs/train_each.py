@@ -1,10 +1,8 @@
-"""Train what is asked for, one run after the other, with NeMo imported once.
+"""Train runs on request, one after the other, with NeMo imported once.
 
-Each line of the standard input is a JSON object: `folder`, in which it runs, `program`, a Python file that
-is run in place of the launcher of CPU ranks, or null, and `arguments`. For each, a line of the standard
-output has the exit code.
-
-Each is run in a fork of this process, which writes to the folder's `log.out`. All is as in a job.
+Each line of the standard input is a JSON object: `folder`, in which to run, `program`, a Python file that
+replaces the launcher of CPU ranks, or null, and `arguments`. A line of the standard output has the exit code
+of each. Each runs in a fork of this process, which writes to the folder's `log.out`. All else is as in a job.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""A package of somebody else's that adds one of everything to steptime, by its entry points alone."""
+"""A package by others that adds one of everything to steptime through its entry points alone."""

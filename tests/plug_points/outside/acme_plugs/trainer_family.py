@@ -1,4 +1,4 @@
-"""How the trainer builds a model of the family; it imports nothing of steptime's pipeline."""
+"""The trainer's side of the model family; it imports nothing of steptime's pipeline."""
 
 from typing import Any
 

@@ -1,10 +1,10 @@
 """A stand-in for `python -m airflow`: real processes and sockets that behave like Airflow's, in milliseconds.
 
-It is found before the real one by PYTHONPATH. Files in AIRFLOW_HOME say what goes wrong:
-`break-<component>` (that component ends at once), `ill-<component>` (it is never healthy), `broken-dag` (an
-import error instead of the DAG), `deaf-scheduler` (SIGTERM does not end it, and it forks a process at each
-SIGUSR1), `busy` (the first request that changes something is answered by an error). With `tell-ends`, each
-component that SIGTERM ends appends its name to the file `ends`.
+PYTHONPATH puts it in front of the real one. Files in AIRFLOW_HOME set faults: `break-<component>` (that
+component ends at once), `ill-<component>` (it is never healthy), `broken-dag` (an import error instead of the
+DAG), `deaf-scheduler` (SIGTERM does not end it, and it forks a process at each SIGUSR1), `busy` (the first
+request that changes something gets an error). With `tell-ends`, each component that SIGTERM ends appends its
+name to the file `ends`.
 """
 
 import configparser
@@ -58,7 +58,7 @@ class Api(BaseHTTPRequestHandler):
 
 
 def _status(component: str) -> str:
-    """Healthy once it has told its pid; one of an earlier start is of another session, or nobody's."""
+    """Return `healthy` if the component wrote its process id and belongs to this start's session."""
     if (HOME / f"ill-{component}").exists():
         return "unhealthy"
     try:
@@ -75,14 +75,14 @@ def _serve() -> None:
 
 
 def _tell_pid(name: str, pid: int) -> None:
-    """Tests read the file at any moment, so it is never half written."""
+    """Write a process id in one step, as tests may read the file at any moment."""
     half = HOME / f"{name}.pid.half"
     half.write_text(str(pid))
     half.replace(HOME / f"{name}.pid")
 
 
 def _child(*, own_group: bool) -> int:
-    """Fork a process that ignores SIGTERM: a task has its own process group, an idle worker has not."""
+    """Fork a process that ignores SIGTERM: a task gets its own process group, an idle worker does not."""
     pid = os.fork()
     if pid == 0:
         if own_group:
@@ -110,7 +110,7 @@ def main() -> None:
         _tell_pid("late", 0)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGUSR1, lambda *_: _tell_pid("late", _child(own_group=True)))
-    _tell_pid(component, os.getpid())  # last, as it means healthy
+    _tell_pid(component, os.getpid())  # last, as it counts as healthy then
     if component == "api-server":
         _serve()
     while True:

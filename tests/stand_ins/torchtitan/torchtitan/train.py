@@ -1,4 +1,4 @@
-"""A stand-in for torchtitan: it takes its options and its toml, prints its lines, and trains nothing."""
+"""A stand-in for torchtitan: it accepts its options and its toml, prints its lines, and trains nothing."""
 
 import os
 import sys
@@ -19,6 +19,6 @@ if os.environ["RANK"] == "0":
         f"total steps {steps} (warmup 2)"
     )
     for step in range(1, steps + 1):
-        rate = batch * length // ranks * 2  # half a second a step
+        rate = batch * length // ranks * 2  # half a second per step
         print(f"[titan] step: {step:2}  loss:  3.2  grad_norm:  0.8  memory:  1.0GiB(1.0%)  tps: {rate:,}")
     print("Training completed")

@@ -1,4 +1,4 @@
-"""As much of torchrun as starts two ranks here: `run --nproc-per-node=N … -m MODULE ARGUMENT…`."""
+"""Enough of torchrun to start two ranks here: `run --nproc-per-node=N … -m MODULE ARGUMENT…`."""
 
 import os
 import subprocess
