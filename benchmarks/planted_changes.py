@@ -19,7 +19,7 @@ from functools import cache
 from itertools import chain
 
 from steptime.judging.comparison import compare_judgements
-from steptime.judging.detection import FEWEST_RUNS, FRESH_RUNS, Standing, judge
+from steptime.judging.detection import CONFIRMATION_RUNS, FEWEST_RUNS, Standing, judge
 from steptime.judging.findings import Comparison
 from steptime.judging.incident_updates import close_returned, group_findings, reconcile
 from steptime.judging.incidents import ACTIVE, Incident
@@ -153,7 +153,7 @@ class HalfYear:
         """Run each cell once, and twice more if it is suspected then."""
         for place, key in enumerate(cells()):
             nodes = self._run(key, week, place, 0, ())
-            for number in range(1, 1 + FRESH_RUNS):
+            for number in range(1, 1 + CONFIRMATION_RUNS):
                 if (
                     self.standings[key].state != "suspected"
                     or self.judged(key)[-1].standing.state != "suspected"

@@ -33,8 +33,8 @@ PLANTED: dict[tuple[str, int], Sequence[float]] = {
     ("tiny", 1): [*USUAL[8:], 1.08, *USUAL[:7]],  # one slow run, long ago
     ("tiny", 4): [*USUAL[6:], *[1.06] * 6],  # slower for six weeks
     ("small", 1): [*USUAL[1:], 1.12],  # slower in its newest run alone
-    ("small", 2): [*USUAL[1:], 0.94, 0.94, 0.94],  # faster, with two fresh runs
-    ("small", 4): [*USUAL[1:], 1.05, 1.05, 1.05],  # slower, with two fresh runs
+    ("small", 2): [*USUAL[1:], 0.94, 0.94, 0.94],  # faster, with two confirmation runs
+    ("small", 4): [*USUAL[1:], 1.05, 1.05, 1.05],  # slower, with two confirmation runs
 }
 """The step time levels of cells that differ from the usual: one a week, and more on the last day."""
 

@@ -3,7 +3,7 @@
 Cells are rows of the recipe documents, so that each has a published step time, and one model's checkpoints.
 The first run of a cell is made by the product's own code: planned, measured, published. The others are copies
 of its rows with another level, nodes and time, made in the database, which takes a tenth of the CPU.
-A suspicion is followed by two fresh runs within its week, as a sweep starts them.
+A suspicion is followed by two confirmation runs within its week, as a sweep starts them.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ import pytest
 import stored
 
 from steptime.clusters.base import JobState, JobStatus, StagedFiles
-from steptime.judging.detection import FRESH_RUNS, Standing, judge
+from steptime.judging.detection import CONFIRMATION_RUNS, Standing, judge
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.judgements import accept, judge_all
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
@@ -120,7 +120,7 @@ class Made:
     cell: Cell
     week: int
     number: int
-    """0 for the sweep's own run, from 1 on for fresh runs."""
+    """0 for the sweep's own run, from 1 on for confirmation runs."""
     level: float
     """The run's times relative to those of the cell's first run."""
     nodes: tuple[str, ...]
@@ -162,7 +162,7 @@ def history(seed: int, cell: Cell, bad_node: str | None) -> Iterator[Made]:
         began_with: tuple[str, ...] = ()
         if bad_node is not None and (cell, week) == (ACCEPTED, ACCEPTED_FROM):
             standing = Standing()
-        for number in range(1 + FRESH_RUNS):
+        for number in range(1 + CONFIRMATION_RUNS):
             dice = random.Random(f"{seed} {cell} {week} {number}")  # noqa: S311 - step times, not secrets
             nodes = _free_nodes(dice, cells()[cell], without=began_with)
             began_with = began_with or nodes

@@ -21,7 +21,7 @@ from steptime.results.store import Store
 
 from .conftest import MakeContext, MakePlan, MakeResult, task_of
 
-SENTENCE = "tiny·fp32·1 on local is slower by 4.5 %, as two fresh runs confirm"
+SENTENCE = "tiny·fp32·1 on local is slower by 4.5 %, as two confirmation runs confirm"
 
 
 @pytest.fixture

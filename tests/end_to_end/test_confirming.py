@@ -1,4 +1,4 @@
-"""A real Airflow runs a sweep with a slower cell, and then by itself the fresh runs that confirm it."""
+"""A real Airflow runs a sweep with a slower cell, and then by itself its confirmation runs."""
 
 import json
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
     assert cell["change_percent"] == pytest.approx(20)
     report = airflow.task(sweep, "report")
     assert report is not None
-    assert "fresh 2" in airflow.log_text(sweep, report)
+    assert "confirmation 2" in airflow.log_text(sweep, report)
     lead = "1 cell: 1 slower, 0 faster, 0 unchanged; worst tiny·fp32·1 +20.0 %, confirmed"
     tab = f"/steptime/api/results?dag_id={sweep.dag_id}&dag_run_id={quote(sweep.dag_run_id)}"
     assert airflow.answer("GET", tab).json()["comparison"]["sentence"] == lead, "the page says the same"

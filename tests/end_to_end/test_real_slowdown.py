@@ -155,14 +155,14 @@ def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
 
     rows = watched.results()
     slow = [row for row in rows if (row["dag_id"], row["dag_run_id"]) == (sweep.dag_id, sweep.dag_run_id)]
-    first, *fresh = sorted(slow, key=lambda row: row["submitted_at"])
+    first, *confirmations = sorted(slow, key=lambda row: row["submitted_at"])
     mean = statistics.fmean(usual)
-    slowed = [f"{row['steady_step_time_s']:.4f} s on {row['nodes']}" for row in (first, *fresh)]
+    slowed = [f"{row['steady_step_time_s']:.4f} s on {row['nodes']}" for row in (first, *confirmations)]
     print(f"\n{len(usual)} usual runs: {mean:.4f} s a step, deviation {statistics.stdev(usual) / mean:.1%}")
     print(f"slowed: {', '.join(slowed)}; all in {time.time() - began:.0f} s")
-    assert len(fresh) == 2
-    assert {row["nodes"] for row in fresh}.isdisjoint({first["nodes"]})
-    for row in fresh:
+    assert len(confirmations) == 2
+    assert {row["nodes"] for row in confirmations}.isdisjoint({first["nodes"]})
+    for row in confirmations:
         shown = watched.steptime("results", "show", row["job_name"], "--record")
         assert json.loads(shown.stdout)["run"]["slurm"]["exclude"] == first["nodes"]
         accounted = ["sacct", "-X", "-n", "-P", "--starttime=now-1days", "--format=NodeList"]
@@ -174,20 +174,20 @@ def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
     [cell] = json.loads(compared.stdout)["cells"]
     assert (cell["verdict"], cell["suspicion"]) == ("slower", "confirmed")
     assert cell["suspected_on"] == first["nodes"]
-    assert set(expand_nodes(cell["fresh_on"])) == {row["nodes"] for row in fresh}
+    assert set(expand_nodes(cell["confirmation_on"])) == {row["nodes"] for row in confirmations}
     assert "MKL_CBWR none → COMPATIBLE" in cell["changes"]
 
     week = watched.answer("GET", f"/steptime/api/comparison?since={began}").json()
     print(week["sentence"], *week["remarks"], sep="\n")
     assert week["sentence"].startswith("1 cell: 1 slower, 0 faster, 0 unchanged; worst tiny·fp32·1 +")
-    assert f"({cell['fresh_on']}); changed then: " in week["remarks"][0]
+    assert f"({cell['confirmation_on']}); changed then: " in week["remarks"][0]
     assert "confirmed on " in week["remarks"][0]
 
     lines = map(json.loads, news.read_text().splitlines())
     told = {one["event"]: one["sentence"] for one in lines}
     print(told)
     assert {"incident confirmed", "sweep finished"} <= told.keys()
-    assert f"({cell['fresh_on']}); changed then: " in told["incident confirmed"]
+    assert f"({cell['confirmation_on']}); changed then: " in told["incident confirmed"]
 
 
 def ran(airflow: Airflow) -> DagRun:

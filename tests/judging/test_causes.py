@@ -36,18 +36,18 @@ def judged(
     changes: tuple[str, ...] = (),
     since: float | None = None,
     nearby: tuple[str, ...] = (),
-    fresh: Sequence[str] | None = None,
+    confirmations: Sequence[str] | None = None,
     stragglers: str | None = None,
 ) -> Judgement:
-    """Return a judgement of a run after a usual history or after `before`; `fresh` nodes confirmed it."""
+    """Return a judgement of a run after a usual history or after `before`, confirmed on these nodes."""
     row = {"job_name": job, "nodes": ", ".join(nodes) or None, "submitted_at": at, "stragglers": stragglers}
     standing = judge(before or Standing("unchanged", baseline=Baseline(USUAL)), seconds)
     began = at if since is None else since
     onset = Onset(job, began, began, began, nearby) if standing.since else None
     placement = None
-    if fresh is not None:
+    if confirmations is not None:
         standing = judge(judge(standing, seconds), seconds)
-        placement = Placement(", ".join(nodes), tuple(fresh))
+        placement = Placement(", ".join(nodes), tuple(confirmations))
     return Judgement(SeriesRun(row, seconds, ""), standing, changes, None, placement, onset)
 
 
@@ -80,7 +80,7 @@ def test_a_suspicion_that_other_nodes_dismissed_is_still_that_nodes() -> None:
 
 
 def test_a_cell_that_large_runs_confirmed_though_one_without_the_node_was_fast_is_that_nodes() -> None:
-    """The cell takes most of the cluster, so only one of its two fresh runs missed the node."""
+    """The cell takes most of the cluster, so only one of its two confirmation runs missed the node."""
     usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(20)]
     slow = [judged(1.08, ["bad", f"n{number}"], job=f"slow-{number}") for number in range(3)]
     first = judged(1.1, ["bad", "n2"], job="first", at=1e9 - 20)
@@ -124,7 +124,7 @@ def test_cells_that_began_to_move_at_different_times_did_not_move_together() -> 
 
     def found(apart_s: float) -> Sequence[CommonCause]:
         moved = [
-            judged(1.08, job=f"moved-{number}", since=1e9 - number * apart_s, fresh=["a", "b"])
+            judged(1.08, job=f"moved-{number}", since=1e9 - number * apart_s, confirmations=["a", "b"])
             for number in range(6)
         ]
         return causes(cells(*usual, *moved), without)
@@ -165,16 +165,18 @@ IMAGE, NCCL = "image nemo:26.04 → nemo:26.06.01", "nccl 2.28 → 2.29"
 
 
 def upgraded(number: int, **options: Any) -> Judgement:
-    return judged(1.08, job=f"image-{number}", fresh=["a", "b"], changes=(IMAGE, NCCL), **options)
+    return judged(1.08, job=f"image-{number}", confirmations=["a", "b"], changes=(IMAGE, NCCL), **options)
 
 
 def test_what_most_cells_share_is_named_with_the_count_though_one_moved_for_another_reason() -> None:
     usual = [judged(1.0, job=f"usual-{number}") for number in range(10)]
     odd = [
-        judged(1.05, job="odd-1", since=1e9 - 6 * WEEK_S, fresh=["a", "b"], changes=("NCCL_ALGO a → b",)),
-        judged(1.05, job="odd-2", since=1e9, fresh=["a", "b"], changes=("commit 1 → 2",)),
+        judged(
+            1.05, job="odd-1", since=1e9 - 6 * WEEK_S, confirmations=["a", "b"], changes=("NCCL_ALGO a → b",)
+        ),
+        judged(1.05, job="odd-2", since=1e9, confirmations=["a", "b"], changes=("commit 1 → 2",)),
     ]
-    late = judged(1.08, job="late", since=1e9 + 9, fresh=["a", "b"], nearby=(IMAGE,))
+    late = judged(1.08, job="late", since=1e9 + 9, confirmations=["a", "b"], nearby=(IMAGE,))
     moved = cells(*odd, late, *map(upgraded, range(12)), *usual)
 
     (cause,) = causes(moved, without)
@@ -198,8 +200,8 @@ def test_a_change_of_few_cells_is_their_cause_unless_the_others_have_it_too() ->
 def test_a_node_is_no_cause_of_cells_that_are_slower_without_it_or_by_another_amount() -> None:
     usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(40)]
     slow = [judged(1.06, ["bad", f"n{number}"], job=f"slow-{number}") for number in range(5)]
-    elsewhere = judged(1.06, ["bad"], job="elsewhere", fresh=["n[1-2]", "n3"])
-    there = judged(1.06, ["bad"], job="there", fresh=["bad", "bad,n3"])
+    elsewhere = judged(1.06, ["bad"], job="elsewhere", confirmations=["n[1-2]", "n3"])
+    there = judged(1.06, ["bad"], job="there", confirmations=["bad", "bad,n3"])
     save = judged(1.3, ["bad"], job="save")
     moved = cells(*slow, there, elsewhere, save, *usual)
 

@@ -104,7 +104,7 @@ def test_a_suspicion_says_how_to_start_the_runs_that_decide(
 
     remark = shown.stdout.splitlines()[-1]
     assert re.search(r"slower by 25.0 % since [-0-9]{10}, suspected; nothing is recorded", remark)
-    command = remark.partition("; 2 fresh runs decide: ")[2]
+    command = remark.partition("; 2 confirmation runs decide: ")[2]
     assert command.startswith("steptime run llama3.1-25.04 --size tiny")
     listed = CliRunner().invoke(app, ["plan", *shlex.split(command)[2:]], catch_exceptions=False)
     assert "repeat 2" in listed.stdout, "it plans two"

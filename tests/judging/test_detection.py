@@ -67,7 +67,9 @@ def test_a_dismissed_outlier_counts_as_the_limit_that_it_exceeded(outlier: float
 
 def test_a_suspicion_is_judged_without_the_run_that_raised_it() -> None:
     assert told([130, 100.2, 102.0])[-1] == "dismissed slower", "with it the mean would be far off"
-    assert told([103.5, 100.9, 106.9])[-1] == "confirmed slower", "of the fresh two the mean counts"
+    assert told([103.5, 100.9, 106.9])[-1] == "confirmed slower", (
+        "the mean of the two confirmation runs counts"
+    )
 
 
 def test_faster_is_told_and_begins_a_new_baseline() -> None:

@@ -32,7 +32,7 @@ def test_what_got_slower_most_comes_first_and_is_the_worst() -> None:
     )
 
 
-def test_where_a_fresh_run_ran_is_told_once_it_has_decided_something() -> None:
+def test_where_a_confirmation_run_ran_is_told_once_it_has_decided_something() -> None:
     [suspected, confirmed] = standings([*USUAL, 1.06, 1.06, 1.06])[-2:]
 
     for standing, said in ((suspected, "suspected; "), (confirmed, "confirmed on another node (b1); ")):

@@ -76,7 +76,9 @@ def test_an_incident_opens_is_confirmed_and_is_fixed_and_each_is_news_once(store
 
 
 @pytest.mark.parametrize("was_told", [True, False])
-def test_a_suspicion_that_fresh_runs_dismiss_was_not_fixed(store: Store, week: Week, was_told: bool) -> None:
+def test_a_suspicion_that_confirmation_runs_dismiss_was_not_fixed(
+    store: Store, week: Week, was_told: bool
+) -> None:
     usual_runs(week, [2])
     opened = week({2: 1.06})
     if was_told:

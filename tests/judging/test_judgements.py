@@ -130,7 +130,7 @@ def test_a_run_that_is_rejected_or_read_anew_leaves_no_judgement(
         judgements.keep_measured(store, runs[8].model_copy(update={"log": longer}))
 
     assert "run-8" not in kept_judgements(store)
-    assert kept_judgements(store)["run-9"]["verdict"] == "suspected", "of two fresh runs one is gone"
+    assert kept_judgements(store)["run-9"]["verdict"] == "suspected", "of two confirmation runs one is gone"
 
 
 def test_nothing_is_stored_where_judging_fails(
@@ -294,7 +294,7 @@ def on_nodes(make_result: MakeResult, number: int, level: float, *nodes: str) ->
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("fresh", "level", "words"),
+    ("confirmations", "level", "words"),
     [
         ((["b2", "b3"], ["b3", "b4"]), 1.06, " on other nodes (b[2-4])"),
         ((["b1"], ["b1"]), 1.06, " on another node (b1)"),
@@ -305,24 +305,31 @@ def on_nodes(make_result: MakeResult, number: int, level: float, *nodes: str) ->
         ((["b1"], []), 1.06, ""),
     ],
 )
-def test_what_fresh_runs_decided_says_on_which_nodes(
-    store: Store, make_result: MakeResult, fresh: tuple[list[str], list[str]], level: float, words: str
+def test_what_confirmation_runs_decided_says_on_which_nodes(
+    store: Store,
+    make_result: MakeResult,
+    confirmations: tuple[list[str], list[str]],
+    level: float,
+    words: str,
 ) -> None:
     for number, usual in enumerate(LEVELS[:7]):
         publish(store, on_nodes(make_result, number, usual, "a1"))
     publish(store, on_nodes(make_result, 7, 1.06, "a1", "a2"))
-    for number, nodes in enumerate(fresh, start=8):
+    for number, nodes in enumerate(confirmations, start=8):
         publish(store, on_nodes(make_result, number, level, *nodes))
 
     placed = json.loads(kept_judgements(store)["run-9"]["rests_on"])["nodes"]
-    assert placed == {"suspected": "a[1-2]", "fresh": [fold_nodes(some) for some in fresh]}
+    assert placed == {"suspected": "a[1-2]", "confirmations": [fold_nodes(some) for some in confirmations]}
     assert "nodes" not in json.loads(kept_judgements(store)["run-6"]["rests_on"]), "usual"
     judged = judgements.read_judgement(store, store.run("run-9"))
     assert judged is not None
     assert judged.placement is not None
     assert judged.placement.words == words
     [row] = compare_since(store, 0).rows
-    assert (row["suspected_on"], row["fresh_on"]) == ("a[1-2]", fold_nodes(fresh[0] + fresh[1]))
+    assert (row["suspected_on"], row["confirmation_on"]) == (
+        "a[1-2]",
+        fold_nodes(confirmations[0] + confirmations[1]),
+    )
 
     publish(store, on_nodes(make_result, 10, 1.06, "c1"))
     [later] = compare_since(store, 0).findings

@@ -1,7 +1,7 @@
 """How often a weekly sweep errs, by seeded simulation: docs/reference/judging.md rounds these figures.
 
-A week is a run of each cell, a comparison, the fresh runs that it asks for, and another comparison.
-`tests/airflow/sweep/test_confirming.py` has the task that starts these fresh runs.
+A week is a run of each cell, a comparison, the confirmation runs that it asks for, and another comparison.
+`tests/airflow/sweep/test_confirming.py` has the task that starts these confirmation runs.
 """
 
 import random
@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from steptime.judging.detection import BASELINE_RUNS, FRESH_RUNS, Baseline, Standing, judge, standings
+from steptime.judging.detection import BASELINE_RUNS, CONFIRMATION_RUNS, Baseline, Standing, judge, standings
 from steptime.judging.findings import Finding, rank_findings
 from steptime.judging.series import Series, SeriesRun
 from steptime.results.columns import series_columns
@@ -54,16 +54,16 @@ def compared(cells: Cells) -> tuple[Finding, ...]:
 def a_week(
     before: Cells, noise: np.random.Generator, slower: float = 0
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """Return the findings before and after fresh runs; the cell `series(0)` is slower by that part."""
+    """Return the findings before and after confirmation runs; the cell `series(0)` is slower by that part."""
     levels = {one: 1 + slower * (one == series(0)) for one in before}
     runs = noise.normal(list(levels.values()), NOISE).tolist()
     cells = {one: judge(before[one], run) for one, run in zip(before, runs, strict=True)}
-    before_fresh = compared(cells)
-    wanting = [one for one in before_fresh if one.fresh_runs_wanted]
+    before_confirmation = compared(cells)
+    wanting = [one for one in before_confirmation if one.confirmation_runs_wanted]
     for found in wanting:
-        for run in noise.normal(levels[found.series], NOISE, found.fresh_runs_wanted).tolist():
+        for run in noise.normal(levels[found.series], NOISE, found.confirmation_runs_wanted).tolist():
             cells[found.series] = judge(cells[found.series], run)
-    return before_fresh, compared(cells) if wanting else before_fresh
+    return before_confirmation, compared(cells) if wanting else before_confirmation
 
 
 def unchanged_years(cells: int, years: int) -> Counter[str]:
@@ -72,14 +72,15 @@ def unchanged_years(cells: int, years: int) -> Counter[str]:
     for _ in range(years):
         before = usual(noise, cells)
         for _ in range(WEEKS):
-            before_fresh, found = a_week(before, noise)
+            before_confirmation, found = a_week(before, noise)
             counts["suspected"] += sum(
-                one.fresh_runs_wanted > 0 and one.standing.direction == "slower" for one in before_fresh
+                one.confirmation_runs_wanted > 0 and one.standing.direction == "slower"
+                for one in before_confirmation
             )
-            counts["fresh runs"] += sum(one.fresh_runs_wanted for one in before_fresh)
+            counts["confirmation runs"] += sum(one.confirmation_runs_wanted for one in before_confirmation)
             slower = {one.series for one in found if one.verdict == "slower"}
             counts["confirmed"] += sum(before[one].state != "confirmed" for one in slower)
-            counts["Mondays before"] += any(one.verdict == "slower" for one in before_fresh)
+            counts["Mondays before"] += any(one.verdict == "slower" for one in before_confirmation)
             counts["Mondays"] += bool(slower)
             before = {one.series: one.standing for one in found}
     return counts
@@ -115,7 +116,7 @@ def confirmed_within(
     series: int = 300,
     level: Callable[[random.Random], float] = lambda _: 1.0,
 ) -> float:
-    """Return how often a lasting step after 14 usual runs is confirmed as slower; weeks include fresh runs.
+    """Return how often a lasting step after 14 usual runs is confirmed as slower, with confirmation runs.
 
     Args:
         step: the part by which each run is slower from then on.
@@ -133,7 +134,7 @@ def confirmed_within(
             against = standing.baseline
             standing = judge(standing, against.mean * (1 - against.bound() - 0.001))
         for _ in range(weeks):
-            for _ in range(1 + FRESH_RUNS):
+            for _ in range(1 + CONFIRMATION_RUNS):
                 standing = judge(standing, rng.gauss(level(rng) * (1 + step), noise))
                 if standing.state != "suspected":
                     break
@@ -169,7 +170,7 @@ def test_false_alarms_are_rare_after_confirmation() -> None:
 
     assert of_a_metric["confirmed"] < 0.02
     assert of_a_metric["suspected"] > 10 * of_a_metric["confirmed"], "what confirmation is worth"
-    assert of_a_metric["fresh runs"] / WEEKS < 0.05
+    assert of_a_metric["confirmation runs"] / WEEKS < 0.05
     assert found["Mondays"] / mondays < 0.03 < found["Mondays before"] / mondays
 
 

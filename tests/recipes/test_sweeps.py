@@ -13,7 +13,7 @@ from steptime.errors import UserError
 from steptime.recipes import sweep_planning, sweeps
 from steptime.recipes.planning import plan
 from steptime.recipes.request import option_fields
-from steptime.recipes.sweep_planning import Cell, SweepPlan, expand_cell, fresh_cells, plan_sweep
+from steptime.recipes.sweep_planning import Cell, SweepPlan, confirmation_cells, expand_cell, plan_sweep
 from steptime.recipes.sweeps import NodeSweep, excludes, list_sweeps, load_sweep
 from steptime.settings import shipped
 
@@ -174,14 +174,18 @@ def test_a_plan_that_costs_exactly_its_budget_is_run(planned: Callable[..., Swee
     assert planned(gpu_hours_max=0.5).cells
 
 
-def test_fresh_cells_run_a_cell_again_under_names_of_their_own(planned: Callable[..., SweepPlan]) -> None:
+def test_confirmation_cells_run_a_cell_again_under_names_of_their_own(
+    planned: Callable[..., SweepPlan],
+) -> None:
     cell = planned(runs=[{**TINY, "gpus": 2, "checkpoint": True}]).cells[0]
     for checkpoint in (False, True):
-        fresh = fresh_cells(cell, 2, checkpoint=checkpoint, after=3)
-        assert [(one.label, one.repeat, one.jobs) for one in fresh] == [
-            (f"{cell.label}·fresh {place}", 3 + place, 3 if checkpoint else 1) for place in (1, 2)
+        confirmations = confirmation_cells(cell, 2, checkpoint=checkpoint, after=3)
+        assert [(one.label, one.repeat, one.jobs) for one in confirmations] == [
+            (f"{cell.label}·confirmation {place}", 3 + place, 3 if checkpoint else 1) for place in (1, 2)
         ]
-        assert {(one.sweep, one.entry, one.request.checkpoint) for one in fresh} == {("night", 0, checkpoint)}
+        assert {(one.sweep, one.entry, one.request.checkpoint) for one in confirmations} == {
+            ("night", 0, checkpoint)
+        }
 
 
 def test_as_many_as_there_may_be_are_planned(

@@ -92,7 +92,7 @@ def test_the_tab_of_a_sweep_has_its_cells_their_verdicts_and_its_cost(page: Page
     expect(frame.locator("#summary strong")).to_contain_text(
         "2 cells: 1 slower, 0 faster, 1 unchanged; worst"
     )
-    expect(frame.locator("#summary")).to_have_text(re.compile(r"; 1 waits for fresh runs\.$"))
+    expect(frame.locator("#summary")).to_have_text(re.compile(r"; 1 waits for confirmation runs\.$"))
     expect(frame.locator(".totals")).to_contain_text(
         "2 cells · 2 runs · 0.0321 GPU-hours · in the queue for 2 s"
     )

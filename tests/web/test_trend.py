@@ -19,7 +19,7 @@ from .conftest import AuthManager
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 SLOWER = Made(STEP, LAST, 2, 1, ()).job_name
-"""The newest run of the cell that got slower, which is the second of two fresh runs."""
+"""The newest run of the cell that got slower, which is the second of two confirmation runs."""
 SETS = """(canvas) => Chart.getChart(canvas).data.datasets.map(({label, data, pointBackgroundColor}) =>
     ({label, values: data.map(({y}) => y), colours: pointBackgroundColor}))"""
 

@@ -33,7 +33,9 @@ def test_exactly_what_is_planted_is_named(page: Page, half_year: Stores) -> None
     assert named(rows(frame)) == planted(half_year)
     expect(frame.locator("#summary")).to_contain_text("60 cells: ")
     expect(frame.locator("#summary")).to_have_text(
-        re.compile(r"^60 cells: \d+ slower, .*; worst .*; 1 drifts slowly(; \d+ waits? for fresh runs)?\.$")
+        re.compile(
+            r"^60 cells: \d+ slower, .*; worst .*; 1 drifts slowly(; \d+ waits? for confirmation runs)?\.$"
+        )
     )
     incidents = frame.locator("[data-incident]")
     expect(incidents.filter(has_text=f"node {half_year.bad_node}")).to_have_count(1)

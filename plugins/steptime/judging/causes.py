@@ -121,7 +121,7 @@ def _evidence(series: Series, judged: Judgement) -> Evidence:
     standing, row = judged.standing, judged.run.row
     is_open = standing.state in ("suspected", "confirmed")
     leaning = standing.against.direction([judged.run.seconds], alpha=LEANS, least=0.0)
-    fresh = judged.placement.fresh if judged.placement else ()
+    confirmations = judged.placement.confirmations if judged.placement else ()
     nearby = judged.onset.nearby if judged.onset else ()
     return Evidence(
         cell=series,
@@ -136,7 +136,7 @@ def _evidence(series: Series, judged: Judgement) -> Evidence:
         changes=tuple(filter(is_notable, (*judged.changes, *nearby))),
         stragglers=row["stragglers"] or "",
         decided_on=(
-            tuple(frozenset(expand_nodes(nodes)) for nodes in fresh)
+            tuple(frozenset(expand_nodes(nodes)) for nodes in confirmations)
             if standing.state == "confirmed"
             else None
         ),

@@ -18,7 +18,7 @@ from steptime.errors import UserError, shown
 from steptime.judging.causes import WEEK_S, causes
 from steptime.judging.completeness import LOOK_BACK_S, completeness
 from steptime.judging.detection import (
-    FRESH_RUNS,
+    CONFIRMATION_RUNS,
     Baseline,
     Standing,
 )
@@ -165,12 +165,16 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
     before = list(takewhile(lambda run: run.job_name not in names, runs))
     standing, read = _two_runs(before, one, two), record_reader(store)
     found = Finding(
-        series, two, standing, tuple(changes(*map(read, names))), fresh_runs_command(two, standing, read)
+        series,
+        two,
+        standing,
+        tuple(changes(*map(read, names))),
+        confirmation_runs_command(two, standing, read),
     )
     return Comparison(rank_findings([found]))
 
 
-def fresh_runs_command(
+def confirmation_runs_command(
     newest: SeriesRun, standing: Standing, read_record: Callable[[str], str]
 ) -> str | None:
     """Return the command that repeats a suspected run, to confirm or dismiss that it is slower or faster.
@@ -181,7 +185,7 @@ def fresh_runs_command(
     if standing.state != "suspected":
         return None
     command = repeat_command_of_record(json.loads(read_record(newest.job_name)))
-    return command and f"{command} --repeats {FRESH_RUNS}"
+    return command and f"{command} --repeats {CONFIRMATION_RUNS}"
 
 
 def record_reader(store: Store) -> Callable[[str], str]:
@@ -202,7 +206,7 @@ def compare_judgements(
             one.run,
             one.standing,
             one.changes,
-            fresh_runs_command(one.run, one.standing, read_record),
+            confirmation_runs_command(one.run, one.standing, read_record),
             one.onset,
             None if one.is_step else one.drift,
             one.placement,

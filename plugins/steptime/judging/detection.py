@@ -23,7 +23,7 @@ LEAST_DEVIATION = 0.003
 BASELINE_RUNS = 12
 FEWEST_RUNS = 6
 """Fewest runs of a baseline; below this nothing is judged."""
-FRESH_RUNS = 2
+CONFIRMATION_RUNS = 2
 """Number of runs after a suspicion that confirm or dismiss it."""
 DETECTED = 0.8
 """Probability that a run slower by the minimum detectable change raises a suspicion."""
@@ -199,14 +199,14 @@ def judge(before: Standing, run: float) -> Standing:
     """
     against, since = before.baseline, (*before.since, run)
     if before.is_open and against.direction([run]) in (None, before.direction):
-        fresh = since[1:][-FRESH_RUNS:]
-        if len(fresh) < FRESH_RUNS:
+        confirmations = since[1:][-CONFIRMATION_RUNS:]
+        if len(confirmations) < CONFIRMATION_RUNS:
             return replace(before, since=since)
-        if against.direction(fresh) == before.direction:
-            return _confirmed(before.direction, fresh, against, since)
+        if against.direction(confirmations) == before.direction:
+            return _confirmed(before.direction, confirmations, against, since)
         if before.state == "suspected":
             after = against.with_runs(*map(against.limited, since))
-            return Standing("dismissed", before.direction, fresh, against, after)
+            return Standing("dismissed", before.direction, confirmations, against, after)
     if not against.suffices:
         return Standing("insufficient history", None, (run,), against, against.with_runs(run))
     direction = against.direction([run])
@@ -216,14 +216,14 @@ def judge(before: Standing, run: float) -> Standing:
 
 
 def _confirmed(
-    direction: Direction | None, fresh: Sequence[float], against: Baseline, since: Sequence[float]
+    direction: Direction | None, confirmations: Sequence[float], against: Baseline, since: Sequence[float]
 ) -> Standing:
     """Return the state of a confirmed change; a speed-up is the new baseline `FEWEST_RUNS` runs later."""
     settled = direction == "faster" and len(since) > FEWEST_RUNS
     return Standing(
         state="confirmed",
         direction=direction,
-        judged=tuple(fresh),
+        judged=tuple(confirmations),
         against=against,
         baseline=Baseline().with_runs(*since[1:]) if settled else against,
         since=tuple(since),

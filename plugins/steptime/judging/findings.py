@@ -11,9 +11,9 @@ from typing import Any, Self
 from steptime.judging.causes import CommonCause
 from steptime.judging.completeness import Completeness
 from steptime.judging.detection import (
+    CONFIRMATION_RUNS,
     FALSE_DISCOVERY_RATE,
     FEWEST_RUNS,
-    FRESH_RUNS,
     Direction,
     Standing,
     adjust_p_values,
@@ -37,7 +37,7 @@ class Finding:
     standing: Standing
     changes: tuple[str, ...] = ()
     """What changed at the run with which a slower or faster level began."""
-    fresh_runs: str | None = None
+    confirmation_runs: str | None = None
     """The command for the runs that confirm or dismiss a suspicion; None if nothing is suspected, or if the
     current recipes would no longer give the run."""
     onset: Onset | None = None
@@ -45,7 +45,7 @@ class Finding:
     drift: Drift | None = None
     """A slow drift, if the cell is not reported as slower; advice only."""
     placement: Placement | None = None
-    """Nodes of the suspected run and of the fresh runs."""
+    """Nodes of the suspected run and of the confirmation runs."""
     q_values: Mapping[Direction, float] | None = None
     """p-values by direction, adjusted for the number of cells compared."""
 
@@ -63,7 +63,7 @@ class Finding:
         return direction if reported and direction is not None else "unchanged"
 
     @property
-    def fresh_runs_wanted(self) -> int:
+    def confirmation_runs_wanted(self) -> int:
         """How many more runs are needed to confirm or dismiss a suspected change; 0 if nothing is suspected.
 
         Suspicions that `verdict` reports as `unchanged` count too: otherwise they would have to wait for the
@@ -72,7 +72,7 @@ class Finding:
         standing = self.standing
         if standing.state != "suspected":
             return 0
-        return FRESH_RUNS - max(0, len(standing.since) - 1)
+        return CONFIRMATION_RUNS - max(0, len(standing.since) - 1)
 
     @property
     def q_value(self) -> float:
@@ -186,8 +186,8 @@ class Comparison:
             sentence += f"; worst {self.names[0]} {worst.change_percent:+.1f} %, {worst.standing.state}"
         if drifting := sum(one.drift is not None for one in self.findings):
             sentence += f"; {drifting} drift{'s' if drifting == 1 else ''} slowly"
-        if waiting := sum(one.fresh_runs_wanted > 0 for one in self.findings):
-            sentence += f"; {waiting} wait{'s' if waiting == 1 else ''} for fresh runs"
+        if waiting := sum(one.confirmation_runs_wanted > 0 for one in self.findings):
+            sentence += f"; {waiting} wait{'s' if waiting == 1 else ''} for confirmation runs"
         return sentence
 
     @property
@@ -241,7 +241,7 @@ def _remarks(finding: Finding) -> list[str]:
     if finding.onset is not None:
         words.append(finding.onset.words)
     where = finding.placement.words if finding.placement and standing.state == "confirmed" else ""
-    if len(standing.judged) > FRESH_RUNS:
+    if len(standing.judged) > CONFIRMATION_RUNS:
         where = f" by all {len(standing.judged)} runs since then"
     sentence = f"{' '.join(words)}, {standing.state}{where}; "
     changed = changed_words(finding.changes, finding.onset)
@@ -249,8 +249,8 @@ def _remarks(finding: Finding) -> list[str]:
     if slow := finding.run.row["stragglers"]:
         sentence += f"; {slow}"
     if standing.state == "suspected":
-        sentence += f"; {FRESH_RUNS} fresh runs decide" + (
-            f": {finding.fresh_runs}" if finding.fresh_runs else ""
+        sentence += f"; {CONFIRMATION_RUNS} confirmation runs decide" + (
+            f": {finding.confirmation_runs}" if finding.confirmation_runs else ""
         )
     return [sentence]
 
@@ -284,7 +284,7 @@ def _row(name: str, finding: Finding) -> dict[str, Any]:
             ),
             "changes": changed_words(finding.changes, finding.onset),
             "suspected_on": finding.placement and finding.placement.suspected,
-            "fresh_on": finding.placement and finding.placement.fresh_nodes,
+            "confirmation_on": finding.placement and finding.placement.confirmation_nodes,
             "drift_percent": finding.drift and 100 * finding.drift.change,
             "since_earliest": finding.onset and finding.onset.earliest,
             "since_latest": finding.onset and finding.onset.latest,
@@ -307,7 +307,7 @@ COLUMNS = (
     Column(
         "suspicion",
         "text",
-        "`suspected` until two fresh runs have come, then `confirmed` or `dismissed`.",
+        "`suspected` until two confirmation runs have come, then `confirmed` or `dismissed`.",
         priority=0,
     ),
     Column(
@@ -363,7 +363,7 @@ COLUMNS = (
     Column("since_latest", "time", "The level began then or earlier, at 95 % probability."),
     Column("changes", "text", "What changed at the run with which the level began."),
     Column("suspected_on", "text", "Nodes of the run that raised the suspicion, as in `node[1-4]`."),
-    Column("fresh_on", "text", "Nodes of the fresh runs that decide it."),
+    Column("confirmation_on", "text", "Nodes of the confirmation runs that decide it."),
     Column(
         "drift_percent",
         "number",

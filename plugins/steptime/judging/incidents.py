@@ -25,7 +25,7 @@ from steptime.results.store import Store
 Kind = Literal["change", "node", "cluster", "family", "cell"]
 """What the cells have in common. `family`: workload, size, data type and mode. `cell`: it is a single one."""
 State = Literal["open", "confirmed", "accepted", "fixed", "dismissed"]
-"""`dismissed`: fresh runs confirmed none of its cells. `fixed`: it was confirmed, and the level returned."""
+"""`dismissed`: confirmation runs confirmed no cell. `fixed`: it was confirmed, and the level returned."""
 ACTIVE: tuple[State, ...] = ("open", "confirmed")
 """States of incidents that are not closed."""
 
@@ -160,7 +160,9 @@ class Incident:
         """A text with state, title and evidence, and the number of judged cells of the cluster."""
         what = {"open": "Suspected", "confirmed": "Confirmed", "fixed": "Fixed", "accepted": "Accepted"}
         of = f" ({len(self.affected)} of {self.judged_cells} judged cells)" if len(self.cells) > 1 else ""
-        return f"{what.get(self.state, 'Not confirmed by fresh runs')}: {self.title}{of}. {self.evidence}"
+        return (
+            f"{what.get(self.state, 'Not confirmed by confirmation runs')}: {self.title}{of}. {self.evidence}"
+        )
 
     @property
     def _cause(self) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from steptime.errors import UserError
 from steptime.judging.detection import (
     BASELINE_RUNS,
-    FRESH_RUNS,
+    CONFIRMATION_RUNS,
     Baseline,
     RunSeconds,
     Standing,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _LATEST_RUNS = 6
-"""Newest runs of a series that a comparison uses: one a week, with its fresh runs, and some more."""
+"""Newest runs of a series that a comparison uses: one a week, with its confirmation runs, and some more."""
 
 
 class Records:
@@ -311,7 +311,7 @@ def _with_onset(one: Judgement, runs: Sequence[SeriesRun], records: Records) -> 
         end = min(names.index(one.run.job_name), first + BASELINE_RUNS) + 1
         found = likely_places(
             [run.seconds for run in runs[begin:end]],
-            range(1, first + FRESH_RUNS - begin),
+            range(1, first + CONFIRMATION_RUNS - begin),
             standing.direction,
             records.notable(names[begin:end]),
         )

@@ -1,10 +1,10 @@
-"""The nodes of a run that raised a suspicion, and of the fresh runs that confirmed or dismissed it."""
+"""The nodes of a run that raised a suspicion, and of the confirmation runs that confirmed or dismissed it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from steptime.judging.detection import FRESH_RUNS, Standing
+from steptime.judging.detection import CONFIRMATION_RUNS, Standing
 from steptime.judging.series import SeriesRun
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
 
@@ -14,34 +14,36 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class Placement:
-    """The nodes of a suspected run, and of the fresh runs that confirm or dismiss the suspicion.
+    """The nodes of a suspected run, and of the confirmation runs that confirm or dismiss the suspicion.
 
     Each is a Slurm node list such as `node[1-4]`; empty if unknown.
     """
 
     suspected: str
     """Nodes of the run that raised the suspicion."""
-    fresh: tuple[str, ...] = ()
-    """Nodes of each fresh run so far."""
+    confirmations: tuple[str, ...] = ()
+    """Nodes of each confirmation run so far."""
 
     @classmethod
     def from_standing(cls, runs: Sequence[SeriesRun], place: int, standing: Standing) -> Self | None:
-        """Return the nodes of the suspected run and its fresh runs up to index `place` of `runs`.
+        """Return the nodes of the suspected run and its confirmation runs up to index `place` of `runs`.
 
         None if nothing is or was suspected.
         """
-        involved = 1 + FRESH_RUNS if standing.state == "dismissed" else len(standing.since)
+        involved = 1 + CONFIRMATION_RUNS if standing.state == "dismissed" else len(standing.since)
         if not involved:
             return None
         first = place + 1 - involved
-        suspected, *fresh = (_nodes(run) for run in runs[first : min(place, first + FRESH_RUNS) + 1])
-        return cls(suspected, tuple(fresh))
+        suspected, *confirmations = (
+            _nodes(run) for run in runs[first : min(place, first + CONFIRMATION_RUNS) + 1]
+        )
+        return cls(suspected, tuple(confirmations))
 
     @classmethod
     def stored(cls, rests_on: Mapping[str, Any]) -> Self | None:
         """Read a placement from a judgement's column `rests_on`; None if nothing is or was suspected."""
         kept = rests_on.get("nodes")
-        return cls(kept["suspected"], tuple(kept["fresh"])) if kept else None
+        return cls(kept["suspected"], tuple(kept["confirmations"])) if kept else None
 
     @property
     def as_stored(self) -> dict[str, Any]:
@@ -49,25 +51,25 @@ class Placement:
         return asdict(self)
 
     @property
-    def fresh_nodes(self) -> str:
-        """Nodes, as in `node[1-4]`, of all fresh runs: those that confirm or dismiss the suspicion."""
-        return fold_nodes(_names(self.fresh))
+    def confirmation_nodes(self) -> str:
+        """Nodes, as in `node[1-4]`, of all confirmation runs: those that confirm or dismiss the suspicion."""
+        return fold_nodes(_names(self.confirmations))
 
     @property
     def words(self) -> str:
-        """Where the fresh runs ran, compared with the suspected one: the end of a sentence, empty if unknown.
+        """Where the confirmation runs ran, compared with the suspected one; the end of a sentence, or empty.
 
         ` on other nodes (node[2-3])`, ` on the same node (node1)` or ` partly on the same nodes (…)`.
         """
-        before, after = _names([self.suspected]), _names(self.fresh)
-        if not (before and all(self.fresh) and after):
+        before, after = _names([self.suspected]), _names(self.confirmations)
+        if not (before and all(self.confirmations) and after):
             return ""
         plural = len(after) > 1
         if not before & after:
             where = "on other nodes" if plural else "on another node"
         else:
             where = f"{'' if after <= before else 'partly '}on the same node{'s' if plural else ''}"
-        return f" {where} ({self.fresh_nodes})" if len(after) <= _NAMED else f" {where}"
+        return f" {where} ({self.confirmation_nodes})" if len(after) <= _NAMED else f" {where}"
 
 
 def _nodes(run: SeriesRun) -> str:

@@ -143,7 +143,7 @@ def run_sentence(judged: Judgement) -> str:
     if not against.suffices:
         return f"{seconds:.4g} s, insufficient history: {len(against.runs)} earlier runs{slow}"
     change = 100 * against.change([seconds])
-    stands = {"unchanged": "within the usual spread", "dismissed": "not confirmed by fresh runs"}
+    stands = {"unchanged": "within the usual spread", "dismissed": "not confirmed by confirmation runs"}
     return (
         f"{seconds:.4g} s, {abs(change):.1f} % {'slower' if change > 0 else 'faster'} than usual "
         f"({against.mean:.4g} s over {len(against.runs)} runs), "

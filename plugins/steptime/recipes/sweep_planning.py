@@ -22,8 +22,8 @@ from steptime.recipes.workloads import load_workload
 
 MOST_CELLS = 1024
 """Most cells of a sweep: Airflow's default limit for mapped tasks."""
-_FRESH = "·fresh "
-"""In labels of `fresh_cells`, stands between the label of the repeated cell and the repeat's number."""
+_CONFIRMATION = "·confirmation "
+"""In labels of `confirmation_cells`, stands between the repeated cell's label and the repeat's number."""
 
 
 class Cell(Frozen):
@@ -105,7 +105,7 @@ def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -
     return planned.model_copy(update={"confirm_up_to_gpu_hours": most})
 
 
-def fresh_cells(
+def confirmation_cells(
     cell: Cell,
     number: int,
     *,
@@ -128,14 +128,14 @@ def fresh_cells(
     (alone,) = _cells(plan(request), cell.entry, cell.sweep)
     planned = alone.model_copy(update={"at_once": cell.at_once})
     return [
-        planned.model_copy(update={"label": f"{cell.label}{_FRESH}{place}", "repeat": after + place})
+        planned.model_copy(update={"label": f"{cell.label}{_CONFIRMATION}{place}", "repeat": after + place})
         for place in range(1, number + 1)
     ]
 
 
-def fresh_number(label: str, cell: Cell) -> int:
-    """Return the number of the repeat of `cell` that has this label; 0 if `fresh_cells` did not make it."""
-    number = label.removeprefix(f"{cell.label}{_FRESH}")
+def confirmation_number(label: str, cell: Cell) -> int:
+    """Return the number of the confirmation run of `cell` with this label; 0 if the run is another."""
+    number = label.removeprefix(f"{cell.label}{_CONFIRMATION}")
     return 0 if number == label else int(number)
 
 

@@ -1,4 +1,4 @@
-"""Fresh runs: a sweep starts them by itself for suspected cells, once and within its budget."""
+"""Confirmation runs: a sweep starts them by itself for suspected cells, once and within its budget."""
 
 import re
 import shutil
@@ -33,8 +33,8 @@ USUAL_S, SLOW_S = 0.2, 0.24
 USUAL_WEEKS = 8
 PLANNED = (1 + 2) * 600 / 3600
 """GPU-hours of the sweep's cells, of one and of two ranks."""
-FRESH = 2 * 2 * 600 / 3600
-"""GPU-hours of two fresh runs of two ranks."""
+CONFIRMATIONS = 2 * 2 * 600 / 3600
+"""GPU-hours of two confirmation runs of two ranks."""
 
 
 class Scene:
@@ -103,7 +103,7 @@ def test_a_suspected_cell_is_run_twice_again(check: CheckSweep, scene: Scene) ->
     planned = scene.confirm(checked)
 
     cell = checked["cells"][1]
-    assert labels(planned) == [f"{cell['label']}·fresh 1", f"{cell['label']}·fresh 2"]
+    assert labels(planned) == [f"{cell['label']}·confirmation 1", f"{cell['label']}·confirmation 2"]
     assert [one["repeat"] for one in planned] == [2, 3]
     assert all(one["request"] == cell["request"] for one in planned)
     assert [one["run"]["cell"] for one in scene.planned["runs"]] == labels(planned)
@@ -113,7 +113,7 @@ def test_a_suspected_cell_is_run_twice_again(check: CheckSweep, scene: Scene) ->
 
 @pytest.mark.long
 def test_what_may_be_chance_among_so_many_cells_is_run_again_too(check: CheckSweep, scene: Scene) -> None:
-    """A change that may be chance among so many cells is not reported, but still decided by fresh runs."""
+    """A change that may be chance among so many cells is not reported, but confirmation runs decide it."""
     usual = (0.2, 0.206, 0.196, 0.203, 0.198, 0.201, 0.205)
     before = Baseline(usual)
     slow = before.mean * (1 + 1.01 * before.bound())
@@ -127,7 +127,7 @@ def test_what_may_be_chance_among_so_many_cells_is_run_again_too(check: CheckSwe
     week = compare_since(store, row["submitted_at"] - WEEK_S)
     extra = extra_of_run(row, finding_of_run(store, row))
 
-    assert week.sentence == "7 cells: 0 slower, 0 faster, 7 unchanged; 1 waits for fresh runs"
+    assert week.sentence == "7 cells: 0 slower, 0 faster, 7 unchanged; 1 waits for confirmation runs"
     assert (extra["verdict"], extra["suspicion"]) == ("unchanged", "suspected")
     assert len(scene.confirm(check())) == 2
 
@@ -140,7 +140,7 @@ def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(
     assert scene.confirm(None) == [], "refused"
     rejected = scene.task("confirm", checked=check(), staged=None)
     assert rejected.execute(scene.context()) == {"runs": [], "checkpoint_pairs": []}
-    assert "no fresh runs to add" in capsys.readouterr().out
+    assert "no confirmation runs to add" in capsys.readouterr().out
 
 
 @pytest.mark.long
@@ -154,9 +154,9 @@ def test_what_is_planned_once_is_neither_doubled_nor_forgotten(
     assert scene.confirm(checked) == planned, "retried"
     for index, one in enumerate(scene.planned["runs"]):
         context = scene.context()
-        context["ti"] = SweepTask(task_id="fresh.performance.submit", map_index=index)
+        context["ti"] = SweepTask(task_id="confirmation.performance.submit", map_index=index)
         asked = {"run": one["run"], "sweep_cell": one["sweep_cell"], "staged": staged.model_dump()}
-        scene.task("fresh.performance.submit", **asked).execute(context)
+        scene.task("confirmation.performance.submit", **asked).execute(context)
     assert scene.confirm(checked) == planned, "cleared while they run"
     for cell in labels(planned):
         scene.measure(SLOW_S, cell)
@@ -200,7 +200,7 @@ def test_a_checkpoint_that_got_slower_is_saved_again(check: CheckSweep, scene: S
     assert [one["jobs"] for one in scene.confirm(checked)] == [3, 3], "with what else is suspected"
 
 
-def test_a_sweep_may_want_no_fresh_runs(
+def test_a_sweep_may_want_no_confirmation_runs(
     check: CheckSweep, scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene.measure(SLOW_S, CELL)
@@ -215,20 +215,23 @@ def test_a_sweep_may_want_no_fresh_runs(
 @pytest.mark.parametrize(
     ("fields", "number"),
     [
-        ({"gpu_hours_max": PLANNED + FRESH - 0.1}, 2),  # the cell of two ranks took less than its limit
+        (
+            {"gpu_hours_max": PLANNED + CONFIRMATIONS - 0.1},
+            2,
+        ),  # the cell of two ranks took less than its limit
         ({"gpu_hours_max": PLANNED}, 0),
         ({"gpu_hours_max": 10, "approval_above_gpu_hours": PLANNED}, 0),  # nobody was asked to approve
         ({"gpu_hours_max": 10, "approval_above_gpu_hours": PLANNED - 0.1}, 2),  # somebody approved
     ],
 )
-def test_fresh_runs_take_no_more_than_the_sweep_has_left(
+def test_confirmation_runs_take_no_more_than_the_sweep_has_left(
     check: CheckSweep, scene: Scene, fields: dict[str, float], number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene.measure(SLOW_S, CELL)
 
     assert len(scene.confirm(check(**fields))) == number
     refused = re.search(
-        r"no fresh run is started: they may take 0\.67 GPU-hours, and the sweep has 0\.\d\d left",
+        r"no confirmation run is started: they may take 0\.67 GPU-hours, and the sweep has 0\.\d\d left",
         capsys.readouterr().out,
     )
     assert bool(refused) == (number == 0)
@@ -242,16 +245,16 @@ def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(
     checked = check()
 
     assert scene.confirm(checked) == []
-    assert re.search(r"no fresh run is started: .*this plan may take 0\.67", capsys.readouterr().out)
+    assert re.search(r"no confirmation run is started: .*this plan may take 0\.67", capsys.readouterr().out)
 
     budget(10)
     assert len(scene.confirm(checked)) == 2, "cleared, once there is room"
     [balance] = budget_balances(["local"])
-    assert balance.committed_gpu_hours == pytest.approx(FRESH)
+    assert balance.committed_gpu_hours == pytest.approx(CONFIRMATIONS)
 
 
 @pytest.mark.long
-def test_the_report_leads_with_what_got_slower_and_has_the_fresh_runs_too(
+def test_the_report_leads_with_what_got_slower_and_has_the_confirmation_runs_too(
     check: CheckSweep, scene: Scene, report: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A cell has one verdict, however many runs decided it; saving a checkpoint has a verdict of its own."""
@@ -273,7 +276,7 @@ def test_the_report_leads_with_what_got_slower_and_has_the_fresh_runs_too(
         "confirmed"
     )
     told = capsys.readouterr().out
-    assert re.search(r"llama3\.1·tiny·fp32·2·fresh 2 +valid .* job-12", told)
+    assert re.search(r"llama3\.1·tiny·fp32·2·confirmation 2 +valid .* job-12", told)
     assert (
         told.index(sentence) < told.index("tiny·fp32·2: slower by 20.0 % since ") < told.index("results of ")
     )

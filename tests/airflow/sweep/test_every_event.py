@@ -35,7 +35,7 @@ SENTENCES = {
     Event.SWEEP_FINISHED: "sweep night: 1 cell: 0 slower, 0 faster, 0 unchanged, 1 with insufficient",
     Event.INCIDENT_OPENED: "Suspected: tiny·fp32·2 on local 5.9 % slower since ",
     Event.INCIDENT_CONFIRMED: "Confirmed: tiny·fp32·2 on local 5.9 % slower since ",
-    Event.INCIDENT_DISMISSED: "Not confirmed by fresh runs: tiny·fp32·2 on local 5.9 % slower since ",
+    Event.INCIDENT_DISMISSED: "Not confirmed by confirmation runs: tiny·fp32·2 on local 5.9 % slower since ",
     Event.INCIDENT_FIXED: "Fixed: tiny·fp32·2 on local 5.9 % slower since ",
     Event.RUN_FAILED: "0 of 1 runs have valid results; without: tiny·fp32·1",
     Event.APPROVAL_WAITING: "Start sweep night? 2 jobs, at most 0.50 GPU-hours; no history and no",

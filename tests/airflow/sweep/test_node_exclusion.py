@@ -1,4 +1,4 @@
-"""Fresh runs of a suspected cell avoid the nodes of the suspected run, if a real Slurm has enough others."""
+"""Confirmation runs avoid the nodes of the suspected run, if a real Slurm has enough others."""
 
 import itertools
 import re
@@ -14,7 +14,7 @@ from stored import publish, write_node_sweep
 from steptime.airflow.sweep.confirming import node_exclusion
 from steptime.clusters.base import JobState, JobStatus
 from steptime.recipes.models import Run
-from steptime.recipes.sweep_planning import Cell, expand_cell, fresh_cells
+from steptime.recipes.sweep_planning import Cell, confirmation_cells, expand_cell
 from steptime.results.store import Store
 from tests.airflow.conftest import MakeContext, MakePlan, MakeResult
 from tests.airflow.test_slurm_dag_run import slurm
@@ -70,8 +70,8 @@ def test_other_nodes_are_asked_for_beside_those_that_are_left_out_anyway(cell: C
 
     also = cell(additional_slurm_params="exclude=node1;comment=x")
     options = node_exclusion(also, "node3").cluster_options
-    [fresh] = fresh_cells(also, 1, checkpoint=False, after=1, cluster_options=options)
-    [run] = expand_cell(fresh)
+    [cell] = confirmation_cells(also, 1, checkpoint=False, after=1, cluster_options=options)
+    [run] = expand_cell(cell)
     assert run.cluster_options == {"exclude": "node[1,3]", "additional_slurm_params": "comment=x"}
 
 
@@ -109,7 +109,7 @@ def test_a_cluster_that_cannot_be_asked_gets_the_runs_on_any_nodes(
 
 @pytest.mark.slurm
 @pytest.mark.usefixtures("slurm")
-def test_a_sweep_sends_its_fresh_runs_to_other_nodes(
+def test_a_sweep_sends_its_confirmation_runs_to_other_nodes(
     check: CheckSweep,
     task: MakeTask,
     make_result: MakeResult,
@@ -134,9 +134,9 @@ def test_a_sweep_sends_its_fresh_runs_to_other_nodes(
     checked = check(runs=runs, cluster="mini-slurm")
     [cell] = checked["cells"]
     staged = {"runs": [{"sweep_cell": cell, "staged": {}}]}
-    fresh = task("confirm", checked=checked, staged=staged).execute(context)["runs"]
+    confirmations = task("confirm", checked=checked, staged=staged).execute(context)["runs"]
 
-    assert [one["sweep_cell"]["request"]["exclude"] for one in fresh] == ["node[2,7]"] * 2
+    assert [one["sweep_cell"]["request"]["exclude"] for one in confirmations] == ["node[2,7]"] * 2
     nodes = r"without node\[2,7\] \(slow in a node sweep: node2\)"
-    decided = rf"slower by 2\d\.\d %: 2 fresh runs confirm or dismiss it, {nodes}"
+    decided = rf"slower by 2\d\.\d %: 2 confirmation runs confirm or dismiss it, {nodes}"
     assert re.search(decided, capsys.readouterr().out)

@@ -99,4 +99,4 @@ def test_all_cells_are_trained_in_one_dag_run(run_sweep: Callable[..., Any]) -> 
     named = {(ti.task_id, ti.rendered_map_index) for ti in dag_run.get_task_instances()}
     assert ("performance.wait", "nemotron4·tiny·fp32·1") in named
     assert ("checkpoint.load.wait", "llama3.1·tiny·fp32·1·checkpoint load") in named
-    assert ("fresh.performance.submit", None) in named, "nothing is suspected, so nothing is run again"
+    assert ("confirmation.performance.submit", None) in named, "nothing is suspected, so nothing is run again"

@@ -26,9 +26,9 @@ from steptime.recipes.sweep_planning import (
     Cell,
     SweepPlan,
     cell_plan,
+    confirmation_cells,
+    confirmation_number,
     expand_cell,
-    fresh_cells,
-    fresh_number,
 )
 from steptime.results.budgets import BudgetExceeded
 from steptime.results.database import wait_for_store
@@ -40,7 +40,7 @@ _ANSWERS_WITHIN_S = 60
 
 
 class ConfirmOperator(BaseOperator):
-    """Plans fresh runs: further runs of cells in which this sweep suspects a slowdown or speedup.
+    """Plans confirmation runs: further runs of cells in which this sweep suspects a slowdown or speedup.
 
     It plans as many as are needed to confirm or dismiss each suspicion, worst cells first, within what is
     left of the sweep's budget; the cluster's own budget may refuse all of them. They run on other nodes if
@@ -62,7 +62,7 @@ class ConfirmOperator(BaseOperator):
         self.staged = staged
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Compare the sweep's runs with their history, and plan fresh runs where a change is suspected."""
+        """Compare the sweep's runs with their history; plan confirmation runs where a change is suspected."""
         if not self.checked or not self.staged:  # refused, rejected, or not staged
             return runs_with_staged((), {})
         plan = SweepPlan.model_validate(self.checked)
@@ -71,65 +71,67 @@ class ConfirmOperator(BaseOperator):
             return runs_with_staged((), {})
         with airflow_errors():
             begun = _begun(plan, wait_for_store(partial(_jobs_of_dag_run, context), self.log.warning))
-            fresh = self._committed(context, begun, self._added(context["ti"], plan, begun))
+            confirmations = self._committed(context, begun, self._added(context["ti"], plan, begun))
         staged = {one["sweep_cell"]["label"]: one["staged"] for one in self.staged["runs"]}
-        of_fresh = {
+        of_confirmation = {
             one.label: staged[cell.label]
-            for one in fresh
+            for one in confirmations
             for cell in plan.cells
-            if fresh_number(one.label, cell)
+            if confirmation_number(one.label, cell)
         }
-        return runs_with_staged(fresh, of_fresh)
+        return runs_with_staged(confirmations, of_confirmation)
 
-    def _added(self, ti: Any, plan: SweepPlan, fresh: Sequence[Cell]) -> list[Cell]:
-        """Plan fresh runs of the suspected cells that have none in `fresh`, the runs planned earlier."""
+    def _added(self, ti: Any, plan: SweepPlan, confirmations: Sequence[Cell]) -> list[Cell]:
+        """Plan confirmation runs of the suspected cells that have none in `confirmations` so far."""
         store = Store()
         ran = _ran(ti, plan, store)
         suspicions = [
             found
             for found in _suspicions(store, ran)
-            if not any(fresh_number(one.label, found.cell) for one in fresh)
+            if not any(confirmation_number(one.label, found.cell) for one in confirmations)
         ]
         slow = _slow_nodes(store, suspicions[0].cell.request.cluster) if suspicions else ()
-        taken = sum(cell.gpu_hours_max for cell in fresh) + sum(_gpu_hours(*one) for one in ran)
+        taken = sum(cell.gpu_hours_max for cell in confirmations) + sum(_gpu_hours(*one) for one in ran)
         room = plan.confirm_up_to_gpu_hours - taken
         added: list[Cell] = []
         for cell, runs, checkpoint, change, nodes in suspicions:
-            repeats = max(one.repeat for one in (*plan.cells, *fresh, *added))
+            repeats = max(one.repeat for one in (*plan.cells, *confirmations, *added))
             apart = node_exclusion(cell, nodes, slow)
-            cells = fresh_cells(
+            cells = confirmation_cells(
                 cell, runs, checkpoint=checkpoint, after=repeats, cluster_options=apart.cluster_options
             )
             check_plan(cell_plan(cells[0]))
             hours = sum(one.gpu_hours_max for one in cells)
             self.log.info(
-                "%s is suspected to be %s by %.1f %%: %d fresh runs confirm or dismiss it, %s",
+                "%s is suspected to be %s by %.1f %%: %d confirmation runs confirm or dismiss it, %s",
                 *(cell.label, "slower" if change > 0 else "faster", abs(change), runs, apart.words),
             )
-            if len(fresh) + len(added) + len(cells) > MOST_CELLS:
-                self.log.warning("no fresh run is started: Airflow maps a task over at most %d", MOST_CELLS)
+            if len(confirmations) + len(added) + len(cells) > MOST_CELLS:
+                self.log.warning(
+                    "no confirmation run is started: Airflow maps a task over at most %d", MOST_CELLS
+                )
                 continue
             if hours > room:
                 self.log.warning(
-                    "no fresh run is started: they may take %s GPU-hours, and the sweep has %s left",
+                    "no confirmation run is started: they may take %s GPU-hours, and the sweep has %s left",
                     *(format_hours(hours), format_hours(max(0.0, room))),
                 )
                 continue
             room -= hours
             added += cells
         if not added:
-            self.log.info("no fresh runs to add")
+            self.log.info("no confirmation runs to add")
         return added
 
-    def _committed(self, context: Context, fresh: list[Cell], added: list[Cell]) -> list[Cell]:
-        """Reserve the GPU-hours of `added`; return all fresh runs, or just `fresh` if a budget is short."""
+    def _committed(self, context: Context, confirmations: list[Cell], added: list[Cell]) -> list[Cell]:
+        """Reserve the GPU-hours of `added`; return all runs, or only `confirmations` if a budget is short."""
         try:
             if added:
                 reserve(self, context, [run for cell in added for run in expand_cell(cell)])
         except BudgetExceeded as error:
-            self.log.warning("no fresh run is started: %s", error)
-            return fresh
-        return [*fresh, *added]
+            self.log.warning("no confirmation run is started: %s", error)
+            return confirmations
+        return [*confirmations, *added]
 
 
 def _jobs_of_dag_run(context: Context) -> list[LedgerJob]:
@@ -139,18 +141,18 @@ def _jobs_of_dag_run(context: Context) -> list[LedgerJob]:
 
 
 def _begun(plan: SweepPlan, jobs: Sequence[LedgerJob]) -> list[Cell]:
-    """Return the fresh runs of a sweep's cells that are in the ledger, in the order of their map index."""
+    """Return the confirmation runs of a sweep's cells that are in the ledger, by map index."""
     found: dict[str, tuple[Cell, list[LedgerJob]]] = {}
     for job in sorted(jobs, key=lambda job: job.map_index):
         for cell in plan.cells:
-            if fresh_number(job.cell, cell):
+            if confirmation_number(job.cell, cell):
                 found.setdefault(cell.label, (cell, []))[1].append(job)
     begun: list[Cell] = []
     for cell, of_cell in found.values():
         request = parse_request(of_cell[0].made_by.options)
-        begun += fresh_cells(
+        begun += confirmation_cells(
             cell,
-            max(fresh_number(job.cell, cell) for job in of_cell),
+            max(confirmation_number(job.cell, cell) for job in of_cell),
             checkpoint=request.checkpoint,
             after=max(one.repeat for one in (*plan.cells, *begun)),
             cluster_options=request.cluster_options,
@@ -161,7 +163,7 @@ def _begun(plan: SweepPlan, jobs: Sequence[LedgerJob]) -> list[Cell]:
 class _Suspicion(NamedTuple):
     cell: Cell
     runs: int
-    """Number of fresh runs that are still needed to decide it."""
+    """Number of confirmation runs that are still needed to decide it."""
     checkpoint: bool
     """Whether saving or loading a checkpoint is suspected."""
     change_percent: float
@@ -187,7 +189,7 @@ def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) 
     cells = {row["job_name"]: cell for cell, rows in ran for row in rows}
     found: dict[str, _Suspicion] = {}
     for finding in compared.findings:
-        row, missing = finding.run.row, finding.fresh_runs_wanted
+        row, missing = finding.run.row, finding.confirmation_runs_wanted
         cell = cells.get(row["job_name"])
         if cell is not None and missing:
             pair = row["mode"] != Mode.PERFORMANCE
@@ -211,16 +213,16 @@ def _slow_nodes(store: Store, cluster: str) -> tuple[str, ...]:
 
 
 class NodeExclusion(NamedTuple):
-    """Which nodes the fresh runs of a suspected cell avoid."""
+    """Which nodes the confirmation runs of a suspected cell avoid."""
 
     cluster_options: dict[str, OptionValue] | None
-    """Cluster options for the fresh runs' requests; None to use those of the cell."""
+    """Cluster options for the confirmation runs' requests; None to use those of the cell."""
     words: str
-    """Where the fresh runs then run, as the end of a sentence: `without node3`."""
+    """Where the confirmation runs then run, as the end of a sentence: `without node3`."""
 
 
 def node_exclusion(cell: Cell, nodes: str, slow: Sequence[str] = ()) -> NodeExclusion:
-    """Return how a cell's fresh runs avoid `nodes`, such as `node[1-4]`, if the cluster has enough others.
+    """Return how a cell's confirmation runs avoid `nodes`, such as `node[1-4]`, if enough others remain.
 
     The nodes in `slow`, which a node sweep found to be slow, are excluded too if enough others then remain.
     If the cluster does not answer, no node is excluded: starting the runs matters more than where they run.

@@ -1,14 +1,14 @@
 """The DAG of sweeps: one DAG run trains all cells of a sweep.
 
-    check_sweep ─▶ approve ─▶ stage ─┬▶ performance_runs ─▶ performance [per cell] ─┬▶ confirm ─▶ fresh
+    check_sweep ─▶ approve ─▶ stage ─┬▶ performance_runs ─▶ performance [per cell] ─┬▶ confirm ─▶ confirmation
                                      └▶ checkpoint_pairs ─▶ checkpoint [per pair] ──┘
     report
 
 A cell is one planned run with its options. `performance` and `checkpoint` are the task groups of a workload's
-DAG (see `dag_builder`); `fresh` contains both again, for the cells that `confirm` runs once more. `approve`
-is skipped if the sweep costs at most the limit in its file. The teardown `report` runs even if somebody fails
-the DAG run, and decides its state. Tasks after `check_sweep` do not depend on the sweep's file, so it may be
-edited while a sweep runs.
+DAG (see `dag_builder`); `confirmation` contains both again, for the cells that `confirm` runs once more.
+`approve` is skipped if the sweep costs at most the limit in its file. The teardown `report` runs even if
+somebody fails the DAG run, and decides its state. Tasks after `check_sweep` do not depend on the sweep's
+file, so it may be edited while a sweep runs.
 """
 
 from typing import Any
@@ -71,7 +71,7 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
         confirm = ConfirmOperator(
             task_id="confirm", checked=checked, staged=stage.output, trigger_rule=TriggerRule.ALL_DONE
         )
-        with TaskGroup("fresh"):
+        with TaskGroup("confirmation"):
             ran_again = _train_each(confirm.output)
         report = ReportSweepOperator(task_id="report", checked=checked, confirmed=confirm.output)
         # Without a setup: behind one, nothing could start if `approve` is skipped.

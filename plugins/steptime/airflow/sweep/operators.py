@@ -214,8 +214,10 @@ class ReportSweepOperator(BaseOperator):
                 ),
                 self.log.warning,
             )
-        fresh = [Cell.model_validate(one["sweep_cell"]) for one in (self.confirmed or {}).get("runs", ())]
-        rows = [_row(cell, found.get(cell.label, ())) for cell in (*plan.cells, *fresh)]
+        confirmations = [
+            Cell.model_validate(one["sweep_cell"]) for one in (self.confirmed or {}).get("runs", ())
+        ]
+        rows = [_row(cell, found.get(cell.label, ())) for cell in (*plan.cells, *confirmations)]
         missing = [row["cell"] for row in rows if row["result"] != _VALID]
         sentence = summaries.summarize_sweep(compared, [row["cell"] for row in rows], missing)
         self.log.info("%s", sentence)

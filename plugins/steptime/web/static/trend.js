@@ -88,7 +88,7 @@ const events = (rows) => ({
 
 const kindOf = ({ verdict, suspicion }) => (verdict === "slower" ? `slower, ${suspicion === "confirmed" ? "confirmed" : "suspected"}` : verdict);
 
-/** The longest time between two runs that is no gap, in seconds; fresh runs of one day count once. */
+/** The longest time between two runs that is no gap, in seconds; confirmation runs of one day count once. */
 function longestPause(rows) {
   const pauses = rows.slice(1).map(({ submitted_at: at }, place) => at - rows[place].submitted_at).filter((pause) => pause > DAY_S / 2).sort((a, b) => a - b);
   return pauses.length ? GAP * pauses[Math.floor(pauses.length / 2)] : Infinity;
