@@ -242,8 +242,8 @@ MISTAKES = {
         ("flops_formula: megatron-bridge", "flops_formula: llama3.1-25.04"),
         (
             "flops_formula: ",
-            "flops_formula: formula 'llama3.1-25.04' needs a model's sizes, which a recipe known only by "
-            "name does not give (120b): formulas that fit are megatron-bridge.",
+            "flops_formula: formula 'llama3.1-25.04' needs a model's sizes, which the name of a "
+            "Megatron-Bridge recipe does not give (120b): formulas that fit are megatron-bridge.",
         ),
     ),
     "a GPU type that the release has not": (

@@ -191,7 +191,7 @@ def misfit(name: str, shape: Model) -> str | None:
         return None
     if not isinstance(shape, ModelShape):
         return (
-            "needs a model's sizes, which a recipe known only by name does not give"
+            "needs a model's sizes, which the name of a Megatron-Bridge recipe does not give"
             if formula.counted
             else None
         )

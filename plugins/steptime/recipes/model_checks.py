@@ -81,7 +81,7 @@ def find_model(document: Document, size: str) -> ModelShape | None:
 
 
 def find_named_recipe(document: Document, size: str) -> NamedRecipe | None:
-    """Return the Megatron-Bridge recipe of a size, if it is known only by name; else None."""
+    """Return the Megatron-Bridge recipe that a size names; None if it names none."""
     return _model_as(NamedRecipe, NAMED, document, size)
 
 
@@ -274,16 +274,17 @@ MODEL_CHECKS = (_names, _heads, _experts, _proxies, _layers)
 
 
 def _named_proxies(document: Document) -> Iterator[Mistake]:
-    """Yield a mistake for each proxy (a model with fewer layers) of a recipe that is known only by name.
+    """Yield a mistake for each proxy (a model with fewer layers) if the file only names a recipe.
 
-    steptime does not know the dimensions of such a model, and cannot change them.
+    steptime does not know the sizes of a Megatron-Bridge recipe's model, and cannot change them.
     """
     for placed in iterate_rules(document):
         if find_named_recipe(document, placed.size) is not None and (
             placed.kind == "proxies" or placed.rule.is_proxy
         ):
             yield Mistake(
-                "is for models whose dimensions are in this file: this one is only named here",
+                "is for models whose sizes are in this file, which only names a Megatron-Bridge recipe: "
+                "leave it out",
                 placed.location,
             )
 
@@ -294,7 +295,7 @@ def _stages(document: Document) -> Iterator[Mistake]:
             given = getattr(placed.rule.parallelism, field)
             if given is not None and find_named_recipe(document, placed.size) is not None:
                 yield Mistake(
-                    "is set by Megatron-Bridge for a recipe known only by name: leave it out",
+                    "is set by the Megatron-Bridge recipe that this file names: leave it out",
                     (*placed.location, "parallelism", field),
                 )
 

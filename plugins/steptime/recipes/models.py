@@ -219,7 +219,7 @@ def check_gpt(shape: ModelShape) -> None:
 
 
 MEGATRON_BRIDGE = "megatron_bridge"
-"""Value of `architecture` in a workload's file for a Megatron-Bridge recipe known only by name."""
+"""Value of `architecture` in a workload's file for a model given as the name of a Megatron-Bridge recipe."""
 
 _Name = Annotated[str, matching("[a-z0-9][a-z0-9_.]*", "small letters, digits, _ and ., as in gpt_oss_120b")]
 """A name that becomes an argument of a command; upstream's parser allows no capitals either."""
@@ -249,7 +249,7 @@ class Launch(Frozen):
 
 
 class NamedRecipe(Frozen):
-    """A Megatron-Bridge recipe known only by name: upstream defines its model's sizes."""
+    """The name of a Megatron-Bridge recipe in place of a model's sizes, which upstream's code defines."""
 
     architecture: Literal["megatron_bridge"]
     family: _Name
@@ -301,7 +301,7 @@ Model = Annotated[
     | Annotated[Collective, Tag(COLLECTIVE)],
     Discriminator(kind_of_model),
 ]
-"""What a recipe trains: a model described by its sizes or known by name, or a collective operation."""
+"""What a recipe trains: a model with its sizes, a recipe of Megatron-Bridge, or a collective operation."""
 
 
 class Parallelism(Frozen, spec.Parallelism):

@@ -63,8 +63,8 @@ def stated_parameters(known: KnownRecipe | None) -> Parameters | None:
 def count_parameters(shape: Model) -> Parameters | None:
     """Count the weights of a model's matrices; norms, biases and convolutions (under 0.1 %) are left out.
 
-    None for a collective, a recipe known only by name, or a model family that another package adds: steptime
-    does not know their layers.
+    None for a collective, the name of a Megatron-Bridge recipe, or a model family that another package adds:
+    steptime does not know their layers.
     """
     if not isinstance(shape, ModelShape):
         return None
