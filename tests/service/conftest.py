@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,7 +11,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import called
+import httpx
 import pytest
+
+from steptime.service.rest import AirflowClient
+
+from . import airflow_openapi
 
 Answer = tuple[int, Any]
 
@@ -27,6 +33,22 @@ class FakeApi:
     def asked(self, what: str) -> list[Any]:
         """Return the JSON bodies of the requests to `what`."""
         return [body for asked, body, _ in self.requests if asked == what]
+
+
+@pytest.fixture(autouse=True)
+def as_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold each request of the tests and its answer to what Airflow documents."""
+    send = AirflowClient._send
+
+    def sent(self: AirflowClient, method: str, path: str, **request: Any) -> httpx.Response:
+        response = send(self, method, path, **request)
+        with suppress(ValueError):  # no JSON: what a proxy answers
+            query = set(request.get("params") or ())
+            body, answer = request.get("json"), response.json()
+            airflow_openapi.check(method, unquote(path), query, body, response.status_code, answer)
+        return response
+
+    monkeypatch.setattr(AirflowClient, "_send", sent)
 
 
 @pytest.fixture

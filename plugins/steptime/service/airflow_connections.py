@@ -68,7 +68,9 @@ async def _asked(name: str, environment: dict[str, str]) -> Connection:
                 f"AIRFLOW_CONN_{name.upper()}."
             )
         raise SystemFailure(f"'airflow connections get {name}' failed: {said[-1] if said else 'no output'}")
-    [kept] = json.loads(stdout[stdout.index(b"[") :])
+    [kept] = json.loads(
+        next(line for line in stdout.splitlines() if line.startswith(b"[{"))
+    )  # others are logs
     return Connection(
         name=name,
         kind=kept["conn_type"] or "",
