@@ -63,7 +63,7 @@ def _folder(variable: str, text: str) -> Path:
 
 
 def dags_dir() -> Path:
-    """Return the folder of DAG files that `steptime up` serves: `STEPTIME_DAGS_DIR`, else `dags/`."""
+    """Return the folder of DAG files for `steptime up`: `STEPTIME_DAGS_DIR`, else the shipped `dags/`."""
     configured = os.environ.get("STEPTIME_DAGS_DIR")
     return Path(configured).expanduser().resolve() if configured else shipped("dags")
 

@@ -276,6 +276,7 @@ async def test_no_redirect_takes_a_secret_or_a_token_to_another_server(
     [
         ("", "is empty: write Run:ai's address"),
         ("http://nvidia.run.ai", "would send the secret unencrypted"),
+        ("https:///api/v1", "is not an address"),
         ("https://me:hush@nvidia.run.ai", "the login into the connection's fields"),
     ],
 )

@@ -203,7 +203,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"size": "8b", "gpus": "8", "checkpoint": True}, "tested on 16 GPUs or more, loading on 16"),
     (
         {"workload": "nemotron4-340b", "gpu_type": "gb300", "checkpoint": True},
-        "on gb300 are not tested; GPU types on which they are: h100, gb200, b200.",
+        "on gb300 is not tested: choose one of these GPU types: h100, gb200, b200.",
     ),
     ({"environment": {"HF_TOKEN": "x"}}, "environment: 'HF_TOKEN' looks like a secret"),
 ]

@@ -1,4 +1,4 @@
-"""`steptime metrics`: what one step time means, and the published number beside it."""
+"""`steptime metrics`: tokens/s, MFU and training time at a step time, beside the published numbers."""
 
 import math
 from typing import Annotated, Any

@@ -196,9 +196,11 @@ def record_reader(store: Store) -> Callable[[str], str]:
 def compare_judgements(
     cells: Mapping[Series, Sequence[Judgement]], read_record: Callable[[str], str]
 ) -> Comparison:
-    """Return whether each series got slower or faster, by its newest judgement, the first of its sequence.
+    """Compare series by the newest judgement of each.
 
-    `read_record` returns the record of a job as JSON text.
+    Args:
+        cells: the judgements of each series, newest first; series without one are left out.
+        read_record: returns the record of a job as JSON text.
     """
     findings = [
         Finding(

@@ -133,7 +133,7 @@ class Comparison:
     """Which planned cells are missing and why; None if it is not computed, as for two named runs."""
 
     def only(self, values: Mapping[str, Any]) -> Self:
-        """Return the comparison with only the series with these column values, and the causes of these.
+        """Return the comparison with only the series with these values, and causes that explain any of them.
 
         Totals, cost, goodput and completeness remain those of all series.
         """

@@ -52,7 +52,10 @@ class End(NamedTuple):
     """Iterations done and total in the last line, if these are not global steps."""
 
     def is_complete(self, numbers: Sequence[int]) -> bool:
-        """Return whether a training whose log has these global steps, in order, reached its planned end."""
+        """Return whether a training whose log has these global steps, in order, is complete.
+
+        It is by its last step, or by a closing message if that step is unknown or has no line of its own.
+        """
         if numbers and self.last_step is not None and numbers[-1] >= self.last_step:
             return True
         if not numbers or self.closing is None:

@@ -43,8 +43,8 @@ _PROFILE_WORDS = (
     b"] Completed Stage: ",  # PyTorch's profiler
     b".nsys-rep",  # the report that Nsight Systems has generated
 )
-"""Words that show profiling, without their lines' first words: `Capture`, `Nsys` and `Profiling` halved the
-speed of the search."""
+"""Parts of lines that show profiling. They begin after the line's first word, with which the search took
+twice as long (`Capture`, `Nsys`, `Profiling`)."""
 _NCCL_CALL = b": opCount "
 """Part of each call that NCCL logs; as a marker word it would match almost every line of a trace."""
 _NCCL_CALL_WITHIN = 1 << 26

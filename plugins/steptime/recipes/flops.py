@@ -133,7 +133,7 @@ class Counted(Frozen):
 
 
 class Formula(Frozen):
-    """An entry of `config/flops.yaml`: whether a publication counts, states or logs model FLOPs, and how."""
+    """An entry of `config/flops.yaml`: model FLOPs are counted by sizes, stated in a document, or logged."""
 
     source: str
     architectures: tuple[str, ...] = Field(min_length=1)

@@ -284,5 +284,8 @@ def _tested(selection: Selection) -> tuple[int, int]:
     )
     if save is None or load is None:
         tested = ", ".join(limits.minimum_gpus_to_load)
-        raise UserError(f"checkpoints of {selection} are not tested; GPU types on which they are: {tested}.")
+        raise UserError(
+            f"saving and loading checkpoints of {selection} is not tested: choose one of these GPU types: "
+            f"{tested}."
+        )
     return save, load

@@ -159,7 +159,7 @@ class PerformanceRules(Frozen):
     """The block `performance` of a workload's file: rules for launch settings, and their sources."""
 
     sources: dict[str, str] = Field(default_factory=dict)
-    """Repository, tag or commit, and file, by the name that rules use."""
+    """Origin of rules, as in `NVIDIA-NeMo/Megatron-Bridge v0.4.2, FILE`, by the name in a rule's `source`."""
     rules: tuple[Rule, ...] = ()
     """Rules in order: if two set the same, the later one counts."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Select
 
 LAST = "last"
-"""Name for the run that was submitted last."""
+"""Name for the newest run in the metrics store by time of submission, valid or rejected."""
 
 
 class RunTimes(NamedTuple):

@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from steptime.clusters.connections import Connection
 from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError, shown
@@ -316,12 +316,15 @@ def base_url(connection: Connection) -> str:
     written = f"the host of the connection '{connection.name}'"
     if not host:
         raise UserError(f"{written} is empty: write Run:ai's address, as https://nvidia.run.ai/api/v1.")
+    url: SplitResult | None
     try:
         url = urlsplit(host if "://" in host else f"https://{host}")
         port = url.port or connection.port
     except ValueError:
-        raise UserError(f"{written}, '{shown(host)}', is not an address: write https://… .") from None
-    if url.username or url.password or not url.hostname or url.query or url.fragment:
+        url = None
+    if url is None or not url.hostname:
+        raise UserError(f"{written}, '{shown(host)}', is not an address: write https://… .")
+    if url.username or url.password or url.query or url.fragment:
         raise UserError(
             f"{written} has more than an address: write https://… only, and the login into the connection's "
             "fields Login and Password."

@@ -360,7 +360,10 @@ class RunaiCluster:
         return status
 
     async def _end_degraded(self, job: RunaiJob, since_s: float) -> None:
-        """Suspend a job that lost a pod and record it as failed: it would wait for ever and hold its GPUs."""
+        """Suspend a job that has lacked a pod for `since_s` seconds, and record it as failed.
+
+        It would wait for ever and hold its GPUs.
+        """
         stop = Stop(JobState.FAILED, f"its workload was degraded for {since_s:.0f} s and was ended")
         await asyncio.to_thread(self._notes(job.name).write_stop, stop)
         await self._client.suspend(job.kind, job.workload_id)
