@@ -162,7 +162,7 @@ TITAN_SETUPS = {
     "0.2.2": (
         "Trainer is initialized with local batch size 2, global batch size 16, gradient accumulation steps "
         "2, sequence length 8192, total steps 10 (warmup 2)\n"
-        "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1, etp=1\n"
+        "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=8, etp=2\n"
     ),
     "later": (
         "Building device mesh with parallelism: pp=1, dp_replicate=2, dp_shard=2, cp=1, tp=2, ep=4\n"

@@ -1,14 +1,19 @@
+import json
 import os
 import pty
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.utils.state import TaskInstanceState
 
+from steptime import web
 from steptime.cli import following
 from steptime.cli.following import follow, progress, run_lines
 from steptime.errors import SystemFailure
@@ -16,6 +21,7 @@ from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 
 RUN = DagRun(dag_id="llama31", dag_run_id="r1", state="running")
 PATH = "GET /api/v2/dags/llama31/dagRuns/r1"
+AGAIN = Path(web.__file__).parent / "static" / "again.js"
 
 
 def task(
@@ -48,6 +54,17 @@ def test_one_line_for_each_run_and_each_single_task() -> None:
         task("train.collect", None, 1),
         task("summary", None),
     ) == [("plan", "success"), ("summary", "waiting"), ("tiny·fp32·1", "running"), ("train [1]", "waiting")]
+
+
+def test_every_state_that_airflow_has_is_known() -> None:
+    """An unknown one would count as the end of a run, and its task could be cleared while it is at work."""
+    ended = {"success", "failed", *following._NEVER_RUN}
+    under_way = {*following._WAITING, *following._AT_WORK} - {None}
+    assert {state.value for state in TaskInstanceState} == ended | under_way
+    tasks = [TaskInstance.model_validate(task("wait", state.value)) for state in TaskInstanceState]
+    assert {one.state for one in tasks if one.is_under_way} == under_way
+    [listed] = re.findall(r"UNFINISHED = (\[.*\]);", AGAIN.read_text(encoding="utf-8"))
+    assert set(json.loads(listed)) == under_way
 
 
 def test_the_failed_task_decides() -> None:

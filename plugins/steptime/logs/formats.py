@@ -310,7 +310,7 @@ _TOTAL_STEPS = re.compile(rb"total steps (\d{1,15})")
 _TOKENS = re.compile(rb"(\d{1,18}) tokens per train step")
 _SAMPLES = re.compile(rb"global batch size (\d{1,12}),.*sequence length (\d{1,12})")
 _MESH = re.compile(rb"device mesh with (?:parallelism:(?P<ways>.*)|\[[^\]]*\], \[(?P<sizes>[\d, ]+)\])")
-_WAY = re.compile(rb"(?:pp|dp_replicate|dp_shard|cp|tp)=(\d{1,9})")
+_WAY = re.compile(rb"\b(?:pp|dp_replicate|dp_shard|cp|tp)=(\d{1,9})")
 
 
 class Setup(NamedTuple):

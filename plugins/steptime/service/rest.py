@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 30.0
 _UNDER_WAY = (
-    *("scheduled", "queued", "running", "deferred", "restarting", "up_for_retry", "up_for_reschedule"),
+    *("scheduled", "queued", "running", "deferred", "awaiting_input", "restarting"),
+    *("up_for_retry", "up_for_reschedule"),
 )
 """States of a task that is under way."""
 _PAGE = 100

@@ -5,7 +5,7 @@ import { drawAsking } from "./messages.js";
 import { readAirflow, sendAirflow } from "./server.js";
 
 const PAGE = 100;
-const UNFINISHED = ["scheduled", "queued", "running", "deferred", "restarting", "up_for_retry", "up_for_reschedule"];
+const UNFINISHED = ["scheduled", "queued", "running", "deferred", "awaiting_input", "restarting", "up_for_retry", "up_for_reschedule"];
 
 /** Return the tasks of a cell (both runs of a checkpoint pair), and the report, which decides the DAG run's state. */
 async function tasksOf({ dag_id: dag, dag_run_id: run, task_id: waited, map_index: index }) {
