@@ -4,18 +4,20 @@ The trainer does not launch them as upstream does, so their files are test data 
 """
 
 import csv
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from printed_tables import config_with, formulas_for
 from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.errors import UserError
 from steptime.recipes import tables
-from steptime.recipes.models import Recipe
+from steptime.recipes.models import ModelShape, Recipe
 from steptime.recipes.parameters import count_parameters
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import load_reference, published_performance
@@ -26,6 +28,7 @@ from trainer.errors import TrainerError
 from trainer.run import read_run
 
 MIXTURES = Path(__file__).parents[1] / "data" / "mixtures"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "workloads.md"
 NAMES = tuple(sorted(path.stem for path in (MIXTURES / "workloads").iterdir()))
 GROK, DEEPSEEK = "grok1-25.08", "deepseek-v3-25.08"
 QWEN, LLAMA = "qwen3-25.12", "llama4-25.08"
@@ -313,3 +316,14 @@ def test_a_proxy_may_differ_in_more_than_its_depth(config: Path) -> None:
     ):
         path.write_text(whole + PROXY.replace(old, new))
         assert refusal(config, DEEPSEEK)[0].startswith(f"sizes.671b.proxies.0.{said}")
+
+
+def test_the_documented_example_is_deepseek_v3() -> None:
+    block = re.search(r"```yaml\n(model:.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    assert block is not None
+    example = yaml.safe_load(block[1].replace("…", ""))["model"]
+    whole = recipes(DEEPSEEK, size="671b")[0].model.model_dump()
+    assert ModelShape.model_validate(whole | example).moe is not None
+    assert {name: whole[name] for name in ("num_layers", "gated_linear_unit", "mtp_num_layers")} == {
+        name: example[name] for name in ("num_layers", "gated_linear_unit", "mtp_num_layers")
+    }
