@@ -52,8 +52,11 @@ _PORT_COUNTERS = (
     *("local_ack_timeout_err", "packet_seq_err"),
 )
 _NVLINK = re.compile(
-    r"^GPU (?P<gpu>\d+):|Link (?P<link>\d+): (?P<kind>Replay|Recovery|CRC) Errors: (?P<count>\d+)"
+    r"^GPU (?P<gpu>\d+):|"
+    r"Link (?P<link>\d+): (?P<kind>[\w ]+ Errors|Tx discards|Link recovery failed events): (?P<count>\d+)"
 )
+"""Counters of NVLink: Replay, Recovery and CRC Errors up to Hopper, others from Blackwell on. Raw errors per
+lane and FEC errors, which grow on healthy links, have other forms."""
 _LOW_CLOCK = 0.95
 """A clock is low if it is below this share of the highest clock in the same GPU's samples."""
 _ANSWERS_WITHIN_S = 30
@@ -226,7 +229,8 @@ def link_errors() -> dict[str, int]:
             if match := _NVLINK.search(line.strip()):
                 gpu = match["gpu"] or gpu
                 if match["link"]:
-                    found[f"GPU {gpu} NVLink {match['link']} {match['kind'].lower()}"] = int(match["count"])
+                    kind = match["kind"].removesuffix(" Errors").lower()
+                    found[f"GPU {gpu} NVLink {match['link']} {kind}"] = int(match["count"])
     return found
 
 

@@ -71,10 +71,11 @@ def test_a_throttled_gpu_and_link_errors_are_told(node: Callable[[str], None], t
     assert found is not None
     assert (found["sm_clock_mhz"], found["temperature_c"]) == ([1755] * 3 + [1410], [58] * 3 + [89])
     assert found["slowed_percent"]["hw_thermal_slowdown"] == [0, 0, 0, 100]
-    node("link errors")
-    found = sampled(tmp_path / "links")
-    assert found is not None
-    assert [*found["link_errors"]] == ["GPU 3 NVLink 5 crc"]
+    for fault, counter in (("link errors", "crc"), ("link errors on Blackwell", "rx remote")):
+        node(fault)
+        found = sampled(tmp_path / fault)
+        assert found is not None
+        assert [*found["link_errors"]] == [f"GPU 3 NVLink 5 {counter}"]
     node("xid")
     found = sampled(tmp_path / "xid")
     assert found is not None
