@@ -290,6 +290,8 @@ async def test_a_poll_of_hundreds_is_one_squeue(
     [
         ("--partition=nowhere", "invalid partition specified: nowhere"),
         ("--nodes=99 --exclusive --nodelist=n[1-9]", "Invalid node name specified"),
+        ("--dependency=after-all:1", "Job dependency problem"),
+        ("--switches=few", 'Invalid numeric value "few" for --switches'),
     ],
 )
 async def test_what_slurm_can_never_run_is_the_users_in_slurms_words(
