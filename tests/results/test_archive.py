@@ -335,6 +335,19 @@ def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path) -> None:
     assert (row["step_time_mean_s"], row["submitted_at"], row["origin"]) == (2.71, 1.7e9, "train.log")
 
 
+@pytest.mark.parametrize("name", ["log-train.out.zst", "train log.out", "train"])
+def test_an_imported_log_is_archived_whatever_its_name(name: str, here: Path) -> None:
+    text = "".join(line_forms.nemo2(step, time="2.71") for step in range(50)).encode()
+    (here / name).write_bytes(zstandard.ZstdCompressor().compress(text) if name.endswith(".zst") else text)
+    recipe = ("--workload", "llama3.1", "--size", "70b", "--dtype", "bf16", "--gpus", "64")
+    call("results", "import", name, "--cluster", "mine", "--gpu-type", "h100", *recipe)
+
+    assert "has no log" not in call("archive", "-o", "mine.tar.zst")
+
+    [log] = [file for file in names_in(here / "mine.tar.zst") if file.startswith("logs/")]
+    assert log == f"logs/000001/{'log.out' if ' ' in name else name}"
+
+
 def test_nothing_is_overwritten(filled: Store, here: Path) -> None:
     (here / "mine.tar.zst").write_text("mine")
     assert "'mine.tar.zst' exists already" in refusal("archive", "-o", "mine.tar.zst")

@@ -130,5 +130,5 @@ def _checked(one: "Import") -> "tuple[Result, Verdict, Mapping[str, Any] | None]
     folder = imported_dir() / result.job.name
     folder.mkdir(parents=True, exist_ok=True)
     for file in one.files:
-        shutil.copy(file, folder / file.name)
+        shutil.copy(file, folder / (Path(result.log.path) if file == one.log else file).name)
     return result, verdict, None if one.accepted is None else one.accepted.model_dump()

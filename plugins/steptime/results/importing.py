@@ -85,6 +85,8 @@ class Import(NamedTuple):
     earlier_attempts: tuple[EarlierAttempt, ...]
     files: tuple[Path, ...]
     """Files to copy into the folder of the imported run."""
+    log: Path
+    """Which of them is the run's log; it may get another name there. A file that need not exist."""
     accepted: AcceptedLevel | None = None
 
 
@@ -140,7 +142,8 @@ def _archived(file: Path, asked: ImportOptions) -> Import:
     parts = {"job": submitted.job, "run": submitted.run, "provenance": submitted.made_by}
     text = format_record(redact(json.loads(record.model_copy(update=parts).model_dump_json())))
     result = _measured(submitted, kept.result.status, kept.result.log, text)
-    return Import(result, record.earlier_attempts, files, kept.accepted)
+    log = beside / PurePosixPath(kept.result.log.path).name
+    return Import(result, record.earlier_attempts, files, log, kept.accepted)
 
 
 def _logged(logs: RunLogs, asked: ImportOptions) -> Import:
@@ -198,7 +201,7 @@ def _logged(logs: RunLogs, asked: ImportOptions) -> Import:
     submitted = _here(submitted, last.name, asked)
     status = JobStatus(state=_STATES.get(state, JobState.UNKNOWN), reason=f"its log is {state}")
     record = make_record(submitted, status, log)
-    return Import(_measured(submitted, status, log, record), (), files)
+    return Import(_measured(submitted, status, log, record), (), files, last)
 
 
 def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], asked: ImportOptions) -> Run:
@@ -250,7 +253,8 @@ def _here(submitted: Submission, log_name: str, asked: ImportOptions) -> Submiss
     for name, value in {**run.recipe.identity, "cluster": cluster, "experiment": run.experiment}.items():
         _require_plain(name, value)
     folder = imported_dir() / submitted.job.name
-    log_path = folder / (log_name if _PLAIN.fullmatch(log_name) else "log.out")
+    packed = "".join(end for end in (".gz", ".zst") if log_name.endswith(end))
+    log_path = folder / (log_name if _PLAIN.fullmatch(log_name) else f"log.out{packed}")
     places = {"cluster": cluster, "directory": str(folder), "log_path": str(log_path)}
     return submitted.model_copy(
         update={

@@ -23,7 +23,9 @@ def list_files(row: Mapping[str, Any]) -> list[Path]:
     folder = next((one for one in folders if (one / log.name).is_file()), None)
     if folder is None:
         return []
-    return [path for path in regular(folder.iterdir()) if path.suffix in _READ_BY_PEOPLE]
+    return [
+        path for path in regular(folder.iterdir()) if path.suffix in _READ_BY_PEOPLE or path.name == log.name
+    ]
 
 
 def regular(paths: Iterable[Path]) -> list[Path]:
