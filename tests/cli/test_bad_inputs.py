@@ -156,6 +156,7 @@ AIRFLOW = [
     Bad("no Airflow", "run llama3.1 --wait", "Airflow is not running: start it with 'steptime up'", 2),
     Bad("no user", "run llama3.1 --url http://127.0.0.1:1", "--url needs a user"),
     Bad("no address", f"{RUN_ELSEWHERE} nonsense", "'nonsense' is not an address of the form"),
+    Bad("half an address", f"{RUN_ELSEWHERE} http://[", "'http://[' is not an address of the form"),
     Bad(
         "password in the address", f"{RUN_ELSEWHERE} http://a:not-to-be-shown@h", "the address of h contains"
     ),

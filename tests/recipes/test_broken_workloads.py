@@ -184,6 +184,23 @@ MISTAKES = {
         f"line 37, {FIRST}.global_batch_size.weak: 0.3 per GPU on 16 GPUs gives a global batch size "
         "of 4.8, which has to be a whole number above 0: correct per_gpu.",
     ),
+    "a batch without end": (
+        BATCH + "{per_gpu: 2}",
+        BATCH + "{per_gpu: .inf}",
+        f"line 37, {FIRST}.global_batch_size.weak: inf per GPU on 16 GPUs gives a global batch size "
+        "of inf, which has to be a whole number above 0: correct per_gpu.",
+    ),
+    "a placeholder with a format": (
+        '"pretrain_{size}_{gpus}"',
+        '"pretrain_{size:d}_{gpus}"',
+        "line 6, experiment: 'size' cannot be formatted further: write {size}.",
+    ),
+    "an experiment that cannot name jobs": (
+        '"pretrain_{size}_{gpus}"',
+        '"pretrain/{size}"',
+        "line 6, experiment: 'pretrain/{size}' cannot name jobs: use only letters, digits, '.', '_', '-' and "
+        "placeholders, and begin with a letter, a digit or a placeholder.",
+    ),
     "a time that YAML reads as a number": (
         '{weak: "00:30:00"}',
         "{weak: 1:00:00}",

@@ -236,7 +236,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     (
         {"gpu_hours_max": 0.4, "runs": [{**TINY, "gpus": 1}, {**TINY, "gpus": 2}]},
         "sweep 'night' may cost 0.50 GPU-hours, more than its gpu_hours_max of 0.40: "
-        "runs.0 (llama3.1) 0.17, runs.1 (llama3.1) 0.33; shorten it, or raise the budget.",
+        "runs.0 (llama3.1) 0.17, runs.1 (llama3.1) 0.33; shorten it, or raise gpu_hours_max.",
     ),
     (
         {"gpu_hours_max": 0.1, "runs": [{"workload": ["llama3.1", "nemotron4"], "size": "tiny", "gpus": 1}]},
@@ -354,5 +354,13 @@ def test_a_node_sweep_of_too_many_pairs_is_refused_and_one_of_few_rounds_is_plan
     assert made.cells[6].label == "nccl·all_reduce·fp32·4·nodelist n01,n06"
     with pytest.raises(UserError, match=r"nodes\.names.*names a node twice"):
         planned(**runs, nodes={"names": "n1,n1", "gpus_per_node": 2})
+    for names in ("n[1-2", "n[2-1]"):
+        with pytest.raises(UserError, match=r"nodes\.names: names no nodes, as in gpu\[001-018\]"):
+            planned(**runs, nodes={"names": names, "gpus_per_node": 2})
     with pytest.raises(UserError, match="gpus_per_node is for Slurm clusters"):
         planned(**runs | {"cluster": "local"}, nodes={"names": "n1,n2", "gpus_per_node": 2})
+
+
+def test_a_gpu_count_that_is_null_is_refused(planned: Callable[..., SweepPlan]) -> None:
+    with pytest.raises(UserError, match=r"runs\.0\.gpus\.1: has to be a GPU count, as in 8, not null"):
+        planned(runs=[{"workload": "llama3.1", "gpus": [1, None]}])

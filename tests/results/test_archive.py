@@ -200,6 +200,15 @@ def test_nor_does_a_packed_log_in_it(here: Path) -> None:
     assert "unpacks to more than" in told
 
 
+def test_a_damaged_log_does_not_end_the_import_of_others(here: Path) -> None:
+    (here / "logs").mkdir()
+    (here / "logs" / "log-x.out.zst").write_bytes(b"not zstd")
+    (here / "logs" / "log-y.out").write_text("no step")
+    told = call("results", "import", "logs", code=1)
+    assert "log-x.out.zst: not imported: the log does not say where it ran" in told
+    assert "log-y.out: not imported" in told
+
+
 SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 40)}
 
 

@@ -310,7 +310,7 @@ def read_document(path: Path) -> Document:
         raise UserError(_syntax_error(path, error)) from None
     except UserError:
         raise
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: a value cannot be read as a string, number, boolean, list or mapping: {error}."
         ) from None

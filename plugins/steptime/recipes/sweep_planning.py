@@ -89,7 +89,8 @@ def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -
     if total > sweep.gpu_hours_max:
         raise UserError(
             f"sweep '{sweep.name}' may cost {format_hours(total)} GPU-hours, more than its gpu_hours_max of "
-            f"{format_hours(sweep.gpu_hours_max)}: {_costs(sweep, cells)}; shorten it, or raise the budget."
+            f"{format_hours(sweep.gpu_hours_max)}: {_costs(sweep, cells)}; "
+            f"shorten it, or raise gpu_hours_max."
         )
     planned = SweepPlan(
         sweep=sweep.name,

@@ -81,9 +81,12 @@ def _checked_each(
 
 
 def _plain(name: str, value: JsonValue) -> JsonValue:
-    if name == "gpus":
+    if name == "gpus" and isinstance(value, list):
         # A list of counts, and no matrix: then "the largest of the GPU counts" is what it means.
-        return ",".join(_alternatives(name, value)) if isinstance(value, list) else _value(name, value)
+        counts = _alternatives(name, value)
+        if None in counts:
+            raise FieldError("has to be a GPU count, as in 8, not null", name, counts.index(None))
+        return ",".join(counts)
     if name == "repeats" and isinstance(value, list):
         raise FieldError("repeats is one number, not a list", name)
     return _alternatives(name, value) if isinstance(value, list) else _value(name, value)
@@ -142,6 +145,8 @@ Exclusion = Annotated[dict[str, JsonValue], AfterValidator(_exclusion)]
 
 def _several(names: str) -> str:
     nodes = expand_nodes(names)
+    if not nodes or names.count("[") != names.count("]"):
+        raise ValueError("names no nodes, as in gpu[001-018]")
     if len(set(nodes)) < len(nodes) or len(nodes) < 2:
         raise ValueError("names a node twice" if nodes[1:] else "one node has no pairs: name two or more")
     return names

@@ -5,6 +5,7 @@ that one mistake is not reported twice. Locations of mistakes begin at the top o
 """
 
 import itertools
+import re
 import string
 from collections.abc import Iterator
 
@@ -44,6 +45,9 @@ def find_mistakes(document: Document) -> list[Mistake]:
     return [problem for check in _CHECKS for problem in check(document)]
 
 
+_EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+
+
 class _Counts(RootModel[GpuCounts]):
     pass
 
@@ -53,14 +57,24 @@ def _experiment(document: Document) -> Iterator[Mistake]:
     if not isinstance(template, str):
         return
     try:
-        named = [placeholder for _, placeholder, _, _ in string.Formatter().parse(template)]
+        parts = list(string.Formatter().parse(template))
     except ValueError:
         message = f"'{template}' is no template: every {{ needs its }}, as in {{size}}"
         yield Mistake(message, ("experiment",))
         return
-    for placeholder in named:
+    for _, placeholder, form, conversion in parts:
         if placeholder is not None and placeholder not in EXPERIMENT_PLACEHOLDERS:
             yield Mistake.of(unknown_value("placeholder", placeholder, EXPERIMENT_PLACEHOLDERS), "experiment")
+        elif form or conversion:
+            message = f"'{placeholder}' cannot be formatted further: write {{{placeholder}}}"
+            yield Mistake(message, ("experiment",))
+    named = "".join(text + "x" * (placeholder is not None) for text, placeholder, _, _ in parts)
+    if not _EXPERIMENT.fullmatch(named):
+        message = (
+            f"'{template}' cannot name jobs: use only letters, digits, '.', '_', '-' and placeholders, "
+            "and begin with a letter, a digit or a placeholder"
+        )
+        yield Mistake(message, ("experiment",))
 
 
 def _formula(document: Document) -> Iterator[Mistake]:

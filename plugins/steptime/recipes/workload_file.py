@@ -136,8 +136,8 @@ class BatchRule(Frozen):
         """Return the global batch size on that many GPUs. Raises ValueError if it is not an integer."""
         if self.fixed is not None:
             return self.fixed
-        batch = gpus * (self.per_gpu or 0)
-        if batch < 1 or batch != int(batch):
+        batch = gpus * (self.per_gpu or 0.0)
+        if batch < 1 or not batch.is_integer():
             raise ValueError(
                 f"{self.per_gpu} per GPU on {gpus} GPUs gives a global batch size of {batch:g}, which has to "
                 "be a whole number above 0: correct per_gpu"

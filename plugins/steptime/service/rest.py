@@ -362,7 +362,7 @@ def check_address(url: str) -> str:
         address = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise UserError(f"'{shown(url)}' is not an address: {error}") from None
-    if address.scheme not in ("http", "https") or not address.host or " " in address.host:
+    if address.scheme not in ("http", "https") or not address.host or "%" in address.host:
         raise UserError(f"'{shown(url)}' is not an address of the form http://host:port")
     if address.userinfo:
         raise UserError(

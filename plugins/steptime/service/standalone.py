@@ -146,15 +146,14 @@ def _free_port(wanted: int | None, before: Service | None, announce: Announce) -
     Raises SystemFailure if 50 ports in a row are busy.
     """
     first = wanted or (before.port if before else DEFAULT_PORT)
-    for port in range(first, min(first + _PORTS_TRIED, 65536)):
+    ports = range(first, min(first + _PORTS_TRIED, 65536))
+    for port in ports:
         if not is_free(port):
             continue
         if port != first:
             announce(f"port {first} is busy; taking {port}")
         return port
-    raise SystemFailure(
-        f"no port from {first} to {first + _PORTS_TRIED - 1} is free: name another with --port"
-    )
+    raise SystemFailure(f"no port from {first} to {ports[-1]} is free: name another with --port")
 
 
 def _listens(service: Service) -> bool:
