@@ -268,7 +268,7 @@ def export_to_mlflow(
 ) -> None:
     """Copy each result to a run in MLflow. If it was exported before, only its verdict is updated.
 
-    MLflow's client comes with the extra steptime[mlflow], and reads a token from MLFLOW_TRACKING_TOKEN.
+    MLflow's client comes with steptime's extra 'mlflow', and reads a token from MLFLOW_TRACKING_TOKEN.
     """
     from steptime.judging.trend import with_verdicts
     from steptime.reporting.mlflow_export import export_results
