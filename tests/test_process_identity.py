@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.process_identity import boot_id, start_tick
+from steptime.process_identity import boot_id, start_tick, user_name
 
 
 def _now() -> float:
@@ -31,3 +31,10 @@ def test_the_start_is_told_in_ticks_since_the_boot_whatever_the_program_is_calle
 
 def test_a_boot_has_a_name() -> None:
     assert boot_id() == boot_id() != ""
+
+
+def test_a_user_id_without_a_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert user_name() == "uid 54321"

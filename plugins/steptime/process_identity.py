@@ -1,8 +1,9 @@
-"""Identify a process reliably despite reused process ids, reboots and clock changes.
+"""Identify a process reliably despite reused process ids, reboots and clock changes; name its user.
 
 Only the standard library is imported here, to keep the runners of local jobs small.
 """
 
+import os
 from pathlib import Path
 
 
@@ -23,3 +24,13 @@ def start_tick(pid: int) -> int:
         raise ProcessLookupError(f"no process {pid}") from None
     after_name = stat.rpartition(")")[2].split()  # from the third field on
     return int(after_name[19])
+
+
+def user_name() -> str:
+    """Return the name of this process's user; `uid 1234` in a container that has no name for the user id."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the latter from Python 3.13 on
+        return f"uid {os.getuid()}"

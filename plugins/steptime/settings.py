@@ -39,14 +39,17 @@ def config_dir() -> Path:
 
     Raises UserError if `STEPTIME_CONFIG_DIR` is not an existing folder.
     """
-    configured = os.environ.get("STEPTIME_CONFIG_DIR")
+    return _existing("STEPTIME_CONFIG_DIR", "config")
+
+
+def _existing(variable: str, otherwise: str) -> Path:
+    """Return the existing folder that a variable names, or the shipped one if it is not set."""
+    configured = os.environ.get(variable)
     if not configured:
-        return shipped("config")
-    folder = _folder("STEPTIME_CONFIG_DIR", configured)
+        return shipped(otherwise)
+    folder = _folder(variable, configured)
     if not folder.exists():
-        raise UserError(
-            f"STEPTIME_CONFIG_DIR '{shown(configured)}' does not exist: name a folder like config/."
-        )
+        raise UserError(f"{variable} '{shown(configured)}' does not exist: name a folder like {otherwise}/.")
     return folder
 
 
@@ -63,9 +66,11 @@ def _folder(variable: str, text: str) -> Path:
 
 
 def dags_dir() -> Path:
-    """Return the folder of DAG files for `steptime up`: `STEPTIME_DAGS_DIR`, else the shipped `dags/`."""
-    configured = os.environ.get("STEPTIME_DAGS_DIR")
-    return Path(configured).expanduser().resolve() if configured else shipped("dags")
+    """Return the folder of DAG files for `steptime up`: `STEPTIME_DAGS_DIR`, else the shipped `dags/`.
+
+    Raises UserError if `STEPTIME_DAGS_DIR` is not an existing folder.
+    """
+    return _existing("STEPTIME_DAGS_DIR", "dags")
 
 
 def airflow_home() -> Path:

@@ -151,6 +151,17 @@ STATE = [
         "results show x",
         "there are no results to show, as there is no metrics store",
     ),
+    Bad(
+        "nodes of no store", "results nodes nodes", "there are no results to compare, as there is no metrics"
+    ),
+    Bad("metrics to a folder", "results metrics -o HERE", "is a folder: name a file in it"),
+    Bad(
+        "an archive that exists",
+        "archive -o a.tar.zst",
+        "'a.tar.zst' exists already",
+        files={"a.tar.zst": ""},
+    ),
+    Bad("plugins that are no text", "slurm up --plugstack /proc/self/exe", "is not text: name a plugstack"),
 ]
 AIRFLOW = [
     Bad("no Airflow", "run llama3.1 --wait", "Airflow is not running: start it with 'steptime up'", 2),

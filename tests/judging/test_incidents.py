@@ -187,6 +187,8 @@ def test_a_note_stays_with_the_incident(store: Store, week: Week) -> None:
     week({2: 1.06})
     again = incident(store, found.id)
     assert (again.note, again.noted_by, again.noted_at) == ("the switch is being replaced", "ann", 5.0)
+    with pytest.raises(UserError, match="there is no incident 1000"):
+        incident(store, 10**30)
     with pytest.raises(UserError, match="there is no incident 999"):
         comment(store, 999, note="x", author="ann")
 

@@ -387,3 +387,23 @@ def test_what_breaks_off_leaves_no_file(filled: Store, here: Path, monkeypatch: 
 def test_what_cannot_be_is_one_sentence(here: Path, arguments: list[str], sentence: str) -> None:
     (here / "text.tar.zst").write_text("a text")
     assert sentence in refusal(*arguments)
+
+
+def test_a_damaged_archive_is_named_and_not_its_unpacked_copy(here: Path) -> None:
+    for name, files, told in (
+        ("other.tar.zst", {"a.txt": b""}, "no training log below the folder 'other.tar.zst'"),
+        (
+            "cut.tar.zst",
+            {"manifest.json": b"{}", "runs/1.json": b"["},
+            "runs/1.json: not imported: the file is",
+        ),
+    ):
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as made:
+            for path, content in files.items():
+                member = tarfile.TarInfo(path)
+                member.size = len(content)
+                made.addfile(member, io.BytesIO(content))
+        (here / name).write_bytes(zstandard.compress(packed.getvalue()))
+        shown = CliRunner().invoke(app, ["results", "import", name])
+        assert told in shown.output + str(shown.exception)

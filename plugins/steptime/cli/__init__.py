@@ -112,7 +112,8 @@ def _run() -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError) and not _is_read():
             raise
-        what = f"'{error.filename}' cannot be used" if error.filename else "cannot go on"
+        file = error.filename2 or error.filename  # of a rename, the second is what was asked for
+        what = f"'{file}' cannot be used" if file else "cannot go on"
         sentence, exit_code = f"{what}: {error.strerror or error}.", 2
     except Exception as error:
         if os.environ.get("STEPTIME_DEBUG"):

@@ -70,11 +70,17 @@ def archive(
 
 
 def check_name(file: Path, option: str) -> None:
-    """Raise UserError unless the file has the suffix of an archive and its folder exists."""
+    """Raise UserError unless the file has the suffix of an archive, its folder exists, and it does not."""
     if not file.name.endswith(SUFFIX) or not file.parent.is_dir():
         raise UserError(
             f"{option} '{shown(file)}' is unusable: name a file like results{SUFFIX} in an existing folder."
         )
+    if file.exists():
+        raise _exists(file)
+
+
+def _exists(file: Path) -> UserError:
+    return UserError(f"'{shown(file)}' exists already: name another file, or remove it.")
 
 
 class ArchiveContent(NamedTuple):
@@ -139,7 +145,7 @@ def _new_archive(file: Path) -> Iterator[tarfile.TarFile]:
     try:
         stream = file.open("xb")
     except FileExistsError:
-        raise UserError(f"'{shown(file)}' exists already: name another file, or remove it.") from None
+        raise _exists(file) from None
     try:
         with (
             stream,

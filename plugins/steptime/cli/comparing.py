@@ -1,6 +1,5 @@
 """`steptime results compare`: what got slower, whether that is certain, and what changed."""
 
-import getpass
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +17,7 @@ from steptime.cli.output import (
 )
 from steptime.cli.selecting import RunFilters, require_results, since_when, takes_cells, takes_selection
 from steptime.errors import UserError
+from steptime.process_identity import user_name
 
 if TYPE_CHECKING:
     from steptime.judging.findings import Comparison
@@ -100,7 +100,8 @@ def compare(
     found = _compare(store, runs or [], since, sweep, selection)
     missing = found.completeness
     if not found.findings and (missing is None or not missing.planned):
-        typer.echo("No cell has run since then: --since 30d looks further back.", err=True)
+        told = "No cell has run since then: give an earlier time with --since."
+        typer.echo(told if sweep is None else f"No cell of the sweep '{sweep}' fits these filters.", err=True)
     is_table = output_format is Format.TABLE
     if output_format is not Format.JSON:
         lines = (f"{found.sentence}.", missing and f"{missing.line}.", found.took, found.cost, found.goodput)
@@ -163,7 +164,7 @@ def accept(
         raise UserError("--note is empty: write why the new step time is accepted.")
     store = Store()
     require_results(store, "accept")
-    first = judgements.accept(store, run, note=note.strip(), accepted_by=getpass.getuser())
+    first = judgements.accept(store, run, note=note.strip(), accepted_by=user_name())
     typer.echo(f"accepted: the new baseline begins with {first}")
 
 
@@ -251,7 +252,8 @@ def _series(store: "Store", run: str | None, selection: RunFilters) -> "Series":
         if (series := Series.from_row(row)).is_judged:
             newest.setdefault(series, row["job_name"])
     if not newest:
-        raise UserError("no valid run that is judged fits these filters: 'steptime results' lists all runs.")
+        fits = "fits these filters" if selection.flags else "is in the metrics store"
+        raise UserError(f"no valid run that is judged {fits}: 'steptime results --all' lists all runs.")
     if len(newest) > 1 and selection.flags:
         for series, job_name in newest.items():
             typer.echo(f"{job_name}  {series.full_name}", err=True)

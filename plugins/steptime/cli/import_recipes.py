@@ -113,7 +113,7 @@ def import_recipes(
 
 def _kept(target: Path) -> str | None:
     """Return why a file is not replaced; None if it does not exist or was written by an import."""
-    if target.exists() and not target.read_text(encoding="utf-8").startswith(WRITTEN_BY):
+    if target.exists() and not target.read_text(encoding="utf-8", errors="replace").startswith(WRITTEN_BY):
         return f"is not written: {target} is not of an import; move it away to have this one"
     return None
 

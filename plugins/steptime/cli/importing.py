@@ -104,7 +104,10 @@ def import_results(
                     states["valid" if checked[1].valid else "rejected"] += 1
                     yield checked
 
-        keep_imported(store, new())
+        try:
+            keep_imported(store, new())
+        except UserError as error:  # may name the unpacked copy
+            raise UserError(str(error).replace(str(place), str(path))) from None
     counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items(), reverse=True))
     typer.echo(f"imported from {asked.origin}: {counts or 'no run'}")
     for one in refused:

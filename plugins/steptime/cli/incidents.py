@@ -1,6 +1,5 @@
 """`steptime incidents`: what got slower or faster together, since when, and what people said about it."""
 
-import getpass
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.selecting import require_results, since_when
 from steptime.cli.usage import Commands
 from steptime.errors import UserError
+from steptime.process_identity import user_name
 
 if TYPE_CHECKING:
     from steptime.judging.incidents import Incident
@@ -103,7 +103,7 @@ def accept_incident(
     from steptime.judging.incidents import accept
 
     store = _store("accept")
-    accepted = accept(store, number, note=_written(note, "--note"), author=getpass.getuser())
+    accepted = accept(store, number, note=_written(note, "--note"), author=user_name())
     typer.echo(f"accepted: {accepted.title}")
 
 
@@ -114,7 +114,7 @@ def note_incident(
     """Write a note on an incident; it replaces an earlier one."""
     from steptime.judging.incidents import comment
 
-    noted = comment(_store("note"), number, note=_written(text, "the note"), author=getpass.getuser())
+    noted = comment(_store("note"), number, note=_written(text, "the note"), author=user_name())
     typer.echo(f"noted: {noted.title}")
 
 

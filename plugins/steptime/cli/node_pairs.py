@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from steptime.cli.output import FORMAT_OPTION, Format, show, show_json
+from steptime.cli.selecting import require_results
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -32,7 +33,9 @@ def show_node_pairs(
     from steptime.reporting.answers import drain_command
     from steptime.results.store import Store
 
-    found = describe_node_pairs(Store(), sweep)
+    store = Store()
+    require_results(store, "compare")
+    found = describe_node_pairs(store, sweep)
     if output_format is Format.JSON:
         show_json({"nodes": found.model_dump(mode="json") | {"findings": found.findings}})
     elif output_format is Format.CSV:

@@ -37,6 +37,7 @@ from steptime.cli.output import (
 )
 from steptime.cli.selecting import RunFilters, require_results, takes_selection
 from steptime.cli.usage import Commands
+from steptime.errors import UserError, shown
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -246,6 +247,8 @@ def export_metrics(
     from steptime.reporting.openmetrics import openmetrics
     from steptime.results.store import Store
 
+    if to is not None and to.is_dir():
+        raise UserError(f"-o '{shown(to)}' is a folder: name a file in it, such as steptime.prom.")
     store = Store()
     require_results(store, "export")
     text = openmetrics(store, time.time())

@@ -141,8 +141,8 @@ def require_results(store: "Store", to: str) -> None:
     if not store.exists():
         raise UserError(
             f"there are no results to {to}, as there is no metrics store at {store.shown_address}: "
-            "name another one with STEPTIME_STORE_URL or STEPTIME_HOME, or make a first result with "
-            "'steptime run llama3.1 --wait'."
+            "name another one with STEPTIME_STORE_URL or STEPTIME_HOME, or make the first with "
+            "'steptime up', then 'steptime run llama3.1 --wait'."
         )
 
 

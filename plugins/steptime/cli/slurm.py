@@ -9,6 +9,7 @@ import typer
 from steptime.cli.output import FORMAT_OPTION, Format, complain, show, show_json
 from steptime.cli.phases import Phases
 from steptime.cli.usage import Commands
+from steptime.errors import UserError, shown
 
 UP_EXAMPLES = """
 [bold]Examples[/bold]
@@ -83,7 +84,7 @@ def up(
             home(),
             phases.report,
             ssh_host=ssh_host,
-            plugstack=None if plugstack is None else plugstack.read_text(),
+            plugstack=None if plugstack is None else _read(plugstack),
         )
     connection_file.keep(layouts.login_connection(layout))
     how = "runs already" if ran_already else f"is ready after {time.monotonic() - started:.0f} s"
@@ -145,3 +146,10 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
 
 def _counts(by_state: dict[str, int]) -> str:
     return ", ".join(f"{count} {state.lower()}" for state, count in sorted(by_state.items())) or "none"
+
+
+def _read(plugstack: Path) -> str:
+    try:
+        return plugstack.read_text(encoding="utf-8")
+    except ValueError:
+        raise UserError(f"--plugstack '{shown(plugstack)}' is not text: name a plugstack.conf.") from None

@@ -6,6 +6,7 @@ describe each cell today; incidents remember the common cause, the onset, and pe
 """
 
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -196,8 +197,10 @@ def incidents(store: Store, *, closed_since: float | None = None) -> list[Incide
 
 def incident(store: Store, incident_id: int) -> Incident:
     """Return an incident by its id. Raises UserError if it does not exist or the reader may not see it."""
-    with read_connection(store.url) as connection:
-        rows = incident_queries.read(connection, incident_id=incident_id)
+    rows = []
+    if abs(incident_id) <= sys.maxsize:  # what databases can take
+        with read_connection(store.url) as connection:
+            rows = incident_queries.read(connection, incident_id=incident_id)
     found = next(filter(None, (_as_seen(store, Incident.stored(row)) for row in rows)), None)
     if found is None:
         raise UserError(f"there is no incident {incident_id}: 'steptime incidents' lists them.")

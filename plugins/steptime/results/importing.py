@@ -126,6 +126,8 @@ def _archived(file: Path, asked: ImportOptions) -> Import:
         kept = ArchivedRun.model_validate_json(file.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            raise UserError(f"the file is damaged: {first['msg']}") from None
         place = ".".join(map(str, first["loc"]))
         raise UserError(
             f"this version of steptime cannot read the file ({shown(place)}: {first['msg']}): import it with "
