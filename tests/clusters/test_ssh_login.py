@@ -75,6 +75,14 @@ def test_several_host_keys_and_authorities() -> None:
         ({"host_key": HOST_KEY, "no_host_key_check": True}, "always checks the host's key: .*ssh-keyscan"),
         ({"known_hosts": "/nowhere/known_hosts"}, "is not known, and there is no file /nowhere/known_hosts"),
         ({"host_key": HOST_KEY, "key_file": "/nowhere/id"}, "key_file '/nowhere/id': No such file"),
+        (
+            {"host_key": HOST_KEY, "key_file": "~nobody-here/id"},
+            "key_file '~nobody-here/id': this machine has no",
+        ),
+        (
+            {"known_hosts": "~nobody-here/hosts"},
+            "known_hosts '~nobody-here/hosts': this machine has no such user",
+        ),
         ({"host_key": HOST_KEY, "private_key": "s3cret"}, "private_key in its extra is not a usable key"),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",  # without the keys: they vary

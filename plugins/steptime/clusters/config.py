@@ -218,19 +218,19 @@ class ClusterConfig(ClusterFile, Frozen):
 
     def check_owner(self, run: Run, owner: str) -> None:
         """Raise UserError if this DAG owner may not start the run on this cluster."""
-        self.require_permitted("DAG owner", owner, "permitted_owners")
+        self.require_permitted("DAG owner", owner, "permitted_owners", instead="change the DAG's owner")
 
-    def require_permitted(self, what: str, value: str, field: str) -> None:
+    def require_permitted(self, what: str, value: str, field: str, *, instead: str = "leave it out") -> None:
         """Raise UserError if this file has a list `field` of patterns and none matches `value`.
 
-        `what` says in the message what the value is, such as `image`.
+        `what` says in the message what the value is, such as `image`; `instead` is what its user can do.
         """
         patterns: tuple[str, ...] | None = getattr(self, field)
         if patterns is None or any(fnmatchcase(value, pattern) for pattern in patterns):
             return
         listed, file = ", ".join(patterns) or "none", f"config/clusters/{self.name}.yaml"
         raise UserError(
-            f"{what} '{shown(value)}' is not permitted on cluster {self.name}: leave it out, or have it "
+            f"{what} '{shown(value)}' is not permitted on cluster {self.name}: {instead}, or have it "
             f"added to {field} in {file}, which has {listed}."
         )
 

@@ -173,7 +173,7 @@ def _ssh_config(connection: Connection) -> str | None:
     value = connection.extra.get("ssh_config")
     if not value:
         return None
-    path = Path(str(value)).expanduser()
+    path = _path(connection, "ssh_config", value)
     try:
         path.open("rb").close()
     except OSError as error:
@@ -202,7 +202,7 @@ def _private_key(connection: Connection) -> asyncssh.SSHKey | None:
     try:
         if field == "private_key":
             return asyncssh.import_private_key(str(value), _passphrase(connection))
-        return asyncssh.read_private_key(Path(str(value)).expanduser(), _passphrase(connection))
+        return asyncssh.read_private_key(_path(connection, field, value), _passphrase(connection))
     except OSError as error:
         raise UserError(f"{_named(connection)}: key_file '{value}': {error.strerror}.") from None
     except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
@@ -222,14 +222,14 @@ def _certificate(connection: Connection) -> Any:
     named = "certificate" if extra.get("certificate") else "certificate_file"
     value = extra.get(named)
     if not value and extra.get("key_file") and not extra.get("private_key"):
-        beside = Path(f"{extra['key_file']}-cert.pub").expanduser()
+        beside = Path(f"{_path(connection, 'key_file', extra['key_file'])}-cert.pub")
         value = beside if beside.is_file() else None
     if not value:
         return None
     try:
         if named == "certificate":
             return asyncssh.import_certificate(str(value))
-        return asyncssh.read_certificate(Path(str(value)).expanduser())
+        return asyncssh.read_certificate(_path(connection, named, value))
     except OSError as error:
         raise UserError(
             f"{_named(connection)}: certificate_file '{shown(value)}': {error.strerror}."
@@ -289,7 +289,7 @@ def _known_hosts(connection: Connection, read: asyncssh.SSHClientConnectionOptio
     """Return the paths of the known_hosts files, whether they exist or not."""
     own = connection.extra.get("known_hosts")
     names = [str(own)] if own else cast(list[str], read.known_hosts) or [_KNOWN_HOSTS]
-    return [Path(name).expanduser() for name in names]
+    return [_path(connection, "known_hosts", name) for name in names]
 
 
 def _public_keys(connection: Connection, field: str, remedy: str) -> list[asyncssh.SSHKey]:
@@ -323,6 +323,17 @@ def _remedy(connection: Connection, read: asyncssh.SSHClientConnectionOptions) -
 
 def _source(connection: Connection, file: str | None) -> str:
     return f"connection '{connection.name}'" + (f", {file}" if file else "")
+
+
+def _path(connection: Connection, field: str, value: object) -> Path:
+    """Return the file that a field names. Raises UserError if its `~user` does not exist here."""
+    try:
+        return Path(str(value)).expanduser()
+    except RuntimeError:
+        raise UserError(
+            f"{_named(connection)}: {field} '{shown(value)}': this machine has no such user: write the whole "
+            "path."
+        ) from None
 
 
 def _named(connection: Connection) -> str:
