@@ -204,7 +204,7 @@ class Sweep(Frozen):
     at_once: PositiveInt | None = None
     """Most GPUs that jobs of a DAG run of the sweep hold at a time; null for no limit but the cluster's."""
     confirm: bool = True
-    """Whether cells that become suspected of being slower run again at the end of the sweep, to decide it."""
+    """Whether cells suspected of a slowdown or speedup run again at the end of the sweep, to decide it."""
     nodes: NodeSweep | None = None
     """A sweep over single nodes and pairs of nodes; null to let the cluster choose the nodes."""
     runs: tuple[Entry, ...]
