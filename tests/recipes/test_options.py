@@ -209,7 +209,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"partition": "batch"},
         "partition is for Slurm clusters, and 'local' is of kind local: leave it out, or name",
     ),
-    ({**SLURM, "gpus": "16", "gpus_per_node": 3}, "gpus_per_node 3 does not divide 16 GPUs"),
+    ({**SLURM, "gpus": "16", "gpus_per_node": 3}, "16 GPUs are not a multiple of gpus_per_node 3"),
     ({**SLURM, "partition": "a b"}, "partition 'a b' cannot be given to Slurm: write a name"),
     (
         {**SLURM, "nodelist": "/etc/passwd"},

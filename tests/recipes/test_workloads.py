@@ -78,4 +78,4 @@ def test_a_family_may_mean_an_older_release(config: Path) -> None:
         os.utime(each, ns=(2, 2))
     with pytest.raises(UserError) as refused:
         load_workload("llama3.1")
-    assert str(refused.value) == f"{path} and {newer} both have default_release: true: leave it in one."
+    assert str(refused.value) == f"{path} and {newer} have default_release: true: leave it in one."

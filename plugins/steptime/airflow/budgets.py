@@ -31,8 +31,8 @@ def budget_owner(context: Context) -> Owner:
 def reserve(task: BaseOperator, context: Context, runs: Sequence[Run]) -> None:
     """Reserve the GPU-hours of runs in the budgets, and log the budgets.
 
-    If a budget is too small, the reservations of DAG runs that have ended are released first. Raises
-    BudgetExceeded if that is not enough.
+    If a budget is too small, reservations of ended DAG runs are released first, and the clusters are asked
+    which jobs have ended, to count their actual time. Raises BudgetExceeded if that is not enough.
     """
     owner, warn = budget_owner(context), task.log.warning
     try:

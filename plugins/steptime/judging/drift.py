@@ -117,7 +117,8 @@ def _step(
 ) -> tuple[int, int, int] | None:
     """Return the likeliest, earliest and latest index of the first slower run; None if there is no step.
 
-    With `known`, these runs are known to have got slower; otherwise a t-test decides.
+    A step must be at least LEAST_CHANGE, fit clearly better than a line, and pass a t-test unless the runs
+    are `known` to have got slower. At the indexes `changed`, less evidence is enough.
     """
     import numpy as np
     from scipy import special

@@ -478,7 +478,7 @@ class Performance(Frozen, spec.Performance):
     vboost: bool = False
     """Whether `nvidia-smi boost-slider --vboost 1` shifts power to the tensor cores before the training."""
     arguments: dict[str, str] = Field(default_factory=dict)
-    """Additional arguments of upstream's script, which starts a recipe by name."""
+    """Additional arguments of Megatron-Bridge's script, for a size that is its recipe."""
 
 
 class ProfileWindow(Frozen, spec.ProfileWindow):

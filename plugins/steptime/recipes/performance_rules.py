@@ -79,7 +79,7 @@ class Rule(Frozen):
     arguments: dict[Annotated[str, matching("[a-z][a-z0-9_]*", "small letters, digits and _")], str] = Field(
         default_factory=dict
     )
-    """Arguments `--NAME=VALUE` of upstream's script, which starts recipes by name."""
+    """Arguments `--NAME=VALUE` of Megatron-Bridge's script, for sizes that are its recipes."""
 
     @field_validator("cluster_kinds")
     @classmethod

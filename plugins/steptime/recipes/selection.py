@@ -224,6 +224,6 @@ def _tensor_parallel(selection: Selection, request: PlanRequest, gpus: int) -> i
         raise unknown_value("tensor parallel", asked, rule.tensor_choices, of=str(selection))
     if gpus % asked:
         raise UserError(
-            f"tensor parallel {asked} needs a multiple of {asked} ranks: remove {gpus} from the option gpus."
+            f"tensor parallel {asked} needs a multiple of {asked} ranks: leave {gpus} out of gpus."
         )
     return asked

@@ -54,7 +54,7 @@ def _meant(releases: Sequence[str]) -> str:
     chosen = [name for name in releases if _is_default(_path(name), file_state(_path(name)))]
     if len(chosen) > 1:
         raise UserError(
-            f"{' and '.join(map(str, map(_path, chosen)))} both have default_release: true: leave it in one."
+            f"{' and '.join(map(str, map(_path, chosen)))} have default_release: true: leave it in one."
         )
     return chosen[0] if chosen else max(releases, key=_release)
 

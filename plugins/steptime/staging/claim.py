@@ -79,7 +79,8 @@ def _lock(lock: int, waits: str) -> tuple[bool, bool]:
 def _take(claim: Path, owner: str, waits: str, *, has_lock: bool, has_printed: bool) -> None:
     """Create the claim file, once another one is gone or abandoned.
 
-    It is abandoned if it was not renewed for LEASE_S, or if a process of this host left it and locks work.
+    It is abandoned if it was not renewed for LEASE_S, or if it is of this host and this process holds the
+    lock (`has_lock`): then its owner has ended.
     """
     seen: tuple[str, float] | None = None
     since = 0.0

@@ -161,7 +161,10 @@ class RunaiClient:
         return None if answer.status_code == 404 else _json(answer)
 
     async def suspend(self, kind: str, workload_id: str) -> None:
-        """End the workload's pods but keep the workload and its name. No error if it is gone or for a 409."""
+        """End the workload's pods but keep the workload and its name.
+
+        The answers 404 (it is gone) and 409 (it cannot be suspended now) are no errors.
+        """
         await self._call("POST", f"/workloads/{kind}/{workload_id}/suspend", accepted=(404, 409))
 
     async def delete(self, kind: str, workload_id: str) -> None:

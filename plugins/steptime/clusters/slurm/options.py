@@ -168,8 +168,8 @@ class SlurmOptions(ClusterOptions):
         per_node = self.gpus_per_node or 1
         if recipe.gpus > per_node and recipe.gpus % per_node:
             raise UserError(
-                f"gpus_per_node {per_node} does not divide {recipe.gpus} GPUs: choose another number, "
-                f"or remove {recipe.gpus} from the option gpus."
+                f"{recipe.gpus} GPUs are not a multiple of gpus_per_node {per_node}: choose another "
+                f"gpus_per_node, or leave {recipe.gpus} out of gpus."
             )
 
     @property
