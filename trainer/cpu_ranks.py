@@ -5,10 +5,12 @@ program imports it once, and torch's elastic agent forks the ranks. Only CPU ran
 not work after a fork.
 """
 
+import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +29,8 @@ ADDRESS = "127.0.0.1"
 Train = Callable[[Launch, Ending], None]
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _AFTER_A_FORK_S = 0.05
+_ENDS_WITHIN_S = 30
+"""Time that a rank has after SIGTERM, as torch's agent gives it, before SIGKILL."""
 
 
 class Stopped(BaseException):
@@ -113,10 +117,24 @@ def launch_ranks(ranks: int, run_id: str, output: Path, train: Train) -> int:
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, SignalException):
+                _end_ranks()
                 raise Stopped(cause.sigval) from None
             cause = cause.__context__
         raise
     return 0
+
+
+def _end_ranks() -> None:
+    """End ranks that the agent does not know, because the signal came before it had forked all of them."""
+    for number in _ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    ranks = multiprocessing.active_children()
+    for rank in ranks:
+        rank.terminate()
+    until = time.monotonic() + _ENDS_WITHIN_S
+    for rank in ranks:
+        rank.join(max(0.0, until - time.monotonic()))
+        rank.kill()
 
 
 def _hold_signals_during_forks() -> None:

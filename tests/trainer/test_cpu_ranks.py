@@ -70,6 +70,19 @@ def terminated_within_the_fork():
     os.register_at_fork(after_in_parent=send)
 
 
+def terminated_between_two_forks():
+    from multiprocessing.process import BaseProcess
+    start = BaseProcess.start
+    def start_and_terminate(self):
+        start(self)
+        BaseProcess.start = start
+        os.kill(os.getpid(), signal.SIGTERM)
+    def rank(*_):
+        threading.Event().wait()
+    cpu_ranks._rank = rank
+    BaseProcess.start = start_and_terminate
+
+
 def terminated_while_a_thread_starts():
     from torch.distributed.elastic.multiprocessing.tail_log import TailLog
     def start(self):
@@ -138,7 +151,7 @@ def test_a_signal_ends_all_ranks_and_is_recorded_once(warm_trainer: WarmTrainer,
     "when",
     [
         *("import", "terminated_within_the_fork", "terminate_after_the_fork"),
-        "terminated_while_a_thread_starts",
+        *("terminated_between_two_forks", "terminated_while_a_thread_starts"),
     ],
 )
 def test_a_job_terminated_before_its_ranks_train_leaves_one_record(
