@@ -126,8 +126,7 @@ def launch_ranks(ranks: int, run_id: str, output: Path, train: Train) -> int:
 
 def _end_ranks() -> None:
     """End ranks that the agent does not know, because the signal came before it had forked all of them."""
-    for number in _ENDING_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    _ignore_further_signals()
     ranks = multiprocessing.active_children()
     for rank in ranks:
         rank.terminate()
@@ -171,9 +170,13 @@ def _hold_signals_during_forks() -> None:
 
 
 def _stop(number: int, _frame: object) -> NoReturn:
-    for ending in _ENDING_SIGNALS:
-        signal.signal(ending, signal.SIG_IGN)
+    _ignore_further_signals()
     raise Stopped(number)
+
+
+def _ignore_further_signals() -> None:
+    for number in _ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _rank(output: Path, train: Train) -> None:

@@ -199,7 +199,7 @@ MISTAKES = {
         '"pretrain_{size}_{gpus}"',
         '"pretrain/{size}"',
         "line 6, experiment: 'pretrain/{size}' cannot name jobs: use only letters, digits, '.', '_', '-' and "
-        "placeholders, and begin with a letter, a digit or a placeholder.",
+        "placeholders, begin with a letter, a digit or a placeholder, at most 150 in all.",
     ),
     "a time that YAML reads as a number": (
         '{weak: "00:30:00"}',

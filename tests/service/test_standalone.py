@@ -73,9 +73,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_up_starts_everything_and_down_leaves_nothing(home: Path) -> None:
     phases: list[str] = []
-    service, ran_already = up(phases.append, port=free_port())
+    (home / "hold-db").touch()
+
+    def report(phase: str) -> None:
+        phases.append(phase)
+        if phase == "preparing the database":
+            (home / "hold-db").unlink()
+
+    service, ran_already = up(report, port=free_port())
     assert not ran_already
-    assert phases[0] == f"starting Airflow on port {service.port}"
+    assert phases[:2] == [f"starting Airflow on port {service.port}", "preparing the database"]
     started = [service.pid, *pids()]
     assert all(alive(pid) for pid in started)
     assert {os.getsid(pid) for pid in started} == {service.pid}, "one session"

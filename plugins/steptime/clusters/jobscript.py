@@ -6,7 +6,6 @@ data and never shell text; the template's author need not think of it. The only 
 """
 
 import hashlib
-import re
 import shlex
 from collections.abc import Sequence
 from functools import cache
@@ -22,11 +21,11 @@ from steptime.plug_points import CLUSTER_KINDS
 from steptime.recipes.environment import check_environment
 from steptime.recipes.megatron_bridge import CHECKPOINTS, bridge_command, bridge_commit
 from steptime.recipes.models import RUN_FILE, Mode, NamedRecipe, Run
+from steptime.recipes.workload_file import EXPERIMENT_NAME
 
 if TYPE_CHECKING:
     import jinja2
 
-_EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _TRACKER = "latest_train_state.pt"
 """File that Megatron-Bridge writes beside the folders of saved iterations when a save has ended."""
 _TRACES = {
@@ -100,7 +99,7 @@ def job_spec(
             run or does not permit the run.
     """
     config.check_permitted(run)
-    if not _EXPERIMENT.fullmatch(run.experiment):
+    if not EXPERIMENT_NAME.fullmatch(run.experiment):
         raise UserError(
             f"experiment name {run.experiment!r} cannot be used: write letters, digits, '.', '_' and '-', "
             "begin with a letter or digit, at most 150 in all"

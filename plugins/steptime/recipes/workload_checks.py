@@ -5,7 +5,6 @@ that one mistake is not reported twice. Locations of mistakes begin at the top o
 """
 
 import itertools
-import re
 import string
 from collections.abc import Iterator
 
@@ -29,6 +28,7 @@ from steptime.recipes.model_checks import (
 )
 from steptime.recipes.performance_rules import PerformanceRules, Row
 from steptime.recipes.workload_file import (
+    EXPERIMENT_NAME,
     EXPERIMENT_PLACEHOLDERS,
     PROXY_SUFFIX,
     Configuration,
@@ -43,9 +43,6 @@ from steptime.recipes.workload_file import (
 def find_mistakes(document: Document) -> list[Mistake]:
     """Return the mistakes in a workload file that show only when its parts are compared with each other."""
     return [problem for check in _CHECKS for problem in check(document)]
-
-
-_EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 
 class _Counts(RootModel[GpuCounts]):
@@ -69,10 +66,10 @@ def _experiment(document: Document) -> Iterator[Mistake]:
             message = f"'{placeholder}' cannot be formatted further: write {{{placeholder}}}"
             yield Mistake(message, ("experiment",))
     named = "".join(text + "x" * (placeholder is not None) for text, placeholder, _, _ in parts)
-    if not _EXPERIMENT.fullmatch(named):
+    if not EXPERIMENT_NAME.fullmatch(named):
         message = (
             f"'{template}' cannot name jobs: use only letters, digits, '.', '_', '-' and placeholders, "
-            "and begin with a letter, a digit or a placeholder"
+            "begin with a letter, a digit or a placeholder, at most 150 in all"
         )
         yield Mistake(message, ("experiment",))
 

@@ -5,6 +5,7 @@ One file has the recipes of one publication. docs/reference/workloads.md explain
 """
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -26,6 +27,8 @@ PROXY_SUFFIX = "-proxy"
 
 EXPERIMENT_PLACEHOLDERS = ("size", "dtype", "gpus", "tp", "pp", "cp", "vp", "ep", "etp", "mbs", "gbs")
 """Placeholders in the template of an experiment's name."""
+EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
+"""Matches names of experiments, with which the names of their jobs begin."""
 
 
 def _time_limit(text: str) -> str:

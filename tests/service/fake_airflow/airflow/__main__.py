@@ -94,6 +94,8 @@ def _child(*, own_group: bool) -> int:
 def main() -> None:
     component = sys.argv[1]
     if component == "db":
+        while (HOME / "hold-db").exists():
+            time.sleep(0.02)
         sqlite3.connect(HOME / "airflow.db").execute("CREATE TABLE IF NOT EXISTS migrated (id int)")
     if (HOME / f"break-{component}").exists():
         sys.exit(f"{component} is broken on purpose")
