@@ -60,10 +60,10 @@ class Overdue(SystemFailure):
     """A job exceeded the time that it may take to be accepted, to start, or to end."""
 
 
-def shown(value: object, *, at_most: int | None = 80) -> str:
+def one_line(value: object, *, at_most: int | None = 80) -> str:
     """Format `value` for a sentence: in one line, without control characters, shortened if it is long.
 
-    >>> shown("8b" + chr(10) + "16b")
+    >>> one_line("8b" + chr(10) + "16b")
     '8b\\\\n16b'
     """
     text = str(value)
@@ -89,7 +89,7 @@ def unknown_value(kind: str, value: object, valid: Iterable[object], *, of: str 
     hint = f": did you mean '{nearest}'?" if nearest else "."
     owner = f" of {of}" if of else ""
     return UserError(
-        f"unknown {kind} '{shown(value)}'{owner}{hint} Valid are: {', '.join(choices) or 'none'}."
+        f"unknown {kind} '{one_line(value)}'{owner}{hint} Valid are: {', '.join(choices) or 'none'}."
     )
 
 

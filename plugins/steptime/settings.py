@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import SystemFailure, UserError, one_line
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -49,7 +49,9 @@ def _existing(variable: str, otherwise: str) -> Path:
         return shipped(otherwise)
     folder = _folder(variable, configured)
     if not folder.exists():
-        raise UserError(f"{variable} '{shown(configured)}' does not exist: name a folder like {otherwise}/.")
+        raise UserError(
+            f"{variable} '{one_line(configured)}' does not exist: name a folder like {otherwise}/."
+        )
     return folder
 
 
@@ -62,7 +64,7 @@ def _folder(variable: str, text: str) -> Path:
         problem = "it is a file"
     except (OSError, RuntimeError) as error:
         problem = getattr(error, "strerror", None) or str(error).rstrip(".")
-    raise UserError(f"{variable} '{shown(text)}' cannot be used as a folder: {problem}.")
+    raise UserError(f"{variable} '{one_line(text)}' cannot be used as a folder: {problem}.")
 
 
 def dags_dir() -> Path:

@@ -30,7 +30,7 @@ from steptime.cli import (
 )
 from steptime.cli.output import complain
 from steptime.cli.usage import Commands, TyperException, usage_sentence
-from steptime.errors import BrokenFiles, SystemFailure, UserError, shown
+from steptime.errors import BrokenFiles, SystemFailure, UserError, one_line
 
 app = typer.Typer(
     name="steptime",
@@ -104,11 +104,11 @@ def _run() -> int:
     except BrokenFiles as error:
         sentence, exit_code = str(error), error.exit_code
     except UserError as error:
-        sentence, exit_code = shown(error, at_most=None), error.exit_code
+        sentence, exit_code = one_line(error, at_most=None), error.exit_code
     except SystemFailure as error:
         sentence, exit_code = str(error), error.exit_code
     except UnicodeEncodeError as error:
-        sentence, exit_code = f"'{shown(error.object)}' is no valid text: write it in UTF-8.", 1
+        sentence, exit_code = f"'{one_line(error.object)}' is no valid text: write it in UTF-8.", 1
     except OSError as error:
         if isinstance(error, BrokenPipeError) and not _is_read():
             raise
@@ -118,7 +118,7 @@ def _run() -> int:
     except Exception as error:
         if os.environ.get("STEPTIME_DEBUG"):
             raise
-        sentence = f"a fault of steptime itself, {type(error).__name__}: {shown(error)}. "
+        sentence = f"a fault of steptime itself, {type(error).__name__}: {one_line(error)}. "
         sentence += "Please report it with what STEPTIME_DEBUG=1 shows."
         exit_code = 2
     if sentence:

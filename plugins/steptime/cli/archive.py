@@ -22,7 +22,7 @@ import zstandard
 
 from steptime import __version__, settings
 from steptime.cli.selecting import RunFilters, require_results, takes_selection
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.results.run_files import list_files, regular
 from steptime.results.store import Store
 
@@ -73,14 +73,15 @@ def check_name(file: Path, option: str) -> None:
     """Raise UserError unless the file has the suffix of an archive, its folder exists, and it does not."""
     if not file.name.endswith(SUFFIX) or not file.parent.is_dir():
         raise UserError(
-            f"{option} '{shown(file)}' is unusable: name a file like results{SUFFIX} in an existing folder."
+            f"{option} '{one_line(file)}' is unusable: name a file like results{SUFFIX} in an existing "
+            "folder."
         )
     if file.exists():
         raise _exists(file)
 
 
 def _exists(file: Path) -> UserError:
-    return UserError(f"'{shown(file)}' exists already: name another file, or remove it.")
+    return UserError(f"'{one_line(file)}' exists already: name another file, or remove it.")
 
 
 class ArchiveContent(NamedTuple):

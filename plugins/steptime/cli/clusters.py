@@ -11,7 +11,7 @@ import typer
 
 from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.usage import Commands
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import SystemFailure, UserError, one_line
 from steptime.files import write_whole
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def add(
 
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"'{shown(name)}' is not a valid name of a cluster: use lowercase letters, digits and '-'."
+            f"'{one_line(name)}' is not a valid name of a cluster: use lowercase letters, digits and '-'."
         )
     path = cluster_file(name)
     if name in list_clusters() or path.exists():

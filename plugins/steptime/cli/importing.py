@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.settings import home
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def import_results(
     if recipe and workload is None:
         raise UserError(f"--{next(iter(recipe))} names a recipe only together with --workload: add it.")
     if not path.exists():
-        raise UserError(f"there is nothing at '{shown(path)}': name an archive, a folder or a log.")
+        raise UserError(f"there is nothing at '{one_line(path)}': name an archive, a folder or a log.")
     asked = ImportOptions(path.absolute().name, cluster, gpu_type, recipe, judged)
     store, states, refused = Store(), Counter[str](), list[RefusedImport]()
     home().mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def import_results(
     counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items(), reverse=True))
     typer.echo(f"imported from {asked.origin}: {counts or 'no run'}")
     for one in refused:
-        typer.echo(f"{shown(one.name)}: not imported: {one.reason.rstrip('.')}.", err=True)
+        typer.echo(f"{one_line(one.name)}: not imported: {one.reason.rstrip('.')}.", err=True)
     if refused:
         raise typer.Exit(1)
 

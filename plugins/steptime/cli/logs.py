@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
-from steptime.errors import shown
+from steptime.errors import one_line
 from steptime.logs.finding import RunLogs, find_logs, group_by_run
 from steptime.recipes.models import Mode, Window
 from steptime.recipes.notation import parse_window
@@ -111,7 +111,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wid
             other = f"{mode.replace('_', ' ')}: not for comparison with performance runs"
             show_table(alike, used, title=None if mode is Mode.PERFORMANCE else other, wide=wide)
     for name, row in zip(names, rows, strict=True):
-        heading = shown(name, at_most=None)
+        heading = one_line(name, at_most=None)
         for what in ("reason", "warnings"):
             if row[what]:
                 typer.echo(f"{heading}: {row['state'] if what == 'reason' else 'note'}: {row[what]}")

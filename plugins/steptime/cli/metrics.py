@@ -7,7 +7,7 @@ import typer
 from pydantic import ValidationError
 
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show, show_json
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.recipes.gpus import Peak
 from steptime.recipes.models import Collective, Recipe
 from steptime.recipes.planning import PlanRequest, plan
@@ -97,7 +97,7 @@ def _with_batch(recipe: Recipe, gbs: int | None) -> Recipe:
     if gbs is None:
         return recipe
     if gbs > _MAX_GBS:
-        raise UserError(f"--gbs {shown(gbs)}: must be at most {_MAX_GBS}.")
+        raise UserError(f"--gbs {one_line(gbs)}: must be at most {_MAX_GBS}.")
     try:
         return Recipe.model_validate(recipe.model_dump() | {"global_batch_size": gbs})
     except ValidationError as error:

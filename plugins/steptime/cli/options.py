@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_args
 import typer
 from pydantic.fields import FieldInfo
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.recipes.planning import PlanRequest, parse_request
 from steptime.recipes.request import DICTIONARIES, option_fields, sections
 
@@ -78,8 +78,8 @@ def _assignments(flag: str, texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise UserError(f"{flag} '{shown(text)}' is not of the form NAME=VALUE.")
+            raise UserError(f"{flag} '{one_line(text)}' is not of the form NAME=VALUE.")
         if name in values:
-            raise UserError(f"{flag} gives '{shown(name)}' twice: keep one.")
+            raise UserError(f"{flag} gives '{one_line(name)}' twice: keep one.")
         values[name] = value
     return values

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from steptime.errors import shown, unknown_value
+from steptime.errors import one_line, unknown_value
 
 if TYPE_CHECKING:
     from steptime.results.columns import Column
@@ -62,7 +62,7 @@ def terminal_width() -> int | None:
 
 def complain(sentence: str) -> None:
     """Print an error on stderr: one sentence, possibly followed by lines of a log."""
-    lines = (shown(line, at_most=None) for line in sentence.splitlines())
+    lines = (one_line(line, at_most=None) for line in sentence.splitlines())
     colour = None if os.environ.get("NO_COLOR") else typer.colors.RED
     typer.secho("steptime: " + "\n".join(lines), err=True, fg=colour)
 
@@ -154,7 +154,7 @@ def show_table(
         _Shown(
             column.title,
             column.heading,
-            [shown(cell, at_most=None) for cell in format_column(column, rows)],
+            [one_line(cell, at_most=None) for cell in format_column(column, rows)],
             column.kind in ("number", "integer"),
             column.priority or 0,
         )
@@ -199,7 +199,7 @@ def _plain(rows: Sequence[Mapping[str, Any]], name: str, heading: str, priority:
     if numbers and any(isinstance(value, float) for value in values):
         cells = format_column(Column(name, "number", "", significant=3), rows)
     else:
-        cells = ["" if value is None else shown(value, at_most=None) for value in values]
+        cells = ["" if value is None else one_line(value, at_most=None) for value in values]
     return _Shown(heading, heading, cells, any(isinstance(v, int | float) for v in values), priority)
 
 

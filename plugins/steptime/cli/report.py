@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from steptime.cli.selecting import require_results, since_when
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 
 _SINCE = "7d"
 
@@ -78,7 +78,7 @@ def report(
         raise UserError("--sweep excludes --since and --suite: name one of them.")
     if not to.parent.is_dir() or to.is_dir():
         raise UserError(
-            f"cannot write to '{shown(to)}': name a file, such as week.html, in a folder that exists."
+            f"cannot write to '{one_line(to)}': name a file, such as week.html, in a folder that exists."
         )
     if to_archive is not None:
         if suite is None:

@@ -37,7 +37,7 @@ from steptime.cli.output import (
 )
 from steptime.cli.selecting import RunFilters, require_results, takes_selection
 from steptime.cli.usage import Commands
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -248,7 +248,7 @@ def export_metrics(
     from steptime.results.store import Store
 
     if to is not None and to.is_dir():
-        raise UserError(f"-o '{shown(to)}' is a folder: name a file in it, such as steptime.prom.")
+        raise UserError(f"-o '{one_line(to)}' is a folder: name a file in it, such as steptime.prom.")
     store = Store()
     require_results(store, "export")
     text = openmetrics(store, time.time())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from steptime.errors import UserError, shown, unknown_value
+from steptime.errors import UserError, one_line, unknown_value
 from steptime.results.columns import BY_NAME, CHOICES
 
 if TYPE_CHECKING:
@@ -186,5 +186,5 @@ def since_when(text: str, now: float) -> float:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except ValueError:
         raise UserError(
-            f"--since '{shown(text)}' is not a time: write 30m, 12h, 7d, 2w, or a date as 2026-11-21."
+            f"--since '{one_line(text)}' is not a time: write 30m, 12h, 7d, 2w, or a date as 2026-11-21."
         ) from None

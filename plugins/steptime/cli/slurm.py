@@ -9,7 +9,7 @@ import typer
 from steptime.cli.output import FORMAT_OPTION, Format, complain, show, show_json
 from steptime.cli.phases import Phases
 from steptime.cli.usage import Commands
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 
 UP_EXAMPLES = """
 [bold]Examples[/bold]
@@ -152,4 +152,4 @@ def _read(plugstack: Path) -> str:
     try:
         return plugstack.read_text(encoding="utf-8")
     except ValueError:
-        raise UserError(f"--plugstack '{shown(plugstack)}' is not text: name a plugstack.conf.") from None
+        raise UserError(f"--plugstack '{one_line(plugstack)}' is not text: name a plugstack.conf.") from None

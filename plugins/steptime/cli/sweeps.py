@@ -10,7 +10,7 @@ from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.cli.recipes import check_budgets
 from steptime.cli.usage import Commands
-from steptime.errors import SystemFailure, UserError, shown, unknown_value
+from steptime.errors import SystemFailure, UserError, one_line, unknown_value
 from steptime.recipes.config_files import load_each, refuse
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_at_most, format_hours
@@ -220,8 +220,8 @@ def _sweep(client: AirflowClient, run_id: str) -> DagRun:
     sweep = client.find_dag_run(run_id, tag=_SWEEP_TAG)
     if sweep is None:
         raise UserError(
-            f"Airflow at {client.url} has no sweep with the run id '{shown(run_id)}': 'steptime sweep run' "
-            "prints it, and its page in Airflow shows it."
+            f"Airflow at {client.url} has no sweep with the run id '{one_line(run_id)}': 'steptime sweep "
+            "run' prints it, and its page in Airflow shows it."
         )
     return sweep
 

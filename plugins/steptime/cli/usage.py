@@ -10,7 +10,7 @@ try:
 except ImportError:  # before Typer 0.26
     from click import ClickException as TyperException  # type: ignore[assignment]
 
-from steptime.errors import UserError, shown, unknown_value
+from steptime.errors import UserError, one_line, unknown_value
 
 __all__ = ["Commands", "TyperException", "usage_sentence"]
 
@@ -56,7 +56,7 @@ def usage_sentence(error: TyperException) -> str:
         return str(unknown_value("option", details.option_name, options, of=f"'{context.command_path}'"))
     if isinstance(error.__cause__, ValidationError):
         return _wrong_value(max(details.param.opts, key=len), error.__cause__) + hint
-    message = shown(error.format_message(), at_most=None).rstrip(".")
+    message = one_line(error.format_message(), at_most=None).rstrip(".")
     return f"{message}.{hint}" if message else ""
 
 
@@ -67,4 +67,4 @@ def _wrong_value(option: str, refusal: "ValidationError") -> str:
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, UserError):
         return str(cause)
-    return f"{option} '{shown(problem['input'])}': {in_words(problem)}."
+    return f"{option} '{one_line(problem['input'])}': {in_words(problem)}."

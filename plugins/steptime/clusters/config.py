@@ -28,7 +28,7 @@ from steptime.clusters.containers import (
     start_in_container,
 )
 from steptime.clusters.hub import hub_cache
-from steptime.errors import BrokenFiles, UserError, shown, unknown_value
+from steptime.errors import BrokenFiles, UserError, one_line, unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS, CONTAINERS
 from steptime.recipes.cluster_files import ClusterFile, cluster_document, cluster_file, list_clusters
@@ -198,7 +198,7 @@ class ClusterConfig(ClusterFile, Frozen):
         folders = (self.root, *(mount.removesuffix(":ro") for mount in self.container_mounts))
         if not any(PurePosixPath(normpath(cache)).is_relative_to(folder) for folder in folders):
             raise UserError(
-                f"the run's variables set the Hugging Face hub's cache to '{shown(cache)}', which is not "
+                f"the run's variables set the Hugging Face hub's cache to '{one_line(cache)}', which is not "
                 f"mounted in containers on cluster {self.name}: leave HF_HOME and HF_HUB_CACHE out, or have "
                 f"the folder added to container_mounts in config/clusters/{self.name}.yaml."
             )
@@ -230,7 +230,7 @@ class ClusterConfig(ClusterFile, Frozen):
             return
         listed, file = ", ".join(patterns) or "none", f"config/clusters/{self.name}.yaml"
         raise UserError(
-            f"{what} '{shown(value)}' is not permitted on cluster {self.name}: {instead}, or have it "
+            f"{what} '{one_line(value)}' is not permitted on cluster {self.name}: {instead}, or have it "
             f"added to {field} in {file}, which has {listed}."
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 
 _ADDRESS = re.compile(
     r"(?:ssh://)?(?:(?P<login>[^@\s]+)@)?(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:@\[\]\s/]+))"
@@ -48,6 +48,6 @@ def split_address(text: str) -> tuple[str, str, int | None]:
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or int(found["port"] or 1) not in range(1, 65536):
         raise UserError(
-            f"'{shown(text)}' is not a host address: write host, host:port, or [address]:port for IPv6"
+            f"'{one_line(text)}' is not a host address: write host, host:port, or [address]:port for IPv6"
         )
     return found["login"] or "", found["ipv6"] or found["host"], int(found["port"] or 0) or None

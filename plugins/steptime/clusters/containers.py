@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.plug_points import CONTAINERS
 
 _PATH = re.compile(r"/[A-Za-z0-9._+@=/-]*", re.ASCII)
@@ -195,7 +195,7 @@ def mounts(work_dir: str, of_site: Sequence[str], to_read: Sequence[str | None] 
             continue
         if PurePosixPath(work_dir).is_relative_to(folder):
             raise UserError(
-                f"'{shown(folder)}' cannot be mounted: it contains the cluster's work_dir '{work_dir}'; "
+                f"'{one_line(folder)}' cannot be mounted: it contains the cluster's work_dir '{work_dir}'; "
                 "use a folder that does not contain it, for a checkpoint the parent folder of weights/."
             )
         found[folder] = False
@@ -217,6 +217,6 @@ def _check_mountable(mounted: Iterable[Mount]) -> None:
     for folder, _ in mounted:
         if not _PATH.fullmatch(folder):
             raise UserError(
-                f"folder '{shown(folder)}' cannot be mounted into a container: "
+                f"folder '{one_line(folder)}' cannot be mounted into a container: "
                 "begin with '/' and use letters, digits and . _ + @ = - only."
             )

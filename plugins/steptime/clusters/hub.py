@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.recipes.megatron_bridge import hub_files
 from steptime.recipes.models import Run
 
@@ -40,7 +40,7 @@ def hub_cache(run: Run, environment: Mapping[str, str], root: str) -> str | None
     cache = variables.get("HF_HUB_CACHE", str(PurePosixPath(home, "hub")))
     if not PurePosixPath(cache).is_absolute():
         raise UserError(
-            f"the cache of the Hugging Face hub is '{shown(cache)}': "
+            f"the cache of the Hugging Face hub is '{one_line(cache)}': "
             "give HF_HUB_CACHE or HF_HOME an absolute path."
         )
     return cache

@@ -14,7 +14,7 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.judging.causes import WEEK_S, causes
 from steptime.judging.completeness import LOOK_BACK_S, completeness
 from steptime.judging.detection import (
@@ -149,7 +149,7 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
         )
     if names[0] == names[1]:
         raise UserError(
-            f"'{shown(earlier)}' and '{shown(later)}' name the same run, {names[0]}: name two runs."
+            f"'{one_line(earlier)}' and '{one_line(later)}' name the same run, {names[0]}: name two runs."
         )
     if not series.is_judged:
         raise UserError(

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from steptime.clusters.connections import Connection
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import SystemFailure, UserError, one_line
 from steptime.files import write_whole
 from steptime.frozen import Frozen
 from steptime.local_services import LOOPBACK, is_free, read_state
@@ -171,7 +171,7 @@ def check_ssh_host(host: str) -> None:
             probe.bind((host, 0))
     except OSError as error:
         raise UserError(
-            f"'{shown(host)}' is not an address of this machine for sshd to listen on: "
+            f"'{one_line(host)}' is not an address of this machine for sshd to listen on: "
             f"{error.strerror or error}."
         ) from None
 

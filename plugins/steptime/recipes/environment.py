@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _OWN = (
@@ -85,12 +85,12 @@ def check_environment(environment: Mapping[str, str]) -> None:
         longest = max(environment, key=lambda name: len(environment[name]))
         raise UserError(
             f"environment: the variables take {size:,} bytes, and a job may have {MOST_BYTES:,}: shorten "
-            f"'{shown(longest)}', or put its value into a file that the job reads."
+            f"'{one_line(longest)}', or put its value into a file that the job reads."
         )
     for name, value in environment.items():
         if not _NAME.fullmatch(name):
             raise UserError(
-                f"environment: '{shown(name)}' is not a variable name: use letters, digits and _, "
+                f"environment: '{one_line(name)}' is not a variable name: use letters, digits and _, "
                 "not beginning with a digit."
             )
         if name in _OWN or name.startswith(_OWN_PREFIXES):

@@ -2,7 +2,7 @@
 
 import re
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.frozen import Frozen
 
 _REGISTRY = re.compile(
@@ -72,7 +72,7 @@ def parse_image(text: str) -> Image:
     registry = first if named_registry else None
     if found is None or (registry is not None and not _REGISTRY.fullmatch(registry)) or len(text) > _LONGEST:
         raise UserError(
-            f"image '{shown(text)}' is not a container image name: "
+            f"image '{one_line(text)}' is not a container image name: "
             "write registry/repository:tag, like nvcr.io/nvidia/nemo:25.04.01."
         )
     if found["tag"] is None and found["digest"] is None:

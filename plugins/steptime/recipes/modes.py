@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.frozen import Frozen
 from steptime.recipes.models import Mode, ProfileWindow, Recipe, Window
 from steptime.recipes.notation import parse_ranks, parse_window
@@ -134,8 +134,8 @@ def make_profile_window(
         ranks = parse_ranks(request.profile_ranks)
         if ranks[-1] >= recipe.gpus:
             raise UserError(
-                f"profile_ranks '{shown(request.profile_ranks)}': a run on {recipe.gpus} GPUs has the ranks "
-                f"0 to {recipe.gpus - 1}: name some of these."
+                f"profile_ranks '{one_line(request.profile_ranks)}': a run on {recipe.gpus} GPUs has the "
+                f"ranks 0 to {recipe.gpus - 1}: name some of these."
             )
     if request.gpu_metrics and recipe.gpu_type == "cpu":
         raise UserError("gpu_metrics needs GPUs, and this run is on the CPU: leave it out.")
@@ -195,8 +195,8 @@ def _saved_at(request: PlanRequest, max_steps: int, recipes: Sequence[Recipe]) -
     path = checked_checkpoint(request.load_checkpoint or "")
     if request.window is not None:
         raise UserError(
-            f"window '{shown(request.window)}' is not for runs that load a checkpoint, which train one step: "
-            "leave it out."
+            f"window '{one_line(request.window)}' is not for runs that load a checkpoint, which train one "
+            "step: leave it out."
         )
     if len(recipes) > 1:
         counts = ", ".join(str(recipe.gpus) for recipe in recipes)
@@ -207,13 +207,13 @@ def _saved_at(request: PlanRequest, max_steps: int, recipes: Sequence[Recipe]) -
     steps, rest = divmod(int(named[1]), batch)
     if rest or not steps:
         raise UserError(
-            f"load_checkpoint '{shown(path)}' was saved after {named[1]} samples, which is not a whole "
+            f"load_checkpoint '{one_line(path)}' was saved after {named[1]} samples, which is not a whole "
             f"number of steps of the global batch size {batch}: name the gpus and the scaling that it was "
             "saved with."
         )
     if request.max_steps not in (None, steps):
         raise UserError(
-            f"load_checkpoint '{shown(path)}' was saved at step {steps}, and max_steps is "
+            f"load_checkpoint '{one_line(path)}' was saved at step {steps}, and max_steps is "
             f"{request.max_steps}: leave out max_steps."
         )
     return steps
@@ -228,7 +228,7 @@ def checked_checkpoint(path: str) -> str:
         or ".." in path.split("/")
     ):
         raise UserError(
-            f"load_checkpoint '{shown(path)}' is not a folder on a cluster: write its absolute path, "
+            f"load_checkpoint '{one_line(path)}' is not a folder on a cluster: write its absolute path, "
             "without '..' or control characters."
         )
     return path

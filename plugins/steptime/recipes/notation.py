@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from steptime.errors import UserError, shown, unknown_value
+from steptime.errors import UserError, one_line, unknown_value
 from steptime.recipes.models import Window
 
 # Forms have them, too; digits are written out, as \d has more of them in Python than in JSON schema.
@@ -20,11 +20,11 @@ def parse_window(text: str) -> Window:
     match = re.fullmatch(WINDOW_PATTERN, text, re.ASCII)
     if not match:
         raise UserError(
-            f"window '{shown(text)}' is not of the form FIRST:LAST, two global steps such as 35:44."
+            f"window '{one_line(text)}' is not of the form FIRST:LAST, two global steps such as 35:44."
         )
     first, last = int(match[1]), int(match[2])
     if last < first:
-        raise UserError(f"window '{shown(text)}' ends before it begins: write the smaller step first.")
+        raise UserError(f"window '{one_line(text)}' ends before it begins: write the smaller step first.")
     return Window(first=first, last=last)
 
 
@@ -34,7 +34,7 @@ def parse_time_limit(text: str) -> int:
     seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3]) if match else 0
     if not seconds:
         raise UserError(
-            f"time limit '{shown(text)}' is not of the form HH:MM:SS with a time above zero, such as "
+            f"time limit '{one_line(text)}' is not of the form HH:MM:SS with a time above zero, such as "
             f"00:30:00."
         )
     return seconds
@@ -83,7 +83,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, last, _ = _range("profile_ranks", part, text, "0-7 or 0,8,16.")
         if twice := ranks.intersection(range(first, last + 1)):
-            raise UserError(f"profile_ranks '{shown(text)}' name rank {min(twice)} twice: name each once.")
+            raise UserError(f"profile_ranks '{one_line(text)}' name rank {min(twice)} twice: name each once.")
         ranks.update(range(first, last + 1))
     return tuple(sorted(ranks))
 
@@ -95,7 +95,7 @@ def _range(what: str, part: str, text: str, form: str) -> tuple[int, int, bool]:
     """
     match = re.fullmatch(_PART, part, re.ASCII)
     if not match:
-        raise UserError(f"{what} '{shown(text)}' are not of the form {form}")
+        raise UserError(f"{what} '{one_line(text)}' are not of the form {form}")
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first:
         raise UserError(f"{what} '{part.strip()}' end before they begin: write {last}-{first}.")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
 from pydantic.fields import FieldInfo
 
-from steptime.errors import UserError, shown, unknown_value
+from steptime.errors import UserError, one_line, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.models import Mode, NamedRecipe, OptionValue, Recipe
 from steptime.recipes.notation import NUMBERS_PATTERN, TIME_LIMIT_PATTERN, WINDOW_PATTERN
@@ -300,7 +300,7 @@ def parse_request(values: Mapping[str, Any]) -> PlanRequest:
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join((name, *map(str, first["loc"])))
-            raise UserError(f"{place} {shown(repr(first['input']))}: {in_words(first)}.") from None
+            raise UserError(f"{place} {one_line(repr(first['input']))}: {in_words(first)}.") from None
     if "workload" not in parsed:
         raise UserError("the parameter workload is missing: name it, as in workload=llama3.1.")
     return PlanRequest(**parsed)

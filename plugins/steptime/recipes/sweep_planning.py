@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field, PositiveInt
 
-from steptime.errors import BrokenFiles, UserError, shown
+from steptime.errors import BrokenFiles, UserError, one_line
 from steptime.frozen import Frozen
 from steptime.recipes.models import OptionValue, Run
 from steptime.recipes.notation import format_hours
@@ -305,4 +305,4 @@ def _words(values: Mapping[str, Any]) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return " and ".join(_text(one) for one in value)
-    return shown(json.dumps(value) if isinstance(value, dict | bool) else value)
+    return one_line(json.dumps(value) if isinstance(value, dict | bool) else value)

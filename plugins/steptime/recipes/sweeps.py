@@ -22,7 +22,7 @@ from pydantic import (
     field_validator,
 )
 
-from steptime.errors import UserError, shown, unknown_value
+from steptime.errors import UserError, one_line, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.cluster_files import readable_clusters
 from steptime.recipes.config_files import (
@@ -99,7 +99,7 @@ def _alternatives(name: str, values: list[JsonValue]) -> list[Any]:
     checked = [_value(name, value, name, index) for index, value in enumerate(values)]
     for index, value in enumerate(checked):
         if value in checked[:index]:
-            raise FieldError(f"'{shown(value)}' is in the list twice: name it once", name, index)
+            raise FieldError(f"'{one_line(value)}' is in the list twice: name it once", name, index)
     return checked
 
 
@@ -112,7 +112,7 @@ def _value(name: str, value: JsonValue, *place: int | str) -> Any:
     except ValidationError as error:
         problem = error.errors()[0]
         raise FieldError(
-            f"{in_words(problem)}, not {shown(repr(problem['input']))}", *(place or (name,))
+            f"{in_words(problem)}, not {one_line(repr(problem['input']))}", *(place or (name,))
         ) from None
     return value
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from pydantic import ValidationError
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.recipes.megatron_bridge import set_already
 from steptime.recipes.models import ModelShape, NamedRecipe, Parallelism, Performance, Recipe
 from steptime.recipes.request import PlanRequest
@@ -118,7 +118,7 @@ def _arguments(recipe: Recipe, request: PlanRequest) -> Iterator[tuple[str, str]
     for name in request.arguments:
         if not _ARGUMENT.fullmatch(name):
             raise UserError(
-                f"argument '{shown(name)}': write its name without dashes, in small letters, as in "
+                f"argument '{one_line(name)}': write its name without dashes, in small letters, as in "
                 "recompute_num_layers."
             )
     if double := set_already(request.arguments, [recipe.image]):

@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from steptime import __version__
-from steptime.errors import shown
+from steptime.errors import one_line
 from steptime.judging import suite as suites
 from steptime.judging.suite import Suite
 from steptime.reporting.page import static_text, when
@@ -34,7 +34,9 @@ _RUNS = (
 
 def _without_control_characters(value: object) -> object:
     """Escape control characters in a value that a template inserts; HTML is already escaped."""
-    return shown(value, at_most=None) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    return (
+        one_line(value, at_most=None) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    )
 
 
 _templates = jinja2.Environment(

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from steptime.errors import StoreUnavailable, SystemFailure, UserError, shown
+from steptime.errors import StoreUnavailable, SystemFailure, UserError, one_line
 from steptime.waiting import duration, retrying
 
 if TYPE_CHECKING:
@@ -258,7 +258,8 @@ def _prepare_tables(engine: "Engine") -> None:
                 return
     if found != REVISION:
         raise UserError(
-            f"the metrics store {engine.url.render_as_string()} has the schema of revision {shown(found)}, "
+            f"the metrics store {engine.url.render_as_string()} has the schema of revision "
+            f"{one_line(found)}, "
             f"and this steptime needs {REVISION}: name a new store in STEPTIME_STORE_URL, or use the "
             "steptime that wrote this one."
         )

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from steptime.clusters.base import Job, JobState, JobStatus, StagedFiles, check_job_name
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.frozen import Frozen
 from steptime.logs.finding import RunLogs, find_logs, group_by_run
 from steptime.logs.models import TrainingLog
@@ -130,8 +130,8 @@ def _archived(file: Path, asked: ImportOptions) -> Import:
             raise UserError(f"the file is damaged: {first['msg']}") from None
         place = ".".join(map(str, first["loc"]))
         raise UserError(
-            f"this version of steptime cannot read the file ({shown(place)}: {first['msg']}): import it with "
-            "the version that wrote it"
+            f"this version of steptime cannot read the file ({one_line(place)}: {first['msg']}): import it "
+            "with the version that wrote it"
         ) from None
     record = parse_record(kept.result.record)
     if record is None:
@@ -271,8 +271,8 @@ def _here(submitted: Submission, log_name: str, asked: ImportOptions) -> Submiss
 def _require_plain(name: str, value: str | int) -> None:
     if not _PLAIN.fullmatch(str(value)):
         raise UserError(
-            f"the {name} '{shown(value)}' is not a plain name: use only letters, digits, '.', '_' and '-', "
-            "beginning with a letter or digit"
+            f"the {name} '{one_line(value)}' is not a plain name: use only letters, digits, '.', '_' and "
+            "'-', beginning with a letter or digit"
         )
 
 

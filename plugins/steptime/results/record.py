@@ -17,7 +17,7 @@ from pydantic import Field, PositiveInt, ValidationError
 
 from steptime import __version__
 from steptime.clusters.base import SCRIPT_FILE, Cluster, Job, JobStatus
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
 from steptime.recipes.environment import PASSWORD_IN_ADDRESS, SENSITIVE_WORDS
@@ -138,7 +138,7 @@ def measured_result(
     """
     recorded = parse_record(record)
     if recorded is None:
-        log_path = shown(log["path"], at_most=None)
+        log_path = one_line(log["path"], at_most=None)
         raise UserError(
             f"this version of steptime cannot read the record of the run with the log {log_path}: "
             "repeat the run."
@@ -368,4 +368,4 @@ def _value(value: Any) -> str:
     text = "none" if value in (None, "") else str(value)
     digits = text.removeprefix("sha256:")
     is_hash = len(digits) >= 40 and all(digit in "0123456789abcdef" for digit in digits)
-    return digits[:12] if is_hash else shown(text)
+    return digits[:12] if is_hash else one_line(text)

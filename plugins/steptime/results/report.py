@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any
 
-from steptime.errors import shown
+from steptime.errors import one_line
 from steptime.results.columns import BY_NAME, COLUMNS, Column, Row
 from steptime.waiting import duration
 
@@ -129,7 +129,7 @@ def csv_text(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
 def _printable(value: object) -> object:
     if not isinstance(value, str) or value.isprintable():
         return value
-    return "\n".join(shown(line, at_most=None) for line in value.split("\n"))
+    return "\n".join(one_line(line, at_most=None) for line in value.split("\n"))
 
 
 @dataclass(frozen=True)

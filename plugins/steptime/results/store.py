@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.recipes.models import Mode
 from steptime.results.columns import CHOICES, COLUMNS, series_columns
 from steptime.results.database import NAMES_AT_ONCE, dicts, exists, read_connection, shown_address
@@ -293,8 +293,8 @@ class Store:
         if len(names) > 1:
             listed = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
             raise UserError(
-                f"'{shown(beginning)}' begins the names of {len(names)} runs ({listed}): write more of the "
-                "name."
+                f"'{one_line(beginning)}' begins the names of {len(names)} runs ({listed}): write more of "
+                "the name."
             )
         return self.run(names[0] if len(names) == 1 else beginning)
 
@@ -473,7 +473,7 @@ class Store:
             nearest = difflib.get_close_matches(value, connection.scalars(query).all())
         every = f"`steptime results --all --format csv` lists all, in the column {column}."
         hint = f"did you mean '{nearest[0]}'?" if nearest else every
-        return UserError(f"{sentence} '{shown(value)}' in the metrics store: {hint}")
+        return UserError(f"{sentence} '{one_line(value)}' in the metrics store: {hint}")
 
 
 def unknown_run(job_name: str) -> UserError:

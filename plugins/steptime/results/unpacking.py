@@ -7,7 +7,7 @@ from pathlib import Path
 
 import zstandard
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.logs.reader import unpack_log
 
 _PACKED_BYTES = 1 << 9
@@ -30,16 +30,16 @@ def unpack(file: Path, folder: Path) -> None:
             for member in archive:
                 if member.issparse():
                     raise tarfile.ReadError(
-                        f"its file '{shown(member.name)}' is sparse, so it could unpack to any size"
+                        f"its file '{one_line(member.name)}' is sparse, so it could unpack to any size"
                     )
                 if member.isfile():
                     archive.extract(member, folder, filter="data")
         while stream.read(1 << 20):
             pass  # damage shows at the end
     except (tarfile.TarError, zstandard.ZstdError, EOFError) as error:
-        raise UserError(f"'{shown(file)}' cannot be read as an archive: {error}.") from error
+        raise UserError(f"'{one_line(file)}' cannot be read as an archive: {error}.") from error
     except OSError as error:  # two members of one name, or a name that no file can have
-        raise UserError(f"'{shown(file)}' cannot be unpacked: {error.strerror or error}.") from error
+        raise UserError(f"'{one_line(file)}' cannot be unpacked: {error.strerror or error}.") from error
 
 
 def check_size(log: Path) -> None:
@@ -59,8 +59,8 @@ def allowed_bytes(file: Path) -> int:
 
 def _too_large(file: Path, allowed: int) -> UserError:
     return UserError(
-        f"'{shown(file)}' has {file.stat().st_size:,} bytes and unpacks to more than {allowed:,}, which is "
-        "too much for logs: if you trust it, unpack it yourself and import the folder."
+        f"'{one_line(file)}' has {file.stat().st_size:,} bytes and unpacks to more than {allowed:,}, which "
+        "is too much for logs: if you trust it, unpack it yourself and import the folder."
     )
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict
 
 from steptime.airflow.addresses import dag_run_path
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import SystemFailure, UserError, one_line
 from steptime.frozen import Frozen
 from steptime.waiting import poll_until
 
@@ -361,9 +361,9 @@ def check_address(url: str) -> str:
     try:
         address = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise UserError(f"'{shown(url)}' is not an address: {error}") from None
+        raise UserError(f"'{one_line(url)}' is not an address: {error}") from None
     if address.scheme not in ("http", "https") or not address.host or "%" in address.host:
-        raise UserError(f"'{shown(url)}' is not an address of the form http://host:port")
+        raise UserError(f"'{one_line(url)}' is not an address of the form http://host:port")
     if address.userinfo:
         raise UserError(
             f"the address of {address.host} contains a user name: remove it, and set "

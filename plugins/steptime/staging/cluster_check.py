@@ -12,7 +12,7 @@ from steptime.clusters.checks import Check, CheckFailedError, Finding, NotApplic
 from steptime.clusters.config import ClusterConfig, open_cluster
 from steptime.clusters.connections import Connections
 from steptime.clusters.containers import ImageForm, Launcher
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import SystemFailure, UserError, one_line
 from steptime.plug_points import CONTAINERS
 from steptime.recipes.megatron_bridge import hub_files
 from steptime.recipes.models import Run
@@ -147,7 +147,7 @@ async def _python(cluster: Cluster, config: ClusterConfig) -> str:
     )
     if asked.exit_code:
         raise CheckFailedError(
-            f"{config.python} is missing, or older than 3.11: {shown(asked.stderr.strip(), at_most=200)}",
+            f"{config.python} is missing, or older than 3.11: {one_line(asked.stderr.strip(), at_most=200)}",
             f"install Python 3.11 there, or name it as python: in config/clusters/{config.name}.yaml",
         )
     return f"{config.python} is Python {asked.stdout.strip()}"
@@ -167,7 +167,7 @@ async def _container(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run
         raise NotApplicableError(f"the cluster itself starts jobs in images ({config.container})")
     asked = await cluster.run(launcher.probe, timeout_s=60)
     if asked.exit_code or launcher.probe_prints not in asked.stdout:
-        said = shown(asked.stderr.strip() or f"no {launcher.probe_prints} in its output", at_most=200)
+        said = one_line(asked.stderr.strip() or f"no {launcher.probe_prints} in its output", at_most=200)
         raise CheckFailedError(
             f"{config.container} does not work on the login node: {' '.join(launcher.probe)}: {said}",
             f"install {config.container} there and on the nodes, or change container: in "
@@ -211,7 +211,7 @@ async def _placement(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run
     if test is None:
         raise NotApplicableError("this kind of cluster cannot test a submission without submitting a job")
     asked = await cluster.run(test, timeout_s=60)
-    said = shown("; ".join(asked.stderr.split("\n")).strip("; "), at_most=300)
+    said = one_line("; ".join(asked.stderr.split("\n")).strip("; "), at_most=300)
     if asked.exit_code:
         raise CheckFailedError(
             f"{run.label} of {run.recipe.workload} would be refused: {said}",

@@ -11,7 +11,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Depends, HTTPException, Query, Request, Response
 from pydantic import StringConstraints
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.frozen import Frozen
 from steptime.judging import incidents, judgements
 from steptime.judging.comparison import compare_dag_run, compare_since
@@ -245,7 +245,7 @@ def _value(name: str, text: str) -> str | int:
     if BY_NAME[name].kind != "integer":
         return text
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
-        detail = f"'{shown(text)}' is not a value of {name}: write a number of at most 9 digits"
+        detail = f"'{one_line(text)}' is not a value of {name}: write a number of at most 9 digits"
         raise HTTPException(status_code=422, detail=detail)
     return int(text)
 

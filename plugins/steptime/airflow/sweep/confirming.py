@@ -13,7 +13,7 @@ from steptime.airflow.budgets import reserve
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.sweep.cells import rows_by_cell, runs_with_staged
 from steptime.clusters.config import ClusterConfig, load_cluster
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import SystemFailure, UserError, one_line
 from steptime.judging.comparison import compare_cells
 from steptime.judging.node import LOOK_BACK_S
 from steptime.judging.node_pairs import newest_node_sweep
@@ -253,7 +253,7 @@ async def _refusal(config: ClusterConfig, run: Run) -> str:
         async with open_cluster(config) as cluster:
             done = await cluster.run(config.placement_test(run) or (), timeout_s=_ANSWERS_WITHIN_S)
     except (UserError, SystemFailure) as error:
-        return shown(str(error), at_most=300)
+        return one_line(str(error), at_most=300)
     if done.exit_code == 0:
         return ""
-    return shown(done.stderr.strip() or f"exit code {done.exit_code}", at_most=300)
+    return one_line(done.stderr.strip() or f"exit code {done.exit_code}", at_most=300)

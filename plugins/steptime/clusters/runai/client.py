@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from steptime.clusters.connections import Connection
-from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError, shown
+from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError, one_line
 from steptime.waiting import retrying
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class RunaiClient:
         found = [project for project in _json(answer).get("projects", ()) if project.get("name") == name]
         if not found:
             raise UserError(
-                f"Run:ai at {self.base_url} shows no project '{shown(name)}': write its name as under "
+                f"Run:ai at {self.base_url} shows no project '{one_line(name)}': write its name as under "
                 "Organization, Projects, and give the application a role in it."
             )
         return Project(id=str(found[0]["id"]), cluster_id=str(found[0]["clusterId"]))
@@ -267,7 +267,7 @@ class RunaiClient:
         given = _json(answer) if answer.is_success else {}
         if not given.get("accessToken"):
             raise UserError(
-                f"Run:ai at {self.base_url} gives application '{shown(self._connection.login)}' no token "
+                f"Run:ai at {self.base_url} gives application '{one_line(self._connection.login)}' no token "
                 f"({answer.status_code}): check the application's name and secret in the connection "
                 f"'{self._connection.name}'."
             )
@@ -293,7 +293,7 @@ class RunaiClient:
         if answer.status_code in (401, 403):
             return UserError(
                 f"Run:ai at {self.base_url} {problem}: give application "
-                f"'{shown(self._connection.login)}' a role in the project that lets it do this."
+                f"'{one_line(self._connection.login)}' a role in the project that lets it do this."
             )
         return UserError(f"Run:ai at {self.base_url} {problem}")
 
@@ -306,7 +306,7 @@ class RunaiClient:
         for secret in (self._connection.password, self._token):
             if secret:
                 message = message.replace(secret, "***")
-        return f"{answer.status_code}" + (f" ({shown(message, at_most=300)})" if message else "")
+        return f"{answer.status_code}" + (f" ({one_line(message, at_most=300)})" if message else "")
 
 
 def base_url(connection: Connection) -> str:
@@ -326,14 +326,16 @@ def base_url(connection: Connection) -> str:
     except ValueError:
         url = None
     if url is None or not url.hostname:
-        raise UserError(f"{written}, '{shown(host)}', is not an address: write https://… .")
+        raise UserError(f"{written}, '{one_line(host)}', is not an address: write https://… .")
     if url.username or url.password or url.query or url.fragment:
         raise UserError(
             f"{written} has more than an address: write https://… only, and the login into the connection's "
             "fields Login and Password."
         )
     if url.scheme != "https" and url.hostname not in _LOOPBACK:
-        raise UserError(f"{written}, '{shown(host)}', would send the secret unencrypted: write https://… .")
+        raise UserError(
+            f"{written}, '{one_line(host)}', would send the secret unencrypted: write https://… ."
+        )
     name = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
     return f"{url.scheme}://{name}{f':{port}' if port else ''}{url.path.rstrip('/') or '/api/v1'}"
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from steptime.clusters.base import Installation, Job, JobState, check_job_name
 from steptime.clusters.runai.phases import Notes, PodEnd, Stop
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.files import write_whole
 
 _START_SCRIPT = Path(__file__).with_name("start.sh")
@@ -68,7 +68,7 @@ class Volume:
         """Return this machine's path for a path of the cluster. Raises UserError outside the volume."""
         normal = os.path.normpath(path)
         if not PurePosixPath(normal).is_relative_to(self.mount):
-            raise UserError(f"{shown(path)} is not on the cluster's volume, which is at {self.mount}.")
+            raise UserError(f"{one_line(path)} is not on the cluster's volume, which is at {self.mount}.")
         return Path(self.here, PurePosixPath(normal).relative_to(self.mount))
 
     def read(self, path: str, offset: int, limit: int) -> bytes:

@@ -33,7 +33,7 @@ from steptime.clusters.slurm.job_records import (
 )
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.clusters.slurm.submit import SUBMIT_TIMEOUT_S, refused, submit_command
-from steptime.errors import OutOfReach, SystemFailure, UserError, shown
+from steptime.errors import OutOfReach, SystemFailure, UserError, one_line
 from steptime.frozen import Frozen
 from steptime.waiting import poll_until_async
 
@@ -316,7 +316,7 @@ class SlurmCluster:
         """Return the login node's Unix time, which is close to Slurm's. Raises OutOfReach."""
         done = await self.run(["date", "+%s"], timeout_s=60)
         if not done.stdout.strip().isdecimal():
-            raise OutOfReach(f"the clock of {self.name} cannot be read: {shown(done.stderr.strip())}")
+            raise OutOfReach(f"the clock of {self.name} cannot be read: {one_line(done.stderr.strip())}")
         return float(done.stdout)
 
     async def _ended_elsewhere(self, names: Sequence[str]) -> dict[str, JobStatus]:
@@ -373,6 +373,6 @@ class SlurmCluster:
             update={
                 "cluster_fault": True,
                 "failed_nodes": tuple(refused),
-                "reason": f"the node check refused {shown(why, at_most=500)}",
+                "reason": f"the node check refused {one_line(why, at_most=500)}",
             }
         )

@@ -13,7 +13,7 @@ from steptime.clusters.slurm.job_records import (
     read_sacct,
     read_squeue,
 )
-from steptime.errors import OutOfReach, SystemFailure, UserError, shown
+from steptime.errors import OutOfReach, SystemFailure, UserError, one_line
 from steptime.frozen import Frozen
 
 _TIMEOUT_S = 60
@@ -202,5 +202,5 @@ class SlurmCommands:
         errors = [line for line in done.stderr.split("\n") if not (harmless and line.endswith(harmless))]
         if done.exit_code and (any(errors) or not harmless):
             message = "; ".join(errors).strip("; ")
-            raise SystemFailure(f"{argv[0]} failed on {self._cluster}: {shown(message, at_most=500)}")
+            raise SystemFailure(f"{argv[0]} failed on {self._cluster}: {one_line(message, at_most=500)}")
         return done

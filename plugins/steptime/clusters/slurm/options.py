@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Self
 
-from steptime.errors import UserError, shown, unknown_value
+from steptime.errors import UserError, one_line, unknown_value
 from steptime.recipes.models import Recipe
 from steptime.recipes.options import ClusterOptions, option
 
@@ -187,7 +187,7 @@ def check_form(option: str) -> None:
     """Raise UserError for a text that cannot be an option on a `#SBATCH` line."""
     if not _OPTION.fullmatch(option):
         raise UserError(
-            f"Slurm option '{shown(option)}' is malformed: write --option or --option=value, "
+            f"Slurm option '{one_line(option)}' is malformed: write --option or --option=value, "
             "without blanks, quotes or line ends."
         )
 
@@ -206,12 +206,12 @@ def check_of_every_job(option: str) -> None:
     refused = [known for known in _INSTEAD if known.startswith(name)]
     if refused:
         known = name if name in refused else refused[0]
-        raise UserError(f"Slurm option '{shown(option)}' cannot be set for every job: {_INSTEAD[known]}.")
+        raise UserError(f"Slurm option '{one_line(option)}' cannot be set for every job: {_INSTEAD[known]}.")
 
 
 def _check(form: re.Pattern[str], name: str, value: str | int | None, remedy: str) -> None:
     if value is not None and not (form.fullmatch(str(value)) and len(str(value)) <= _LONGEST):
-        raise UserError(f"{name} '{shown(value)}' cannot be given to Slurm: {remedy}.")
+        raise UserError(f"{name} '{one_line(value)}' cannot be given to Slurm: {remedy}.")
 
 
 def _parse_additional(text: str) -> dict[str, str | None]:
@@ -226,7 +226,7 @@ def _parse_additional(text: str) -> dict[str, str | None]:
             raise UserError(f"additional_slurm_params: '{name}' needs a value, as in {name}=….")
         if equals and not (_VALUE.fullmatch(value) and len(value) <= _LONGEST):
             raise UserError(
-                f"additional_slurm_params: the value '{shown(value)}' of {name} cannot be given: "
+                f"additional_slurm_params: the value '{one_line(value)}' of {name} cannot be given: "
                 "use at least one character, and no blanks, quotes, '$', '#' or line ends."
             )
         options[name] = value if equals else None
@@ -246,7 +246,7 @@ def _check_name(name: str, part: str) -> None:
         )
     if not re.fullmatch(r"[a-z][a-z-]*", name, re.ASCII):
         raise UserError(
-            f"additional_slurm_params: '{shown(part)}' is not of the form option=value or option, "
+            f"additional_slurm_params: '{one_line(part)}' is not of the form option=value or option, "
             "as in constraint=gpu;exclusive."
         )
     if name not in (*_OFFERED, *_FIELDS):

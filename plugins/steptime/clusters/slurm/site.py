@@ -9,7 +9,7 @@ from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import split_address
 from steptime.clusters.slurm.node_check import NodeCheck
 from steptime.clusters.slurm.options import SlurmOptions, check_of_every_job
-from steptime.errors import UserError, shown
+from steptime.errors import UserError, one_line
 from steptime.plug_points import CONTAINERS
 from steptime.recipes.config_files import check_each
 from steptime.recipes.models import Run
@@ -114,14 +114,15 @@ class Site(ClusterConfig):
         own = self.owner_accounts.get(owner)
         if own is None:
             raise UserError(
-                f"DAG owner '{shown(owner)}' has no account on cluster {self.name}: change the DAG's owner "
+                f"DAG owner '{one_line(owner)}' has no account on cluster {self.name}: change the DAG's "
+                "owner "
                 f"to one of owner_accounts in {file} ({', '.join(self.owner_accounts)}), or add this one "
                 "there."
             )
         asked = SlurmOptions.of(run.cluster_options).account or self.default_account
         if asked != own:
             raise UserError(
-                f"account '{shown(asked)}' is not the account of DAG owner '{shown(owner)}' on cluster "
+                f"account '{one_line(asked)}' is not the account of DAG owner '{one_line(owner)}' on cluster "
                 f"{self.name}: choose account '{own}' (owner_accounts in {file})."
             )
 

@@ -26,7 +26,7 @@ from steptime.clusters.connections import Connections
 from steptime.clusters.slurm import sftp
 from steptime.clusters.slurm.ssh_login import words
 from steptime.clusters.slurm.ssh_route import reach
-from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError, shown
+from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError, one_line
 
 _FAREWELL_S = 10.0
 _COMMANDS_AT_ONCE = 9 - sftp.SESSIONS
@@ -151,7 +151,7 @@ class LoginNode:
                 reading.cancel()
         exit_code = self._exit_code(process, command)
         if not pid.result():
-            words_said = shown("; ".join(said_instead) or "nothing", at_most=300)
+            words_said = one_line("; ".join(said_instead) or "nothing", at_most=300)
             raise LoginRefused(
                 f"{self._address} does not start commands: its login shell ended with exit code {exit_code} "
                 f"and said: {words_said}"

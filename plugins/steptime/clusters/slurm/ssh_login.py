@@ -16,7 +16,7 @@ import asyncssh
 from asyncssh.public_key import CERT_TYPE_USER
 
 from steptime.clusters.connections import Connection, split_address
-from steptime.errors import LoginRefused, UserError, shown, unknown_value
+from steptime.errors import LoginRefused, UserError, one_line, unknown_value
 
 _DEFAULT_PORT = 22
 _CONNECT_TIMEOUT_S = 15.0
@@ -154,8 +154,8 @@ def refused(login: Login, reason: str, via: str = "") -> LoginRefused:
     doubts = "".join(f"; {_doubt(certificate, login.user)}" for certificate in login.certificates)
     where = login.options["config"] or "the connection"
     return LoginRefused(
-        f"{login.title}{via} refuses the login '{shown(login.user)}': {shown(reason)}; see to its key or "
-        f"password in {where}{doubts}"
+        f"{login.title}{via} refuses the login '{one_line(login.user)}': {one_line(reason)}; see to its key "
+        f"or password in {where}{doubts}"
     )
 
 
@@ -164,7 +164,7 @@ def _doubt(certificate: Any, user: str) -> str:
     try:
         certificate.validate(CERT_TYPE_USER, user)
     except ValueError as error:
-        return f"its certificate for {shown(', '.join(certificate.principals) or 'anybody')}: {error}"
+        return f"its certificate for {one_line(', '.join(certificate.principals) or 'anybody')}: {error}"
     return "its certificate is in order here: the host may not trust the authority that signed it"
 
 
@@ -177,7 +177,7 @@ def _ssh_config(connection: Connection) -> str | None:
     try:
         path.open("rb").close()
     except OSError as error:
-        raise UserError(f"{_named(connection)}: ssh_config '{shown(value)}': {error.strerror}.") from None
+        raise UserError(f"{_named(connection)}: ssh_config '{one_line(value)}': {error.strerror}.") from None
     return str(path)
 
 
@@ -232,10 +232,10 @@ def _certificate(connection: Connection) -> Any:
         return asyncssh.read_certificate(_path(connection, named, value))
     except OSError as error:
         raise UserError(
-            f"{_named(connection)}: certificate_file '{shown(value)}': {error.strerror}."
+            f"{_named(connection)}: certificate_file '{one_line(value)}': {error.strerror}."
         ) from None
     except asyncssh.KeyImportError:
-        what = "certificate in its extra" if named == "certificate" else f"'{shown(str(value))}'"
+        what = "certificate in its extra" if named == "certificate" else f"'{one_line(str(value))}'"
         raise UserError(
             f"{_named(connection)}: {what} is not an ssh certificate, which begins like "
             "'ssh-ed25519-cert-v01@openssh.com AAAA…'."
@@ -274,7 +274,7 @@ def _trusted(connection: Connection, read: asyncssh.SSHClientConnectionOptions) 
     if not there:
         raise UserError(
             f"{_named(connection)}: the key of host {read.host} is not known, and there is no file "
-            f"{shown(', '.join(map(str, files)))}: {remedy}"
+            f"{one_line(', '.join(map(str, files)))}: {remedy}"
         )
     try:
         return asyncssh.read_known_hosts(there)
@@ -331,8 +331,8 @@ def _path(connection: Connection, field: str, value: object) -> Path:
         return Path(str(value)).expanduser()
     except RuntimeError:
         raise UserError(
-            f"{_named(connection)}: {field} '{shown(value)}': this machine has no such user: write the whole "
-            "path."
+            f"{_named(connection)}: {field} '{one_line(value)}': this machine has no such user: write the "
+            "whole path."
         ) from None
 
 
@@ -345,5 +345,5 @@ def words(error: Exception | str) -> str:
     if isinstance(error, OSError) and error.strerror:
         refused = isinstance(error, ConnectionError) and error.errno  # asyncio's own text is longer than true
         message = os.strerror(refused) if refused else error.strerror
-        return shown(f"{error.filename}: {message}" if error.filename else message, at_most=300)
-    return shown(str(error).rstrip(".") or type(error).__name__, at_most=300)
+        return one_line(f"{error.filename}: {message}" if error.filename else message, at_most=300)
+    return one_line(str(error).rstrip(".") or type(error).__name__, at_most=300)

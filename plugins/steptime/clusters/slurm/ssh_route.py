@@ -21,7 +21,7 @@ from steptime.clusters.slurm.ssh_login import (
     untrusted,
     words,
 )
-from steptime.errors import LoginRefused, OutOfReach, UserError, shown
+from steptime.errors import LoginRefused, OutOfReach, UserError, one_line
 from steptime.waiting import retrying
 
 _log = logging.getLogger(__name__)
@@ -111,8 +111,8 @@ async def _through_proxy_jump(login: Login, behind: tuple[str, ...]) -> HostConn
             continue
         if jump.host in behind:
             raise UserError(
-                f"{login.title} is reached through ProxyJump {shown(jump.host)}, which lies behind it: its "
-                "ssh_config leads in a circle."
+                f"{login.title} is reached through ProxyJump {one_line(jump.host)}, which lies behind it: "
+                "its ssh_config leads in a circle."
             )
         through = await _log_in(jump, "jump host", through, behind)
     return through
@@ -135,7 +135,7 @@ async def _connect(login: Login, through: HostConnection | None) -> asyncssh.SSH
         if through and error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
             raise LoginRefused(
                 f"{through.title} does not forward to {login.title}: {words(error)}; its sshd must allow "
-                f"'{shown(through.ssh.get_extra_info('username'))}' that (AllowTcpForwarding, PermitOpen)"
+                f"'{one_line(through.ssh.get_extra_info('username'))}' that (AllowTcpForwarding, PermitOpen)"
             ) from None
         raise OutOfReach(f"{login.title}{via} cannot be reached: {words(error)}") from None
     except (asyncssh.Error, OSError) as error:

@@ -6,7 +6,7 @@ import re
 
 from steptime.clusters.base import Completed, JobSpec
 from steptime.clusters.slurm.job_records import SQUEUE_FORMAT, TIME_FORMAT
-from steptime.errors import SubmitLimit, SystemFailure, UserError, shown
+from steptime.errors import SubmitLimit, SystemFailure, UserError, one_line
 
 _COMMAND_LIMIT_S = 60
 """Each of Slurm's commands is killed after this time."""
@@ -97,7 +97,9 @@ def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailur
     lines = [
         line.strip().removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()
     ]
-    message = shown("; ".join(line for line in lines if line) or f"exit code {done.exit_code}", at_most=500)
+    message = one_line(
+        "; ".join(line for line in lines if line) or f"exit code {done.exit_code}", at_most=500
+    )
     if _SUBMIT_LIMIT.search(message):
         return SubmitLimit(f"{cluster} accepts no more jobs for now, and refused {job}: {message}")
     if any(words in message.lower() for words in _CANNOT_BE) or _JOB_LIMIT.search(message):

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import SystemFailure, UserError, one_line
 
 _RECORDER = Path(__file__).parent / "recorder"
 _BRIDGE_FOLDERS = ("scripts/performance", "src/megatron/bridge/recipes")
@@ -93,7 +93,7 @@ def unpack_commit(repository: Path, commit: str | None, into: Path, *paths: str)
         if archived.returncode:
             words = archived.stderr.decode(errors="replace").strip().splitlines() or ["no git repository"]
             raise UserError(
-                f"'{repository}' has no {commit}: {shown(words[-1])}. Fetch the commit there, or "
+                f"'{repository}' has no {commit}: {one_line(words[-1])}. Fetch the commit there, or "
                 "name another repository."
             )
         with tarfile.open(fileobj=io.BytesIO(archived.stdout)) as tar:
@@ -111,7 +111,7 @@ def read_release(folder: Path) -> Release:
     except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
         raise UserError(
             f"'{folder}' is not a checkout of NVIDIA/exemplar-performance: its release.yaml has no "
-            f"llmb_version ({shown(str(error))}). Name the folder of a checkout, or a repository with "
+            f"llmb_version ({one_line(str(error))}). Name the folder of a checkout, or a repository with "
             "--tag."
         ) from error
     release = Release(version, folder)
@@ -223,7 +223,7 @@ class Sandbox:
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode or not answered.exists():
             words = (ended.stderr or ended.stdout).strip().splitlines() or ["nothing is said"]
-            raise SystemFailure(f"{script} failed in its sandbox: {shown(words[-1])}")
+            raise SystemFailure(f"{script} failed in its sandbox: {one_line(words[-1])}")
         found: list[Any] = json.loads(answered.read_text())
         return found
 
@@ -269,7 +269,7 @@ def unpack_pinned(sources: Sequence[Source], repository: Path, into: Path) -> Pa
     for commit in sorted({commit for source in sources for commit in source.commits.values()}):
         if not re.fullmatch("[0-9a-f]{40}", commit):
             raise UserError(
-                f"'{shown(commit)}' in the release's metadata is not a commit id of Megatron-Bridge, "
+                f"'{one_line(commit)}' in the release's metadata is not a commit id of Megatron-Bridge, "
                 "which has 40 hexadecimal digits."
             )
         unpack_commit(repository, commit, into / commit, *_BRIDGE_FOLDERS)
