@@ -3,16 +3,13 @@
 import json
 import os
 import socket
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from trainer.spec import Parallelism, PlannedRun
 from trainer.versions import versions
 
 if TYPE_CHECKING:
     from trainer.cpu.peak import MeasuredPeak
-
-Loop = Literal["nemo", "thin"]
-"""What trains: NeMo, or the loop without NeMo for one GPU (`benchmarks/one_gpu/`)."""
 
 
 def emit(kind: str, fields: dict[str, Any]) -> None:
@@ -29,7 +26,6 @@ def started(
     numa_bound_ranks: int,
     peak: "MeasuredPeak | None" = None,
     parameters: int | None = None,
-    loop: Loop = "nemo",
     imports_s: float | None = None,
 ) -> dict[str, Any]:
     """Return the fields of the record `steptime.start`: actual parallelism, sizes, peak FLOPS, versions."""
@@ -37,7 +33,6 @@ def started(
     return {
         "schema": 1,
         "experiment": run.experiment,
-        "loop": loop,
         "world_size": parallelism.world_size,
         "tensor_parallel": parallelism.tensor,
         "pipeline_parallel": parallelism.pipeline,

@@ -13,7 +13,8 @@ from steptime.results.models import Result
 
 WHOLE, FRONT, BACK = (line_forms.nemo2_log(steps) for steps in (range(50), range(10), range(10, 50)))
 GAP = line_forms.nemo2_log(step for step in range(50) if step not in (40, 41))
-THIN = b'steptime.start {"loop": "thin"}\n' + WHOLE + b'steptime.result {"state": "completed"}\n'
+STARTED = b'steptime.start {"schema": 1}\n' + WHOLE
+ENDED = STARTED + b'steptime.result {"state": "completed"}\n'
 NO_END = "the trainer wrote no record of its end: it was ended from outside, or still runs"
 SHORT = "training ended at step 9 of 49: 40 steps are missing at the end"
 LACKS = "the log lacks global steps"
@@ -68,14 +69,11 @@ ROWS: list[tuple[bytes, Window | None, dict[str, Any]]] = [
         {"state": "complete", "warnings": f"{LACKS} 40 to 41", "steps": 48, **window(42, 44, 2.643, 3)},
     ),
     (
-        *(THIN, Window(first=49, last=49)),
-        {
-            **{"state": "complete", "warnings": "trained by the trainer's thin loop, not by NeMo"},
-            **{"steps": 50, **window(49, 49, 2.649, 1)},
-        },
+        *(ENDED, Window(first=49, last=49)),
+        {"state": "complete", "steps": 50, **window(49, 49, 2.649, 1)},
     ),
     (
-        *(b'steptime.start {"loop": "nemo"}\n' + WHOLE, Window(first=49, last=49)),
+        *(STARTED, Window(first=49, last=49)),
         {"state": "failed", "reason": NO_END, "steps": 50, **window(49, 49, 2.649, 1)},
     ),
     (b"", None, {"state": "failed", "reason": "the log is empty", "steps": 0}),

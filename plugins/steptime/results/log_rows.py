@@ -131,7 +131,6 @@ def log_row(
                 remark,
                 _remark_other_nodes(other_nodes),
                 upstream.remark if upstream else None,
-                _loop(log),
                 _other_mode(run, log),
                 _unknown_gpu_type(recipes),
                 _invalid_rates(upstream, log),
@@ -156,12 +155,6 @@ def _remark_other_nodes(logs: Sequence[Path]) -> str | None:
         return None
     names = ", ".join(log.name for log in logs[:4]) + (f" and {len(logs) - 4} more" if len(logs) > 4 else "")
     return f"in {names}, of another node of the run, failures count and steps do not"
-
-
-def _loop(log: TrainingLog) -> str | None:
-    """Return a remark if the trainer ran without NeMo, in a loop of its own for one GPU."""
-    loop = (log.started or {}).get("loop", "nemo")
-    return None if loop == "nemo" else f"trained by the trainer's {loop} loop, not by NeMo"
 
 
 def _other_mode(run: Run | None, log: TrainingLog) -> str | None:
