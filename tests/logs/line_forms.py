@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from steptime.logs.models import TrainingLog
-from steptime.logs.reader import Assembly
+from steptime.logs.reader import LogBuilder
 
 
 def nemo2(
@@ -69,6 +69,6 @@ def nccl_trace(line: int) -> bytes:
 
 def read_chunks(chunks: Iterable[bytes], *, max_steps: int | None = None, first_step: int = 0) -> TrainingLog:
     """Read the log of one run from pieces of any size, as `read_log` reads it from its file."""
-    assembly = Assembly()
-    assembly.read("<stream>", chunks)
-    return assembly.result(max_steps=max_steps, first_step=first_step)
+    builder = LogBuilder()
+    builder.read("<stream>", chunks)
+    return builder.result(max_steps=max_steps, first_step=first_step)

@@ -3,8 +3,8 @@
 import math
 from collections import defaultdict
 
-from steptime.logs.completeness import report_restart
 from steptime.logs.formats import NotFinite, StepPrinted, plain
+from steptime.logs.log_completeness import report_restart
 from steptime.logs.models import Problem, Step
 
 _UNLABELLED_RANKS_APART = 2

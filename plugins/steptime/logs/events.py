@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
-from steptime.logs.causes import FAILURE_WORDS, Failures, quote
 from steptime.logs.checkpoints import CHECKPOINT_WORDS, CheckpointLine, read_checkpoints
-from steptime.logs.completeness import CLOSING_WORDS, Closing, read_closing
 from steptime.logs.excerpts import BYTES_BEFORE, Excerpt
+from steptime.logs.failure_causes import FAILURE_WORDS, Failures, quote
 from steptime.logs.formats import (
     SETUP_WORDS,
     LogFormat,
@@ -22,6 +21,7 @@ from steptime.logs.formats import (
     read_setup,
     writer_label,
 )
+from steptime.logs.log_completeness import CLOSING_WORDS, Closing, read_closing
 from steptime.logs.models import Problem, Step
 from steptime.logs.network import NETWORK_WORDS, NetworkLine, read_network
 from steptime.plug_points import LOG_FORMATS

@@ -15,11 +15,9 @@ import zstandard
 from isal import isal_zlib
 
 from steptime.errors import UserError
-from steptime.logs import completeness
+from steptime.logs import log_completeness
 from steptime.logs.attempts import Attempts
-from steptime.logs.causes import advice, hidden_by
 from steptime.logs.checkpoints import Checkpoint, CheckpointLine, assemble_checkpoints
-from steptime.logs.completeness import Closing, End
 from steptime.logs.events import (
     NODE_CHECK,
     OF_THE_LOG,
@@ -30,7 +28,9 @@ from steptime.logs.events import (
     report_trainer_end,
 )
 from steptime.logs.excerpts import Excerpt
+from steptime.logs.failure_causes import advice, hidden_by
 from steptime.logs.formats import Setup, StepPrinted, writer_label
+from steptime.logs.log_completeness import Closing, End
 from steptime.logs.models import Problem, Step, TrainingLog
 from steptime.logs.network import NetworkFacts, NetworkLine
 from steptime.recipes.models import Mode
@@ -45,7 +45,7 @@ _UNPACKERS: dict[str, Callable[[], Any]] = {
 }
 
 
-class Assembly:
+class LogBuilder:
     """Collects the events of a run's logs and builds a `TrainingLog` from them."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Assembly:
         The pieces of a damaged archive end with an EOFError, which becomes a problem of the log.
         """
         if self._path:
-            self._attempt_ended()
+            self._start_run_again()
             self._network = NetworkFacts()
         self._path = path
         self._last_lines = Excerpt(self._read(path, pieces, self._take))
@@ -164,7 +164,7 @@ class Assembly:
                 self._checkpoint_lines[-1].append(event)
             case Record():
                 if event.name == "start" and "start" in self._records:
-                    self._attempt_ended()
+                    self._start_run_again()
                 self._records[event.name] = event.values
             case NetworkLine():
                 self._network.take(event)
@@ -193,7 +193,7 @@ class Assembly:
             self._printed = None if counts_steps else (event.done or 0, (event.done or 0) + left)
         for new in self._attempts.add(event):
             if isinstance(new, Problem):
-                self._survive()
+                self.start_attempt()
             elif self._closing is not None and not self._is_before_closing(new.global_step):
                 self._closing = None
 
@@ -210,14 +210,15 @@ class Assembly:
                 if step.step_time_s is None and step.tokens_per_s_per_gpu:
                     step.step_time_s = tokens / gpus / step.tokens_per_s_per_gpu
 
-    def _attempt_ended(self) -> None:
-        """Begin the next attempt: failures until now did not end the run."""
+    def _start_run_again(self) -> None:
+        """Begin an attempt of a new start of the trainer: the records of the previous one do not count."""
         self._attempts.begin()
         # Nodes are checked before the start that they are checked for.
         self._records = {name: self._records[name] for name in self._records if name == NODE_CHECK}
-        self._survive()
+        self.start_attempt()
 
-    def _survive(self) -> None:
+    def start_attempt(self) -> None:
+        """Begin the next attempt: failures until now did not end the run."""
         self._closing = None
         self._checkpoint_lines.append([])
         self._failures.append(Counter())
@@ -249,17 +250,17 @@ class Assembly:
         causes = [*self._causes(complete=end.is_complete(numbers))]
         yield from causes
         if numbers:
-            early = completeness.report_early_end(numbers, end)
+            early = log_completeness.report_early_end(numbers, end)
             yield from (one for one in early if one.kind != "end_unknown" or not any(c.fatal for c in causes))
             begin = self._expected_first(first_step, checkpoints)
-            yield from completeness.report_gaps(numbers, begin=begin, first=first_step, last=last)
-            yield from completeness.report_not_finite(self._attempts.not_finite)
-            yield from completeness.report_untimed(steps)
+            yield from log_completeness.report_gaps(numbers, begin=begin, first=first_step, last=last)
+            yield from log_completeness.report_not_finite(self._attempts.not_finite)
+            yield from log_completeness.report_untimed(steps)
             yield from self._attempts.restarts
-            yield from completeness.report_repeated(self._attempts.repeats)
+            yield from log_completeness.report_repeated(self._attempts.repeats)
         else:
-            yield completeness.report_no_steps(self._bytes, self._closing)
-        yield from completeness.report_unfinished_saves(checkpoints)
+            yield log_completeness.report_no_steps(self._bytes, self._closing)
+        yield from log_completeness.report_unfinished_saves(checkpoints)
         yield from report_trainer_end(self._records)
         for name, count in self._other_formats.items():
             message = f"{count} lines of the format {name} beside those of {self._format} do not count"
@@ -323,12 +324,12 @@ def read_log(
     files = [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
     if not files:
         raise UserError("no log to read: name at least one file")
-    assembly = Assembly()
+    builder = LogBuilder()
     for file in files:
-        assembly.read(str(file), _pieces(file))
+        builder.read(str(file), _pieces(file))
     for file in other_nodes:
-        assembly.read_failures(str(file), _pieces(file))
-    return assembly.result(max_steps=max_steps, first_step=first_step, gpu_type=gpu_type)
+        builder.read_failures(str(file), _pieces(file))
+    return builder.result(max_steps=max_steps, first_step=first_step, gpu_type=gpu_type)
 
 
 def has_steps(file: Path) -> bool:

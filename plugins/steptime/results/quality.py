@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from steptime.clusters.base import JobState, JobStatus
-from steptime.logs.completeness import named_steps
+from steptime.logs.log_completeness import named_steps
 from steptime.logs.models import Problem, TrainingLog
 from steptime.plug_points import CHECKS
 from steptime.recipes.models import Mode, NamedRecipe, Run

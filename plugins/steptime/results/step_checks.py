@@ -14,7 +14,7 @@ from pydantic import PositiveFloat, model_validator
 
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
-from steptime.logs.completeness import named_steps
+from steptime.logs.log_completeness import named_steps
 from steptime.logs.models import Step
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.models import Collective, Run

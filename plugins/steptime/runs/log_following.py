@@ -10,9 +10,9 @@ from statistics import fmean
 from steptime.clusters.base import Cluster, Job
 from steptime.errors import SystemFailure
 from steptime.logs.attempts import Attempts
-from steptime.logs.completeness import report_not_finite
 from steptime.logs.events import OF_THE_LOG, Event, LogEvents
 from steptime.logs.formats import StepPrinted
+from steptime.logs.log_completeness import report_not_finite
 from steptime.logs.models import Problem, Step
 from steptime.recipes.models import Run
 from steptime.waiting import backoff_s, duration
