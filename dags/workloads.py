@@ -5,11 +5,7 @@ from airflow.sdk import get_parsing_context
 from steptime.airflow.dag_builder import training_dag
 from steptime.recipes.workloads import load_workloads
 
-FORM_DEFAULTS = {"llama31": {"checkpoint": True}}
-"""Values that the trigger form of a DAG starts with, if they differ from those of `steptime run`."""
-
 wanted = get_parsing_context().dag_id  # set in the process of a task, which needs no other DAG
 for workload in load_workloads()[0]:
     if wanted in (None, workload.dag_id):
-        defaults = FORM_DEFAULTS.get(workload.dag_id, {})
-        training_dag(workload.dag_id, workload=workload.workload, defaults=defaults)
+        training_dag(workload.dag_id, workload=workload.workload)

@@ -114,8 +114,7 @@ def test_an_example_with_a_condition_can_be_run_where_that_holds(
         condition, examples = named_examples(params.get_param(name))
         for example in examples if condition else ():
             dag_id = "llama31_2608" if condition == _BRIDGE else "llama31"
-            off = {"checkpoint": False} if dag_id == "llama31" else {}
-            check(dag_id, forms_with_gpus[dag_id].dump() | off | {**_NEEDS[condition], name: example})
+            check(dag_id, forms_with_gpus[dag_id].dump() | {**_NEEDS[condition], name: example})
             seen.add(condition)
 
     assert seen == set(_NEEDS)

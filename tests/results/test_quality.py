@@ -1,7 +1,10 @@
 """Every check of a finished run: a good run passes, and each kind of bad run fails with rows and values."""
 
 import logging
+import pickle
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,6 +55,21 @@ def test_a_good_run_of_every_mode_is_valid(make_result: MakeResult, mode: Mode) 
     names = [check.name for check in verdict.checks]
     assert len(names) == len(set(names)) >= 12
     assert all(check.message[0].isupper() and check.message.endswith(".") for check in verdict.checks)
+
+
+@pytest.mark.service
+def test_great_expectations_logs_nothing_of_its_own(make_result: MakeResult, tmp_path: Path) -> None:
+    result = make_result()
+    (tmp_path / "run").write_bytes(pickle.dumps((result.run, result.log.steps)))
+    program = (
+        "import logging, pickle; logging.basicConfig(level=logging.INFO)\n"
+        "from steptime.results.step_checks import check_rows\n"
+        "print(len(check_rows(*pickle.load(open('run', 'rb')))))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=True)
+
+    assert (int(done.stdout) >= 6, done.stderr) == (True, b"")
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,8 @@ def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
 
 
 def _rules(run: Run) -> tuple[_RowRule, ...]:
+    # Before its first import, which logs some two hundred lines at level INFO into the task's log.
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     from great_expectations import expectations as gxe
 
     first, last, gbs = run.first_step, run.max_steps - 1, run.recipe.global_batch_size
@@ -185,9 +187,8 @@ def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dic
     import great_expectations
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
-    # Its own messages do not help a reader of the task's log. One of its modules sets its own level.
-    for logger in ("great_expectations", ProgressBarsConfig.__module__):
-        logging.getLogger(logger).setLevel(logging.WARNING)
+    # This module sets its own level, and says how to switch its progress bars off.
+    logging.getLogger(ProgressBarsConfig.__module__).setLevel(logging.WARNING)
     context = great_expectations.get_context(mode="ephemeral")
     context.enable_analytics(False)
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
