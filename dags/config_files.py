@@ -1,5 +1,8 @@
-"""Not a DAG: its import error lists the files of config/workloads and config/sweeps that cannot be run."""
+"""Not a DAG: its import error lists the files of config/workloads and config/sweeps that cannot be run.
 
-from steptime.airflow.sweep.cells import check_config_files  # Airflow reads files with "dag" and "airflow"
+Airflow reads this file because it has the words "dag" and "airflow" in it.
+"""
+
+from steptime.staging.checking import check_config_files
 
 check_config_files()

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from steptime.airflow.params import plan_from_params
-from steptime.airflow.sweep.cells import checked_sweep
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.settings import config_dir, shipped
+from steptime.staging.checking import checked_sweep
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 

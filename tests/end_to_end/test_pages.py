@@ -15,7 +15,7 @@ from mail_server import mail_server
 from playwright.sync_api import FrameLocator, Page, expect
 
 from end_to_end.driving import Airflow, wait_until
-from steptime.airflow.addresses import dag_run_path
+from steptime.airflow_addresses import dag_run_path
 
 pytestmark = [
     pytest.mark.end_to_end,

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
-from steptime.airflow.addresses import RUN_ROUTE, dag_run_path
 from steptime.airflow.versions import conf
+from steptime.airflow_addresses import RUN_ROUTE, dag_run_path
 
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey

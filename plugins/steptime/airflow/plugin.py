@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from steptime.airflow.addresses import RUN_ROUTE
+from steptime.airflow_addresses import RUN_ROUTE
 
 PREFIX = "/steptime"
 

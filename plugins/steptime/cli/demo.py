@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from steptime.airflow.addresses import RUN_ROUTE
+from steptime.airflow_addresses import RUN_ROUTE
 from steptime.cli.following import airflow_client
 from steptime.cli.output import WIDE_OPTION
 from steptime.cli.phases import Phases

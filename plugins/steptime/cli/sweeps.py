@@ -17,6 +17,7 @@ from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import SweepPlan, expand_cell
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.service.rest import AirflowClient, DagRun, TaskInstance
+from steptime.staging.checking import checked_sweep, planned_sweep
 from steptime.waiting import poll_until
 
 DAG_ID = "scaling_sweep"
@@ -108,7 +109,6 @@ def plan(
 
     The command fails if a run is impossible, or if the plan exceeds the budget of the sweep or of a cluster.
     """
-    from steptime.airflow.sweep.cells import planned_sweep
     from steptime.judging.expected_cost import expected_cost
 
     planned, sweep = planned_sweep(name), load_sweep(name)
@@ -132,8 +132,6 @@ def run(name: Name, *, url: Url = None, user: User = None) -> None:
 
     It is planned here first: a sweep that cannot be run starts nothing.
     """
-    from steptime.airflow.sweep.cells import checked_sweep
-
     planned = checked_sweep(name)
     check_budgets(_runs(planned), err=True)
     with airflow_client(url, user) as client:

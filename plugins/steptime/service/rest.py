@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict
 
-from steptime.airflow.addresses import dag_run_path
+from steptime.airflow_addresses import dag_run_path
 from steptime.errors import SystemFailure, UserError, one_line
 from steptime.frozen import Frozen
 from steptime.waiting import poll_until

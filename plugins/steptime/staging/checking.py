@@ -1,13 +1,17 @@
-"""Check a plan before staging, so that a plan that passes can be started, as far as this can be known."""
+"""Check plans and sweeps before staging: what passes can be started, as far as this can be known."""
 
 from collections.abc import Iterable
 
-from steptime.clusters.config import check_permitted, check_runs
+from steptime.clusters.config import check_owner, check_permitted, check_runs
 from steptime.errors import UserError
+from steptime.recipes.config_files import load_each, refuse
 from steptime.recipes.megatron_bridge import bridge_command
 from steptime.recipes.models import Mode, NamedRecipe, Run
 from steptime.recipes.planning import Plan, require_runnable
 from steptime.recipes.spec import FP8_RECIPES, NUMBER_FORMATS, check_trainable
+from steptime.recipes.sweep_planning import SweepPlan, plan_sweep
+from steptime.recipes.sweeps import list_sweeps, load_sweep
+from steptime.recipes.workloads import load_workloads
 
 _OTHER_PROGRAMS = ("pytorch", "titan", "jax", "maxtext", "tensorflow", "deepspeed")
 """Words in the names of images that are known not to have NeMo."""
@@ -76,3 +80,33 @@ def check_plan(planned: Plan) -> None:
     require_runnable(planned)
     require_trainable(planned.all_runs)
     check_runs(planned.all_runs)
+
+
+def checked_sweep(name: str, *, owner: str | None = None) -> SweepPlan:
+    """Plan and check a sweep of `config/sweeps`. Raises UserError if it cannot be run.
+
+    `owner` is the owner of the DAG that runs the sweep, whose permissions are checked; None outside of a DAG.
+    """
+
+    def check(planned: Plan) -> None:
+        check_plan(planned)
+        if owner is not None:
+            check_owner(planned.all_runs, owner)
+
+    return plan_sweep(load_sweep(name), check)
+
+
+def planned_sweep(name: str) -> SweepPlan:
+    """Plan a sweep of `config/sweeps`. Raises UserError for impossible runs.
+
+    A sweep whose GPU type no cluster of `config/` has is planned, but not checked against a cluster.
+    """
+    sweep = load_sweep(name)
+    return plan_sweep(sweep, check_plan if sweep.has_cluster else lambda _: None)
+
+
+def check_config_files() -> None:
+    """Check all workloads and sweeps of `config/`. Raises UserError with all mistakes."""
+    _, broken_workloads = load_workloads()
+    _, broken_sweeps = load_each(list_sweeps(), planned_sweep)
+    refuse(broken_workloads, broken_sweeps)

@@ -15,12 +15,12 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from stored import publish
 
-from steptime.airflow.sweep.cells import check_config_files
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.errors import UserError
 from steptime.recipes.models import Mode
 from steptime.results.models import Check, Verdict
 from steptime.results.store import Store
+from steptime.staging.checking import check_config_files
 from tests.airflow.conftest import MakeResult, logged
 
 from .conftest import CheckSweep, MakeTask, Report, SweepTask, WriteSweep, of_sweep

@@ -16,7 +16,7 @@ from steptime.airflow.budgets import budget_owner, reserve
 from steptime.airflow.notifications import Event, notify, notify_of_incidents
 from steptime.airflow.operators import requested_options, stage_for
 from steptime.airflow.summaries import as_text
-from steptime.airflow.sweep.cells import checked_sweep, rows_by_cell, runs_with_staged
+from steptime.airflow.sweep.cells import rows_by_cell, runs_with_staged
 from steptime.airflow.versions import AirflowFailException, AirflowSkipException, response_limit
 from steptime.errors import unknown_value
 from steptime.judging.comparison import compare_dag_run
@@ -26,6 +26,7 @@ from steptime.recipes.sweep_planning import Cell, SweepPlan, cell_plan, expand_c
 from steptime.results.budgets import release
 from steptime.results.database import wait_for_store
 from steptime.results.store import Store
+from steptime.staging.checking import checked_sweep
 
 if TYPE_CHECKING:
     from steptime.judging.expected_cost import Cost
