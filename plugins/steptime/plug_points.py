@@ -70,7 +70,7 @@ CONTAINERS = PlugPoint(
         "kubernetes": "steptime.clusters.containers:KUBERNETES",
     },
 )
-"""What launches ranks in an image, in order of preference: each is a `clusters.containers.Launcher`."""
+"""What starts ranks in an image, in order of preference: each is a `clusters.containers.ContainerRuntime`."""
 
 LOG_FORMATS = PlugPoint(
     "steptime.log_formats",

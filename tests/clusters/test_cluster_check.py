@@ -11,7 +11,7 @@ from slurm_service import MiniSlurm
 from stand_ins.runai import RunaiStandIn
 
 from steptime.clusters import config as config_module
-from steptime.clusters.checks import Finding, Outcome
+from steptime.clusters.checks import CheckOutcome, CheckResult
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.slurm import survey as survey_module
@@ -30,18 +30,18 @@ OF_SLURM = pytest.mark.slurm
 H100 = "batch*|up|idle|8|gpu:h100:8(S:0-1)"
 
 
-async def findings(
+async def outcomes(
     config: ClusterConfig, connections: Connections, runs: tuple[Run, ...] = ()
-) -> dict[str, Finding]:
-    """Check a cluster; return the findings by name, which are reported in the same order."""
-    reported: list[Finding] = []
+) -> dict[str, CheckOutcome]:
+    """Check a cluster; return the outcomes by name, which are reported in the same order."""
+    reported: list[CheckOutcome] = []
     found = await check_cluster(config, connections, runs, reported.append)
     assert list(found) == reported
     return {one.check: one for one in found}
 
 
-def failed(found: dict[str, Finding]) -> set[str]:
-    return {name for name, one in found.items() if one.outcome is Outcome.FAILED}
+def failed(found: dict[str, CheckOutcome]) -> set[str]:
+    return {name for name, one in found.items() if one.result is CheckResult.FAILED}
 
 
 @pytest.fixture
@@ -62,10 +62,10 @@ async def test_a_whole_cluster_passes(
 ) -> None:
     config = make_slurm_config(container="bwrap", partition="batch")
     tiny = plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
-    found = await findings(config, node.connections, (tiny,))
+    found = await outcomes(config, node.connections, (tiny,))
     assert failed(found) == set()
-    assert found["Slurm"].found == "partition batch: 8 of 8 nodes can be used"
-    assert {name for name, one in found.items() if one.outcome is Outcome.NOT_APPLICABLE} == {
+    assert found["Slurm"].message == "partition batch: 8 of 8 nodes can be used"
+    assert {name for name, one in found.items() if one.result is CheckResult.NOT_APPLICABLE} == {
         *("GPUs", "images", "Hugging Face cache")
     }
     assert str(found["container"]) == "✓ container: bwrap works"
@@ -77,10 +77,10 @@ async def test_a_host_with_another_key_blocks_all_other_checks(
     make_slurm_config: MakeSlurmConfig, node: LoginNode
 ) -> None:
     other_key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
-    found = await findings(make_slurm_config(), known({"mini_slurm": node.login(host_key=other_key)}))
-    assert "shows a key that is not trusted" in found["login"].found
+    found = await outcomes(make_slurm_config(), known({"mini_slurm": node.login(host_key=other_key)}))
+    assert "shows a key that is not trusted" in found["login"].message
     assert failed(found) == {"login"}
-    assert found["work_dir"].found == "cannot be checked before login"
+    assert found["work_dir"].message == "cannot be checked before login"
 
 
 FAULTS = {
@@ -118,9 +118,9 @@ async def test_each_fault_is_found_by_its_check(
     fields, programs, words, remedy = FAULTS[check]
     for name, script in programs.items():
         node.command(name, script)
-    found = await findings(make_slurm_config(**fields), node.connections)
+    found = await outcomes(make_slurm_config(**fields), node.connections)
     assert failed(found) == {check}
-    assert words in found[check].found
+    assert words in found[check].message
     assert remedy in found[check].remedy
 
 
@@ -129,14 +129,14 @@ async def test_an_accounting_that_is_away_fails_and_one_that_is_not_kept_does_no
     make_slurm_config: MakeSlurmConfig, node: LoginNode, mini_slurm: MiniSlurm
 ) -> None:
     node.command("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    found = await findings(make_slurm_config(), node.connections)
+    found = await outcomes(make_slurm_config(), node.connections)
     assert failed(found) == set()
-    assert found["accounting"].found.startswith("this Slurm has no accounting")
+    assert found["accounting"].message.startswith("this Slurm has no accounting")
 
     stop_daemon(mini_slurm.home, "slurmdbd", kill=False)
-    found = await findings(make_slurm_config(), mini_slurm.connections)
+    found = await outcomes(make_slurm_config(), mini_slurm.connections)
     assert failed(found) == {"accounting", "submit limits"}
-    assert "sacct failed on mini" in found["accounting"].found
+    assert "sacct failed on mini" in found["accounting"].message
 
 
 @OF_SLURM
@@ -146,18 +146,18 @@ async def test_images_are_looked_for_in_their_registry_and_nothing_is_fetched(
     node.command("sinfo", f"echo '{H100}'")
     (node.bin / "enroot").symlink_to(STAND_INS / "enroot")
     config = make_slurm_config(gpu_type="h100", container="bwrap")
-    found = await findings(config, node.connections, (a_run(),))
+    found = await outcomes(config, node.connections, (a_run(),))
     assert failed(found) <= {"placement"}  # the mini Slurm has no GPUs of that type
-    assert "its registry has docker://nvcr.io#nvidia/nemo" in found["images"].found
-    assert found["GPUs"].found == "8 × h100 a node, as expected (h100)"
+    assert "its registry has docker://nvcr.io#nvidia/nemo" in found["images"].message
+    assert found["GPUs"].message == "8 × h100 a node, as expected (h100)"
     assert not (tmp_path / "images").exists()
 
     (node.bin / "fault").write_text("unauthorized")
-    found = await findings(config, node.connections, (a_run(),))
-    assert "the registry refused the login" in found["images"].found
+    found = await outcomes(config, node.connections, (a_run(),))
+    assert "the registry refused the login" in found["images"].message
 
-    found = await findings(make_slurm_config(gpu_type="h100"), node.connections, (a_run(),))
-    assert "container is none, and recipes for h100 run in images" in found["container"].found
+    found = await outcomes(make_slurm_config(gpu_type="h100"), node.connections, (a_run(),))
+    assert "container is none, and recipes for h100 run in images" in found["container"].message
     assert "(pyxis, apptainer, bwrap)" in found["container"].remedy
 
 
@@ -184,14 +184,14 @@ async def test_a_login_node_shows_what_its_cluster_file_needs(
 
 async def test_a_local_cluster_passes(make_config: MakeLocalConfig, tmp_path: Path) -> None:
     tiny = plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
-    assert failed(await findings(make_config(), known({}), (tiny,))) == set()
+    assert failed(await outcomes(make_config(), known({}), (tiny,))) == set()
 
     own = plan(PlanRequest(workload="llama3.1", gpus="1", image="steptime/trainer:cpu")).runs[0]
-    found = await findings(make_config(container="bwrap"), known({}), (own,))
-    assert found["images"].found == "steptime/trainer:cpu: is made on the cluster when it is staged"
+    found = await outcomes(make_config(container="bwrap"), known({}), (own,))
+    assert found["images"].message == "steptime/trainer:cpu: is made on the cluster when it is staged"
 
     (tmp_path / "file").touch()
-    found = await findings(make_config(work_dir=str(tmp_path / "file" / "work"), gpu_type="h100"), known({}))
+    found = await outcomes(make_config(work_dir=str(tmp_path / "file" / "work"), gpu_type="h100"), known({}))
     assert failed(found) >= {"work_dir", "GPUs"}
     assert "let the login's user create and rename files" in found["work_dir"].remedy
 
@@ -200,20 +200,20 @@ async def test_a_local_cluster_passes(make_config: MakeLocalConfig, tmp_path: Pa
 async def test_a_runai_cluster_without_its_project_or_secret_is_named(
     make_runai_config: MakeRunaiConfig, runai_connections: Connections, runai_server: RunaiStandIn
 ) -> None:
-    found = await findings(make_runai_config(project="gone"), runai_connections)
+    found = await outcomes(make_runai_config(project="gone"), runai_connections)
     assert failed(found) == {"project"}
-    assert "shows no project 'gone'" in found["project"].found
+    assert "shows no project 'gone'" in found["project"].message
 
     async def wrong(name: str) -> Connection:
         return replace(await runai_connections(name), password="wrong")
 
-    found = await findings(make_runai_config(), wrong)
+    found = await outcomes(make_runai_config(), wrong)
     assert failed(found) == {"login"}
     assert "wrong" not in str(found["login"])
 
-    (found_whole,) = [await findings(make_runai_config(), runai_connections)]
+    (found_whole,) = [await outcomes(make_runai_config(), runai_connections)]
     assert failed(found_whole) == set()
-    assert found_whole["clock"].outcome is Outcome.OK
+    assert found_whole["clock"].result is CheckResult.OK
 
 
 def test_without_a_workload_a_check_is_about_all_that_fits(make_config: MakeLocalConfig) -> None:

@@ -167,12 +167,12 @@ def test_a_line_is_read_whole() -> None:
 
 IN_QUEUE = {
     JobState.QUEUED: (
-        *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"),
+        *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"),
         *("RESV_DEL_HOLD", "SUSPENDED"),
     ),
     JobState.RUNNING: (
         *("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"),
-        *("POWER_UP_NODE", "EXPEDITING", "REVOKED"),
+        *("POWER_UP_NODE", "EXPEDITING"),
     ),
 }
 OVER = {

@@ -7,7 +7,7 @@ from airflow.sdk import DAG, Context, Param
 
 from steptime.airflow.base import RefusingOperator
 from steptime.airflow.connections import airflow_connection
-from steptime.clusters.checks import Finding, Outcome
+from steptime.clusters.checks import CheckOutcome, CheckResult
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.recipes.cluster_files import list_clusters
@@ -34,17 +34,17 @@ class CheckClusterOperator(RefusingOperator):
         with self.refusals(context):
             config = load_cluster(params["cluster"])
             runs = runs_to_check(config, params.get("workload") or None)
-            findings = asyncio.run(check_cluster(config, airflow_connection, runs, self._report))
-            failed = [found.check for found in findings if found.outcome is Outcome.FAILED]
+            outcomes = asyncio.run(check_cluster(config, airflow_connection, runs, self._report))
+            failed = [outcome.check for outcome in outcomes if outcome.result is CheckResult.FAILED]
             if failed:
                 raise UserError(
-                    f"cluster {config.name} failed {len(failed)} of {len(findings)} checks: "
+                    f"cluster {config.name} failed {len(failed)} of {len(outcomes)} checks: "
                     f"{', '.join(failed)}. The lines above say what to do."
                 )
 
-    def _report(self, found: Finding) -> None:
-        log = self.log.error if found.outcome is Outcome.FAILED else self.log.info
-        log("%s", found)
+    def _report(self, outcome: CheckOutcome) -> None:
+        log = self.log.error if outcome.result is CheckResult.FAILED else self.log.info
+        log("%s", outcome)
 
 
 def cluster_check_dag(dag_id: str) -> DAG:

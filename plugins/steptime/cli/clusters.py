@@ -234,7 +234,7 @@ def check(
     Each check prints a line: ✓ passed, ✗ failed and what to do, – does not apply and why. Nothing is
     submitted. The exit code is 2 if a check fails.
     """
-    from steptime.clusters.checks import Finding, Outcome
+    from steptime.clusters.checks import CheckOutcome, CheckResult
     from steptime.clusters.config import load_cluster
     from steptime.service.airflow_connections import airflow_connection
     from steptime.staging.cluster_check import check_cluster, runs_to_check
@@ -242,12 +242,12 @@ def check(
     config = load_cluster(name)
     runs = runs_to_check(config, workload)
 
-    def report(found: Finding) -> None:
+    def report(outcome: CheckOutcome) -> None:
         if output_format is Format.TABLE:
-            typer.echo(str(found))
+            typer.echo(str(outcome))
 
-    findings = asyncio.run(check_cluster(config, airflow_connection, runs, report))
+    outcomes = asyncio.run(check_cluster(config, airflow_connection, runs, report))
     if output_format is not Format.TABLE:
-        show([found.model_dump(mode="json") for found in findings], output_format, called="checks")
-    if any(found.outcome is Outcome.FAILED for found in findings):
+        show([outcome.model_dump(mode="json") for outcome in outcomes], output_format, called="checks")
+    if any(outcome.result is CheckResult.FAILED for outcome in outcomes):
         raise typer.Exit(2)

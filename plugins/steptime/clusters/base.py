@@ -13,7 +13,7 @@ from typing import Protocol, Self
 
 from pydantic import Field, PositiveInt
 
-from steptime.clusters.checks import Check
+from steptime.clusters.checks import ClusterCheck
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 
@@ -245,7 +245,7 @@ class Cluster(Protocol):
         """
         ...
 
-    def checks(self) -> Sequence[Check]:
+    def checks(self) -> Sequence[ClusterCheck]:
         """Return the checks of `steptime cluster check` for this kind of cluster, in order.
 
         Checks for all kinds (`work_dir`, Python, containers, images) are in `staging.cluster_check`.

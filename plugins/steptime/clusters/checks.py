@@ -7,8 +7,8 @@ from typing import NamedTuple
 from steptime.frozen import Frozen
 
 
-class Outcome(StrEnum):
-    """The result of a check."""
+class CheckResult(StrEnum):
+    """Whether a check passed."""
 
     OK = "ok"
     FAILED = "failed"
@@ -16,30 +16,30 @@ class Outcome(StrEnum):
 
     @property
     def mark(self) -> str:
-        """The symbol that is printed for this outcome."""
-        return {Outcome.OK: "✓", Outcome.FAILED: "✗", Outcome.NOT_APPLICABLE: "–"}[self]
+        """The symbol that is printed for this result."""
+        return {CheckResult.OK: "✓", CheckResult.FAILED: "✗", CheckResult.NOT_APPLICABLE: "–"}[self]
 
 
-class Finding(Frozen):
-    """The result of one check: its outcome, a sentence on what was found, and a remedy."""
+class CheckOutcome(Frozen):
+    """What one check of a cluster found: its result, a sentence, and a remedy."""
 
     check: str
     """The check's name, such as `login`."""
-    outcome: Outcome
-    found: str
+    result: CheckResult
+    message: str
     """What was found, what is wrong, or why the check does not apply."""
     remedy: str = ""
-    """What to do about a failure; empty if `found` says it."""
+    """What to do about a failure; empty if `message` says it."""
 
     def __str__(self) -> str:
-        return f"{self.outcome.mark} {self.check}: {self.found}{self.remedy and f' → {self.remedy}'}"
+        return f"{self.result.mark} {self.check}: {self.message}{self.remedy and f' → {self.remedy}'}"
 
 
 class CheckFailedError(Exception):
     """A check failed: what is wrong and how to fix it."""
 
-    def __init__(self, found: str, remedy: str) -> None:
-        super().__init__(found)
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
         self.remedy = remedy
 
 
@@ -47,7 +47,7 @@ class NotApplicableError(Exception):
     """A check does not apply to this cluster; the message says why."""
 
 
-class Check(NamedTuple):
+class ClusterCheck(NamedTuple):
     """One check of `steptime cluster check`: its name, and the function that performs it."""
 
     name: str
@@ -57,13 +57,13 @@ class Check(NamedTuple):
     """Whether all later checks are left out if this one fails."""
 
 
-def not_applicable(names: Sequence[str], why: str) -> tuple[Check, ...]:
+def not_applicable(names: Sequence[str], why: str) -> tuple[ClusterCheck, ...]:
     """Return checks with these names that always report "not applicable", with the reason `why`."""
 
     async def look() -> str:
         raise NotApplicableError(why)
 
-    return tuple(Check(name, look) for name in names)
+    return tuple(ClusterCheck(name, look) for name in names)
 
 
 def clock_difference(there: float, here: float, *, at_most_s: float) -> str:

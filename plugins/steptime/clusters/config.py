@@ -19,10 +19,10 @@ from steptime.clusters.base import Cluster, StagedFiles
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import (
     FINDS_TRAINER,
+    ContainerRuntime,
     ContainerSetup,
     ImageForm,
     LaunchCommand,
-    Launcher,
     Mount,
     mounts,
     start_in_container,
@@ -120,9 +120,9 @@ class ClusterConfig(ClusterFile, Frozen):
         return lines
 
     @classmethod
-    def starts(cls, launcher: Launcher) -> bool:
+    def starts(cls, runtime: ContainerRuntime) -> bool:
         """Return whether this kind of cluster can start jobs with that container program."""
-        return launcher.launch is not None
+        return runtime.launch is not None
 
     @classmethod
     def containers(cls) -> tuple[str, ...]:

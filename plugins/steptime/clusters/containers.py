@@ -80,25 +80,25 @@ class ContainerSetup(NamedTuple):
     image: str
     """Path of the image on the cluster."""
     mounts: tuple[Mount, ...]
-    """The mounts in the order in which all launchers make them: outer folders before the folders in them.
+    """The mounts in the order in which they are made: outer folders before the folders in them.
     The last is the job's own folder, which is mounted over a part of another one."""
     directory: str
     """The job's own folder: its working directory, which it may write to."""
     variables: tuple[str, ...]
     """Names of the job's environment variables that override those of the image."""
     image_environment: Mapping[str, str]
-    """Variables of the image if it is a folder, else empty: other launchers set them themselves."""
+    """Variables of the image if it is a folder, else empty: other container programs set them themselves."""
 
 
 @dataclass(frozen=True)
-class Launcher:
+class ContainerRuntime:
     """A program that starts a job's ranks in a container; a cluster's file names it in `container`."""
 
     image: ImageForm
     launch: Callable[[Sequence[str], ContainerSetup], LaunchCommand] | None = None
     """Makes the command that starts a program in the image; None only if the cluster itself does that."""
     of_srun: bool = False
-    """Whether the launcher is a plugin of Slurm's srun and is given options of srun."""
+    """Whether it is a plugin of Slurm's srun and is given options of srun."""
     mpi: Literal["pmix", "none"] = "pmix"
     """srun's `--mpi`, unless the cluster's file sets it."""
     probe: tuple[str, ...] = ()
@@ -167,12 +167,14 @@ def _with_bwrap(command: Sequence[str], inside: ContainerSetup) -> LaunchCommand
     return LaunchCommand(srun_options=(), command=("bwrap", *options, "--", *command))
 
 
-PYXIS = Launcher(
+PYXIS = ContainerRuntime(
     ImageForm.SQUASHFS, _with_pyxis, of_srun=True, probe=("srun", "--help"), probe_prints="--container-image"
 )
-APPTAINER = Launcher(ImageForm.SIF, _with_apptainer, probe=("apptainer", "version"))
-BWRAP = Launcher(ImageForm.FOLDER, _with_bwrap, mpi="none", probe=("bwrap", "--ro-bind", "/", "/", "true"))
-KUBERNETES = Launcher(ImageForm.NAME)
+APPTAINER = ContainerRuntime(ImageForm.SIF, _with_apptainer, probe=("apptainer", "version"))
+BWRAP = ContainerRuntime(
+    ImageForm.FOLDER, _with_bwrap, mpi="none", probe=("bwrap", "--ro-bind", "/", "/", "true")
+)
+KUBERNETES = ContainerRuntime(ImageForm.NAME)
 
 
 def mounts(work_dir: str, of_site: Sequence[str], to_read: Sequence[str | None] = ()) -> tuple[Mount, ...]:

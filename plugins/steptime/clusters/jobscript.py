@@ -108,9 +108,9 @@ def job_spec(
     digest = hashlib.sha256(whole.encode()).hexdigest()[:10]
     folder = f"{run.experiment}_{started}-{digest}" + (f"-{attempt}" if attempt > 1 else "")
     directory = PurePosixPath(config.root, "experiments", run.experiment, folder, run.experiment)
-    brought = {path: str(directory / PurePosixPath(path).name) for path in brought_files(run)}
+    inline = {path: str(directory / PurePosixPath(path).name) for path in inline_files(run)}
     environment = {
-        name: brought.get(value, value) for name, value in job_environment(run, staged, config).items()
+        name: inline.get(value, value) for name, value in job_environment(run, staged, config).items()
     }
     script = (
         _templates()
@@ -132,7 +132,7 @@ def job_spec(
         log_path=str(directory / f"log-{run.experiment}.out"),
         files={
             RUN_FILE: run.model_dump_json(indent=2),
-            **{PurePosixPath(path).name: text for path, text in brought_files(run).items()},
+            **{PurePosixPath(path).name: text for path, text in inline_files(run).items()},
         },
         slots=run.recipe.gpus,
         nodes=config.requested_nodes(run),
@@ -228,7 +228,7 @@ def trace_environment(run: Run) -> dict[str, str]:
     return dict(_TRACES[run.recipe.gpu_type == "cpu"]) if run.mode is Mode.NCCL_TRACE else {}
 
 
-def brought_files(run: Run) -> dict[str, str]:
+def inline_files(run: Run) -> dict[str, str]:
     """Return the files whose text is in the workload file, as {path: text}.
 
     `job_spec` writes them into the job's folder; a variable whose value is such a path gets the new path.

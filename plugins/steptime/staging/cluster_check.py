@@ -8,10 +8,16 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from steptime.clusters.base import Cluster
-from steptime.clusters.checks import Check, CheckFailedError, Finding, NotApplicableError, Outcome
+from steptime.clusters.checks import (
+    CheckFailedError,
+    CheckOutcome,
+    CheckResult,
+    ClusterCheck,
+    NotApplicableError,
+)
 from steptime.clusters.config import ClusterConfig, open_cluster
 from steptime.clusters.connections import Connections
-from steptime.clusters.containers import ImageForm, Launcher
+from steptime.clusters.containers import ContainerRuntime, ImageForm
 from steptime.errors import SystemFailure, UserError, one_line
 from steptime.plug_points import CONTAINERS
 from steptime.recipes.megatron_bridge import hub_files
@@ -45,64 +51,64 @@ async def check_cluster(
     config: ClusterConfig,
     connections: Connections,
     runs: Sequence[Run],
-    report: Callable[[Finding], None],
-) -> tuple[Finding, ...]:
-    """Run every check of a cluster, in order; `report` gets each finding immediately.
+    report: Callable[[CheckOutcome], None],
+) -> tuple[CheckOutcome, ...]:
+    """Run every check of a cluster, in order; `report` gets the outcome of each immediately.
 
     `runs` are what the cluster should be able to run. Nothing is submitted. If the connection cannot be
-    opened, that is the only finding. If a required check such as the login fails, all later checks are
+    opened, that is the only outcome. If a required check such as the login fails, all later checks are
     reported as not applicable.
     """
-    findings: list[Finding] = []
+    outcomes: list[CheckOutcome] = []
     blocked_by: str | None = None
     async with AsyncExitStack() as stack:
         try:
             cluster = await stack.enter_async_context(open_cluster(config, connections))
         except (UserError, SystemFailure) as error:
-            found = Finding(check="login", outcome=Outcome.FAILED, found=str(error))
-            report(found)
-            return (found,)
+            outcome = CheckOutcome(check="login", result=CheckResult.FAILED, message=str(error))
+            report(outcome)
+            return (outcome,)
         for check in (*cluster.checks(), *_common(cluster, config, runs)):
             if blocked_by is None:
-                found = await _look(check)
+                outcome = await _look(check)
             else:
                 why = f"cannot be checked before {blocked_by}"
-                found = Finding(check=check.name, outcome=Outcome.NOT_APPLICABLE, found=why)
-            if check.is_required and found.outcome is Outcome.FAILED:
+                outcome = CheckOutcome(check=check.name, result=CheckResult.NOT_APPLICABLE, message=why)
+            if check.is_required and outcome.result is CheckResult.FAILED:
                 blocked_by = check.name
-            findings.append(found)
-            report(found)
-    return tuple(findings)
+            outcomes.append(outcome)
+            report(outcome)
+    return tuple(outcomes)
 
 
-async def _look(check: Check) -> Finding:
-    made = partial(Finding, check=check.name)
+async def _look(check: ClusterCheck) -> CheckOutcome:
+    made = partial(CheckOutcome, check=check.name)
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            return made(outcome=Outcome.OK, found=await check.look())
+            return made(result=CheckResult.OK, message=await check.look())
     except NotApplicableError as reason:
-        return made(outcome=Outcome.NOT_APPLICABLE, found=str(reason))
+        return made(result=CheckResult.NOT_APPLICABLE, message=str(reason))
     except CheckFailedError as failure:
-        return made(outcome=Outcome.FAILED, found=str(failure), remedy=failure.remedy)
+        return made(result=CheckResult.FAILED, message=str(failure), remedy=failure.remedy)
     except (UserError, SystemFailure) as error:
-        return made(outcome=Outcome.FAILED, found=str(error))
+        return made(result=CheckResult.FAILED, message=str(error))
     except TimeoutError:
         return made(
-            outcome=Outcome.FAILED,
-            found=f"no answer within {_TIMEOUT_S} s",
+            result=CheckResult.FAILED,
+            message=f"no answer within {_TIMEOUT_S} s",
             remedy="look whether the cluster is overloaded, and check again",
         )
 
 
-def _common(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> tuple[Check, ...]:
+def _common(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> tuple[ClusterCheck, ...]:
     """Return the checks that every kind of cluster has."""
     return (
-        Check("work_dir", partial(_work_dir, cluster, config), is_required=True),
-        Check("python", partial(_python, cluster, config)),
-        Check("container", partial(_container, cluster, config, runs)),
-        Check("images", partial(_images, cluster, config, runs)),
-        Check("placement", partial(_placement, cluster, config, runs)),
-        Check("Hugging Face cache", partial(_hub, cluster, config, runs)),
+        ClusterCheck("work_dir", partial(_work_dir, cluster, config), is_required=True),
+        ClusterCheck("python", partial(_python, cluster, config)),
+        ClusterCheck("container", partial(_container, cluster, config, runs)),
+        ClusterCheck("images", partial(_images, cluster, config, runs)),
+        ClusterCheck("placement", partial(_placement, cluster, config, runs)),
+        ClusterCheck("Hugging Face cache", partial(_hub, cluster, config, runs)),
     )
 
 
@@ -162,14 +168,14 @@ async def _container(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run
                 f"config/clusters/{config.name}.yaml",
             )
         raise NotApplicableError(f"container is none, and no recipe for {config.gpu_type} needs an image")
-    launcher: Launcher = CONTAINERS.load(config.container)
-    if not launcher.probe:
+    runtime: ContainerRuntime = CONTAINERS.load(config.container)
+    if not runtime.probe:
         raise NotApplicableError(f"the cluster itself starts jobs in images ({config.container})")
-    asked = await cluster.run(launcher.probe, timeout_s=60)
-    if asked.exit_code or launcher.probe_prints not in asked.stdout:
-        said = one_line(asked.stderr.strip() or f"no {launcher.probe_prints} in its output", at_most=200)
+    asked = await cluster.run(runtime.probe, timeout_s=60)
+    if asked.exit_code or runtime.probe_prints not in asked.stdout:
+        said = one_line(asked.stderr.strip() or f"no {runtime.probe_prints} in its output", at_most=200)
         raise CheckFailedError(
-            f"{config.container} does not work on the login node: {' '.join(launcher.probe)}: {said}",
+            f"{config.container} does not work on the login node: {' '.join(runtime.probe)}: {said}",
             f"install {config.container} there and on the nodes, or change container: in "
             f"config/clusters/{config.name}.yaml",
         )

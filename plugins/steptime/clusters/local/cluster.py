@@ -31,11 +31,11 @@ from steptime.clusters.base import (
     JobStatus,
     StagedFiles,
 )
-from steptime.clusters.checks import Check, CheckFailedError, NotApplicableError, not_applicable
+from steptime.clusters.checks import CheckFailedError, ClusterCheck, NotApplicableError, not_applicable
 from steptime.clusters.command_output import collect
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
-from steptime.clusters.containers import Launcher
+from steptime.clusters.containers import ContainerRuntime
 from steptime.clusters.jobscript import on_one_machine
 from steptime.clusters.local.state import (
     Ended,
@@ -72,9 +72,9 @@ class LocalConfig(ClusterConfig):
     """Seconds between SIGTERM and SIGKILL when a job is ended."""
 
     @classmethod
-    def starts(cls, launcher: Launcher) -> bool:
+    def starts(cls, runtime: ContainerRuntime) -> bool:
         """Return whether the container program works without srun, which the local cluster does not use."""
-        return launcher.launch is not None and not launcher.of_srun
+        return runtime.launch is not None and not runtime.of_srun
 
     def check(self, run: Run) -> None:
         """Raise UserError for a run that is not permitted, needs Nsight Systems, or needs too many slots."""
@@ -195,12 +195,12 @@ class LocalCluster:
         """Run a command on this machine. Raises SystemFailure if it takes longer than `timeout_s`."""
         return await run_command(argv, timeout_s=timeout_s, on_output=on_output)
 
-    def checks(self) -> tuple[Check, ...]:
+    def checks(self) -> tuple[ClusterCheck, ...]:
         """Return the checks of `steptime cluster check` for this machine."""
         here = ("login", "accounting", "submit limits", "clock")
         return (
-            Check("slots", self._check_slots),
-            Check("GPUs", self._check_gpus),
+            ClusterCheck("slots", self._check_slots),
+            ClusterCheck("GPUs", self._check_gpus),
             *not_applicable(here, "the cluster is this machine"),
         )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
-from steptime.clusters.checks import Check, clock_difference, not_applicable
+from steptime.clusters.checks import ClusterCheck, clock_difference, not_applicable
 from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.runai.client import (
     DISTRIBUTED,
@@ -203,15 +203,15 @@ class RunaiCluster:
             on_output=on_output,
         )
 
-    def checks(self) -> tuple[Check, ...]:
+    def checks(self) -> tuple[ClusterCheck, ...]:
         """Return the checks of `steptime cluster check` for Run:ai."""
         return (
-            Check("login", self._check_login, is_required=True),
-            Check("project", self._check_project, is_required=True),
+            ClusterCheck("login", self._check_login, is_required=True),
+            ClusterCheck("project", self._check_project, is_required=True),
             *not_applicable(("GPUs",), "Run:ai's API names no type of GPU; the record of a run does"),
             *not_applicable(("accounting",), "Run:ai keeps its workloads itself"),
             *not_applicable(("submit limits",), "the project's quota decides when a workload starts"),
-            Check("clock", self._check_clock),
+            ClusterCheck("clock", self._check_clock),
         )
 
     async def _check_login(self) -> str:

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.containers import FINDS_TRAINER, ImageForm, Launcher
+from steptime.clusters.containers import FINDS_TRAINER, ContainerRuntime, ImageForm
 from steptime.clusters.runai.client import DISTRIBUTED, TRAININGS, Project
 from steptime.clusters.runai.volume import Volume
 from steptime.errors import UserError
@@ -70,9 +70,9 @@ class RunaiConfig(ClusterConfig):
     """Seconds for which a workload's phase may be unknown to Run:ai before the job's state is `unknown`."""
 
     @classmethod
-    def starts(cls, launcher: Launcher) -> bool:
-        """Return whether `launcher` leaves the start of containers to the cluster, as is needed on Run:ai."""
-        return launcher.image is ImageForm.NAME
+    def starts(cls, runtime: ContainerRuntime) -> bool:
+        """Return whether `runtime` leaves the start of containers to the cluster, as is needed on Run:ai."""
+        return runtime.image is ImageForm.NAME
 
     @model_validator(mode="after")
     def _work_dir_is_on_a_volume(self) -> Self:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from steptime.clusters.base import Completed
-from steptime.clusters.checks import Check, CheckFailedError, NotApplicableError, clock_difference
+from steptime.clusters.checks import CheckFailedError, ClusterCheck, NotApplicableError, clock_difference
 from steptime.clusters.slurm.commands import Partition, SlurmCommands
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.recipes.gpus import load_gpu_type
@@ -18,15 +18,15 @@ Command = Callable[..., Awaitable[Completed]]
 
 def slurm_checks(
     config: SlurmConfig, run: Command, slurm: SlurmCommands, clock: Callable[[], Awaitable[float]]
-) -> tuple[Check, ...]:
+) -> tuple[ClusterCheck, ...]:
     """Return the checks of a Slurm cluster, given its commands on the login node and its clock."""
     return (
-        Check("login", partial(_login, config, run), is_required=True),
-        Check("Slurm", partial(_partition, config, slurm), is_required=True),
-        Check("GPUs", partial(_gpus, config, slurm)),
-        Check("accounting", partial(_accounting, slurm)),
-        Check("submit limits", partial(_limits, config, run, slurm)),
-        Check("clock", partial(_clock, clock)),
+        ClusterCheck("login", partial(_login, config, run), is_required=True),
+        ClusterCheck("Slurm", partial(_partition, config, slurm), is_required=True),
+        ClusterCheck("GPUs", partial(_gpus, config, slurm)),
+        ClusterCheck("accounting", partial(_accounting, slurm)),
+        ClusterCheck("submit limits", partial(_limits, config, run, slurm)),
+        ClusterCheck("clock", partial(_clock, clock)),
     )
 
 

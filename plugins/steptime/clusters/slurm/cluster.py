@@ -15,7 +15,7 @@ from typing import Self
 from pydantic import PositiveInt
 
 from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobState, JobStatus, check_job_name
-from steptime.clusters.checks import Check
+from steptime.clusters.checks import ClusterCheck
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.slurm.checks import slurm_checks
 from steptime.clusters.slurm.commands import AccountingUnavailable, SlurmCommands
@@ -23,7 +23,6 @@ from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.job_records import (
     HELD_BY_USER,
     PREEMPTED,
-    REVOKED,
     JobRecord,
     end_record_path,
     read_end_record,
@@ -32,7 +31,7 @@ from steptime.clusters.slurm.job_records import (
     status_by_script,
 )
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
-from steptime.clusters.slurm.submit import SUBMIT_TIMEOUT_S, refused, submit_command
+from steptime.clusters.slurm.submit import SUBMIT_TIMEOUT_S, error_for_refusal, submit_command
 from steptime.errors import OutOfReach, SystemFailure, UserError, one_line
 from steptime.frozen import Frozen
 from steptime.waiting import poll_until_async
@@ -125,9 +124,6 @@ class SlurmCluster:
         self._seen_at |= dict.fromkeys(queue, time.monotonic())
         statuses = {name: record_status(records[0]) for name, records in queue.items()}
         statuses |= await self._left_the_queue([name for name in asked if name not in queue])
-        statuses |= await self._ended_elsewhere(
-            [name for name, records in queue.items() if records[0].state == REVOKED]
-        )
         for name, status in statuses.items():
             if status.cluster_fault:
                 statuses[name] = status.model_copy(update={"failed_nodes": await self._failed_nodes(status)})
@@ -141,25 +137,23 @@ class SlurmCluster:
         """Cancel the job and wait until its nodes are free. Raises SystemFailure if that takes too long."""
         check_job_name(name)
         live: dict[str, str] = {}
-        ended: set[str] = set()
+        cancelled: set[str] = set()
         refusal: SystemFailure | None = None
 
         async def is_gone() -> bool:
             nonlocal live, refusal
             records = (await self._slurm.squeue([name])).get(name, [])
-            live = {
-                record.job_id: record.state
-                for record in records
-                if record.in_queue and not (record.state == REVOKED and record.job_id in ended)
-            }  # one that another cluster has keeps that state here when it has ended
+            live = {record.job_id: record.state for record in records if record.in_queue}
             if not live:
                 return True
             if refusal is not None:
                 raise refusal
-            to_end = sorted(id for id, state in live.items() if state != "COMPLETING" and id not in ended)
+            to_cancel = sorted(
+                id for id, state in live.items() if state != "COMPLETING" and id not in cancelled
+            )
             try:
-                await self._slurm.scancel(name, to_end)
-                ended.update(to_end)
+                await self._slurm.scancel(name, to_cancel)
+                cancelled.update(to_cancel)
             except SystemFailure as failure:  # perhaps it has ended since
                 refusal = failure
             return False
@@ -191,7 +185,7 @@ class SlurmCluster:
         """Run a command on the login node. Raises SystemFailure if it takes longer than `timeout_s`."""
         return await self._node.run(argv, timeout_s=timeout_s, on_output=on_output)
 
-    def checks(self) -> tuple[Check, ...]:
+    def checks(self) -> tuple[ClusterCheck, ...]:
         """Return the checks of `steptime cluster check` for Slurm."""
         return slurm_checks(self._config, self.run, self._slurm, self._clock)
 
@@ -258,7 +252,7 @@ class SlurmCluster:
             done = await self.run(argv, timeout_s=SUBMIT_TIMEOUT_S)
         if records := self._slurm.ours(read_squeue(done.stdout), [spec.name]).get(spec.name):
             return records[0]
-        raise refused(spec.name, self.name, done)
+        raise error_for_refusal(spec.name, self.name, done)
 
     async def _sacct(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
         """Return what Slurm's accounting has about these job names. Raises AccountingUnavailable."""
@@ -318,14 +312,6 @@ class SlurmCluster:
         if not done.stdout.strip().isdecimal():
             raise OutOfReach(f"the clock of {self.name} cannot be read: {one_line(done.stderr.strip())}")
         return float(done.stdout)
-
-    async def _ended_elsewhere(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the states of those of the jobs that have ended on another cluster of the federation."""
-        try:
-            history = await self._sacct(names)
-        except AccountingUnavailable:
-            return {}
-        return {name: record_status(records[0]) for name, records in history.items() if records[0].is_settled}
 
     async def _end_doubles(self, queue: dict[str, list[JobRecord]]) -> None:
         """Cancel all but the first job of each name: Slurm accepted them after their submitter gave up."""

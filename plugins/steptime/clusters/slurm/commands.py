@@ -74,7 +74,7 @@ class SlurmCommands:
 
         Raises OutOfReach if Slurm does not answer.
         """
-        options = ["--local", "--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"]
+        options = ["--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"]
         if not names:
             return {}
         if len(names) <= _NAMES_AT_ONCE:
@@ -97,7 +97,7 @@ class SlurmCommands:
         AccountingUnavailable if sacct does not answer.
         """
         records: list[JobRecord] = []
-        options = ["--federation", "--duplicates", "--allocations", "--noheader", "--parsable2"]
+        options = ["--duplicates", "--allocations", "--noheader", "--parsable2"]
         options += [f"--starttime={_HISTORY}", f"--format={SACCT_FORMAT}"]
         for first in range(0, len(values) if self.has_accounting else 0, _NAMES_AT_ONCE):
             some = ",".join(values[first : first + _NAMES_AT_ONCE])

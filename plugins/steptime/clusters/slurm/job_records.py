@@ -31,7 +31,6 @@ _QUEUED = {
     "PENDING",
     "CONFIGURING",
     "REQUEUED",
-    "REQUEUE_FED",
     "REQUEUE_HOLD",
     "SPECIAL_EXIT",
     "RESV_DEL_HOLD",
@@ -39,10 +38,8 @@ _QUEUED = {
 }
 _RUNNING = {
     *("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"),
-    *("POWER_UP_NODE", "EXPEDITING", "REVOKED"),
+    *("POWER_UP_NODE", "EXPEDITING"),
 }
-REVOKED = "REVOKED"
-"""The state of a job that another cluster of the federation has taken; only the accounting shows its end."""
 HELD_BY_USER = "JobHeldUser"
 """The reason of a job that its owner holds; steptime submits each job held, and then releases it."""
 PREEMPTED = "preempted by another job"
@@ -76,7 +73,6 @@ _EXPLAINED = {
     "SUSPENDED": "suspended",
     "STOPPED": "stopped",
     "OUT_OF_MEMORY": "out of memory",
-    "REVOKED": "another cluster of the federation has taken it",
     "TIMEOUT": "the time limit was reached",
     "DEADLINE": "its deadline was reached",
     **_CLUSTER_FAULTS,

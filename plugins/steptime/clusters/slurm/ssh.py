@@ -24,7 +24,7 @@ from steptime.clusters.base import Completed
 from steptime.clusters.command_output import collect
 from steptime.clusters.connections import Connections
 from steptime.clusters.slurm import sftp
-from steptime.clusters.slurm.ssh_login import words
+from steptime.clusters.slurm.ssh_login import describe_error
 from steptime.clusters.slurm.ssh_route import reach
 from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError, one_line
 
@@ -260,9 +260,9 @@ class LoginNode:
             raise SystemFailure(f"{failed} on {self._address}: no answer in {sftp.TIMEOUT_S} s") from None
         except (*_LOST, OSError) as error:
             if not again:
-                raise OutOfReach(f"{failed} on {self._address}: {words(error)}") from None
+                raise OutOfReach(f"{failed} on {self._address}: {describe_error(error)}") from None
         except asyncssh.Error as error:
-            raise SystemFailure(f"{failed} on {self._address}: {words(error)}") from None
+            raise SystemFailure(f"{failed} on {self._address}: {describe_error(error)}") from None
         return await self._with_files(failed, use, again=False)
 
     async def _using(
@@ -286,8 +286,8 @@ class LoginNode:
             except asyncssh.SFTPBadMessage as error:
                 self._give_up(ssh)
                 raise LoginRefused(
-                    f"no SFTP server answers on {self._address} ({words(error)}). If the login shell prints "
-                    "text when it starts, let it do so only in interactive shells"
+                    f"no SFTP server answers on {self._address} ({describe_error(error)}). If the login "
+                    "shell prints text when it starts, let it do so only in interactive shells"
                 ) from None
             except (asyncssh.Error, OSError) as error:
                 raise self._lost("when asked", error) from None
@@ -296,10 +296,11 @@ class LoginNode:
         taken = self._files.count + self._commands
         if taken < _LEAST_SESSIONS:
             raise LoginRefused(
-                f"{self._address} allows only {taken} sessions in one connection ({words(refusal)}): "
-                f"steptime needs {_LEAST_SESSIONS}; raise MaxSessions in its sshd_config"
+                f"{self._address} allows only {taken} sessions in one connection "
+                f"({describe_error(refusal)}): steptime needs {_LEAST_SESSIONS}; raise "
+                "MaxSessions in its sshd_config"
             )
-        raise OutOfReach(f"{self._address} opens no session: {words(refusal)}")
+        raise OutOfReach(f"{self._address} opens no session: {describe_error(refusal)}")
 
     def _give_up(self, ssh: asyncssh.SSHClientConnection | None) -> None:
         """Drop this connection so that the next call reconnects, unless another call already did."""
@@ -317,7 +318,7 @@ class LoginNode:
             return self._ssh
 
     def _lost(self, when: str, error: Exception | str) -> OutOfReach:
-        return OutOfReach(f"the connection to {self._address} was lost {when}: {words(error)}")
+        return OutOfReach(f"the connection to {self._address} was lost {when}: {describe_error(error)}")
 
 
 async def _words_of_wrapper(stream: "asyncssh.SSHReader[bytes]", before: list[str]) -> str:

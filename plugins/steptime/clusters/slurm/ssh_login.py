@@ -116,7 +116,7 @@ def read_login(connection: Connection, role: str = "login node") -> Login:
         read = asyncssh.SSHClientConnectionOptions(**options)
     except (OSError, ValueError) as error:  # a key, a certificate or a line of ssh_config
         where = f"its ssh_config '{file}'" if file else "the keys of this user"
-        raise UserError(f"{_named(connection)}: {where}: {words(error)}.") from None
+        raise UserError(f"{_named(connection)}: {where}: {describe_error(error)}.") from None
     certified = {pair.public_data: pair.algorithm for pair in read.client_keys or () if pair.has_cert}
     if certificate and certificate.public_data not in certified:
         raise UserError(
@@ -141,7 +141,7 @@ def read_login(connection: Connection, role: str = "login node") -> Login:
     )
 
 
-def untrusted(login: Login, error: Exception, via: str = "") -> LoginRefused:
+def error_for_untrusted_key(login: Login, error: Exception, via: str = "") -> LoginRefused:
     """Return the error for a host whose key is not trusted; `via` is the route to it."""
     return LoginRefused(
         f"{login.title}{via} shows a key that is not trusted ({error}): if it is new or was installed anew, "
@@ -149,7 +149,7 @@ def untrusted(login: Login, error: Exception, via: str = "") -> LoginRefused:
     )
 
 
-def refused(login: Login, reason: str, via: str = "") -> LoginRefused:
+def error_for_refusal(login: Login, reason: str, via: str = "") -> LoginRefused:
     """Return the error for a host that refuses this login; it says whether each certificate looks valid."""
     doubts = "".join(f"; {_doubt(certificate, login.user)}" for certificate in login.certificates)
     where = login.options["config"] or "the connection"
@@ -280,8 +280,8 @@ def _trusted(connection: Connection, read: asyncssh.SSHClientConnectionOptions) 
         return asyncssh.read_known_hosts(there)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{_named(connection)}: {', '.join(there)} cannot be read: {words(error)}. Write its lines as "
-            "ssh-keyscan prints them."
+            f"{_named(connection)}: {', '.join(there)} cannot be read: {describe_error(error)}. Write its "
+            "lines as ssh-keyscan prints them."
         ) from None
 
 
@@ -340,7 +340,7 @@ def _named(connection: Connection) -> str:
     return f"the connection '{connection.name}'"
 
 
-def words(error: Exception | str) -> str:
+def describe_error(error: Exception | str) -> str:
     """Describe an error in one line: the system's message and the file, or else its own text."""
     if isinstance(error, OSError) and error.strerror:
         refused = isinstance(error, ConnectionError) and error.errno  # asyncio's own text is longer than true

@@ -15,11 +15,11 @@ from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.slurm.ssh_login import (
     Login,
     at_address,
+    describe_error,
+    error_for_refusal,
+    error_for_untrusted_key,
     jump_connections,
     read_login,
-    refused,
-    untrusted,
-    words,
 )
 from steptime.errors import LoginRefused, OutOfReach, UserError, one_line
 from steptime.waiting import retrying
@@ -128,18 +128,19 @@ async def _connect(login: Login, through: HostConnection | None) -> asyncssh.SSH
             f"{login.title}{via} did not complete the login within {login.timeout_s:g} s"
         ) from None
     except asyncssh.HostKeyNotVerifiable as error:
-        raise untrusted(login, error, via) from None
+        raise error_for_untrusted_key(login, error, via) from None
     except asyncssh.PermissionDenied as error:
-        raise refused(login, error.reason, via) from None
+        raise error_for_refusal(login, error.reason, via) from None
     except asyncssh.ChannelOpenError as error:
         if through and error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
             raise LoginRefused(
-                f"{through.title} does not forward to {login.title}: {words(error)}; its sshd must allow "
-                f"'{one_line(through.ssh.get_extra_info('username'))}' that (AllowTcpForwarding, PermitOpen)"
+                f"{through.title} does not forward to {login.title}: {describe_error(error)}; its sshd "
+                f"must permit it to '{one_line(through.ssh.get_extra_info('username'))}' "
+                "(AllowTcpForwarding, PermitOpen)"
             ) from None
-        raise OutOfReach(f"{login.title}{via} cannot be reached: {words(error)}") from None
+        raise OutOfReach(f"{login.title}{via} cannot be reached: {describe_error(error)}") from None
     except (asyncssh.Error, OSError) as error:
-        raise OutOfReach(f"{login.title}{via} cannot be reached: {words(error)}") from None
+        raise OutOfReach(f"{login.title}{via} cannot be reached: {describe_error(error)}") from None
 
 
 async def _logged_in(login: Login, through: HostConnection | None) -> asyncssh.SSHClientConnection:

@@ -10,7 +10,7 @@ from steptime.errors import SubmitLimit, SystemFailure, UserError, one_line
 
 _COMMAND_LIMIT_S = 60
 """Each of Slurm's commands is killed after this time."""
-_COMMANDS = 6
+_COMMANDS = 5
 """A submission runs at most this many of Slurm's commands."""
 
 _LOOK_UP_OR_SUBMIT = r"""
@@ -18,15 +18,12 @@ name=$1 format=$2 root=$3 folder=$4 directory=$5 limit=$6; shift 6
 note=$folder/squeue id='' code=1
 slurm() { timeout -s KILL "$limit" "$@"; }
 queued() {
-    of_name=$(slurm squeue --local --me --states=all --noheader --name="$name" --Format="$format") || return
+    of_name=$(slurm squeue --me --states=all --noheader --name="$name" --Format="$format") || return
     printf '%s\n' "$of_name" | grep -F -e "|$root/" | sort -t '|' -k 4,4n -k 1,1n || :
 }
 found=$(queued) || exit
 if [ -z "$found" ]; then
-    federation=$(slurm scontrol show federation) || exit
-    here=$(printf '%s\n' "$federation" | sed -n 's/^Self: *\([^:]*\):.*/\1/p')
-    id=$(slurm sbatch --hold ${here:+"--clusters=$here"} "$@") || code=$?
-    id=${id%%;*}
+    id=$(slurm sbatch --hold "$@") || code=$?
     found=$(queued) || exit
     if [ -z "$found" ]; then
         [ -n "$id" ] || exit "$code"
@@ -50,8 +47,6 @@ only the first job of its name is released. A later one is cancelled before it c
 ended before the release leaves a held job, which the next submission of that name releases.
 
 sbatch may fail although the controller took the job, and a queue may lack a job whose id sbatch printed.
-
-In a federation the job is submitted to this cluster alone, because the staged files and its folder are here.
 """
 
 _CANNOT_BE = (  # Slurm's words (slurm_errno.c) and those of sbatch about its own options
@@ -88,7 +83,7 @@ _JOB_LIMIT = re.compile(r"\b(QOS|Assoc|Max)\w*(PerJob|PerNode|Min[A-Z])\w*")
 """Matches limits on one job's size or time, where waiting does not help: QOSMaxWallDurationPerJobLimit, …"""
 
 
-def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailure:
+def error_for_refusal(job: str, cluster: str, done: Completed) -> UserError | SystemFailure:
     """Return the error for a job that Slurm refused, with the message of sbatch.
 
     It is SubmitLimit if too many jobs are queued, UserError if Slurm can never run this one, else another

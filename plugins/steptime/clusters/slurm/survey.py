@@ -81,10 +81,10 @@ async def survey(connection: str, connections: Connections, login_nodes: Sequenc
             accounts = ()
         containers = []
         for name in SlurmConfig.containers():
-            launcher = CONTAINERS.load(name)
-            if launcher.probe:
-                asked = await node.run(launcher.probe, timeout_s=60)
-                if asked.exit_code == 0 and launcher.probe_prints in asked.stdout:
+            runtime = CONTAINERS.load(name)
+            if runtime.probe:
+                asked = await node.run(runtime.probe, timeout_s=60)
+                if asked.exit_code == 0 and runtime.probe_prints in asked.stdout:
                     containers.append(name)
         return Survey(
             where=f"{user} on {host}",

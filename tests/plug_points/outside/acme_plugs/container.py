@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from steptime.clusters.containers import ContainerSetup, ImageForm, LaunchCommand, Launcher
+from steptime.clusters.containers import ContainerRuntime, ContainerSetup, ImageForm, LaunchCommand
 
 
 def launch(command: Sequence[str], inside: ContainerSetup) -> LaunchCommand:
     return LaunchCommand(srun_options=(), command=("acmebox", "run", inside.image, *command))
 
 
-LAUNCHER = Launcher(ImageForm.SIF, launch)
+RUNTIME = ContainerRuntime(ImageForm.SIF, launch)
