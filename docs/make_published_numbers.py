@@ -1,13 +1,9 @@
 """Write the table of published-numbers.md from the data: `python docs/make_published_numbers.py`."""
 
 import math
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from steptime import settings
 from steptime.recipes import tables
 from steptime.recipes.models import Recipe
 from steptime.recipes.published import (
@@ -24,7 +20,6 @@ from steptime.results.models import Measurement
 
 PAGE = Path(__file__).with_name("reference") / "published-numbers.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
-MIXTURES = PAGE.parents[2] / "tests/data/mixtures"
 
 NUMBERS = {
     "tokens_per_s": "tokens/s",
@@ -42,20 +37,6 @@ def table() -> str:
         "|---|---|---|---|",
     ]
     lines += [_line(load_workload(name)) for name in list_workloads() if _is_published(load_workload(name))]
-    with tempfile.TemporaryDirectory() as scratch:
-        config = Path(scratch, "config")
-        shutil.copytree(settings.config_dir(), config)
-        for kind in ("workloads", "references"):
-            shutil.copytree(MIXTURES / kind, config / kind, dirs_exist_ok=True)
-        before = os.environ.get("STEPTIME_CONFIG_DIR")
-        os.environ["STEPTIME_CONFIG_DIR"] = str(config)
-        try:
-            names = sorted(path.stem for path in (MIXTURES / "workloads").iterdir())
-            lines += [_line(load_workload(name), " (data of tests)") for name in names]
-        finally:
-            del os.environ["STEPTIME_CONFIG_DIR"]
-            if before is not None:
-                os.environ["STEPTIME_CONFIG_DIR"] = before
     return "\n".join(lines) + "\n"
 
 
@@ -63,11 +44,11 @@ def _is_published(workload: Workload) -> bool:
     return any(rule.printed is not None for _, rule in workload.recipes())
 
 
-def _line(workload: Workload, note: str = "") -> str:
+def _line(workload: Workload) -> str:
     rows = sum(1 for _ in tables.published_rows(workload))
     timed = [(recipe, row) for recipe, _ in workload.recipes() if (row := published_performance(recipe))]
     if not timed:
-        return f"| `{workload.workload}`{note} | {rows} | none printed | {_cells(workload)} |"
+        return f"| `{workload.workload}` | {rows} | none printed | {_cells(workload)} |"
     decimals = load_reference(workload.workload).decimals
     if any(row.tokens_per_s_per_gpu for _, row in timed):
         printed = [row for _, row in timed]
@@ -79,7 +60,7 @@ def _line(workload: Workload, note: str = "") -> str:
     else:
         found, odd = _numbers(timed, decimals)
     otherwise = "<br>".join(filter(None, [*odd, _cells(workload)]))
-    return f"| `{workload.workload}`{note} | {rows} | {found} | {otherwise} |"
+    return f"| `{workload.workload}` | {rows} | {found} | {otherwise} |"
 
 
 def _numbers(timed: Sequence[tuple[Recipe, PerformanceRow]], decimals: Decimals) -> tuple[str, list[str]]:

@@ -97,20 +97,7 @@ def timed_rows() -> tuple[PerformanceRow, ...]:
     )
 
 
-def formulas_for(architecture: str, *features: str) -> str:
-    """Return the shipped formulas for models of an architecture with only these features, as in errors.
-
-    Features are the switches of config/flops.yaml: `experts`, `latent_attention`, `further_tokens`, `mamba`.
-    """
+def formulas_for(architecture: str) -> str:
+    """Return the shipped formulas for models of an architecture, as in errors."""
     formulas = yaml.safe_load((settings.shipped("config") / "flops.yaml").read_text(encoding="utf-8"))
-    switches = ("experts", "latent_attention", "further_tokens", "mamba")
-    return ", ".join(
-        name
-        for name, formula in formulas.items()
-        if architecture in formula["architectures"]
-        and all(
-            formula["counted"].get(switch, False) in ("own", switch in features)
-            for switch in switches
-            if "counted" in formula
-        )
-    )
+    return ", ".join(name for name, formula in formulas.items() if architecture in formula["architectures"])

@@ -31,12 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from .nemo_1 import container_run, nemo_1_settings, split
-from .releases import MODES, OF_MIXTURES, RELEASES, Nemo2, Release
+from .releases import MODES, RELEASES, Nemo2, Release
 from .settings_record import RECORD, Flat, Row, condensed, row_of
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "config/references/configurations.csv"
-MIXTURES = ROOT / "tests/data/mixtures"
 PERFORMANCE = "performance"
 
 Start = tuple[str, Row]
@@ -290,28 +289,21 @@ def main() -> None:
     parser.add_argument("--trainer-python", required=True)
     for name in ("dgxc", "nemo", "megatron", "nemo-run", "launcher"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    known = [release.workload for release in (*RELEASES, *OF_MIXTURES)]
-    parser.add_argument("--workload", action="append", choices=known)
+    parser.add_argument("--workload", action="append", choices=[release.workload for release in RELEASES])
     sources = parser.parse_args()
-    _record_all(RELEASES, sources, TABLE, RECORD)
-    _record_all(OF_MIXTURES, sources, MIXTURES / "references/configurations.csv", MIXTURES / "settings.json")
-
-
-def _record_all(releases: Sequence[Release], sources: argparse.Namespace, table: Path, record: Path) -> None:
-    """Record those of the releases that are requested, for the rows of a table."""
-    with table.open() as file:
+    with TABLE.open() as file:
         rows = list(csv.DictReader(file))
-    for release in releases:
+    for release in RELEASES:
         if sources.workload is None or release.workload in sources.workload:
             print(f"{release.workload}: NVIDIA/dgxc-benchmarking {release.tag}", file=sys.stderr)
             with tempfile.TemporaryDirectory() as scratch:
                 document = Recorder(sources, Path(scratch)).record(
                     release, [row for row in rows if row["recipe"] == release.workload]
                 )
-            documents = json.loads(record.read_text())["documents"] if record.exists() else {}
+            documents = json.loads(RECORD.read_text())["documents"] if RECORD.exists() else {}
             today = datetime.datetime.now(datetime.UTC).date().isoformat()
             documents[release.workload] = {"recorded": today, **document}
-            record.write_text(json.dumps({"documents": documents}, indent=1, sort_keys=True) + "\n")
+            RECORD.write_text(json.dumps({"documents": documents}, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -62,11 +62,6 @@ def _install(row: Mapping[str, str], work: str) -> dict[str, str]:
     return {"LLMB_INSTALL": work, "GPU_TYPE": row["gpu_type"], **strong}
 
 
-def _with_token(row: Mapping[str, str], work: str) -> dict[str, str]:
-    """Return the variables for bf16 or fp8 only: the script chooses how FP8 is scaled by the type of GPU."""
-    return {**_install(row, work), "HF_TOKEN": "HF_TOKEN", "DTYPE": row["dtype"].partition("_")[0]}
-
-
 def _in_job(row: Mapping[str, str], work: str) -> dict[str, str]:
     """Return the variables of the 24.11 script, which is the job's own script and reads Slurm's."""
     job = {"SLURM_JOB_NUM_NODES": str(int(row["gpus"]) // 8), "SLURM_JOB_ID": "1", "SLURM_LOCALID": "0"}
@@ -155,34 +150,3 @@ RELEASES = (
         ),
     ),
 )
-
-_NEMO_25_08_GROK = Nemo2(
-    nemo="6f2c6fdaffcc0af97a9e2219fcc104e2399627e4",
-    megatron="64cb6bd7a155c4e742514ed1024407fb97d0a367",
-    nemo_run="f3e69eebb2bf66e46f6a2aa64465f714f9ea751d",
-)
-_NEMO_25_08_LLAMA = Nemo2(
-    nemo="830b06a720002d63d5bada53bd3f7e6c49777ab8",
-    megatron="ac198fc0d60a8c748597e01ca4c6887d3a7bcf3d",
-    nemo_run="2ca3b41a2276f1f24bd462e8baeb28c2536aa7b1",
-)
-
-OF_MIXTURES = (
-    Release(
-        workload="grok1-25.08",
-        tag="v25.08",
-        folder="grok1",
-        ask=_with_token,
-        workload_folder="workloads/pretrain_grok1",
-        packages=dict.fromkeys(("gb200", "b200", "h100"), _NEMO_25_08_GROK),
-    ),
-    Release(
-        workload="llama4-25.08",
-        tag="v25.08",
-        folder="llama4/pretrain",
-        ask=_with_token,
-        workload_folder="workloads/pretrain_llama4-maverick",
-        packages=dict.fromkeys(("gb200", "h100"), _NEMO_25_08_LLAMA),
-    ),
-)
-"""Documents whose rows are test data (tests/data/mixtures): recorded, but not launched by steptime."""

@@ -37,9 +37,9 @@ def test_the_process_of_a_task_builds_its_own_dag_alone(
 ) -> None:
     from airflow.dag_processing.dagbag import DagBag
 
-    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "grok1")  # as Airflow's task runner does
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "nemotron4")  # as Airflow's task runner does
     bag = DagBag(shipped("dags") / "workloads.py", bundle_path=Path(shipped("dags")), bundle_name="tests")
-    assert list(bag.dags) == ["grok1"]
+    assert list(bag.dags) == ["nemotron4"]
 
 
 def test_a_broken_workload_is_an_import_error_and_lacks_its_own_dag_alone(
@@ -50,8 +50,8 @@ def test_a_broken_workload_is_an_import_error_and_lacks_its_own_dag_alone(
     shutil.copytree(config_dir(), tmp_path / "config")
     broken = tmp_path / "config" / "workloads" / "nemotron-h-25.05.yaml"
     broken.write_text(broken.read_text().replace("title: ", "titel: ").replace("fp8_recipe: d", "fp8: d"))
-    copy = tmp_path / "config" / "workloads" / "grok1-99.01.yaml"  # has the DAG id of grok1-25.08
-    copy.write_text(copy.with_stem("grok1-25.08").read_text().replace("grok1-25.08", copy.stem, 1))
+    copy = tmp_path / "config" / "workloads" / "nemotron4-99.01.yaml"  # has the DAG id of nemotron4-25.04
+    copy.write_text(copy.with_stem("nemotron4-25.04").read_text().replace("nemotron4-25.04", copy.stem, 1))
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
     bag = DagBag(shipped("dags"), bundle_path=Path(shipped("dags")), bundle_name="tests")
 
@@ -59,7 +59,7 @@ def test_a_broken_workload_is_an_import_error_and_lacks_its_own_dag_alone(
     assert Path(file).name == "config_files.py"
     assert f"{broken}, line 4, titel: unknown field, perhaps 'title' is meant." in error
     assert "trainer.fp8: unknown field" in error
-    assert f"{copy}: dag_id 'grok1' is also that of grok1-25.08: choose another one." in error
+    assert f"{copy}: dag_id 'nemotron4' is also that of nemotron4-25.04: choose another one." in error
     assert set(bag.dags) == set(dags) - {"nemotron_h"}
 
 

@@ -18,8 +18,9 @@ training_dag("grok1", workload="grok1")
 training_dag("llama31", workload="llama3.1")
 training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
 """
-"""Two shipped workloads, as parsing all takes Airflow long, and a DAG whose worker a test can kill."""
+"""Two workloads, as parsing all takes Airflow long, and a DAG whose worker a test can kill."""
 
+MIXTURE = Path(__file__).parents[1] / "data" / "mixtures" / "workloads" / "grok1-25.08.yaml"
 SLOWER = "slower"
 AFTER_SLOWER = f"""
 from airflow.sdk import DAG
@@ -60,6 +61,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     (dags / "workloads.py").write_text(DAGS)
     (dags / "after_slower.py").write_text(AFTER_SLOWER)
     add_stand_in(config := tmp_path_factory.mktemp("config"))
+    shutil.copy(MIXTURE, config / "workloads")
     (config / "sweeps" / f"{SLOWER}.yaml").write_text(SLOWER_SWEEP)
     for name, step_s, max_steps in ((CELLS, 0.1, [20, 21]), (SLOW_CELLS, 2, [20, 21, 22])):
         sweep = CELLS_SWEEP.format(name=name, cluster=STAND_IN, step_s=step_s, max_steps=max_steps)

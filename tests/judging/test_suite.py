@@ -31,7 +31,8 @@ def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     (tmp_path / "config/sweeps/mini.yaml").write_text(
         "{name: mini, description: A small suite, cluster: local, repeats: 3, gpu_hours_max: 9, runs: [\n"
         "  {workload: llama3.1, size: tiny, gpus: [1, 2, 4]},\n"
-        "  {workload: grok1, size: tiny, gpus: [1, 2]}, {workload: nemotron-h, size: tiny, gpus: [1, 2]}]}\n"
+        "  {workload: nemotron4-25.04, size: tiny, gpus: [1, 2]},\n"
+        "  {workload: nemotron-h, size: tiny, gpus: [1, 2]}]}\n"
     )
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from printed_tables import by_name
 
-from recorders.nemo.record_settings import MIXTURES, TABLE
-from recorders.nemo.releases import OF_MIXTURES, RELEASES
+from recorders.nemo.record_settings import TABLE
+from recorders.nemo.releases import RELEASES
 from recorders.nemo.settings_record import load, row_of, settings_of
 from steptime.recipes.workloads import load_workload
 
@@ -41,24 +41,6 @@ def test_every_row_of_the_documents_is_recorded_with_its_own_sizes() -> None:
             wrong.append((row["recipe"], row_of(row), "groups", sorted(settings)))
     assert {row["recipe"] for row in rows()} == set(documents)
     assert not wrong
-
-
-def test_rows_of_mixtures_that_are_data_of_tests_are_recorded_with_their_own_sizes() -> None:
-    of_mixtures = load(MIXTURES / "settings.json")
-    assert of_mixtures.keys() == {release.workload for release in OF_MIXTURES}
-    expert = {"ep": "strategy.expert_model_parallel_size", "etp": "strategy.expert_tensor_parallel_size"}
-    names = {column: nemo_2 for column, (nemo_2, _) in SIZES.items()} | expert
-    compared = 0
-    with (MIXTURES / "references/configurations.csv").open() as table:
-        for row in csv.DictReader(table):
-            if row["recipe"] not in of_mixtures:
-                continue
-            settings = settings_of(of_mixtures[row["recipe"]], row)
-            assert {name: settings[nemo] for name, nemo in names.items()} == {
-                name: int(row[name]) for name in names
-            }, row
-            compared += 1
-    assert compared == 28
 
 
 def test_each_documents_file_names_the_release_that_was_recorded() -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from steptime.recipes.models import Mode, Parallelism, Run
+from steptime.recipes.models import Mode, ModelShape, Parallelism, Run
 from steptime.recipes.planning import PlanRequest, plan
 
 ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data"
 JOB_TIMEOUT_S = 900
 
 
@@ -69,6 +71,21 @@ def planned(
     if gbs:
         changed["global_batch_size"] = gbs
     return run.model_copy(update={"recipe": run.recipe.model_copy(update=changed), **fields})
+
+
+def tiny_of(workload: Path) -> ModelShape:
+    """Return the model of a workload's size for the CPU."""
+    model = yaml.safe_load(workload.read_text(encoding="utf-8"))["sizes"]["tiny"]["model"]
+    return ModelShape.model_validate_json(json.dumps(model))
+
+
+MIXTURE = tiny_of(DATA / "mixtures" / "workloads" / "grok1-25.08.yaml")
+
+
+def mixture(parallelism: Parallelism, shape: ModelShape = MIXTURE, **fields: Any) -> Run:
+    """Return a run of the mixture of experts, or of another model in its place."""
+    run = planned(parallelism.world_size, parallelism=parallelism, **fields)
+    return run.model_copy(update={"recipe": run.recipe.model_copy(update={"model": shape})})
 
 
 def loading(checkpoint: Path, first_step: int, max_steps: int, **fields: Any) -> Run:

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from steptime.recipes.models import LatentAttention, Mode, ModelShape, MoeShape, NemoConfig, Parallelism, Run
+from steptime.recipes.models import LatentAttention, Mode, ModelShape, MoeShape, NemoConfig, Parallelism
 from steptime.recipes.parameters import count_parameters
 
 from .conftest import Train
-from .jobs import Trained, planned
+from .jobs import DATA, MIXTURE, Trained, mixture, tiny_of
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
@@ -23,13 +22,7 @@ ROUNDING = 2e-6
 """Relative tolerance in float32, as ranks, and an expert's tokens, are summed in other orders."""
 ONE_RANK = Parallelism(data=1, virtual_pipeline=1)
 EXPERT_2 = Parallelism(data=2, expert=2)
-MIXTURE = planned(workload="grok1").recipe.model
-
-
-def mixture(parallelism: Parallelism, shape: ModelShape = MIXTURE, **fields: Any) -> Run:
-    """Return a run of the shipped mixture of experts, or of another model in its place."""
-    run = planned(parallelism.world_size, workload="grok1", parallelism=parallelism, **fields)
-    return run.model_copy(update={"recipe": run.recipe.model_copy(update={"model": shape})})
+UNSEEN = DATA / "unseen" / "workloads" / "glm4.5-26.08.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -167,15 +160,6 @@ def test_what_nemo_does_not_have_is_refused_in_one_sentence(train: Train, tmp_pa
     assert dict(zip(REFUSED, said, strict=True)) == {
         name: sentence for name, (_, sentence) in REFUSED.items()
     }
-
-
-UNSEEN = Path(__file__).parents[1] / "data" / "unseen" / "workloads" / "glm4.5-26.08.yaml"
-
-
-def tiny_of(workload: Path) -> ModelShape:
-    """Return the model of a workload's size for the CPU."""
-    model = yaml.safe_load(workload.read_text(encoding="utf-8"))["sizes"]["tiny"]["model"]
-    return ModelShape.model_validate_json(json.dumps(model))
 
 
 OTHERS = {

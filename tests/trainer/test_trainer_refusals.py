@@ -15,7 +15,7 @@ from trainer.launch import Launch
 from trainer.progress import Progress
 from trainer.versions import TRIED
 
-from .jobs import light_trainer, loading, planned, write_run
+from .jobs import light_trainer, loading, mixture, planned, write_run
 
 NEMO, MEGATRON_CORE = TRIED["nemo"], TRIED["megatron_core"]
 
@@ -74,9 +74,9 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
     ("nemotron-h", {"recipe.model.hybrid.pattern": "M*-M"}, "for each of 8 layers"),
     ("nemotron-h", {f"{RANKS}tensor": 8}, "mamba_num_groups 4 cannot be divided by tensor parallel 8"),
     ("nemotron-h", {f"{RANKS}virtual_pipeline": 2}, "have no interleaved pipeline"),
-    ("grok1", {"recipe.model.nemo": None}, "does not name the NeMo config class to build it from"),
+    ("mixture", {"recipe.model.nemo": None}, "does not name the NeMo config class to build it from"),
     (
-        *("grok1", {f"{RANKS}tensor": 2, f"{RANKS}data": 1, f"{RANKS}expert": 1}),
+        *("mixture", {f"{RANKS}tensor": 2, f"{RANKS}data": 1, f"{RANKS}expert": 1}),
         "a mixture of experts with tensor parallel 2 needs sequence parallelism",
     ),
 ]
@@ -85,7 +85,9 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("workload", "changes", "reason"), IMPOSSIBLE, ids=[each[2] for each in IMPOSSIBLE])
 def test_plan_that_cannot_be(tmp_path: Path, workload: str, changes: dict[str, Any], reason: str) -> None:
-    content = json.loads(planned(2 if workload == "grok1" else 1, workload=workload).model_dump_json())
+    mixed = workload == "mixture"
+    run = mixture(Parallelism(data=2, expert=2)) if mixed else planned(workload=workload)
+    content = json.loads(run.model_dump_json())
     for field, value in changes.items():
         *parents, name = field.split(".")
         part = functools.reduce(dict.__getitem__, parents, content)

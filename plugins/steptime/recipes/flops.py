@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from steptime.errors import BrokenFiles, UserError, unknown_value
 from steptime.frozen import Frozen
@@ -22,14 +22,11 @@ _PASSES = 3
 """Each matrix product is computed forward, and twice backward: for its input and for its weights."""
 
 
-AsTheModel = bool | Literal["own"]
-"""Whether a formula is for models with a certain part (true), without it (false), or for both (`own`)."""
-
-
 class Counted(Frozen):
-    """The parts of a model whose operations a FLOPs formula counts, and how.
+    """How a FLOPs formula counts the operations of a model's layers.
 
-    All numbers are integers, so the order of sums does not matter.
+    Experts, latent attention, Mamba layers and layers that predict further tokens are counted where the model
+    has them. All numbers are integers, so the order of sums does not matter.
     """
 
     mlp_matrices: Literal[2, 3]
@@ -38,40 +35,11 @@ class Counted(Frozen):
     """`full`: all positions attend to one another; `causal`: to those before them, which is half of that."""
     grouped_queries: bool = True
     """Whether heads share keys and values as in the model; else each head is counted with its own."""
-    head_width: Literal["own", "hidden"] = "own"
-    """Width of all heads together: `own` as in the model, or `hidden` for `hidden_size`."""
     mlp_width: PositiveInt | None = None
     """Width of the MLP in multiples of `hidden_size`; null for the model's own."""
-    experts: AsTheModel = False
-    """Whether the formula is for mixtures: the chosen and the shared experts are counted."""
-    latent_attention: AsTheModel = False
-    mamba: bool = False
-    """Whether the formula is for hybrids: attention, MLP and Mamba layers are counted apart."""
-    further_tokens: AsTheModel = False
-    """Whether layers that predict further tokens are counted, each with an output layer of its own."""
-    vocab_size: NonNegativeInt | None = None
-    """Vocabulary size of the output layer; null for the model's own, 0 to leave the layer out."""
-
-    def misfit(self, shape: ModelShape) -> str | None:
-        """Return why the formula does not fit a model, such as experts that it does not count.
-
-        None if it fits.
-        """
-        kinds = (
-            ("experts", shape.moe is not None, self.experts),
-            ("latent attention", shape.mla is not None, self.latent_attention),
-            ("Mamba layers", shape.hybrid is not None, self.mamba),
-        )
-        for what, has, counts in kinds:
-            if counts not in (has, "own"):
-                both = (f"no {what}", "some") if has else (what, "none")
-                return f"counts {both[0]}, and this {shape.architecture} model has {both[1]}"
-        if shape.mtp_num_layers is not None and not self.further_tokens:
-            return "counts no layers that predict further tokens, and this model has mtp_num_layers"
-        return None
 
     def flops(self, shape: ModelShape) -> float:
-        """Return the floating-point operations of one training step on one sample; the model must fit."""
+        """Return the floating-point operations of one training step on one sample."""
         if shape.hybrid is not None:
             per_token = self._count_hybrid(shape, shape.hybrid)
         else:
@@ -82,17 +50,13 @@ class Counted(Frozen):
             products += further * 2 * shape.hidden_size**2
             per_token = 2 * products + layers * self._scores(shape)
         outputs = 1 + (shape.mtp_num_layers or 0)
-        vocabulary = shape.vocab_size if self.vocab_size is None else self.vocab_size
-        per_token += 2 * outputs * vocabulary * shape.hidden_size
+        per_token += 2 * outputs * shape.vocab_size * shape.hidden_size
         return float(_PASSES * shape.seq_length * per_token)
 
     def _as_counted(self, shape: ModelShape) -> ModelShape:
-        changes: dict[str, int | None] = {}
-        if not self.grouped_queries:
-            changes["num_query_groups"] = shape.num_attention_heads
-        if self.head_width == "hidden":
-            changes["kv_channels"] = None
-        return shape.model_copy(update=changes)
+        if self.grouped_queries:
+            return shape
+        return shape.model_copy(update={"num_query_groups": shape.num_attention_heads})
 
     def _scores(self, shape: ModelShape) -> int:
         """Return a layer's operations per token on attention scores and the weighted sum of values."""
@@ -197,7 +161,7 @@ def misfit(name: str, shape: Model) -> str | None:
         )
     if shape.architecture not in formula.architectures:
         return f"counts {', '.join(formula.architectures)} models, and this is {shape.architecture}"
-    return None if formula.counted is None else formula.counted.misfit(shape)
+    return None
 
 
 def model_flops(shape: Model, formula: str) -> float:
@@ -217,7 +181,7 @@ def model_flops(shape: Model, formula: str) -> float:
             f"the formula {formula} cannot compute the FLOPs of a model: use a formula that has the field "
             "counted."
         )
-    if (problem := described.counted.misfit(shape)) is not None:
+    if (problem := misfit(formula, shape)) is not None:
         raise UserError(f"the formula {formula} {problem}: use the formula of the recipe's publication.")
     return described.counted.flops(shape)
 
