@@ -121,7 +121,10 @@ async def test_for_pyxis_the_file_itself_is_the_image(config: LocalConfig) -> No
     """This lets real pyxis be tried without a registry; bwrap needs the unpacked files."""
     on_pyxis = config.model_copy(update={"container": "pyxis"})
     image = await staged_image(LocalCluster(on_pyxis), on_pyxis, [])
-    assert (image.path, image.environment) == (f"{config.root}/images/steptime+trainer+cpu.sqsh", {})
+    assert (image.path, image.environment) == (
+        f"{config.root}/images/steptime+trainer+cpu+0123456789abcdef.sqsh",
+        {},
+    )
     unsquashfs = ["unsquashfs", "-cat", image.path, "etc/environment"]
     listed = subprocess.run(unsquashfs, capture_output=True, check=True)
     assert b"PATH=/opt/trainer/bin:" in listed.stdout

@@ -22,7 +22,6 @@ from steptime.clusters.containers import Mount
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
 from steptime.results.models import Result
-from steptime.staging import import_image
 from steptime.staging.stage import StagedImage, stage, stage_image
 from steptime.staging.unpack_image import _make_mount_point
 
@@ -33,9 +32,10 @@ pytestmark = pytest.mark.service
 NEMO = "nvcr.io/nvidia/nemo:25.04.00"
 URI = "docker://nvcr.io#nvidia/nemo:25.04.00"
 LOCKS_THAT_DO_NOT_HOLD = """
-import fcntl, os, platform
-fcntl.flock = lambda *_: None
-platform.node = lambda: os.environ["LOGIN"]
+import errno, fcntl
+def flock(*_):
+    raise OSError(errno.ENOLCK, "No locks available")
+fcntl.flock = flock
 """
 STAND_INS = Path(__file__).parents[1] / "stand_ins"
 
@@ -154,28 +154,29 @@ async def test_two_at_once_import_once_and_the_second_says_that_it_waits(
     assert len(calls(programs, "import")) == 1
 
 
-async def test_two_login_nodes_whose_locks_do_not_hold_between_them_import_once(
+async def test_two_login_nodes_whose_locks_do_not_hold_between_them_use_the_first_one_s_file(
     config: LocalConfig, programs: Path, tmp_path: Path
 ) -> None:
-    """On Lustre with `localflock` each login node gets the lock."""
+    """On Lustre with `localflock` each login node gets the lock, and both import."""
     patches = tmp_path / "patches"
     patches.mkdir()
     (patches / "sitecustomize.py").write_text(LOCKS_THAT_DO_NOT_HOLD)
     logins = [tmp_path / "login0", tmp_path / "login1"]
     for login in logins:
-        login.write_text(f'#!/bin/sh\nPYTHONPATH={patches} LOGIN={login.name} exec {config.python} "$@"\n')
+        login.write_text(f'#!/bin/sh\nPYTHONPATH={patches} exec {config.python} "$@"\n')
         login.chmod(0o755)
     (programs / "gate").touch()
     first, second = (Staging(config, container="bwrap", python=str(login)) for login in logins)
-    importing = asyncio.create_task(first())
+    importing = [asyncio.create_task(first()), asyncio.create_task(second())]
     await first.has_said("Creating squashfs")
-    waiting = asyncio.create_task(second())
-    await second.has_said(" of ")
-    image = f"{config.root}/images/nvidia+nemo+25.04.00.sqsh"
-    assert second.lines == [f"waiting for another import of {image} on login0"]
+    await second.has_said("Creating squashfs")
     (programs / "gate").unlink()
-    assert await importing == await waiting
-    assert len(calls(programs, "import")) == 1
+    image, same = await asyncio.gather(*importing)
+    assert image == same
+    assert len(calls(programs, "import")) == 2
+    file = Path(config.root, "images", "nvidia+nemo+25.04.00.sqsh")
+    assert images(config) == {file.name, f"{file.name}.json", "unpacked"}
+    assert json.loads(Path(f"{file}.json").read_text())["sha256"] == digest_of(file) == image.sha256
 
 
 async def test_after_a_killed_import_the_next_one_waits_for_enroot_and_starts_afresh(
@@ -190,7 +191,7 @@ async def test_after_a_killed_import_the_next_one_waits_for_enroot_and_starts_af
     await again.has_said("waiting for another import of")
     (programs / "gate").unlink()
     image = await waiting
-    assert any("removing what an unfinished import left" in line for line in again.lines)
+    assert any("removing what an unfinished process left" in line for line in again.lines)
     assert len(calls(programs, "import")) == 2
     assert images(config) == {Path(image.path).name, f"{Path(image.path).name}.json"}
     with pytest.raises(SystemFailure, match="exit code -9"):
@@ -276,24 +277,24 @@ def digest_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def test_an_import_that_dies_before_its_record_leaves_no_earlier_record(
-    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_an_import_that_is_killed_before_its_record_leaves_the_earlier_file_with_its_record(
+    config: LocalConfig, programs: Path
 ) -> None:
-    """The earlier record would describe a file that is no longer there."""
-    target = tmp_path / "images" / "nemo.sqsh"
-    target.parent.mkdir()
-    with (tmp_path / "lock").open("w") as lock:
-        import_image._make(target, NEMO, "enroot", URI, lock.fileno())
-        earlier = json.loads(Path(f"{target}.json").read_text())
-
-        def die(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(import_image, "_write_record", die)
-        with pytest.raises(KeyboardInterrupt):
-            import_image._make(target, NEMO, "enroot", URI, lock.fileno())
-    assert digest_of(target) != earlier["sha256"]
-    assert not Path(f"{target}.json").exists()
+    """Nobody takes the earlier record for that of another file."""
+    file = Path((await Staging(config)()).path)
+    earlier = file.read_bytes()
+    file.write_bytes(earlier + b"changed")
+    (programs / "gate").touch()
+    killed = Staging(config)
+    importing = asyncio.create_task(killed())
+    await killed.has_said("Creating squashfs")
+    os.kill(child_running("import_image.py").pid, signal.SIGKILL)
+    (programs / "gate").unlink()
+    with pytest.raises(SystemFailure, match="exit code -9"):
+        await importing
+    assert file.read_bytes() == earlier + b"changed"
+    image = await Staging(config)()
+    assert digest_of(file) == image.sha256 == json.loads(Path(f"{file}.json").read_text())["sha256"]
 
 
 async def test_an_image_that_was_put_there_by_hand_is_taken_and_recorded(

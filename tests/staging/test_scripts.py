@@ -92,7 +92,7 @@ async def test_a_reason_to_wait_is_reported_once(
     config: LocalConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "says.py"
-    script.write_text("print('done')")
+    script.write_text("print('done', end='')")
     look, lines = LocalCluster.poll, []
     waits = [JobStatus(state=JobState.QUEUED, reason="Resources")] * 3 + [JobStatus(state=JobState.RUNNING)]
 

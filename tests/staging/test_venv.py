@@ -91,10 +91,12 @@ async def test_an_environment_is_built_with_progress_and_then_reused(new_staging
         "[5/5] checking that the packages fit together",
     ]
     assert "PyTorch 2.13.0+cpu" in first.lines
-    built = (target / ".complete").stat().st_mtime_ns
+    assert f"{target}/bin/" in (target / "bin" / "uv").read_text()
+    assert ".part" not in (target / "pyvenv.cfg").read_text()
+    built = target.stat()
     assert await second() == python
     assert second.lines == [f"{target} is there already"]
-    assert (target / ".complete").stat().st_mtime_ns == built
+    assert (target.stat().st_ino, target.stat().st_mtime_ns) == (built.st_ino, built.st_mtime_ns)
 
 
 async def test_a_python_whose_pip_cannot_install_elsewhere_puts_one_into_the_environment(
@@ -134,13 +136,13 @@ async def test_after_a_killed_build_the_next_one_waits_for_its_installer_and_sta
     building = asyncio.create_task(killed())
     await killed.has_said("[4/5]")
     os.kill(child_running("build_venv.py").pid, signal.SIGKILL)  # the installer goes on alone
-    (half,) = Path(config.root, "venvs").glob("*/bin/python")
+    (half,) = Path(config.root, "venvs").glob(".*.part/bin/python")
     (half.parent / "half-installed").touch()
     waiting = asyncio.create_task(again())
     await again.has_said("waiting for another build of")
     gate.unlink()
     python = await waiting
-    assert any("removing what an unfinished build left" in line for line in again.lines)
+    assert any("removing what an unfinished process left" in line for line in again.lines)
     assert not (python.parent / "half-installed").exists()
     assert venvs(config) == {python.parent.parent.name}
     with pytest.raises(SystemFailure, match="exit code -9"):

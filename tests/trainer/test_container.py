@@ -66,7 +66,8 @@ async def test_a_tiny_llama_is_trained_in_a_real_image(
     async with open_cluster(config, mini_slurm.connections) as cluster:
         staged = await stage(cluster, config, run, print)
         assert (staged.python, staged.image) == (None, IMAGE)
-        record = json.loads(Path(config.root, "images", "steptime+trainer+cpu.sqsh.json").read_text())
+        (record_file,) = Path(config.root, "images").glob("steptime+trainer+cpu+*.sqsh.json")
+        record = json.loads(record_file.read_text())
         assert record["sha256"] == staged.image_sha256
         venvs.unlink()  # only the image can have the packages
         spec = job_spec(run, staged, config, identity="contained", started=1_790_000_000)

@@ -8,10 +8,9 @@ TARGET is the image's file, `….sqsh` or `….sif`. IMAGE is the image's name f
 fetch the image from URI, with the logins of their own configuration. VENV is the trainer's environment, which
 `squash_venv.py` beside this file turns into an image.
 
-The file is written under a temporary name, synced, and renamed when it is complete. A claim (`claim.py`)
-keeps other processes from making it at the same time. `TARGET.json` beside it records what it is. An existing
-file is kept if it matches its record. A complete file without a record, as when somebody copied it there, is
-kept and recorded.
+The file is written under a temporary name, synced, and renamed when it is complete (`make_once.py`).
+`TARGET.json` beside it records what it is. An existing file is kept if it matches its record. A complete file
+without a record, as when somebody copied it there, is kept and recorded.
 
 With --look nothing is made; the last line of output says where the image is: in its file or its registry.
 
@@ -21,20 +20,19 @@ it could not be made; 2: it could not be made, and another try will not help; 3:
 
 import hashlib
 import json
-import os
 import platform
 import re
 import shutil
-import signal
 import struct
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple
 
 from steptime.files import write_whole
-from steptime.staging.claim import claimed, run_holding
+from steptime.staging.make_once import Run, exit_on_sigterm, make_once, record_path
 
 _SQUASHFS = struct.Struct("<4s36xQ")
 """The magic number and the bytes used, at the start of a squashfs file; written last by mksquashfs."""
@@ -50,17 +48,26 @@ class _FailedError(Exception):
         self.exit_code = exit_code
 
 
+class _Import(NamedTuple):
+    """The script's arguments; the module's docstring describes them."""
+
+    target: Path
+    image: str
+    kind: str
+    """The program that makes the file: `enroot`, `apptainer` or `squash_venv`."""
+    source: str
+    """What it is made from: a URI, for `squash_venv` a folder."""
+
+
 def main() -> int:
     """Import the image that the arguments name unless its file exists; return the exit code."""
     looks, arguments = sys.argv[1] == "--look", sys.argv[-4:]
-    target, image, kind, source = Path(arguments[0]), *arguments[1:]
-    signal.signal(signal.SIGTERM, _end)
+    wanted = _Import(Path(arguments[0]), *arguments[1:])
+    exit_on_sigterm()
     try:
         if looks:
-            return _look(target, kind, source)
-        with claimed(target, "import of") as lock:
-            if not _is_there(target, image, kind, source):
-                _make(target, image, kind, source, lock)
+            return _look(wanted)
+        make_once(wanted.target, "import of", partial(_is_there, wanted), partial(_make, wanted))
     except _FailedError as error:
         print(f"failed: {error}", flush=True)
         return error.exit_code
@@ -70,86 +77,79 @@ def main() -> int:
     return 0
 
 
-def _end(*_: object) -> NoReturn:
-    sys.exit("failed: it was ended from outside")  # runs what cleans up
-
-
-def _look(target: Path, kind: str, source: str) -> int:
+def _look(wanted: _Import) -> int:
     """Print where the image is available; return 0, or 3 if that is unknown before it is fetched.
 
     Raises `_FailedError` if the program is missing, or if the registry refused or has no such image.
     """
-    if target.exists():
-        print(f"{target} is there", flush=True)
+    if wanted.target.exists():
+        print(f"{wanted.target} is there", flush=True)
         return 0
-    tool = _tool_version(kind)
-    digest, said = _registry_digest(kind, source)
+    tool = _tool_version(wanted.kind)
+    digest, errors = _registry_digest(wanted.kind, wanted.source)
     if digest is not None:
-        print(f"its registry has {source}: {digest}", flush=True)
+        print(f"its registry has {wanted.source}: {digest}", flush=True)
         return 0
-    _raise_known_cause(kind, said, target)
+    _raise_known_cause(wanted.kind, errors, wanted.target)
     print(f"{tool} does not ask a registry without fetching the image: a first run shows it", flush=True)
     return 3
 
 
-def _is_there(target: Path, image: str, kind: str, source: str) -> bool:
+def _is_there(wanted: _Import) -> bool:
     """Return whether the file exists and matches its record; record a complete import that has none."""
+    target = wanted.target
     if not target.exists():
         return False
     record = _read_record(target)
     if record is None:
-        return kind != "squash_venv" and _adopted(target, image, source)
-    if (record["image"], record["source"]) != (image, source):
+        return wanted.kind != "squash_venv" and _adopted(wanted)
+    if (record["image"], record["source"]) != (wanted.image, wanted.source):
         print(f"{target} is {record['image']} of {record['source']}: it is replaced", flush=True)
         return False
-    seen = target.stat()
-    if (seen.st_size, seen.st_mtime_ns) != (record["size"], record["mtime_ns"]):
+    status = target.stat()
+    if (status.st_size, status.st_mtime_ns) != (record["size"], record["mtime_ns"]):
         print(f"{target} was written to since: reading it", flush=True)
         if _sha256(target) != record["sha256"]:
             print(f"{target} is not what was recorded ({record['sha256']}): it is replaced", flush=True)
             return False
-        _write_record(target, {**record, "mtime_ns": seen.st_mtime_ns})
+        _write_record(target, {**record, "mtime_ns": status.st_mtime_ns})
     print(f"{target} is there already", flush=True)
     return True
 
 
-def _adopted(target: Path, image: str, source: str) -> bool:
-    """Record a file that has no record, and return True; if the file is incomplete, return False.
-
-    A killed import left such a file, or a person copied it there.
-    """
+def _adopted(wanted: _Import) -> bool:
+    """Record a file that has no record, as when somebody copied it; return False if it is incomplete."""
+    target = wanted.target
     try:
         _require_whole(target)
     except _FailedError as error:
         print(f"{error}: it is replaced", flush=True)
         return False
     print(f"{target} is there without a record: reading it", flush=True)
-    _write_record(target, _described(target, image, source, {"tool": None, "digest": None}))
+    _write_record(target, _described(target, wanted, {"tool": None, "digest": None}))
     return True
 
 
-def _make(target: Path, image: str, kind: str, source: str, lock: int) -> None:
-    for left in target.parent.glob(f".{target.name}.*.part"):
-        print(f"removing what an unfinished import left: {left}", flush=True)
-        left.unlink()
-    part = target.parent / f".{target.name}.{os.getpid()}.part"
+def _make(wanted: _Import, part: Path, run: Run) -> dict[str, Any]:
+    """Write the image to the file `part`; return its record.
+
+    Raises `_FailedError` if it cannot be fetched or is incomplete.
+    """
+    target = wanted.target
     began = time.monotonic()
-    try:
-        tool = _tool_version(kind)
-        digest, _ = _registry_digest(kind, source)
-        _run(_command(kind, _pinned(source, digest), part), lock, target)
-        _require_whole(part)
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        record = _described(part, image, source, {"tool": tool, "digest": digest})
-        record["imported_in_s"] = time.monotonic() - began
-        _record_path(target).unlink(missing_ok=True)  # never the record of another file than the one there
-        part.rename(target)
-        _write_record(target, record)
-    finally:
-        part.unlink(missing_ok=True)
+    tool = _tool_version(wanted.kind)
+    digest, _ = _registry_digest(wanted.kind, wanted.source)
+    argv = _command(wanted.kind, _pinned(wanted.source, digest), part)
+    exit_code, output = run(argv)
+    if exit_code:
+        _raise_known_cause(argv[0], output, target)
+        raise _FailedError(f"{argv[0]} ended with exit code {exit_code}", 1)
+    _require_whole(part)
+    record = _described(part, wanted, {"tool": tool, "digest": digest})
+    record["imported_in_s"] = time.monotonic() - began
     took, size = record["imported_in_s"], record["size"] / 1e6
     print(f"{target} is complete after {took:.0f} s: {size:.0f} MB, sha256 {record['sha256']}", flush=True)
+    return record
 
 
 def _require_whole(path: Path) -> None:
@@ -179,20 +179,21 @@ def _command(kind: str, source: str, part: Path) -> list[str]:
 
 def _tool_version(kind: str) -> str:
     """Return name and version of the program. Raise `_FailedError` if it is missing."""
-    asked = {
+    version_command = {
         "enroot": ["enroot", "version"],
         "apptainer": ["apptainer", "version"],
         "squash_venv": ["mksquashfs", "-version"],
     }[kind]
-    if shutil.which(asked[0]) is None:
+    program = version_command[0]
+    if shutil.which(program) is None:
         raise _FailedError(
-            f"{asked[0]} is not installed on {platform.node()}: install it there, or set import_in_job: true "
+            f"{program} is not installed on {platform.node()}: install it there, or set import_in_job: true "
             "if the compute nodes have it, or put the image in its place by hand",
             2,
         )
-    lines = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
+    lines = subprocess.run(version_command, capture_output=True, text=True, check=False).stdout.splitlines()
     version = lines[0].strip() if lines else "of an unknown version"
-    return version if asked[0] in version else f"{asked[0]} {version}"
+    return version if program in version else f"{program} {version}"
 
 
 def _registry_digest(kind: str, source: str) -> tuple[str | None, str]:
@@ -205,22 +206,15 @@ def _registry_digest(kind: str, source: str) -> tuple[str | None, str]:
         return f"sha256:{digest}", ""
     if kind != "enroot":
         return None, ""
-    asked = ["enroot", "digest", "--", source]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    found = re.fullmatch(r"sha256:[0-9a-f]{64}", done.stdout.strip())
-    return found[0] if found and done.returncode == 0 else None, done.stderr
+    command = ["enroot", "digest", "--", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    match = re.fullmatch(r"sha256:[0-9a-f]{64}", done.stdout.strip())
+    return match[0] if match and done.returncode == 0 else None, done.stderr
 
 
 def _pinned(source: str, digest: str | None) -> str:
     """Return the image name with that digest, so that a moved tag changes nothing."""
     return source if digest is None or "@" in source else f"{source.rpartition(':')[0]}@{digest}"
-
-
-def _run(argv: list[str], lock: int, target: Path) -> None:
-    exit_code, output = run_holding(lock, argv)
-    if exit_code:
-        _raise_known_cause(argv[0], output, target)
-        raise _FailedError(f"{argv[0]} ended with exit code {exit_code}", 1)
 
 
 def _raise_known_cause(program: str, output: str, target: Path) -> None:
@@ -271,14 +265,14 @@ _CAUSES = (
 # --- records -------------------------------------------------------------------------------------------
 
 
-def _described(path: Path, image: str, source: str, more: dict[str, Any]) -> dict[str, Any]:
-    seen = path.stat()
+def _described(path: Path, wanted: _Import, more: dict[str, Any]) -> dict[str, Any]:
+    status = path.stat()
     return {
-        "image": image,
-        "source": source,
+        "image": wanted.image,
+        "source": wanted.source,
         "sha256": _sha256(path),
-        "size": seen.st_size,
-        "mtime_ns": seen.st_mtime_ns,
+        "size": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
         "imported_at": time.time(),
         "imported_on": platform.node(),
         **more,
@@ -290,20 +284,16 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _record_path(target: Path) -> Path:
-    return target.with_name(f"{target.name}.json")
-
-
 def _read_record(target: Path) -> dict[str, Any] | None:
     try:
-        record: dict[str, Any] = json.loads(_record_path(target).read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads(record_path(target).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
     return record if record.keys() >= _RECORDED else None
 
 
 def _write_record(target: Path, record: dict[str, Any]) -> None:
-    write_whole(_record_path(target), json.dumps(record, indent=2))
+    write_whole(record_path(target), json.dumps(record, indent=2))
 
 
 if __name__ == "__main__":

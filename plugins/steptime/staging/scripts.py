@@ -11,6 +11,7 @@ from typing import NamedTuple, cast
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.command_output import Lines
 from steptime.clusters.config import ClusterConfig
+from steptime.clusters.jobscript import staging_job_spec
 from steptime.errors import SystemFailure
 from steptime.waiting import poll_until_async
 
@@ -36,8 +37,11 @@ def script_files() -> dict[str, bytes]:
     return {
         **{name: (here / name).read_bytes() for name in _SCRIPTS},
         **dict.fromkeys(packages, b""),
-        "steptime/files.py": (here.parent / "files.py").read_bytes(),
-        f"{_PACKAGE}/claim.py": (here / "claim.py").read_bytes(),
+        **{
+            f"steptime/{name}": (here.parent / name).read_bytes()
+            for name in ("files.py", "process_identity.py")
+        },
+        f"{_PACKAGE}/make_once.py": (here / "make_once.py").read_bytes(),
     }
 
 
@@ -127,8 +131,6 @@ async def _live_job(
 
     A job's name consists of a hash of its command and a number.
     """
-    from steptime.clusters.jobscript import staging_job_spec
-
     key = hashlib.sha256(json.dumps(argv).encode()).hexdigest()[:16]
     first = 1
     while True:

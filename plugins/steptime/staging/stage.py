@@ -138,12 +138,15 @@ def _read_package(source: Path) -> dict[str, bytes]:
 
 
 async def _is_there(cluster: Cluster, folder: PurePosixPath, digests: dict[str, str]) -> bool:
-    """Return whether the folder exists. Raises SystemFailure if its content was changed."""
+    """Return whether the folder exists with files of these SHA-256s, by relative path.
+
+    Raises SystemFailure if its content was changed.
+    """
     names = list(digests)
-    found = await cluster.run(["sha256sum", "--", *(str(folder / name) for name in names)], timeout_s=60)
-    if not found.stdout:
+    sums = await cluster.run(["sha256sum", "--", *(str(folder / name) for name in names)], timeout_s=60)
+    if not sums.stdout:
         return False
-    if [line.split()[0] for line in found.stdout.splitlines()] != [digests[name] for name in names]:
+    if [line.split()[0] for line in sums.stdout.splitlines()] != [digests[name] for name in names]:
         raise SystemFailure(
             f"the copy of the trainer in {folder} on {cluster.name} was changed: remove that folder, and "
             "stage again"
@@ -232,7 +235,7 @@ async def python_version(cluster: Cluster, config: ClusterConfig) -> str:
 
     Raises UserError if it is missing, or if the trainer does not support it.
     """
-    asked = await cluster.run(
+    completed = await cluster.run(
         [config.python, "-c", "import platform; print(platform.python_version())"], timeout_s=60
     )
     remedy = (
@@ -240,9 +243,11 @@ async def python_version(cluster: Cluster, config: ClusterConfig) -> str:
         f"has nothing for 3.13): install Python {_LOCKED_FOR} there, or name it in "
         f"config/clusters/{config.name}.yaml as python:"
     )
-    if asked.exit_code:
-        raise UserError(f"cluster {config.name} has no {config.python}: {remedy} ({asked.stderr.strip()})")
-    version = asked.stdout.strip()
+    if completed.exit_code:
+        raise UserError(
+            f"cluster {config.name} has no {config.python}: {remedy} ({completed.stderr.strip()})"
+        )
+    version = completed.stdout.strip()
     if not version.startswith(f"{_LOCKED_FOR}."):
         raise UserError(f"{config.python} of cluster {config.name} is Python {version}: {remedy}")
     return version
@@ -268,8 +273,11 @@ class StagedImage(NamedTuple):
     path: str
     """What a container starts from: a squashfs or SIF file, for bwrap the folder with its files."""
     digest: str | None
+    """`sha256:…` of the registry's manifest; None if it is not known."""
     sha256: str
+    """Hash of the image's file."""
     environment: dict[str, str]
+    """Variables of the image, if the container program (bwrap) does not set them."""
 
 
 async def stage_image(
@@ -335,7 +343,7 @@ async def find_image(cluster: Cluster, config: ClusterConfig, name: str) -> str 
     Nothing is fetched. Raises UserError or SystemFailure if the image is not available.
     """
     image = parse_image(name)
-    tool, source, target = _source(image, config, venv="")
+    tool, source, target = _source(image, config, venv="")  # also refuses what the container cannot have
     if image.is_own:
         return "is made on the cluster when it is staged"
     if config.import_in_job:
@@ -357,20 +365,24 @@ async def find_image(cluster: Cluster, config: ClusterConfig, name: str) -> str 
 
 
 def _source(image: Image, config: ClusterConfig, venv: str | None) -> tuple[str, str, PurePosixPath]:
-    """Return the program that makes the image's file, what it is made from (URI or folder), and its path."""
-    suffix = "sif" if config.image_form is ImageForm.SIF else "sqsh"
-    target = PurePosixPath(config.root, "images", f"{image.file_stem}.{suffix}")
+    """Return the program that makes the image's file, what it is made from (URI or folder), and its path.
+
+    Raises UserError if the image is made from the trainer's environment, and `venv` is None or the container
+    program cannot use such an image.
+    """
+    images = PurePosixPath(config.root, "images")
+    if not image.is_own and config.image_form is ImageForm.SIF:
+        return "apptainer", image.uri("/"), images / f"{image.file_stem}.sif"
     if not image.is_own:
-        is_sif = config.image_form is ImageForm.SIF
-        tool, source = ("apptainer", image.uri("/")) if is_sif else ("enroot", image.uri("#"))
-        return tool, source, target
+        return "enroot", image.uri("#"), images / f"{image.file_stem}.sqsh"
     if venv is None or config.image_form not in (ImageForm.FOLDER, ImageForm.SQUASHFS):
         raise UserError(
             f"image '{image.repository}' is made from the trainer's own environment and runs only in bwrap "
             f"or pyxis, but cluster {config.name} has container: {config.container}; choose another image "
             "or container"
         )
-    return "squash_venv", venv, target
+    content = PurePosixPath(venv).name.removeprefix("trainer-")  # the hash of the environment's packages
+    return "squash_venv", venv, images / f"{image.file_stem}+{content}.sqsh"
 
 
 def _require_success(ended: ScriptEnd, what: str) -> None:
@@ -384,6 +396,7 @@ def _require_success(ended: ScriptEnd, what: str) -> None:
 
 
 async def _record(cluster: Cluster, target: PurePosixPath) -> dict[str, Any]:
+    """Read the record beside an image's file. Raises SystemFailure if it is missing or damaged."""
     content = await cluster.read(f"{target}.json")
     try:
         record: dict[str, Any] = json.loads(content)
