@@ -10,6 +10,7 @@ from pydantic import BeforeValidator
 
 from steptime import settings
 from steptime.frozen import Frozen
+from steptime.recipes.importing.workload import WRITTEN_BY
 from steptime.recipes.models import Collective, NamedRecipe
 from steptime.recipes.published import PerformanceRow, list_references, load_reference
 from steptime.recipes.workloads import list_workloads, load_workload
@@ -69,8 +70,8 @@ def by_name(workload: str) -> bool:
 
 def imported(workload: str) -> bool:
     """Return whether a shipped workload was written by `steptime recipes import`."""
-    models = [size.model for size in load_workload(workload).sizes.values()]
-    return any(isinstance(model, NamedRecipe) and model.launch is not None for model in models)
+    path = settings.config_dir() / "workloads" / f"{workload}.yaml"
+    return path.read_text(encoding="utf-8").startswith(WRITTEN_BY)
 
 
 def workloads_on(gpu_type: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
     python recorders/megatron_bridge/record.py path/to/Megatron-Bridge path/to/dgxc-benchmarking
 
-For each release of `config/megatron_bridge.yaml`, at the tag that it names:
+For each release of Megatron-Bridge whose recipes are shipped:
 
 - `parsers.json`: the arguments of its parser;
 - `recipes.json`: the recipes of language models that it pre-trains, with the tokens of a sample and the
@@ -39,6 +39,8 @@ from upstream import LOADED, git, imported, shown
 HERE = Path(__file__).parents[2] / "tests/data/megatron_bridge"
 CONFIG = HERE.parents[2] / "config"
 PARSER = "scripts/performance/argument_parser.py"
+RELEASES = {"25.11": "v0.2.2", "26.02": "v0.3.0", "26.04": "v0.4.2", "26.06": "v0.5.1", "26.08": "v0.6.0"}
+"""Tag of Megatron-Bridge by release of NeMo's image."""
 OTHERS = ("qwen_vl", "wan")
 """Families of models that also take images: they need arguments that steptime does not pass."""
 FIELDS = {
@@ -376,10 +378,8 @@ def launched_at(workload: dict[str, Any]) -> str:
 
 
 def main(bridge: str, benchmarking: str) -> None:
-    releases = yaml.safe_load((CONFIG / "megatron_bridge.yaml").read_text(encoding="utf-8"))
     parsers, recipes, configurations, documents = {}, {}, {}, {}
-    for release, entry in releases.items():
-        tag = entry["source"].split()[1].rstrip(",")
+    for release, tag in RELEASES.items():
         parsers[release] = {
             "tag": tag,
             "commit": git(bridge, "rev-list", "-n1", tag).strip(),

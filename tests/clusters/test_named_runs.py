@@ -19,7 +19,7 @@ from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.logs.reader import read_log
-from steptime.recipes.megatron_bridge import CHECKPOINTS, bridge_command
+from steptime.recipes.bridge_launch import CHECKPOINTS, bridge_command
 from steptime.recipes.models import Mode, Run
 from steptime.results.metrics import measure
 from steptime.results.quality import Check, validate

@@ -12,7 +12,7 @@ import pytest
 from printed_tables import imported
 from slurm_jobs import asked_of_slurm, numactl_of, run_of_row
 
-from steptime.recipes.megatron_bridge import bridge_command
+from steptime.recipes.bridge_launch import bridge_command
 from steptime.recipes.models import NamedRecipe, Recipe
 from steptime.recipes.sweep_planning import plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.errors import UserError
-from steptime.recipes.megatron_bridge import bridge_command, bridge_release
-from steptime.recipes.models import Mode, NamedRecipe, ProfileWindow, Recipe, Run, Window
-from steptime.recipes.parameters import Parameters, stated_parameters
+from steptime.recipes.bridge_launch import bridge_command
+from steptime.recipes.models import BRIDGE_WORDS, Mode, NamedRecipe, ProfileWindow, Recipe, Run, Window
+from steptime.recipes.parameters import Parameters, count_parameters
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.staging.checking import require_trainable
@@ -39,43 +39,30 @@ def run_of(recipe: Recipe, mode: Mode = Mode.PERFORMANCE, **fields: Any) -> Run:
     return Run(recipe=recipe, mode=mode, **plain | fields)
 
 
+def release_of(row: Recipe) -> str:
+    """Return the release of Megatron-Bridge in a row's image, such as `26.04` in nemo:26.04.01."""
+    assert row.image is not None
+    return row.image.rpartition(":")[2][:5]
+
+
 RELEASES = tuple(recorded())
-
-
-def in_release(row: Recipe, release: str) -> Recipe | None:
-    """Return a row with the image of another release, or None if that lacks its recipe or its type of GPU.
-
-    The oldest release names a model and its size, and has no variants.
-    """
-    described, model = bridge_release(f"nemo:{release}"), row.model
-    assert isinstance(model, NamedRecipe)
-    if release == "25.11":
-        names = {
-            f"{family}_{size}": (family, size) for family, of in described.recipes.items() for size in of
-        }
-        family, recipe = names.get(model.recipe, ("", ""))
-        model = model.model_copy(update={"family": family, "recipe": recipe, "variant": None})
-    if model.recipe not in described.recipes.get(model.family, {}) or row.gpu_type not in described.gpu_types:
-        return None
-    return row.model_copy(update={"image": f"registry.example/nemo:{release}", "model": model})
 
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("mode", list(Mode))
-def test_every_release_takes_our_arguments(release: str, mode: Mode) -> None:
+def test_the_parser_of_its_release_takes_our_arguments(release: str, mode: Mode) -> None:
     """Upstream's parser reads in them what was planned."""
-    started = [moved for row in ROWS if (moved := in_release(row, release)) is not None]
-    assert len({recipe.workload for recipe in started}) > 1
-    parser = parser_of(release)
-    for recipe in started:
-        model = recipe.model
+    rows = [row for row in ROWS if release_of(row) == release]
+    assert rows, "the release's launch is checked with some row"
+    parser, old = parser_of(release), release == "25.11"
+    for recipe in rows:
+        model, spread = recipe.model, recipe.parallelism
         assert isinstance(model, NamedRecipe)
         fields = {"checkpoint_path": "/scratch/saved"} if mode is Mode.CHECKPOINT_LOAD else {}
         script, *said = bridge_command(run_of(recipe, mode, **fields))
         assert script.startswith("/opt/Megatron-Bridge/scripts/performance/")
         told, rest = parser.parse_known_args(said)
         assert all("=" in text and not text.startswith("-") for text in rest), rest
-        spread, old = recipe.parallelism, release == "25.11"
         expected = {
             **{"gpu": recipe.gpu_type, "num_gpus": recipe.gpus, "compute_dtype": recipe.dtype},
             **{"max_steps": 50, "tensor_model_parallel_size": spread.tensor},
@@ -90,14 +77,17 @@ def test_every_release_takes_our_arguments(release: str, mode: Mode) -> None:
             **({} if old else {"config_variant": model.variant}),
         }
         assert expected.items() <= vars(told).items()
+        sources = load_workload(recipe.workload).performance.sources.values()
+        tag = LAUNCHED_AT.get(recipe.workload, recorded()[release]["tag"])
+        assert any(f"Megatron-Bridge {tag}, scripts/performance/" in source for source in sources)
 
 
-def test_what_a_release_has_is_what_its_parser_takes() -> None:
-    for release, parser in recorded().items():
-        described = bridge_release(f"nvcr.io/nvidia/nemo:{release}")
-        assert described.source.startswith(f"NVIDIA-NeMo/Megatron-Bridge {parser['tag']}, ")
-        assert set(described.gpu_types) <= set(parser["arguments"]["--gpu"]["choices"])
-        assert set(described.dtypes.values()) == set(parser["arguments"]["--compute_dtype"]["choices"])
+LAUNCHED_AT = {"qwen3-25.12": "4df8c97392bc9c3906739e658f203f6810008821"}
+"""Where a workload's settings come from another commit than the tag of the release in its image."""
+
+
+def row_of(release: str) -> Recipe:
+    return next(row for row in ROWS if release_of(row) == release)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +117,7 @@ def test_what_a_release_has_is_what_its_parser_takes() -> None:
     ],
 )
 def test_what_a_mode_says_more(release: str, mode: Mode, further: set[str]) -> None:
-    recipe = in_release(ROWS[0], release)
-    assert recipe is not None
+    recipe = row_of(release)
     fields = {"checkpoint_path": "/scratch/saved"} if mode is Mode.CHECKPOINT_LOAD else {}
     assert (
         set(bridge_command(run_of(recipe, mode, **fields))) - set(bridge_command(run_of(recipe))) == further
@@ -159,25 +148,20 @@ def test_what_the_recipe_sets_cannot_be_asked_for(option: str) -> None:
     )
 
 
-def test_what_is_known_of_recipes_is_what_upstreams_source_has() -> None:
-    """By release these are the recipes, tokens of a sample, stated parameters, and files from the hub."""
-    for release, recipes in json.loads((DATA / "recipes.json").read_text()).items():
-        ours = {
-            f"{family} {name}": (
-                *(list(known.seq_length), stated_parameters(known)),
-                *([one] if one else [] for one in (known.configuration, known.tokenizer)),
-            )
-            for family, names in bridge_release(f"nemo:{release}").recipes.items()
-            for name, known in names.items()
-        }
-        upstreams = {
-            name: (
-                *(recorded["seq_length"], stated(recorded["stated"])),
-                *(recorded["configuration"], recorded["tokenizer"]),
-            )
-            for name, recorded in recipes.items()
-        }
-        assert ours == upstreams, release
+def test_what_is_stated_of_recipes_is_what_upstreams_source_has() -> None:
+    """These are the tokens of a sample, the parameters, and the files from the hub."""
+    upstream = json.loads((DATA / "recipes.json").read_text())
+    for row in ROWS:
+        model = row.model
+        assert isinstance(model, NamedRecipe)
+        recorded = upstream[release_of(row)][f"{model.family} {model.recipe}"]
+        assert model.seq_length in recorded["seq_length"], row.identity
+        assert count_parameters(model) == stated(recorded["stated"]), row.identity
+        files: dict[str, list[str]] = {}
+        for name, repositories in (("config.json", "configuration"), ("tokenizer_config.json", "tokenizer")):
+            for repository in recorded[repositories]:
+                files.setdefault(repository, []).append(name)
+        assert {repository: [*names] for repository, names in row.hub_files.items()} == files, row.identity
 
 
 def stated(text: str | None) -> Parameters | None:
@@ -188,54 +172,64 @@ def stated(text: str | None) -> Parameters | None:
     return Parameters(int(total) * 10**9, int(active) * 10**9 if active else None)
 
 
-def test_a_recipe_that_another_image_has_not_is_not_started() -> None:
-    recipe = next(row for row in ROWS if row.size == "super").model_copy(update={"image": "nemo:26.02"})
-    with pytest.raises(UserError) as refused:
-        bridge_command(run_of(recipe))
-    assert str(refused.value) == (
-        "nemotron3-26.04 super cannot be started: unknown recipe 'nemotron_3_super' of Megatron-Bridge in "
-        "nemo:26.02, family nemotronh: did you mean 'nemotronh_56b'? Valid are: nemotronh_56b; add "
-        "one that your own image pre-trains to config/megatron_bridge.yaml."
-    )
+NIGHTLY = "registry.example/team/nemo:nightly"
+NOT_FOR_NIGHTLY = (
+    f"its launch is for nvcr.io/nvidia/nemo:26.04, nvcr.io/nvidia/nemo:26.04.01, and not for {NIGHTLY}: if "
+    "the scripts there take the same arguments, add the image to launch.commits in the workload's file"
+)
 
 
-def test_an_image_of_no_known_release_starts_nothing() -> None:
-    recipe = ROWS[0].model_copy(update={"image": "registry.example/team/nemo:nightly"})
-    with pytest.raises(UserError) as refused:
-        require_trainable([run_of(recipe)])
-    assert "lists image registry.example/team/nemo:nightly under no release" in str(refused.value)
-    assert "choose one of nemo:25.11, nemo:25.11.01, nemo:26.02" in str(refused.value)
+def test_an_image_that_the_launch_is_not_for_starts_nothing() -> None:
+    row = next(row for row in ROWS if row.size == "super" and row.workload == "nemotron3-26.04")
+    run = run_of(row.model_copy(update={"image": NIGHTLY}))
+    for start in (bridge_command, lambda run: require_trainable([run])):
+        with pytest.raises(UserError) as refused:
+            start(run)
+        assert str(refused.value) == f"nemotron3-26.04 super cannot be started: {NOT_FOR_NIGHTLY}."
+
+
+def test_the_same_image_of_another_registry_is_started_the_same() -> None:
+    for row in ROWS:
+        assert row.image is not None
+        image = f"registry.example/{row.image.rpartition('/')[2]}@sha256:{'0' * 64}"
+        mirrored = row.model_copy(update={"image": image})
+        assert bridge_command(run_of(mirrored)) == bridge_command(run_of(row))
 
 
 IN_SIZE = "sizes.120b"
-IMAGE, OLDER = "nvcr.io/nvidia/nemo:26.02", "nvcr.io/nvidia/nemo:25.11"
-THE_MODEL = "    model: {architecture: "
-THE_ROWS = "      - gpu_types: [gb300, gb200, b300, b200]"
+IMAGE, NEWER = "nvcr.io/nvidia/nemo:26.02", "nvcr.io/nvidia/nemo:26.12"
+THE_MODEL = "    model:"
 THE_ROWS_OF_H100 = "      - gpu_types: [h100]"
-OF_YOURS = "add one that your own image pre-trains to config/megatron_bridge.yaml."
 MISTAKES = {
-    "another model's recipe": (
-        ("family: gpt_oss, recipe: gpt_oss_120b, variant: v2", "family: qwen, recipe: qwen3_30b_a3b"),
+    "another model's parameters": (
+        ("parameters: 120", "parameters: 30"),
         (
             THE_MODEL,
-            f"{IN_SIZE}.model: qwen3_30b_a3b has 30 billion parameters, and the name of its size states 120: "
-            "give the recipe of that very model, or name the size by what it has.",
+            f"{IN_SIZE}.model: this model has 30 billion parameters, and the name of its size states 120: "
+            "give the sizes of that very model, or name the size by what it has.",
         ),
     ),
-    "a recipe of a later release": (
-        ("recipe: gpt_oss_120b", "recipe: gpt_oss_20b"),
+    "an argument with a word that nothing gives": (
+        ("--num_gpus={gpus}", "--num_gpus={gpu}"),
         (
-            THE_MODEL,
-            f"{IN_SIZE}.model.recipe: unknown recipe 'gpt_oss_20b' of Megatron-Bridge in {IMAGE}, family "
-            f"gpt_oss: did you mean 'gpt_oss_120b'? Valid are: gpt_oss_120b; {OF_YOURS}",
+            "- --num_gpus={gpu}",
+            f"{IN_SIZE}.model.launch.arguments.3: '--num_gpus={{gpu}}' has a word that nothing gives: there "
+            f"are {', '.join(f'{{{word}}}' for word in BRIDGE_WORDS)}; write {{{{ for a brace.",
         ),
     ),
-    "samples of another length": (
-        ("seq_length: 4096", "seq_length: 8192"),
+    "a script in the image that is a path in Megatron-Bridge": (
+        ("script: /opt/Megatron-Bridge/", "script: "),
         (
-            THE_MODEL,
-            f"{IN_SIZE}.model.seq_length: gpt_oss_120b in {IMAGE} has samples of 4096 tokens, and not of "
-            "8192.",
+            "        commits: ",
+            f"{IN_SIZE}.model.launch.commits.{IMAGE}: is null, so script must be a path from / on in the "
+            "image.",
+        ),
+    ),
+    "a repository without its owner": (
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        (
+            "      hub: ",
+            f'{IN_SIZE}.model.hub.gpt-oss-120b: has to be OWNER/NAME, not "gpt-oss-120b".',
         ),
     ),
     "a formula that counts": (
@@ -246,19 +240,12 @@ MISTAKES = {
             "Megatron-Bridge recipe does not give (120b): formulas that fit are megatron-bridge.",
         ),
     ),
-    "a GPU type that the release has not": (
-        (f'b300: {{gpus_per_node: 8, image: "{IMAGE}"}}', f'b300: {{gpus_per_node: 8, image: "{OLDER}"}}'),
-        (
-            THE_ROWS,
-            f"{IN_SIZE}.configurations.0: {OLDER} has recipes for h100, b200, gb200, gb300, and not for "
-            "b300.",
-        ),
-    ),
-    "a variant in a release without": (
-        (f'h100: {{gpus_per_node: 8, image: "{IMAGE}"}}', f'h100: {{gpus_per_node: 8, image: "{OLDER}"}}'),
+    "an image that the launch is not for": (
+        (f'h100: {{gpus_per_node: 8, image: "{IMAGE}"}}', f'h100: {{gpus_per_node: 8, image: "{NEWER}"}}'),
         (
             THE_ROWS_OF_H100,
-            f"{IN_SIZE}.configurations.1: {OLDER} starts no recipe with variant v2: leave variant out.",
+            f"{IN_SIZE}.configurations.1: its launch is for {IMAGE}, {IMAGE}.01, and not for {NEWER}: if the "
+            "scripts there take the same arguments, add the image to launch.commits in the workload's file.",
         ),
     ),
     "settings of steptime's own trainer": (
@@ -299,14 +286,3 @@ def test_a_mistake_is_a_sentence_with_file_line_and_field(config: Path, mistake:
     number = next(n for n, written in enumerate(changed.splitlines(), 1) if line in written)
     said = str(refused.value).split("\n")
     assert any(one.startswith(f"{path}, line {number}, {sentence}") for one in said), said
-
-
-def test_a_broken_release_is_named_with_its_place(config: Path) -> None:
-    path = config / "megatron_bridge.yaml"
-    path.write_text(path.read_text().replace("--num_gpus={gpus}", "--num_gpus={gpu}", 1))
-    with pytest.raises(UserError) as refused:
-        load_workload(GPT_OSS)
-    assert "'25.11'" not in str(refused.value)
-    assert "unknown word 'gpu'" in str(refused.value)
-    listed = CliRunner().invoke(app, ["recipes", "--format", "csv"])
-    assert listed.exit_code == 1

@@ -9,7 +9,7 @@ from stored import publish
 from steptime.errors import UserError
 from steptime.judging.series import Series
 from steptime.logs.models import Step, TrainingLog
-from steptime.recipes.megatron_bridge import bridge_command
+from steptime.recipes.bridge_launch import bridge_command
 from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, parse_request, plan
 from steptime.results import judgement_queries
@@ -19,6 +19,7 @@ from steptime.results.store import Store
 
 LLAMA = {"workload": "llama3.1-25.04", "size": "70b", "dtype": "bf16", "gpu_type": "h100", "gpus": "64"}
 NANO = {"workload": "nemotron3-26.08", "size": "nano", "gpu_type": "gb300", "gpus": "8"}
+IMPORTED = {"workload": "llama3.1-26.08", "size": "70b", "gpu_type": "gb300", "gpus": "64"}
 
 
 def planned(**asked: Any) -> Run:
@@ -64,6 +65,9 @@ def test_a_recipe_by_name_gets_it_with_further_arguments() -> None:
         ),
         ({**NANO, "arguments": {"--x": "1"}}, "argument '--x': write its name without dashes"),
         ({**NANO, "arguments": {"num_gpus": "9"}}, "argument 'num_gpus' is already set"),
+        ({**IMPORTED, "arguments": {"num_gpus": "9"}}, "argument 'num_gpus' is already set"),
+        ({**IMPORTED, "tensor_parallel": 2}, "its launch gives Megatron-Bridge no {tensor}; give upstream's"),
+        ({**IMPORTED, "global_batch_size": 512}, "gives Megatron-Bridge no {global_batch_size}"),
     ],
 )
 def test_what_cannot_run_is_refused_with_the_reason(asked: dict[str, Any], sentence: str) -> None:

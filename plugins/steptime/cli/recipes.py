@@ -15,9 +15,8 @@ from steptime.recipes import tables
 from steptime.recipes.config_files import load_each, refuse
 from steptime.recipes.flops import broken_formulas
 from steptime.recipes.gpus import broken_gpu_types
-from steptime.recipes.megatron_bridge import broken_releases, hub_files
 from steptime.recipes.models import Run
-from steptime.recipes.parameters import Parameters, recipe_parameters
+from steptime.recipes.parameters import Parameters, count_parameters
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import load_with_own_dag, load_workloads
 from steptime.staging.checking import check_plan
@@ -111,7 +110,7 @@ def recipes(
             columns=columns,
             wide=wide,
         )
-    refuse(broken, broken_gpu_types(), broken_formulas(), broken_releases())
+    refuse(broken, broken_gpu_types(), broken_formulas())
 
 
 def _with_params(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +164,7 @@ def show_plan(
     typer.echo(summarize_plan(planned), err=output_format is not Format.TABLE)
     typer.echo(cost.sentence, err=output_format is not Format.TABLE)
     if output_format is Format.TABLE:
-        counted = recipe_parameters(first)
+        counted = count_parameters(first.model)
         size = first.size if counted is None else f"{first.size} ({counted} parameters)"
         what = f"{first.workload} {size}, {first.dtype} on {first.gpu_type}, {first.scaling} scaling"
         headings = {"label": "run", "gpu_hours_max": "GPU-hours ≤", "gpu_hours_expected": "expected"}
@@ -202,7 +201,7 @@ def _from_the_hub(planned: Plan) -> list[str]:
         (repository, cache): None
         for run in planned.all_runs
         if (cache := hub_cache(run, config.environment, config.root)) is not None
-        for repository in hub_files(run.recipe)
+        for repository in run.recipe.hub_files
     }
     return [
         f"Ranks load {repository} from {cache} on '{config.name}', offline. To fetch it where the Hugging "

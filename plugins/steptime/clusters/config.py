@@ -28,6 +28,7 @@ from steptime.clusters.containers import (
     start_in_container,
 )
 from steptime.clusters.hub import hub_cache
+from steptime.clusters.rank_program import RankProgram
 from steptime.errors import BrokenFiles, UserError, one_line, unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS, CONTAINERS
@@ -266,13 +267,14 @@ class ClusterConfig(ClusterFile, Frozen):
         run: Run,
         staged: StagedFiles,
         *,
+        program: RankProgram,
         directory: PurePosixPath,
         environment: Mapping[str, str],
     ) -> dict[str, Any]:
         """Return the values that the template `job.sh.j2` of this kind needs beyond the common ones.
 
-        `directory` is the job's folder, `environment` the variables that the script sets. Raises UserError
-        for a run that the script could not start.
+        `program` is what each rank starts, `directory` the job's folder, `environment` the variables that the
+        script sets. Raises UserError for a run that the script could not start.
         """
         return {}
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from steptime.errors import UserError, one_line
-from steptime.recipes.megatron_bridge import hub_files
 from steptime.recipes.models import Run
 
 _PATTERNS = ("*.json", "*.txt", "*.model", "*.py")
@@ -30,11 +29,10 @@ def hub_cache(run: Run, environment: Mapping[str, str], root: str) -> str | None
         the cluster's or the run's variables).
 
     Raises:
-        UserError: the folder is not an absolute path, or the Megatron-Bridge release in the recipe's
-            image is unknown.
+        UserError: the folder is not an absolute path.
     """
     variables = {**environment, **run.environment}
-    if variables.get("HF_HUB_OFFLINE") == "0" or not hub_files(run.recipe):
+    if variables.get("HF_HUB_OFFLINE") == "0" or not run.recipe.hub_files:
         return None
     home = variables.get("HF_HOME", str(PurePosixPath(root, "huggingface")))
     cache = variables.get("HF_HUB_CACHE", str(PurePosixPath(home, "hub")))

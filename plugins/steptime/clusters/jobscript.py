@@ -16,11 +16,12 @@ from steptime.clusters.base import Cluster, Installation, Job, JobSpec, StagedFi
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import TRAINER_VARIABLE, ImageForm
 from steptime.clusters.hub import hub_cache, hub_environment
+from steptime.clusters.rank_program import rank_program
 from steptime.errors import SystemFailure, UserError
 from steptime.plug_points import CLUSTER_KINDS
+from steptime.recipes.bridge_launch import CHECKPOINTS
 from steptime.recipes.environment import check_environment
-from steptime.recipes.megatron_bridge import CHECKPOINTS, bridge_command, bridge_commit
-from steptime.recipes.models import RUN_FILE, Mode, NamedRecipe, Run
+from steptime.recipes.models import RUN_FILE, Mode, Run
 from steptime.recipes.workload_file import EXPERIMENT_NAME
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def job_spec(
     digest = hashlib.sha256(whole.encode()).hexdigest()[:10]
     folder = f"{run.experiment}_{started}-{digest}" + (f"-{attempt}" if attempt > 1 else "")
     directory = PurePosixPath(config.root, "experiments", run.experiment, folder, run.experiment)
-    inline = {path: str(directory / PurePosixPath(path).name) for path in inline_files(run)}
+    program = rank_program(run, config.root)
+    inline = {path: str(directory / PurePosixPath(path).name) for path in program.files}
     environment = {
         name: inline.get(value, value) for name, value in job_environment(run, staged, config).items()
     }
@@ -120,9 +122,11 @@ def job_spec(
             directory=directory,
             environment=environment,
             python=staged.python or "python",
-            program=rank_program(run, config.root),
+            program=program.arguments,
             ranks=run.recipe.gpus,
-            **config.script_values(run, staged, directory=directory, environment=environment),
+            **config.script_values(
+                run, staged, program=program, directory=directory, environment=environment
+            ),
         )
     )
     return JobSpec(
@@ -132,7 +136,7 @@ def job_spec(
         log_path=str(directory / f"log-{run.experiment}.out"),
         files={
             RUN_FILE: run.model_dump_json(indent=2),
-            **{PurePosixPath(path).name: text for path, text in inline_files(run).items()},
+            **{PurePosixPath(path).name: text for path, text in program.files.items()},
         },
         slots=run.recipe.gpus,
         nodes=config.requested_nodes(run),
@@ -197,7 +201,8 @@ def job_environment(run: Run, staged: StagedFiles, config: ClusterConfig) -> dic
     the cluster's file, the run's mode, the run, and what every job needs. If the cluster's file sets
     `fabric`, NCCL prints which network it uses on GPUs, unless one of these sets NCCL_DEBUG*.
 
-    Raises UserError for a variable that a run may not set, or for an invalid Hugging Face cache.
+    Raises UserError for a variable that a run may not set, for an invalid Hugging Face cache, and if the
+    workload's command cannot be built for this run.
     """
     check_environment(run.environment)
     # A rank on the CPU is the same resource at every scale, so that scaling efficiency means something.
@@ -213,12 +218,13 @@ def job_environment(run: Run, staged: StagedFiles, config: ClusterConfig) -> dic
     asks_nccl = config.fabric is not None and run.recipe.gpu_type != "cpu"
     if asks_nccl and not any(name.startswith("NCCL_DEBUG") for name in chosen):
         chosen |= _NETWORK_LINES
+    modules_path = rank_program(run, config.root).modules_path(staged.trainer_path)
     return {
         **chosen,
         # The trainer is the staged one: nothing of the user's home or the job's folder comes before it.
         "PYTHONNOUSERSITE": "1",
         # An image may have a PYTHONPATH of its own, before which this folder is put when it is known.
-        "PYTHONPATH" if staged.python else TRAINER_VARIABLE: modules_path(run, staged, config.root),
+        "PYTHONPATH" if staged.python else TRAINER_VARIABLE: modules_path,
         "PYTHONSAFEPATH": "1",
     }
 
@@ -226,61 +232,3 @@ def job_environment(run: Run, staged: StagedFiles, config: ClusterConfig) -> dic
 def trace_environment(run: Run) -> dict[str, str]:
     """Return the variables that make NCCL, or torch on the CPU, log collectives in mode `nccl_trace`."""
     return dict(_TRACES[run.recipe.gpu_type == "cpu"]) if run.mode is Mode.NCCL_TRACE else {}
-
-
-def inline_files(run: Run) -> dict[str, str]:
-    """Return the files whose text is in the workload file, as {path: text}.
-
-    `job_spec` writes them into the job's folder; a variable whose value is such a path gets the new path.
-    """
-    if run.recipe.launcher is not None:
-        return run.recipe.launcher.files
-    launch = run.recipe.model.launch if isinstance(run.recipe.model, NamedRecipe) else None
-    return {} if launch is None else launch.files
-
-
-def bridge_checkout(run: Run, root: str) -> PurePosixPath | None:
-    """Return the path of the Megatron-Bridge checkout whose scripts start the run; None if it needs none.
-
-    Args:
-        run: what to train.
-        root: the cluster's `work_dir`.
-    """
-    commit = bridge_commit(run.recipe)
-    return None if commit is None else PurePosixPath(root, "megatron-bridge", commit)
-
-
-def rank_program(run: Run, root: str) -> tuple[str, ...]:
-    """Return what each rank runs: a module or script with its arguments, to append to Python or torchrun.
-
-    Raises UserError if the workload's command cannot be built for this run.
-    """
-    if run.recipe.launcher is not None:
-        return ("-m", "trainer.command", *run.recipe.command(run.max_steps))
-    if not isinstance(run.recipe.model, NamedRecipe):
-        return ("-m", "trainer", RUN_FILE)
-    script, *arguments = bridge_command(run)
-    return (str(PurePosixPath(bridge_checkout(run, root) or "/", script)), *arguments)
-
-
-def on_one_machine(run: Run, root: str) -> tuple[str, ...]:
-    """Return the arguments of Python that start all ranks of a run on one machine.
-
-    On the CPU steptime's trainer forks its ranks itself; in all other cases torchrun starts them. Raises
-    UserError if the workload's command cannot be built for this run.
-    """
-    by_others = run.recipe.launcher is not None or isinstance(run.recipe.model, NamedRecipe)
-    if run.recipe.gpu_type == "cpu" and not by_others:
-        return ("-m", "trainer.cpu_ranks", RUN_FILE)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1")
-    return (*torchrun, f"--nproc-per-node={run.recipe.gpus}", *rank_program(run, root))
-
-
-def modules_path(run: Run, staged: StagedFiles, root: str) -> str:
-    """Return the PYTHONPATH of the ranks: the trainer's folder.
-
-    For a recipe that upstream knows by name, the folder of upstream's script that starts it follows.
-    """
-    if not isinstance(run.recipe.model, NamedRecipe):
-        return staged.trainer_path
-    return f"{staged.trainer_path}:{rank_program(run, root)[0].rpartition('/')[0]}"

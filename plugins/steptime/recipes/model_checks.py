@@ -1,6 +1,5 @@
 """Checks of a workload's models: their names, their proxies, and whether they fit their parallelism."""
 
-import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -8,11 +7,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from steptime.errors import UserError
+from steptime.recipes.bridge_launch import find_image_mistake, find_repeated
 from steptime.recipes.config_files import DESCRIBED, NAMED, Document, Location, Mistake, misfits
-from steptime.recipes.megatron_bridge import known_recipe, misfit, misnamed, set_already
 from steptime.recipes.models import ModelShape, NamedRecipe, kind_of_model
-from steptime.recipes.parameters import contradiction, misnamed_size
+from steptime.recipes.parameters import contradiction
 from steptime.recipes.performance_rules import PerformanceRules
 from steptime.recipes.workload_file import Configuration, ModelParallelism, Platform, Steps
 
@@ -116,7 +114,7 @@ def model_of_rule(document: Document, placed: Placed) -> ModelShape | None:
 def _names(document: Document) -> Iterator[Mistake]:
     """Check that each size's model has the number of parameters that the size's name states."""
     for size in list_keys(document, "sizes"):
-        model = find_model(document, size)
+        model = find_model(document, size) or find_named_recipe(document, size)
         problem = contradiction(size, model) if model is not None else None
         if problem is not None:
             yield Mistake(problem, ("sizes", size, "model"))
@@ -325,74 +323,29 @@ def _launch(document: Document) -> Iterator[Mistake]:
                 "out, or limit the rule to sizes that are recipes of Megatron-Bridge",
                 ("performance", "rules", index, "arguments"),
             )
-        with_launch = any(
-            model and model.launch for size in named if (model := find_named_recipe(document, size))
-        )
-        for name in () if with_launch else set_already(rule.arguments, _all_images(document)):
+        launches = [model.launch for size in named if (model := find_named_recipe(document, size))]
+        for name in sorted({name for launch in launches for name in find_repeated(rule.arguments, launch)}):
             yield Mistake(
                 "is already set by steptime for each run: leave it out",
                 ("performance", "rules", index, "arguments", name),
             )
 
 
-def _releases(document: Document) -> Iterator[Mistake]:
-    """Check that the Megatron-Bridge release in each image can start the recipes that run in it."""
+def _launch_images(document: Document) -> Iterator[Mistake]:
+    """Check that the launch of each Megatron-Bridge recipe is for the images in which its rows run."""
     told = set()
     for placed in iterate_rules(document):
-        model, rule = find_named_recipe(document, placed.size), placed.rule
-        for gpu_type, dtype in itertools.product(rule.gpu_types, rule.dtypes) if model is not None else ():
+        model = find_named_recipe(document, placed.size)
+        for gpu_type in placed.rule.gpu_types if model is not None else ():
             platform, _ = document.part(Platform, "gpu_types", gpu_type)
-            if platform is None or model is None:
-                continue
-            place: Location = placed.location
-            spread = rule.parallelism
-            try:
-                problem = misfit(model, image=platform.image, gpu_type=gpu_type, dtype=dtype, spread=spread)
-            except UserError as error:
-                problem, place = str(error).removesuffix("."), ("gpu_types", gpu_type, "image")
-            if problem is not None and (problem, place) not in told:
-                told.add((problem, place))
-                yield Mistake(problem, place)
+            problem = (
+                None
+                if platform is None or model is None
+                else find_image_mistake(model.launch, platform.image)
+            )
+            if problem is not None and (problem, placed.size) not in told:
+                told.add((problem, placed.size))
+                yield Mistake(problem, placed.location)
 
 
-def _recipe_names(document: Document) -> Iterator[Mistake]:
-    """Check that each size's recipe exists in the Megatron-Bridge releases of its images.
-
-    The recipe's parameter count must agree with the size's name.
-    """
-    for size in list_keys(document, "sizes"):
-        model = find_named_recipe(document, size)
-        problems = (_misnamed(size, model, image) for image in _images(document, size)) if model else ()
-        if (problem := next(filter(None, problems), None)) is not None:
-            yield replace(problem, location=("sizes", size, "model", *problem.location))
-
-
-def _misnamed(size: str, model: NamedRecipe, image: str | None) -> Mistake | None:
-    try:
-        problem, known = misnamed(model, image), known_recipe(model, image)
-    except UserError:
-        return None  # of the image: `_releases` has it
-    sentence = misnamed_size(size, model, known) if problem is None and known is not None else None
-    return problem if sentence is None else Mistake(sentence)
-
-
-def _all_images(document: Document) -> Iterator[str | None]:
-    for gpu_type in list_keys(document, "gpu_types"):
-        platform, _ = document.part(Platform, "gpu_types", gpu_type)
-        if platform is not None:
-            yield platform.image
-
-
-def _images(document: Document, size: str) -> list[str | None]:
-    """Return the images in which a size's rows run, each once."""
-    types = {
-        gpu_type
-        for placed in iterate_rules(document)
-        if placed.size == size
-        for gpu_type in placed.rule.gpu_types
-    }
-    platforms = (document.part(Platform, "gpu_types", gpu_type)[0] for gpu_type in sorted(types))
-    return list(dict.fromkeys(platform.image for platform in platforms if platform is not None))
-
-
-NAMED_CHECKS = (_recipe_names, _named_proxies, _stages, _launch, _releases)
+NAMED_CHECKS = (_named_proxies, _stages, _launch, _launch_images)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, PositiveInt, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, field_validator, model_validator
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
@@ -225,27 +225,88 @@ _Name = Annotated[str, matching("[a-z0-9][a-z0-9_.]*", "small letters, digits, _
 """A name that becomes an argument of a command; upstream's parser allows no capitals either."""
 
 
-class Launch(Frozen):
-    """How a launch script of NVIDIA's benchmark recipes starts a Megatron-Bridge recipe.
+BRIDGE_WORDS = (
+    *("family", "recipe", "variant", "gpu_type", "gpus", "dtype", "micro_batch_size", "global_batch_size"),
+    *("tensor", "pipeline", "context", "virtual_pipeline", "virtual_pipeline_or_None"),
+    *("expert", "expert_tensor"),
+    *("max_steps", "checkpoints", "checkpoint", "async_save"),
+    *("profile_start", "profile_end", "profile_ranks"),
+)
+"""Placeholders in the arguments of a `BridgeLaunch`, as in `{gpus}`."""
 
-    It is the block `launch` of a model in a workload file; `steptime recipes import` writes it.
+_HubRepository = Annotated[
+    str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*", "OWNER/NAME")
+]
+
+
+class BridgeLaunch(Frozen):
+    """How each rank starts a Megatron-Bridge recipe: the block `launch` of a model in a workload file.
+
+    An argument is left out for runs that have no value for one of its placeholders.
     """
 
-    commits: dict[str, Annotated[str, matching("[0-9a-f]{40}", "a commit of Megatron-Bridge")]] = Field(
-        min_length=1
+    commits: dict[str, Annotated[str, matching("[0-9a-f]{40}", "a commit of Megatron-Bridge")] | None] = (
+        Field(min_length=1)
     )
-    """Commit of Megatron-Bridge by image; its scripts run in place of the image's own."""
-    script: Annotated[str, matching("[A-Za-z0-9_][A-Za-z0-9_./-]*", "a path in Megatron-Bridge")]
+    """By image: the commit of Megatron-Bridge whose scripts are started; None for the image's own scripts."""
+    script: Annotated[str, matching("[A-Za-z0-9_/][A-Za-z0-9_./-]*", "a path")]
+    """Path of the script in Megatron-Bridge, or from / on in the image."""
     arguments: tuple[str, ...]
-    """Arguments of the script, with the placeholders of `config/megatron_bridge.yaml`."""
+    """Arguments of the script, with placeholders of `BRIDGE_WORDS`."""
     dtypes: dict[str, str] = Field(default_factory=dict)
     """Upstream's name for each of steptime's number formats, where it differs."""
     profile: tuple[str, ...] = ()
     """Additional arguments of profile runs."""
+    checkpoint_save: tuple[str, ...] = ()
+    """Additional arguments of runs that save a checkpoint."""
+    checkpoint_load: tuple[str, ...] = ()
+    """Additional arguments of runs that load a checkpoint."""
     files: dict[Annotated[str, matching("/[A-Za-z0-9_./-]+", "a path from / on")], str] = Field(
         default_factory=dict
     )
     """Texts of files in upstream's release, by path; a variable with that path gets the job's copy."""
+
+    def of_mode(self, mode: Mode) -> tuple[str, ...]:
+        """Return the additional arguments of runs in a mode."""
+        return {
+            Mode.PROFILE: self.profile,
+            Mode.CHECKPOINT_SAVE: self.checkpoint_save,
+            Mode.CHECKPOINT_LOAD: self.checkpoint_load,
+        }.get(mode, ())
+
+    @model_validator(mode="after")
+    def _can_be_started(self) -> Self:
+        problems = [
+            mistake
+            for field in ("arguments", "profile", "checkpoint_save", "checkpoint_load")
+            for index, text in enumerate(getattr(self, field))
+            if (mistake := _unknown_placeholder(text, BRIDGE_WORDS, field, index)) is not None
+        ]
+        for image, commit in self.commits.items():
+            if (commit is None) != self.script.startswith("/"):
+                told = (
+                    "is null, so script must be a path from / on in the image"
+                    if commit is None
+                    else "is a commit of Megatron-Bridge, so script must be a path in Megatron-Bridge"
+                )
+                problems.append(Mistake(told, ("commits", image)))
+        if problems:
+            raise FieldErrors(problems)
+        return self
+
+
+def _unknown_placeholder(text: str, known: Collection[str], *location: str | int) -> Mistake | None:
+    """Return a mistake for a text with an unknown placeholder or a single brace; None if there is neither."""
+    try:
+        unknown = {word for _, word, _, _ in string.Formatter().parse(text)} - {None, *known}
+    except ValueError:  # a brace alone
+        unknown = {text}
+    if not unknown:
+        return None
+    words = ", ".join(f"{{{word}}}" for word in known)
+    return Mistake(
+        f"'{text}' has a word that nothing gives: there are {words}; write {{{{ for a brace", location
+    )
 
 
 class NamedRecipe(Frozen):
@@ -260,10 +321,13 @@ class NamedRecipe(Frozen):
     """One of a recipe's several configurations for a GPU type, such as `v2`; None for upstream's default."""
     seq_length: PositiveInt
     """Tokens per sample, from which tokens per second are computed; the recipe sets it itself."""
-    launch: Launch | None = None
-    """How the recipe is launched; None for what `config/megatron_bridge.yaml` has for the image."""
-    hub: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """With `launch`: files that each rank loads from the Hugging Face hub, by repository."""
+    parameters: PositiveFloat | None = None
+    """Number of parameters in billions, as upstream states it; None if it is not given."""
+    active: PositiveFloat | None = None
+    """Parameters active for one token, in billions; None if they are not given."""
+    hub: dict[_HubRepository, tuple[str, ...]] = Field(default_factory=dict)
+    """Files that each rank loads from the Hugging Face hub, by repository."""
+    launch: BridgeLaunch
 
     @property
     def num_layers(self) -> None:
@@ -330,14 +394,8 @@ class Launcher(Frozen):
     @model_validator(mode="after")
     def _names_what_there_is(self) -> Self:
         for index, text in enumerate(self.command):
-            try:
-                named = {word for _, word, _, _ in string.Formatter().parse(text)} - {None}
-            except ValueError:  # a brace alone
-                named = {text}
-            if not named <= {*LAUNCH_WORDS}:
-                words = ", ".join(f"{{{word}}}" for word in LAUNCH_WORDS)
-                message = f"'{text}' has a word that nothing gives: there are {words}; write {{{{ for a brace"
-                raise FieldError(message, "command", index)
+            if (mistake := _unknown_placeholder(text, LAUNCH_WORDS, "command", index)) is not None:
+                raise FieldErrors([mistake])
         for name in self.files:
             if name in (RUN_FILE, "job.sh"):
                 raise FieldError(
@@ -368,6 +426,11 @@ class Recipe(Frozen, spec.Recipe):
     def gpus(self) -> int:
         """The number of ranks of the job (GPUs, or CPU processes if `gpu_type` is `cpu`)."""
         return self.parallelism.world_size
+
+    @property
+    def hub_files(self) -> Mapping[str, tuple[str, ...]]:
+        """The files that each rank loads from the Hugging Face hub, by repository; empty for most recipes."""
+        return self.model.hub if isinstance(self.model, NamedRecipe) else {}
 
     @property
     def identity(self) -> dict[str, str | int]:

@@ -4,9 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from steptime.errors import UserError
-from steptime.recipes.megatron_bridge import KnownRecipe, known_recipe
-from steptime.recipes.models import HybridShape, Model, ModelShape, NamedRecipe, Recipe
+from steptime.recipes.models import HybridShape, Model, ModelShape, NamedRecipe
 
 _GATED = {"llama": True, "nemotron4": False, "nemotron_h": False}
 """Whether the MLP of a family is gated, with three matrices instead of two."""
@@ -41,31 +39,22 @@ def _brief(number: int) -> str:
     return f"{number / divisor:.3g}{unit}"
 
 
-def recipe_parameters(recipe: Recipe) -> Parameters | None:
-    """Return the parameter counts of a recipe's model, counted or stated by upstream; None if unknown."""
-    if not isinstance(recipe.model, NamedRecipe):
-        return count_parameters(recipe.model)
-    try:
-        return stated_parameters(known_recipe(recipe.model, recipe.image))
-    except UserError:
-        return None  # an image of a release that nobody knows: only starting it needs one
-
-
-def stated_parameters(known: KnownRecipe | None) -> Parameters | None:
-    """Return the parameter counts that Megatron-Bridge states for a recipe; None if it states none."""
-    if known is None or known.parameters is None:
+def _stated_parameters(model: NamedRecipe) -> Parameters | None:
+    if model.parameters is None:
         return None
     return Parameters(
-        round(known.parameters * 1e9), None if known.active is None else round(known.active * 1e9)
+        round(model.parameters * 1e9), None if model.active is None else round(model.active * 1e9)
     )
 
 
 def count_parameters(shape: Model) -> Parameters | None:
     """Count the weights of a model's matrices; norms, biases and convolutions (under 0.1 %) are left out.
 
-    None for a collective, the name of a Megatron-Bridge recipe, or a model family that another package adds:
-    steptime does not know their layers.
+    For a recipe of Megatron-Bridge these are the counts that its workload states. None if it states none, for
+    a collective, and for a model family that another package adds: steptime does not know their layers.
     """
+    if isinstance(shape, NamedRecipe):
+        return _stated_parameters(shape)
     if not isinstance(shape, ModelShape):
         return None
     gated = _GATED.get(shape.architecture, shape.gated_linear_unit)
@@ -126,7 +115,7 @@ def _count_hybrid(shape: ModelShape, hybrid: HybridShape, mlp: int) -> int:
     )
 
 
-def contradiction(size: str, shape: ModelShape) -> str | None:
+def contradiction(size: str, shape: Model) -> str | None:
     """Return how a model's parameter counts contradict its size's name; None if they agree.
 
     A name such as `tiny` contains no count and agrees with any.
@@ -139,26 +128,6 @@ def contradiction(size: str, shape: ModelShape) -> str | None:
             return (
                 f"this model has {has:.3g} billion {kind}, and the name of its size states {stated:g}: "
                 "give the sizes of that very model, or name the size by what it has"
-            )
-    return None
-
-
-def misnamed_size(size: str, model: NamedRecipe, known: KnownRecipe) -> str | None:
-    """Return why a size's name contradicts the parameter counts of its recipe; None if it does not.
-
-    The counts are those that upstream states. A count in the name is also refused if upstream states none,
-    as it cannot be checked.
-    """
-    for kind, stated, has in _numbers(size, stated_parameters(known)):
-        if has is None:
-            return (
-                f"the name of this size states {stated:g} billion {kind}, and upstream does not state "
-                f"those of {model.recipe}: name the size without them"
-            )
-        if _differ(has, stated):
-            return (
-                f"{model.recipe} has {has:.3g} billion {kind}, and the name of its size states {stated:g}: "
-                "give the recipe of that very model, or name the size by what it has"
             )
     return None
 

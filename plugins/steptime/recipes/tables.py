@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from steptime.recipes.models import Recipe
-from steptime.recipes.parameters import recipe_parameters
+from steptime.recipes.parameters import count_parameters
 from steptime.recipes.performance_rules import CPU
 from steptime.recipes.workload_file import PrintedRow, Workload
 
@@ -14,7 +14,7 @@ def row(recipe: Recipe) -> dict[str, Any]:
 
     `vp` is None without virtual pipeline, `ep` and `etp` are None without experts.
     """
-    parallelism, identity, counted = recipe.parallelism, recipe.identity, recipe_parameters(recipe)
+    parallelism, identity, counted = recipe.parallelism, recipe.identity, count_parameters(recipe.model)
     return {
         "recipe": identity.pop("workload"),
         **identity,

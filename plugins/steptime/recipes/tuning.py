@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from steptime.errors import UserError, one_line
-from steptime.recipes.megatron_bridge import set_already
+from steptime.recipes.bridge_launch import find_repeated, placeholders
 from steptime.recipes.models import ModelShape, NamedRecipe, Parallelism, Performance, Recipe
 from steptime.recipes.request import PlanRequest
 from steptime.refusals import in_words
@@ -36,6 +36,15 @@ def tune(recipe: Recipe, request: PlanRequest) -> tuple[Recipe, str]:
             words.append("vp1")
         sizes["parallelism"] = parallelism
     words += [f"{name[0]}bs{size}" for name, size in sizes.items() if name in batches]
+    if isinstance(recipe.model, NamedRecipe):
+        passed = placeholders(recipe.model.launch.arguments)
+        for name in (*changed, *(name for name in sizes if name in batches)):
+            if name not in passed:
+                problem = (
+                    f"its launch gives Megatron-Bridge no {{{name}}}; give upstream's own argument by --arg, "
+                    "as in --arg tensor_model_parallel_size=2"
+                )
+                raise _refusal(recipe, words, problem)
     words += [f"{name}={value}" for name, value in _arguments(recipe, request)]
     if not sizes:
         return recipe, " ".join(words)
@@ -110,7 +119,9 @@ def _arguments(recipe: Recipe, request: PlanRequest) -> Iterator[tuple[str, str]
 
     Raises UserError for those that steptime sets, and if no script of upstream's starts the recipe.
     """
-    if request.arguments and not isinstance(recipe.model, NamedRecipe):
+    if not request.arguments:
+        return
+    if not isinstance(recipe.model, NamedRecipe):
         raise UserError(
             f"arguments are for scripts of Megatron-Bridge, and {recipe.workload} {recipe.size} is not "
             "one of its recipes: leave them out."
@@ -121,7 +132,7 @@ def _arguments(recipe: Recipe, request: PlanRequest) -> Iterator[tuple[str, str]
                 f"argument '{one_line(name)}': write its name without dashes, in small letters, as in "
                 "recompute_num_layers."
             )
-    if double := set_already(request.arguments, [recipe.image]):
+    if double := find_repeated(request.arguments, recipe.model.launch):
         raise UserError(f"argument '{double[0]}' is already set by steptime for each run: leave it out.")
     yield from request.arguments.items()
 

@@ -9,7 +9,6 @@ from steptime.errors import BrokenFiles, UserError, unknown_value
 from steptime.recipes.config_files import file_state, load_each, names_in, read_document
 from steptime.recipes.flops import flops_file
 from steptime.recipes.gpus import gpus_file
-from steptime.recipes.megatron_bridge import bridge_file
 from steptime.recipes.workload_checks import find_mistakes
 from steptime.recipes.workload_file import Workload
 from steptime.settings import config_dir
@@ -40,7 +39,7 @@ def load_workload(name: str) -> Workload:
             raise unknown_value("workload", name, known)
         stem = _meant(releases)
     path = _path(stem)
-    return _load(path, *map(file_state, (path, gpus_file(), flops_file(), bridge_file())))
+    return _load(path, *map(file_state, (path, gpus_file(), flops_file())))
 
 
 def family_releases(family: str) -> tuple[str, ...]:

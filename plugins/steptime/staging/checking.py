@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from steptime.clusters.config import check_owner, check_permitted, check_runs
 from steptime.errors import UserError
+from steptime.recipes.bridge_launch import bridge_commit
 from steptime.recipes.config_files import load_each, refuse
-from steptime.recipes.megatron_bridge import bridge_command
 from steptime.recipes.models import Mode, NamedRecipe, Run
 from steptime.recipes.planning import Plan, require_runnable
 from steptime.recipes.spec import FP8_RECIPES, NUMBER_FORMATS, check_trainable
@@ -29,7 +29,7 @@ def require_trainable(runs: Iterable[Run]) -> None:
                 )
             continue
         if isinstance(recipe.model, NamedRecipe):
-            bridge_command(run)  # refuses what the release in its image does not do
+            bridge_commit(recipe)  # refuses an image that the workload's launch is not for
             continue
         name = (recipe.image or "").rpartition("/")[2].lower()
         if "nemo" not in name and any(other in name for other in _OTHER_PROGRAMS):

@@ -20,7 +20,6 @@ from steptime.clusters.connections import Connections
 from steptime.clusters.containers import ContainerRuntime, ImageForm
 from steptime.errors import SystemFailure, UserError, one_line
 from steptime.plug_points import CONTAINERS
-from steptime.recipes.megatron_bridge import hub_files
 from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workloads
@@ -228,7 +227,7 @@ async def _placement(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run
 
 
 async def _hub(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> str:
-    needing = [run for run in runs if hub_files(run.recipe)]
+    needing = [run for run in runs if run.recipe.hub_files]
     if not needing:
         raise NotApplicableError(
             f"none of the checked recipes for {config.gpu_type} loads files from the Hugging Face hub"

@@ -13,10 +13,9 @@ from steptime.clusters.base import Cluster, StagedFiles
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import ImageForm, Mount, mount_points
 from steptime.clusters.hub import fetch_command, hub_cache
-from steptime.clusters.jobscript import bridge_checkout, rank_program
+from steptime.clusters.rank_program import rank_program
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.image import Image, parse_image
-from steptime.recipes.megatron_bridge import hub_files
 from steptime.recipes.models import Run
 from steptime.settings import shipped
 from steptime.staging.scripts import ScriptEnd, copy_scripts, run_script
@@ -159,7 +158,7 @@ async def require_hub_files(cluster: Cluster, config: ClusterConfig, run: Run) -
     cache = hub_cache(run, config.environment, config.root)
     if cache is None:
         return
-    for repository, names in hub_files(run.recipe).items():
+    for repository, names in run.recipe.hub_files.items():
         missing = await _missing(cluster, PurePosixPath(cache), repository, names)
         if missing is not None:
             raise UserError(
@@ -172,8 +171,8 @@ async def require_hub_files(cluster: Cluster, config: ClusterConfig, run: Run) -
 
 async def require_bridge_checkout(cluster: Cluster, config: ClusterConfig, run: Run) -> None:
     """Raise UserError if the cluster lacks the commit of Megatron-Bridge whose scripts start the run."""
-    folder, script = bridge_checkout(run, config.root), rank_program(run, config.root)[0]
-    if folder is None or await cluster.read(script, limit=1):
+    _, script, folder, _ = rank_program(run, config.root)
+    if folder is None or script is None or await cluster.read(script, limit=1):
         return
     raise UserError(
         f"{run.label} is started by the scripts of a commit of Megatron-Bridge, and {script} on cluster "
@@ -183,7 +182,9 @@ async def require_bridge_checkout(cluster: Cluster, config: ClusterConfig, run: 
     )
 
 
-async def _missing(cluster: Cluster, cache: PurePosixPath, repository: str, names: list[str]) -> str | None:
+async def _missing(
+    cluster: Cluster, cache: PurePosixPath, repository: str, names: Sequence[str]
+) -> str | None:
     """Return the first file missing from the cached repository's main revision; None if none is."""
     folder = cache / f"models--{repository.replace('/', '--')}"
     commit = await cluster.read(str(folder / "refs" / "main"), limit=64)

@@ -36,7 +36,6 @@ from steptime.clusters.command_output import collect
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import ContainerRuntime
-from steptime.clusters.jobscript import on_one_machine
 from steptime.clusters.local.state import (
     Ended,
     JobFolder,
@@ -47,6 +46,7 @@ from steptime.clusters.local.state import (
     open_lock,
     settle_abandoned,
 )
+from steptime.clusters.rank_program import RankProgram
 from steptime.errors import SystemFailure, UserError
 from steptime.files import write_whole
 from steptime.process_identity import boot_id, start_tick
@@ -82,10 +82,16 @@ class LocalConfig(ClusterConfig):
         self.check_slots(run.label, run.recipe.gpus)
 
     def script_values(
-        self, run: Run, staged: StagedFiles, *, directory: PurePosixPath, environment: Mapping[str, str]
+        self,
+        run: Run,
+        staged: StagedFiles,
+        *,
+        program: RankProgram,
+        directory: PurePosixPath,
+        environment: Mapping[str, str],
     ) -> dict[str, Any]:
         """Return the job script's command that starts the ranks, and the prefix for its container, if any."""
-        launch = on_one_machine(run, self.root)
+        launch = program.on_one_machine(run)
         if staged.python is not None or staged.image_path is None:
             return {"launch": launch, "prefix": ()}
         started = self.in_image((), run, staged, directory=directory, environment=environment)

@@ -11,6 +11,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import FINDS_TRAINER, ContainerRuntime, ImageForm
+from steptime.clusters.rank_program import RankProgram
 from steptime.clusters.runai.client import DISTRIBUTED, TRAININGS, Project
 from steptime.clusters.runai.volume import Volume
 from steptime.errors import UserError
@@ -105,10 +106,18 @@ class RunaiConfig(ClusterConfig):
         return PurePosixPath(self.root, "clusters", self.name)
 
     def script_values(
-        self, run: Run, staged: StagedFiles, *, directory: PurePosixPath, environment: Mapping[str, str]
+        self,
+        run: Run,
+        staged: StagedFiles,
+        *,
+        program: RankProgram,
+        directory: PurePosixPath,
+        environment: Mapping[str, str],
     ) -> dict[str, Any]:
         """Return the prefix of the trainer's command. It starts no container: the script runs in one."""
-        values = super().script_values(run, staged, directory=directory, environment=environment)
+        values = super().script_values(
+            run, staged, program=program, directory=directory, environment=environment
+        )
         return {**values, "prefix": () if staged.python else FINDS_TRAINER}
 
     def pod_variables(

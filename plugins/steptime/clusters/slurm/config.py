@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from steptime.clusters.base import StagedFiles
 from steptime.clusters.containers import LaunchCommand
-from steptime.clusters.jobscript import rank_program
+from steptime.clusters.rank_program import RankProgram
 from steptime.clusters.slurm.job_records import end_record_path
 from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command
 from steptime.clusters.slurm.options import SlurmOptions, check_form
@@ -70,12 +70,18 @@ _MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def script_values(
-    run: Run, staged: StagedFiles, site: Site, *, directory: PurePosixPath, environment: Iterable[str]
+    run: Run,
+    staged: StagedFiles,
+    site: Site,
+    *,
+    program: RankProgram,
+    directory: PurePosixPath,
+    environment: Iterable[str],
 ) -> dict[str, Any]:
     """Return the Slurm values for `job.sh.j2`. Raises UserError for a run that Slurm cannot start."""
     python = "python" if staged.python is None else staged.python
     start = partial(_started, run, staged, site, directory=directory, environment=environment)
-    command = profiled(run, (python, *rank_program(run, site.root)))
+    command = profiled(run, (python, *program.arguments))
     started = start(bound(command, rank_binding(run, site.numa_binding)))
     return {
         "sbatch_options": sbatch_options(run, site),
@@ -272,10 +278,16 @@ class SlurmConfig(Site):
         return ("scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}")
 
     def script_values(
-        self, run: Run, staged: StagedFiles, *, directory: PurePosixPath, environment: Mapping[str, str]
+        self,
+        run: Run,
+        staged: StagedFiles,
+        *,
+        program: RankProgram,
+        directory: PurePosixPath,
+        environment: Mapping[str, str],
     ) -> dict[str, Any]:
         """Return the Slurm values for `job.sh.j2`: options of sbatch and srun, and the command of a rank."""
-        return script_values(run, staged, self, directory=directory, environment=environment)
+        return script_values(run, staged, self, program=program, directory=directory, environment=environment)
 
     def staging_job_options(self, run: Run) -> tuple[str, ...]:
         """Return the #SBATCH options of a job that does the staging: one task, no GPUs, the run's account."""
