@@ -18,6 +18,11 @@ QUICK := not trainer and not end_to_end and not browser and not slurm and not dr
 UNIT := $(QUICK) and not service and not slow and not long
 # Several at a time, as many tests wait. tests/conftest.py groups those that share an Airflow or a Slurm.
 PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
+# The packages of Debian that tests use: those of the first part of the list are for `make check`, too.
+CHECK_PACKAGES := $(shell sed '/^$$/,$$d;/^\#/d' tests/debian-packages.txt)
+TEST_PACKAGES := $(shell sed '/^\#/d' tests/debian-packages.txt)
+# Ubuntu has Chromium as a snap only: Playwright fetches its own there.
+IS_UBUNTU := $(shell grep -s '^ID=ubuntu' /etc/os-release)
 define LINT
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -25,10 +30,17 @@ define LINT
 	$(BIN)/mypy
 endef
 
-.PHONY: help setup demo check test test-all drills test-compose test-versions screenshots site dist audit lock clean
+.PHONY: help check-packages test-packages setup demo check test test-all drills test-compose test-versions screenshots site dist audit lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+# What a target needs of the system comes first: nothing is tested without it.
+check-packages:
+	@./debian_packages.sh $(CHECK_PACKAGES)
+
+test-packages:
+	@./debian_packages.sh $(if $(IS_UBUNTU),$(filter-out chromium-headless-shell,$(TEST_PACKAGES)),$(TEST_PACKAGES))
 
 setup: $(VENV)/.complete ## create the environment that runs Airflow and steptime
 
@@ -40,19 +52,20 @@ $(VENV)/.complete: requirements.lock requirements-bootstrap.txt pyproject.toml
 demo: setup ## train a tiny Llama 3.1 at 1 and 2 ranks through Airflow, and show the results
 	@$(BIN)/steptime demo
 
-check: setup ## lint, types and unit tests
+check: check-packages setup ## lint, types and unit tests
 	$(LINT)
 	$(PYTEST) -n logical --maxprocesses 4 -m "$(UNIT)" $(PYTEST_FLAGS)
 
-test: setup ## lint, types and tests, with real training, a running Airflow, a real Slurm and a browser
+test: test-packages setup ## lint, types and tests, with real training, a running Airflow, a real Slurm and a browser
 	$(LINT)
+	@$(if $(IS_UBUNTU),$(BIN)/playwright install --with-deps --only-shell chromium)
 	$(PYTEST) -n 6 -m "not exhaustive" $(PYTEST_FLAGS)
 
-test-all: setup ## the same with drills, and more of each kind
+test-all: test-packages setup ## the same with drills, and more of each kind
 	$(LINT)
 	$(PYTEST) -n 6 $(PYTEST_FLAGS)
 
-drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one, AT_ONCE=2 two side by side
+drills: test-packages setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one, AT_ONCE=2 two side by side
 	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills/test_drills.py $(if $(AT_ONCE),-n $(AT_ONCE) --dist worksteal) $(PYTEST_FLAGS)
 
 test-compose: setup ## build, start and break the team deployment on a Docker engine; skipped if none can be started

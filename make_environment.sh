@@ -17,17 +17,25 @@ install_uv() {
 }
 
 # A Python without a pip gets one in an environment of its own, which takes twice as long.
-bootstrap_uv() {
+install_uv_with_any_python() {
   for python in ${asked:+"$asked"} python3.11 python3 python3.13 python3.12; do
     if "$python" -m pip --version >/dev/null 2>&1; then
-      install_uv "$python" --target "$bootstrap"
+      install_uv "$python" --target "$bootstrap" || exit
       return
     elif "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-      "$python" -m venv "$bootstrap"
-      install_uv "$bootstrap/bin/python"
+      "$python" -m venv "$bootstrap" && install_uv "$bootstrap/bin/python" || exit
       return
     fi
   done
+  return 1
+}
+
+bootstrap_uv() {
+  install_uv_with_any_python && return
+  # Debian's python3 has neither pip nor venv until a package brings it.
+  if command -v python3 >/dev/null && command -v dpkg-query >/dev/null && ./debian_packages.sh python3-venv; then
+    install_uv_with_any_python && return
+  fi
   echo "setup: no Python 3 with pip or venv is here: install one (on Debian and Ubuntu the package python3-venv)," \
     "or name yours: make PYTHON=/path/to/python3 setup" >&2
   exit 1

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
@@ -27,12 +28,15 @@ _OF_AIRFLOW = "allow-scripts and allow-same-origin"
 def chromium() -> Iterator[Browser]:
     """Yield the system's Chromium without a window, if possible its headless build, which needs less CPU.
 
-    Raises SystemFailure if there is none.
+    Without one it is the one that Playwright has fetched. Raises SystemFailure if there is neither.
     """
     program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    if program is None:
-        raise SystemFailure("Chromium is missing: apt-get install -y chromium-headless-shell")
     with sync_playwright() as playwright:
+        if program is None and not Path(playwright.chromium.executable_path).exists():
+            raise SystemFailure(
+                "Chromium is missing: install Debian's package chromium-headless-shell, or call 'playwright "
+                "install --with-deps --only-shell chromium'."
+            )
         expect.set_options(timeout=_PATIENCE_MS)
         browser = playwright.chromium.launch(
             executable_path=program, args=_NO_SANDBOX_NO_NETWORK, timeout=2 * _PATIENCE_MS
