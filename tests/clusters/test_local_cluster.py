@@ -15,10 +15,9 @@ import pytest
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.local import state
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig
-from steptime.clusters.local.state import JobFolder, LocalJob, Runner
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig, _request_end
+from steptime.clusters.local.state import JobFolder
 from steptime.errors import SystemFailure
-from steptime.process_identity import start_tick
 
 from .conftest import MakeGated, MakeLocalConfig, MakeSpec, end_of, eventually
 
@@ -54,9 +53,9 @@ def job_folder(cluster: LocalCluster, name: str) -> JobFolder:
 
 
 def runner_of(cluster: LocalCluster, name: str) -> int:
-    runner = job_folder(cluster, name).read(Runner)
-    assert runner is not None
-    return runner.pid
+    pid = job_folder(cluster, name).runner_pid()
+    assert pid is not None
+    return pid
 
 
 async def status_of(cluster: Cluster, name: str) -> JobStatus:
@@ -161,7 +160,7 @@ async def test_a_job_whose_runner_died_before_it_started_can_be_cancelled(
     blocking, spec = make_gated("blocking", slots=2), make_spec("half", "true")
     await local.submit(blocking.spec)
     await local.submit(spec)
-    await eventually(lambda: job_folder(local, "half").read(Runner))
+    await eventually(lambda: job_folder(local, "half").runner_pid())
     os.kill(runner_of(local, "half"), signal.SIGKILL)
     await eventually(lambda: not job_folder(local, "half").runner_lives())
     assert (await status_of(local, "half")).state is JobState.UNKNOWN
@@ -224,23 +223,46 @@ async def test_after_a_restart_of_the_machine_a_job_is_unknown(
     assert (status.state, status.reason) == (JobState.UNKNOWN, "the machine was restarted while the job ran")
 
 
-async def test_a_reused_process_id_is_left_alone(local: LocalCluster, make_spec: MakeSpec) -> None:
-    """The id of a dead runner belongs to another process by now, while a new runner is only starting."""
-    await local.submit(make_spec("other", "true"))
-    await end_of(local, "other")
-    record = job_folder(local, "other").read(LocalJob)
-    assert record is not None
-    job = job_folder(local, "again")
-    job.path.mkdir()
-    job.write(record)
+async def test_a_reused_process_id_is_left_alone(
+    local: LocalCluster, make_gated: MakeGated, make_spec: MakeSpec
+) -> None:
+    """The id of a killed runner belongs to another process by now."""
+    blocking = make_gated("blocking", slots=2)
+    await local.submit(blocking.spec)
+    await local.submit(make_spec("waiting", "true"))
+    job = job_folder(local, "waiting")
+    await eventually(job.runner_pid)
+    os.kill(runner_of(local, "waiting"), signal.SIGKILL)
+    await eventually(lambda: not job.runner_lives())
     bystander = await asyncio.create_subprocess_exec("sleep", "1000")
-    with state.locked(job.runner_lock):
-        job.write(Runner(pid=bystander.pid, start_tick=start_tick(bystander.pid) - 1))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(local.cancel("again"), 0.2)
-        assert bystander.returncode is None
-        bystander.kill()
-        await bystander.wait()
+    job.runner_lock.write_text(str(bystander.pid))
+    await local.cancel("waiting")
+    assert (await status_of(local, "waiting")).state is JobState.CANCELLED
+    assert bystander.returncode is None
+    bystander.kill()
+    await bystander.wait()
+
+
+async def test_the_process_id_of_a_killed_runner_is_not_that_of_the_next_one(
+    local: LocalCluster, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next runner is only starting, and whoever cancels its job has no id to signal."""
+    spec = make_spec("again", "true")
+    job = job_folder(local, "again")
+    bystander = await asyncio.create_subprocess_exec("sleep", "1000")
+    job.path.mkdir(parents=True)
+    job.runner_lock.write_text(str(bystander.pid))
+    starting = []
+
+    def cancelled_meanwhile(_cluster: LocalCluster, job: JobFolder, _number: int, _lock: int) -> None:
+        starting.append(_request_end(job))
+
+    monkeypatch.setattr(LocalCluster, "_start_runner", cancelled_meanwhile)
+    await local.submit(spec)
+    assert starting == [False]
+    assert bystander.returncode is None
+    bystander.kill()
+    await bystander.wait()
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])

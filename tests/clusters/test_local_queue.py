@@ -2,14 +2,13 @@
 
 import os
 import signal
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
-from steptime.clusters.local.state import JobFolder, Runner
+from steptime.clusters.local.state import JobFolder
 from steptime.errors import UserError
 
 from .conftest import MakeGated, MakeLocalConfig, MakeSpec, end_of, eventually
@@ -49,6 +48,29 @@ async def test_small_jobs_share_the_machine_and_never_overtake_a_large_one(
     assert (await end_of(local, "small")).state is JobState.SUCCEEDED
 
 
+@pytest.mark.parametrize("ends_first", [0, 1])
+async def test_a_small_job_starts_as_soon_as_any_earlier_one_ends(
+    local: LocalCluster, make_gated: MakeGated, ends_first: int
+) -> None:
+    running = [make_gated("first"), make_gated("second")]
+    third, fourth = make_gated("third"), make_gated("fourth")
+    for job in (*running, third, fourth):
+        await local.submit(job.spec)
+    await eventually(lambda: all(job.pid for job in running))
+    running[ends_first].let_go()
+    await eventually(lambda: third.pid)
+    states = await local.poll(["first", "second", "fourth"])
+    assert states[running[1 - ends_first].spec.name].state is JobState.RUNNING
+    assert states["fourth"].state is JobState.QUEUED
+    assert [job.name for job in await local.live_jobs()] == [
+        running[1 - ends_first].spec.name,
+        "third",
+        "fourth",
+    ]
+    third.let_go()
+    await eventually(lambda: fourth.pid)
+
+
 async def test_a_waiting_runner_that_is_killed_does_not_hold_up_the_others(
     local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated
 ) -> None:
@@ -58,10 +80,10 @@ async def test_a_waiting_runner_that_is_killed_does_not_hold_up_the_others(
     for spec in specs:
         await local.submit(spec)
     for job in (JobFolder(local._state, name) for name in ("third", "second")):
-        await eventually(partial(job.read, Runner))
-        runner = job.read(Runner)
-        assert runner is not None
-        os.kill(runner.pid, signal.SIGKILL)
+        await eventually(job.runner_pid)
+        pid = job.runner_pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
     assert (await local.poll(["fourth"]))["fourth"].state is JobState.QUEUED
     first.let_go()
     assert (await end_of(local, "fourth")).state is JobState.SUCCEEDED

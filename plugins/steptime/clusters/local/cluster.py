@@ -6,7 +6,6 @@ any process may submit, find, poll and cancel jobs, and may exit while they run.
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
@@ -24,7 +23,6 @@ from pydantic import NonNegativeFloat, PositiveInt
 from steptime.clusters.base import (
     SCRIPT_FILE,
     Completed,
-    Installation,
     Job,
     JobSpec,
     JobState,
@@ -37,19 +35,17 @@ from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import ContainerRuntime
 from steptime.clusters.local.state import (
-    Ended,
     JobFolder,
     LocalJob,
-    Runner,
-    Started,
+    enter_queue,
+    list_queue,
     locked,
-    open_lock,
     settle_abandoned,
 )
 from steptime.clusters.rank_program import RankProgram
 from steptime.errors import SystemFailure, UserError
 from steptime.files import write_whole
-from steptime.process_identity import boot_id, start_tick
+from steptime.process_identity import boot_id
 from steptime.recipes.gpus import load_gpu_type
 from steptime.recipes.models import Run
 from steptime.waiting import poll_until_async
@@ -127,7 +123,6 @@ class LocalCluster:
         self.name = config.name
         self._config = config
         self._state = Path(config.root) / "clusters" / config.name
-        self._ended: dict[str, JobStatus] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -148,16 +143,15 @@ class LocalCluster:
 
     async def find(self, name: str) -> Job | None:
         """Return the job of that unique name, live or ended, or None if the cluster never had it."""
-        submitted = await asyncio.to_thread(self._job(name).read, LocalJob)
-        return self._described(submitted) if submitted else None
+        submitted = await asyncio.to_thread(self._job(name).submitted)
+        return submitted.job if submitted else None
 
     async def live_jobs(self) -> list[Job]:
         """Return the running and waiting jobs of this cluster, whoever submitted them, oldest first."""
-        folder = self._state / "jobs"
-        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        live = [name for name, status in (await self.poll(names)).items() if status.state.is_live]
-        found = [await self.find(name) for name in live]
-        return sorted((job for job in found if job is not None), key=lambda job: job.submitted_at)
+        names = [entry.name for entry in await asyncio.to_thread(list_queue, self._state)]
+        statuses = await self.poll(names)
+        jobs = [await self.find(name) for name, status in statuses.items() if status.state.is_live]
+        return [job for job in jobs if job is not None]
 
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
         """Return the states of many jobs; a job whose runner was killed is ended and UNKNOWN."""
@@ -169,9 +163,9 @@ class LocalCluster:
         Raises SystemFailure if it does not end in time.
         """
         job = self._job(name)
-        press = partial(asyncio.to_thread, _press_to_end, job)
+        request = partial(asyncio.to_thread, _request_end, job)
         timeout_s = self._config.grace_s + _CANCEL_MARGIN_S
-        if not await poll_until_async(press, every_s=0.02, timeout_s=timeout_s):
+        if not await poll_until_async(request, every_s=0.02, timeout_s=timeout_s):
             raise SystemFailure(
                 f"job {name} on {self.name} was asked to end and still runs: see {job.runner_log}"
             )
@@ -217,10 +211,10 @@ class LocalCluster:
         gpu_type = self._config.gpu_type
         if gpu_type == "cpu":
             raise NotApplicableError("gpu_type is cpu: jobs use no GPUs")
-        asked = await self.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout_s=60)
-        names = sorted(set(asked.stdout.split("\n")) - {""})
-        word = load_gpu_type(gpu_type).product or gpu_type
-        if asked.exit_code or not any(word.lower() in name.lower() for name in names):
+        completed = await self.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout_s=60)
+        names = sorted(set(completed.stdout.split("\n")) - {""})
+        product = load_gpu_type(gpu_type).product or gpu_type
+        if completed.exit_code or not any(product.lower() in name.lower() for name in names):
             there = ", ".join(names) or "no GPU that nvidia-smi shows"
             raise CheckFailedError(
                 f"gpu_type is {gpu_type}, and this machine has {there}",
@@ -231,88 +225,61 @@ class LocalCluster:
     def _job(self, name: str) -> JobFolder:
         return JobFolder(self._state, name)
 
-    def _described(self, submitted: LocalJob) -> Job:
-        return Job(
-            cluster=self.name,
-            name=submitted.name,
-            job_id=submitted.job_id,
-            directory=submitted.directory,
-            log_path=submitted.log_path,
-            submitted_at=submitted.submitted_at,
-            installation=Installation(**submitted.installation) if submitted.installation else None,
-        )
-
     def _submit(self, spec: JobSpec) -> Job:
         job = self._job(spec.name)
         self._config.check_slots(f"job {spec.name}", spec.slots)
-        for folder in (job.path, self._state / "queue", self._state / "slots"):
-            folder.mkdir(parents=True, exist_ok=True)
-        held: list[int] = []
-        try:
+        job.path.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
             with locked(self._state / "submit.lock"):
-                submitted = job.read(LocalJob)
-                if submitted and (job.read(Started) or job.read(Ended) or job.runner_lives()):
-                    return self._described(submitted)
-                lock, place, ticket = self._take_place(job, held)
-                if submitted is None:
-                    submitted = self._write_job(job, spec)
-            self._start_runner(job, ticket, lock, place)
-        finally:
-            for (
-                descriptor
-            ) in held:  # the runner has its own by now: a lock lasts until the last of them is closed
-                os.close(descriptor)
-        return self._described(submitted)
-
-    def _take_place(self, job: JobFolder, held: list[int]) -> tuple[int, int, str]:
-        """Append the job to the queue; return its runner lock and queue lock (descriptors) and its ticket.
-
-        Both descriptors are also added to `held`, for the caller to close.
-        """
-        held.append(lock := open_lock(job.runner_lock))
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        counter = self._state / "tickets"
-        number = 1 + (int(counter.read_text(encoding="ascii")) if counter.exists() else 0)
-        write_whole(counter, str(number))
-        ticket = f"{number:012d}"
-        held.append(place := open_lock(self._state / "queue" / ticket))
-        fcntl.flock(place, fcntl.LOCK_EX)
-        os.write(place, job.name.encode())
-        return lock, place, ticket
+                submitted = job.submitted()
+                if submitted and (job.status() or job.runner_lives()):
+                    return submitted.job
+                lock = stack.enter_context(locked(job.runner_lock))  # until the runner has it
+                os.ftruncate(lock, 0)  # the process id of a runner that died
+                submitted = submitted or self._write_job(job, spec)
+                entry = enter_queue(self._state, job.name, submitted.slots)
+            self._start_runner(job, entry.number, lock)
+        return submitted.job
 
     def _write_job(self, job: JobFolder, spec: JobSpec) -> LocalJob:
         for name, text in spec.all_files.items():
             write_whole(Path(spec.directory, name), text)
         Path(spec.log_path).parent.mkdir(parents=True, exist_ok=True)
         submitted = LocalJob(
-            name=spec.name,
-            job_id=uuid.uuid4().hex,
-            directory=spec.directory,
+            job=Job(
+                cluster=self.name,
+                name=spec.name,
+                job_id=uuid.uuid4().hex,
+                directory=spec.directory,
+                log_path=spec.log_path,
+                submitted_at=time.time(),
+                installation=spec.installation,
+            ),
             script_path=str(Path(spec.directory, SCRIPT_FILE)),
-            log_path=spec.log_path,
             slots=self._config.slot_count if self._config.exclusive else spec.slots,
             cluster_slots=self._config.slot_count,
             time_limit_s=spec.time_limit_s,
             grace_s=self._config.grace_s,
-            submitted_at=time.time(),
             boot_id=boot_id(),
-            installation=spec.installation.model_dump() if spec.installation else None,
         )
         job.write(submitted)
         return submitted
 
-    def _start_runner(self, job: JobFolder, ticket: str, lock: int, place: int) -> None:
-        """Start the runner and wait until it has detached itself. Raises SystemFailure if it cannot start."""
+    def _start_runner(self, job: JobFolder, number: int, lock: int) -> None:
+        """Start the runner and wait until it has detached itself. Raises SystemFailure if it cannot start.
+
+        `number` is that of the job's entry in the queue; the descriptor `lock` holds the job's lock.
+        """
         runner = [sys.executable, "-I", "-m", "steptime.clusters.local.runner"]
         with job.runner_log.open("ab") as log:
             starter = subprocess.run(
-                [*runner, str(self._state), job.name, ticket, str(lock), str(place)],
+                [*runner, str(self._state), job.name, str(number), str(lock)],
                 cwd=self._state,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                pass_fds=(lock, place),
+                pass_fds=(lock,),
                 check=False,
             )
         if starter.returncode:
@@ -322,52 +289,38 @@ class LocalCluster:
         return {name: self._status(name) for name in dict.fromkeys(names)}
 
     def _status(self, name: str) -> JobStatus:
-        if name in self._ended:
-            return self._ended[name]
         job = self._job(name)
-        submitted = job.read(LocalJob)
+        submitted = job.submitted()
         if submitted is None:
             return JobStatus.unknown_job(self.name, name)
-        lives = job.runner_lives()  # asked before the records are read: a runner writes before it dies
-        ended = job.read(Ended) or (None if lives else settle_abandoned(job))
-        started = job.read(Started)
-        if ended is not None:
-            self._ended[name] = JobStatus(
-                state=JobState(ended.state),
-                reason=ended.reason,
-                exit_code=ended.exit_code,
-                started_at=started.started_at if started else None,
-                ended_at=ended.ended_at,
-                nodes=(started.node,) if started else (),
-            )
-            return self._ended[name]
-        if started:
-            return JobStatus(state=JobState.RUNNING, started_at=started.started_at, nodes=(started.node,))
+        lives = job.runner_lives()  # before the state is read: a runner writes the end before it dies
+        status = job.end() or (job.status() if lives else settle_abandoned(job))
+        if status is not None:
+            return status
         if lives:
-            return JobStatus(
-                state=JobState.QUEUED,
-                reason=f"waits for {submitted.slots} of {submitted.cluster_slots} slots",
-            )
+            slots, cluster_slots = submitted.slots, submitted.cluster_slots
+            return JobStatus(state=JobState.QUEUED, reason=f"waits for {slots} of {cluster_slots} slots")
         return JobStatus(
             state=JobState.UNKNOWN,
             reason=f"its runner was gone before it started: {_last_words(job)}; submit it again to start it",
         )
 
 
-def _press_to_end(job: JobFolder) -> bool:
+def _request_end(job: JobFolder) -> bool:
     """Request the job's end and signal its runner; return whether it has ended or was never submitted."""
-    if job.read(LocalJob) is None or job.read(Ended) is not None:
+    if job.submitted() is None or job.end() is not None:
         return True
     if not job.cancel_wish.exists():
         write_whole(job.cancel_wish, b"")  # for a runner that does not listen yet
     if not job.runner_lives():
-        return settle_abandoned(job) is not None
-    runner = job.read(Runner)
-    if runner is not None:
-        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-            process = psutil.Process(runner.pid)
-            if start_tick(runner.pid) == runner.start_tick:
-                process.terminate()
+        settle_abandoned(job)
+        return job.end() is not None
+    pid = job.runner_pid()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        # The process is identified before the lock is tried: while the runner lives, the id is its own.
+        process = psutil.Process(pid) if pid else None
+        if process and job.runner_lives() and job.runner_pid() == pid:
+            process.terminate()
     return False
 
 

@@ -1,40 +1,34 @@
-"""The local cluster's state on disk: a folder for each job, and locks that the kernel releases.
+"""The local cluster's state on disk: a queue, and a folder for each job.
 
     <work_dir>/clusters/<cluster>/
-        submit.lock            held by a submission while it appends its job to the queue
-        tickets                the number of the last ticket, which orders the queue
-        queue/<ticket>         one file per waiting job, locked by its runner
-        slots/<number>         one file per slot, locked by the runner that holds it; names the job
+        submit.lock                    held while a job is added to the queue
+        queue/<number>-<slots>-<name>  an empty file for each job that waits or runs, in order of submission
         jobs/<name>/
-            job.json           what was submitted, and when
-            runner.lock        locked by the job's runner as long as it lives
-            runner.json        the runner's process
-            cancel             exists if somebody wants the job to end
-            started.json       written just before the script starts
-            ended.json         how the job ended; overrides all other files
-            runner.log         the runner's own output
+            job.json                   what was submitted, and when
+            runner.lock                locked by the job's runner as long as it lives; has its process id
+            cancel                     exists if somebody wants the job to end
+            status.json                the job's state, from just before its script starts
+            runner.log                 the runner's own output
 
-Each file of a job is written once, atomically. A runner is alive if its lock is held; its process id would
-not show that, because ids are reused.
+Each file is written atomically. A runner is alive if its lock is held: the kernel releases the lock when the
+process ends, however it ends. A process id alone would not show it, because ids are reused.
 
 This module imports little: each waiting job has a runner, and runners must use little memory.
 """
 
-import dataclasses
 import fcntl
-import json
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import NamedTuple
 
 import psutil
 
-from steptime.clusters.base import JobState, check_job_name
+from steptime.clusters.base import Job, JobState, JobStatus, check_job_name
 from steptime.files import write_whole
+from steptime.frozen import Frozen
 from steptime.process_identity import boot_id
 
 JOB_ID_VARIABLE = "STEPTIME_JOB_ID"
@@ -47,61 +41,19 @@ NEVER_STARTED = "cancelled before it started"
 """The reason of jobs that were cancelled in the queue."""
 
 
-@dataclass(frozen=True)
-class LocalJob:
+class LocalJob(Frozen):
     """The content of `job.json`: the job and everything that its runner needs."""
 
-    name: str
-    job_id: str
-    directory: str
+    job: Job
     script_path: str
-    log_path: str
     slots: int
     """Slots that the job holds: all of the cluster's slots if jobs are exclusive."""
     cluster_slots: int
     time_limit_s: int
     grace_s: float
     """Seconds between SIGTERM and SIGKILL."""
-    submitted_at: float
     boot_id: str
-    installation: dict[str, Any] | None = None
-    """The `Installation` that submitted it; None for staging."""
-
-
-@dataclass(frozen=True)
-class Runner:
-    """The content of `runner.json`: the process that runs the job, and its start (process ids are reused)."""
-
-    pid: int
-    start_tick: int
-    """When the process started, as in `steptime.process_identity`."""
-
-
-@dataclass(frozen=True)
-class Started:
-    """The content of `started.json`: when and where a job's script started, written just before it does."""
-
-    started_at: float
-    node: str
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The content of `ended.json`: how and when a job ended."""
-
-    state: JobState
-    reason: str
-    exit_code: int | None
-    ended_at: float
-
-
-_FILE_OF: dict[type, str] = {
-    LocalJob: "job.json",
-    Runner: "runner.json",
-    Started: "started.json",
-    Ended: "ended.json",
-}
-Record = TypeVar("Record", LocalJob, Runner, Started, Ended)
+    """The boot of the machine in which it was submitted."""
 
 
 class JobFolder:
@@ -110,23 +62,36 @@ class JobFolder:
     def __init__(self, state: Path, name: str) -> None:
         check_job_name(name)
         self.name = name
+        self.state = state
         self.path = state / "jobs" / name
         self.runner_lock = self.path / "runner.lock"
         self.runner_log = self.path / "runner.log"
         self.cancel_wish = self.path / "cancel"
 
-    def read(self, record: type[Record]) -> Record | None:
-        """Read the job's record of this type; None if it has not been written."""
-        try:
-            text = (self.path / _FILE_OF[record]).read_bytes()
-        except FileNotFoundError:
-            return None
-        return record(**json.loads(text))
+    def submitted(self) -> LocalJob | None:
+        """Return what was submitted; None if the cluster has no such job."""
+        content = self._read("job.json")
+        return LocalJob.model_validate_json(content) if content else None
 
-    def write(self, record: LocalJob | Runner | Started | Ended) -> None:
-        """Write one record of the job atomically, to the file of its type."""
-        text = json.dumps(dataclasses.asdict(record), indent=1)
-        write_whole(self.path / _FILE_OF[type(record)], text)
+    def status(self) -> JobStatus | None:
+        """Return the state as written last, RUNNING or one of the end; None if the script has not started."""
+        content = self._read("status.json")
+        return JobStatus.model_validate_json(content) if content else None
+
+    def end(self) -> JobStatus | None:
+        """Return how the job ended; None if no end is recorded."""
+        status = self.status()
+        return None if status is None or status.state.is_live else status
+
+    def write(self, record: LocalJob | JobStatus) -> None:
+        """Write one of the job's records atomically."""
+        file = "job.json" if isinstance(record, LocalJob) else "status.json"
+        write_whole(self.path / file, record.model_dump_json(indent=1))
+
+    def runner_pid(self) -> int | None:
+        """Return the process id of the runner that was started last; None if it has not written it yet."""
+        content = self._read(self.runner_lock.name)
+        return int(content) if content else None
 
     def runner_lives(self) -> bool:
         """Return whether the job's runner is alive: a live runner holds an exclusive lock on a file.
@@ -146,43 +111,90 @@ class JobFolder:
             os.close(descriptor)
         return False
 
+    def _read(self, file: str) -> bytes | None:
+        try:
+            return (self.path / file).read_bytes()
+        except FileNotFoundError:
+            return None
 
-def settle_abandoned(job: JobFolder) -> Ended | None:
+
+class QueueEntry(NamedTuple):
+    """A job in the queue: it waits or runs."""
+
+    number: int
+    """Orders the queue; smaller numbers were submitted earlier."""
+    slots: int
+    name: str
+
+
+def list_queue(state: Path) -> list[QueueEntry]:
+    """Return the queue in order of submission; a job whose runner was killed may still be in it."""
+    folder = state / "queue"
+    parts = [path.name.split("-", 2) for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted(QueueEntry(int(number), int(slots), name) for number, slots, name in parts)
+
+
+def enter_queue(state: Path, name: str, slots: int) -> QueueEntry:
+    """Add a job to the end of the queue; the caller holds `submit.lock`."""
+    leave_queue(state, name)  # where a runner was killed before it started the job
+    queue = list_queue(state)
+    entry = QueueEntry(queue[-1].number + 1 if queue else 1, slots, name)
+    path = _entry_path(state, entry)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return entry
+
+
+def leave_queue(state: Path, name: str) -> None:
+    """Remove a job from the queue, if it is there."""
+    for entry in list_queue(state):
+        if entry.name == name:
+            _entry_path(state, entry).unlink(missing_ok=True)
+
+
+def _entry_path(state: Path, entry: QueueEntry) -> Path:
+    return state / "queue" / f"{entry.number}-{entry.slots}-{entry.name}"
+
+
+def settle_abandoned(job: JobFolder) -> JobStatus | None:
     """Record the end of a job whose runner is gone, and return it; None if the job can still be started.
 
     A job that had started is UNKNOWN, and its remaining processes are killed; one that had not started is
-    CANCELLED if this was requested. Waits while another process settles the same job.
+    CANCELLED if this was requested. In both cases it leaves the queue. If the job has a runner (again), its
+    last state is returned, and nothing is changed.
     """
-    while True:
-        ended, started = job.read(Ended), job.read(Started)
-        if ended or not (started or job.cancel_wish.exists()):
-            return ended
-        descriptor = open_lock(job.runner_lock)
-        try:
-            if lock_if_free(descriptor):
-                ended = job.read(Ended) or (
-                    _unknown_end(job) if started else ended_now(JobState.CANCELLED, NEVER_STARTED)
-                )
-                job.write(ended)
-                return ended
-        finally:
-            os.close(descriptor)
-        if not started and job.runner_lives():
-            return None  # it has a runner again; else somebody only asked whether it has
-        time.sleep(0.02)
+    submitted = job.submitted()
+    if submitted is None:
+        leave_queue(job.state, job.name)
+        return None
+    descriptor = open_lock(job.runner_lock)
+    try:
+        while not lock_if_free(descriptor):
+            if job.runner_lives():
+                return job.status()
+            time.sleep(0.02)  # another process only asked whether the runner lives
+        status = job.status()
+        if status is None and job.cancel_wish.exists():
+            status = JobStatus(state=JobState.CANCELLED, reason=NEVER_STARTED, ended_at=time.time())
+            job.write(status)
+        elif status is not None and status.state.is_live:
+            reason = _end_unknown(job, submitted)
+            changes = {"state": JobState.UNKNOWN, "reason": reason, "ended_at": time.time()}
+            status = status.model_copy(update=changes)
+            job.write(status)
+        leave_queue(job.state, job.name)
+        return status
+    finally:
+        os.close(descriptor)
 
 
-def _unknown_end(job: JobFolder) -> Ended:
-    submitted, runner = job.read(LocalJob), job.read(Runner)
-    count = kill_marked(submitted.job_id) if submitted else 0
-    if submitted and submitted.boot_id != boot_id():
-        return ended_now(JobState.UNKNOWN, "the machine was restarted while the job ran")
-    reason = (
-        f"its runner{f' (process {runner.pid})' if runner else ''} died, so how the job ended is not known"
-    )
-    return ended_now(
-        JobState.UNKNOWN, f"{reason}; processes left of it were killed: {count}" if count else reason
-    )
+def _end_unknown(job: JobFolder, submitted: LocalJob) -> str:
+    """Kill what is left of a job whose runner died; return the reason why its end is not known."""
+    count = kill_marked(submitted.job.job_id)
+    if submitted.boot_id != boot_id():
+        return "the machine was restarted while the job ran"
+    reason = f"its runner (process {job.runner_pid()}) died, so how the job ended is not known"
+    return f"{reason}; processes left of it were killed: {count}" if count else reason
 
 
 def kill_marked(job_id: str, patience_s: float = 10) -> int:
@@ -195,23 +207,18 @@ def kill_marked(job_id: str, patience_s: float = 10) -> int:
     deadline = time.monotonic() + patience_s
     clean_passes = 0
     while clean_passes < _CLEAN_PASSES and time.monotonic() < deadline:
-        found = False
+        is_clean = True
         for process in psutil.process_iter():
             try:
                 if process.status() != psutil.STATUS_ZOMBIE and marker <= process.environ().items():
                     process.kill()
                     killed.add(process)
-                    found = True
+                    is_clean = False
             except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue  # gone meanwhile, or another user's: none of ours
-        clean_passes = 0 if found else clean_passes + 1
+                continue  # it has ended, or is another user's and so not of this job
+        clean_passes = clean_passes + 1 if is_clean else 0
         time.sleep(0.02)
     return len(killed)
-
-
-def ended_now(state: JobState, reason: str, exit_code: int | None = None) -> Ended:
-    """Return the record of a job that ends now."""
-    return Ended(state=state, reason=reason, exit_code=exit_code, ended_at=time.time())
 
 
 @contextmanager
