@@ -26,7 +26,7 @@ from steptime.judging.incidents import ACTIVE, Incident
 from steptime.judging.judgements import Records, judge_runs
 from steptime.judging.models import Judgement
 from steptime.judging.series import Series, SeriesRun
-from steptime.results.columns import COLUMNS, series_columns
+from steptime.store.columns import COLUMNS, series_columns
 
 WEEK_S = 7 * 86_400.0
 WEEKS, LAST = 26, 25

@@ -23,7 +23,7 @@ from figures import Figure, show
 from steptime.judging.comparison import compare_since
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 ROOT = Path(__file__).parents[1]
 GOAL_MS, TIMES = 200, 5

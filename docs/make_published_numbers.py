@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from steptime.measure.metrics import throughput
 from steptime.recipes import tables
 from steptime.recipes.models import Recipe
 from steptime.recipes.published import (
@@ -15,8 +16,7 @@ from steptime.recipes.published import (
 )
 from steptime.recipes.workload_file import Workload
 from steptime.recipes.workloads import list_workloads, load_workload
-from steptime.results.metrics import throughput
-from steptime.results.models import Measurement
+from steptime.store.run_models import Measurement
 
 PAGE = Path(__file__).with_name("reference") / "published-numbers.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"

@@ -20,7 +20,7 @@ from steptime.cli import app
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.slurm.node_check import NodeCheck
 from steptime.plug_points import CLUSTER_KINDS
-from steptime.results.columns import COLUMNS
+from steptime.store.columns import COLUMNS
 
 _MARKUP = re.compile(r"\[/?(?:bold|italic|dim)\]")
 _NOT_SHOWN = ("--help",)

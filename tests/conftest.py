@@ -21,12 +21,12 @@ from unchanged_process import unchanged_process
 
 from steptime.clusters.base import Job, JobState, JobStatus, StagedFiles
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
+from steptime.measure.metrics import measure
+from steptime.measure.record import make_record
 from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, Window
 from steptime.recipes.request import PlanRequest
-from steptime.results.metrics import measure
-from steptime.results.models import Check, Provenance, Submission, Verdict
-from steptime.results.record import make_record
 from steptime.service.standalone_config import write_config
+from steptime.store.run_models import Check, Provenance, Submission, Verdict
 
 # A fixture of the session that two conftests imported would be made twice.
 __all__ = [  # fixtures

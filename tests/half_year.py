@@ -14,8 +14,8 @@ from stored import publish
 
 from steptime.judging.judgements import judge_all
 from steptime.recipes.models import Mode
-from steptime.results.models import Check, Result, Verdict
-from steptime.results.store import Store
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
 
 MakeResult = Callable[..., Result]
 Stores = tuple[str, str]

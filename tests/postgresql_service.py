@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from steptime.results.database import close_engines
+from steptime.store.database import close_engines
 
 _START_S = 120
 

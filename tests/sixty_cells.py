@@ -27,13 +27,14 @@ from steptime.judging.detection import CONFIRMATION_RUNS, Standing, judge
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.judgements import accept, judge_all
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
+from steptime.measure.metrics import against_publication, measure
+from steptime.measure.record import format_record
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import published_performance
-from steptime.results.metrics import against_publication, measure
-from steptime.results.models import Result
-from steptime.results.record import format_record, made_sha256
-from steptime.results.store import Store
+from steptime.store.run_models import Result
+from steptime.store.run_queries import Store
+from steptime.store.run_records import made_sha256
 
 MakeResult = Callable[..., Result]
 
@@ -272,7 +273,7 @@ _FASTER = {"tokens_per_s", "tokens_per_s_per_gpu", "mfu_percent"}
 
 def write(path: Path, runs: Sequence[Made], now: float) -> None:
     """Add runs to a store in this file that has the first run of each cell."""
-    from steptime.results import schema
+    from steptime.store import schema
 
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.row_factory = sqlite3.Row

@@ -1,15 +1,13 @@
 """Put results into a store, as the tasks from `parse` to `publish` do one after the other."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from steptime.judging import judgements
-from steptime.results import writing
-from steptime.results.models import Result, Verdict
-from steptime.results.store import Store
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
+from steptime.judging.judgements import run_writer
+from steptime.measure.column_values import column_values
+from steptime.store.run_models import Result, Verdict
+from steptime.store.run_queries import Store
+from steptime.store.writing import RunWriter
 
 
 class CheckedResult(Result):
@@ -25,18 +23,20 @@ def publish(store: Store, result: Result) -> bool:
     """
     assert isinstance(result, CheckedResult)
     name, verdict = result.job.name, result.verdict
-    changed = judgements.keep_measured(store, result)
-    changed |= judgements.keep_verdict(store, name, verdict)
-    return (verdict.valid and judgements.publish(store, name)) or changed
+    writer = run_writer(store)
+    changed = writer.store_measurement(result)
+    changed |= writer.store_verdict(name, verdict)
+    return (verdict.valid and writer.publish(name)) or changed
 
 
 def write(store: Store, result: Result) -> bool:
     """Do what `publish` does, but judge nothing."""
     assert isinstance(result, CheckedResult)
     name, verdict = result.job.name, result.verdict
-    changed = writing.keep_measured(store.url, result, judge_nothing)
-    changed |= writing.keep_verdict(store.url, name, verdict, judge_nothing)
-    return (verdict.valid and writing.publish(store.url, name, judge_nothing)) or changed
+    writer = unjudged_writer(store.url)
+    changed = writer.store_measurement(result)
+    changed |= writer.store_verdict(name, verdict)
+    return (verdict.valid and writer.publish(name)) or changed
 
 
 def write_node_sweep(
@@ -53,5 +53,6 @@ def write_node_sweep(
         write(store, make_result(f"pairs-{number}", **shared, **replaced))
 
 
-def judge_nothing(_connection: "Connection", _row: Mapping[str, Any]) -> None:
-    """Judge nothing."""
+def unjudged_writer(url: str) -> RunWriter:
+    """Return a writer of runs that judges nothing."""
+    return RunWriter(url, column_values, lambda _connection, _row: None)

@@ -88,22 +88,22 @@ CHECKS = PlugPoint(
     "steptime.checks",
     "check",
     {
-        "job_succeeded": "steptime.results.quality:job_succeeded",
-        "log_without_failure": "steptime.results.quality:log_without_failure",
-        "steps": "steptime.results.quality:steps",
-        "parallelism_as_planned": "steptime.results.quality:parallelism_as_planned",
-        "training_completed": "steptime.results.quality:training_completed",
-        "measured_over_window": "steptime.results.quality:measured_over_window",
-        "launched_as_published": "steptime.results.quality:launched_as_published",
-        "mfu_possible": "steptime.results.quality:mfu_possible",
-        "wall_time_agrees": "steptime.results.quality:wall_time_agrees",
-        "fabric_used": "steptime.results.quality:fabric_used",
-        "first_attempt": "steptime.results.quality:first_attempt",
-        "checkpoint_saved": "steptime.results.quality:checkpoint_saved",
-        "checkpoint_loaded": "steptime.results.quality:checkpoint_loaded",
+        "job_succeeded": "steptime.measure.quality:job_succeeded",
+        "log_without_failure": "steptime.measure.quality:log_without_failure",
+        "steps": "steptime.measure.quality:steps",
+        "parallelism_as_planned": "steptime.measure.quality:parallelism_as_planned",
+        "training_completed": "steptime.measure.quality:training_completed",
+        "measured_over_window": "steptime.measure.quality:measured_over_window",
+        "launched_as_published": "steptime.measure.quality:launched_as_published",
+        "mfu_possible": "steptime.measure.quality:mfu_possible",
+        "wall_time_agrees": "steptime.measure.quality:wall_time_agrees",
+        "fabric_used": "steptime.measure.quality:fabric_used",
+        "first_attempt": "steptime.measure.quality:first_attempt",
+        "checkpoint_saved": "steptime.measure.quality:checkpoint_saved",
+        "checkpoint_loaded": "steptime.measure.quality:checkpoint_loaded",
     },
 )
-"""Functions that take a `results.quality.FinishedRun` and return `Check`s, in the order of the verdict."""
+"""Functions that take a `measure.quality.FinishedRun` and return `Check`s, in the order of the verdict."""
 
 MODEL_FAMILIES = PlugPoint(
     "steptime.model_families",

@@ -38,14 +38,14 @@ from steptime.clusters.base import JobState, StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, connect
 from steptime.files import write_whole
-from steptime.judging.judgements import keep_measured, keep_verdict
+from steptime.judging.judgements import run_writer
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
-from steptime.results.models import Result, Submission
-from steptime.results.store import Store
-from steptime.runs import ledger
 from steptime.runs.launch import Attempt
-from steptime.runs.ledger import LedgerJob
+from steptime.store import ledger
+from steptime.store.ledger import LedgerJob
+from steptime.store.run_models import Result, Submission
+from steptime.store.run_queries import Store
 
 __all__ = ["a_run", "home", "planned"]  # fixtures
 
@@ -355,8 +355,8 @@ def handle_of(result: Result) -> dict[str, str]:
 
 def checked_run(result: CheckedResult) -> dict[str, str]:
     """Store a result as `parse` and `validate` do; return what `validate` passes on."""
-    keep_measured(Store(), result)
-    keep_verdict(Store(), result.job.name, result.verdict)
+    run_writer(Store()).store_measurement(result)
+    run_writer(Store()).store_verdict(result.job.name, result.verdict)
     return handle_of(result)
 
 

@@ -16,8 +16,8 @@ from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFile
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import OutOfReach, UserError
 from steptime.recipes.models import Run
-from steptime.results.budgets import BudgetExceeded, budget_balances, list_reserving
-from steptime.runs import ledger
+from steptime.store import ledger
+from steptime.store.budgets import BudgetExceeded, budget_balances, list_reserving
 
 from .conftest import (
     MakeContext,

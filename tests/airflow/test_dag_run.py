@@ -13,7 +13,7 @@ import pytest
 from steptime.airflow.dag_builder import training_dag
 from steptime.airflow.installation import KEY_PREFIX
 from steptime.airflow.result_operators import FAILURE_KEY
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 from .conftest import RunDag
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from stand_ins.trainer_python import STAND_IN, add_stand_in
 
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 

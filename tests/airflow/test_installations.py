@@ -16,8 +16,8 @@ from steptime.airflow import installation
 from steptime.clusters.base import Installation, JobState, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
-from steptime.results.models import Submission
-from steptime.results.store import Store
+from steptime.store.run_models import Submission
+from steptime.store.run_queries import Store
 
 from .conftest import (
     AirflowSays,

@@ -7,7 +7,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 from .conftest import AirflowSays, MakeContext, Submit, logged, noted, state_of, task_of, wait_task
 

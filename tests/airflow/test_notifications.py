@@ -16,8 +16,8 @@ from stored import publish
 from steptime.airflow.notifications import Event, load_notifications, notify
 from steptime.airflow.result_operators import FAILURE_KEY
 from steptime.errors import UserError
-from steptime.results.models import Result
-from steptime.results.store import Store
+from steptime.store.run_models import Result
+from steptime.store.run_queries import Store
 
 from .conftest import MakeContext, MakePlan, MakeResult, task_of
 

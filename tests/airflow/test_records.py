@@ -12,12 +12,13 @@ import pytest
 
 from steptime import __version__
 from steptime.clusters.base import JobState
-from steptime.results.database import read_connection
-from steptime.results.models import Result
-from steptime.results.record import REDACTED, RunRecord
-from steptime.results.schema import jobs, metadata
-from steptime.results.store import Store
+from steptime.measure.record import REDACTED
 from steptime.settings import store_url
+from steptime.store.database import read_connection
+from steptime.store.run_models import Result
+from steptime.store.run_queries import Store
+from steptime.store.run_records import RunRecord
+from steptime.store.schema import jobs, metadata
 
 from .conftest import MakeContext, RunDag, Submit, event_of, task_of, trigger_of
 from .test_submit import submit  # noqa: F401 (a fixture)

@@ -16,8 +16,8 @@ from steptime.clusters.config import ClusterConfig
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import UserError
 from steptime.recipes.models import Run
-from steptime.results.models import Submission
-from steptime.runs.ledger import jobs_at, latest_submitted
+from steptime.store.ledger import jobs_at, latest_submitted
+from steptime.store.run_models import Submission
 
 from .conftest import (
     AirflowSays,

@@ -17,12 +17,13 @@ from steptime.airflow.assets import published_results
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
-from steptime.judging.judgements import keep_measured, publish
+from steptime.judging.judgements import run_writer
 from steptime.logs.models import Network
-from steptime.results.models import Check, Result, Verdict
-from steptime.results.record import EarlierAttempt, make_record
-from steptime.results.store import Store
+from steptime.measure.record import make_record
 from steptime.runs import patience
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
+from steptime.store.run_records import EarlierAttempt
 
 from .conftest import (
     MakeContext,
@@ -111,7 +112,7 @@ def test_a_fallback_to_sockets_is_rejected_by_the_fabric_of_its_clusters_file(
     )
     lost = EarlierAttempt(job=result.job, status=JobStatus(state=JobState.FAILED, reason="NODE_FAIL"))
     record = make_record(result.submitted, result.status, result.log, (lost,))
-    keep_measured(Store(), result.model_copy(update={"record": record}))
+    run_writer(Store()).store_measurement(result.model_copy(update={"record": record}))
     handle = {"cluster": "local", "job": result.job.name}
     with pytest.raises(AirflowFailException, match=r"fabric_used: .* fell back to sockets on gb-017$"):
         task_of("performance.validate", handle=handle).execute(make_context())
@@ -157,7 +158,7 @@ def test_a_log_that_has_changed_replaces_the_result_once_it_is_checked_again(
     ended(submitted, make_context)
     handle = parse(submitted, make_context)
     task_of("performance.validate", handle=handle).execute(make_context())
-    publish(Store(), handle["job"])
+    run_writer(Store()).publish(handle["job"])
     Path(submitted["job"]["log_path"]).write_bytes(line_forms.nemo2_log(range(200)))
 
     assert parse(submitted, make_context) == handle

@@ -10,8 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from steptime.clusters.base import JobState, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
-from steptime.runs import launch, ledger
+from steptime.runs import launch
 from steptime.runs.launch import end_job
+from steptime.store import ledger
 
 from .conftest import MakeContext, MakePlan, MakeRun, logged, submit_task, task_of
 

@@ -9,7 +9,7 @@ import pytest
 from airflow.models import Connection
 from stand_ins.runai import RunaiStandIn
 
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 from .conftest import RunDag
 

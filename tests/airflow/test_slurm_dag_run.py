@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.clusters.base import StagedFiles
 from steptime.clusters.slurm.node_check import REFUSED
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 from .conftest import RunDag, StrikeFirst, noted
 

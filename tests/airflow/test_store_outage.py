@@ -15,9 +15,9 @@ from postgresql_service import PostgreSQL, started_postgresql
 from stored import publish
 
 from steptime.airflow.assets import published_results
-from steptime.judging.judgements import keep_measured
-from steptime.results.database import close_engines
-from steptime.results.store import Store
+from steptime.judging.judgements import run_writer
+from steptime.store.database import close_engines
+from steptime.store.run_queries import Store
 from steptime.waiting import poll_until
 
 from .conftest import (
@@ -69,7 +69,7 @@ def make_work(
 
     def validate() -> Work:
         result = make_result("job")
-        keep_measured(store, result)
+        run_writer(store).store_measurement(result)
         return lambda: task_of("performance.validate", handle=handle_of(result)).execute(make_context())
 
     def publish_() -> Work:

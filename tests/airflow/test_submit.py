@@ -14,9 +14,9 @@ from steptime.airflow.installation import KEY_PREFIX
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SubmitLimit, SystemFailure
-from steptime.results.budgets import budget_balances
-from steptime.results.models import Submission
 from steptime.runs.launch import end_job
+from steptime.store.budgets import budget_balances
+from steptime.store.run_models import Submission
 
 from .conftest import (
     RUN_AFTER,

@@ -9,9 +9,9 @@ import pytest
 from steptime.airflow.base import Refused
 from steptime.airflow.result_operators import FAILURE_KEY, _first_cause
 from steptime.clusters.base import StagedFiles
-from steptime.results.database import close_engines, write_transaction
-from steptime.results.schema import version
-from steptime.results.store import Store
+from steptime.store.database import close_engines, write_transaction
+from steptime.store.run_queries import Store
+from steptime.store.schema import version
 
 from .conftest import MakeContext, MakePlan, MakeRun, logged, submit_task, submitted_job, task_of
 

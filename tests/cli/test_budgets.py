@@ -8,7 +8,7 @@ import pytest
 from called import steptime
 
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.results.budgets import Owner, reserve
+from steptime.store.budgets import Owner, reserve
 
 ASKED = 600 / 3600
 """GPU-hours of a run of the tiny Llama on one process."""

@@ -11,7 +11,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from steptime.cli import app
-from steptime.results.columns import SCHEMA_VERSION
+from steptime.store.columns import SCHEMA_VERSION
 
 LOG = Path(__file__).parents[1] / "data" / "logs"
 METRICS = "metrics --workload llama3.1 --size 8b --dtype bf16 --gpu-type h100 --gpus 8 --step-time 12.27"
@@ -58,7 +58,7 @@ def test_every_command_with_a_format_is_called_here() -> None:
 @pytest.mark.parametrize(("call", "key"), KEYS.items())
 def test_it_is_one_document_with_a_version(call: str, key: str, here: Path, make_result: Any) -> None:
     if call.startswith("results"):
-        from steptime.results.store import Store
+        from steptime.store.run_queries import Store
 
         made = make_result("one")
         status = made.status.model_copy(update={"nodes": ("node1", "node2")})
@@ -66,7 +66,7 @@ def test_it_is_one_document_with_a_version(call: str, key: str, here: Path, make
         stored.write(Store(), make_result("one", status=status, made_by=made_by))
     if call.startswith("incidents"):
         from steptime.judging.incident_updates import update_incidents
-        from steptime.results.store import Store
+        from steptime.store.run_queries import Store
 
         for number, level in enumerate([1.0] * 7 + [1.2]):
             result = make_result(f"run-{number}", step_times=[level] * 20, submitted_at=1e9 + number)

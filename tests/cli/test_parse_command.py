@@ -21,11 +21,11 @@ from steptime.clusters.base import Job
 from steptime.clusters.collecting import collect_log
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.logs.reader import read_log
+from steptime.measure.log_rows import COLUMNS, log_row
+from steptime.measure.metrics import measure
 from steptime.recipes.models import Mode, Window
 from steptime.recipes.planning import parse_request, plan
-from steptime.results.log_rows import COLUMNS, log_row
-from steptime.results.metrics import measure
-from steptime.results.models import Result
+from steptime.store.run_models import Result
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
 

@@ -20,9 +20,9 @@ from typer.testing import Result as Shown
 from steptime.cli import app, output
 from steptime.judging.trend import OWN_VERDICT
 from steptime.recipes.models import Mode
-from steptime.results.columns import CHOICES, COLUMNS
-from steptime.results.models import Check, Result, Verdict
-from steptime.results.store import Store
+from steptime.store.columns import CHOICES, COLUMNS
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
 
 MakeResult = Callable[..., Result]
 DAY_S = 86_400.0

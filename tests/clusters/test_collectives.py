@@ -15,12 +15,12 @@ from steptime.clusters.base import Cluster, JobState
 from steptime.clusters.jobscript import job_spec
 from steptime.judging.series import Series
 from steptime.logs.reader import read_log
+from steptime.measure.metrics import measure
+from steptime.measure.quality import validate
 from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.results.metrics import measure
-from steptime.results.quality import validate
-from steptime.results.store import Store
 from steptime.staging.checking import require_trainable
+from steptime.store.run_queries import Store
 from trainer.collectives import COLLECTIVES
 
 from .conftest import end_of

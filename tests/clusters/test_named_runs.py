@@ -19,10 +19,11 @@ from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.logs.reader import read_log
+from steptime.measure.metrics import measure
+from steptime.measure.quality import validate
 from steptime.recipes.bridge_launch import CHECKPOINTS, bridge_command
 from steptime.recipes.models import Mode, Run
-from steptime.results.metrics import measure
-from steptime.results.quality import Check, validate
+from steptime.store.run_models import Check
 
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "megatron_bridge"
 

@@ -14,12 +14,12 @@ from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import SlurmCluster
 from steptime.judging.node_pairs import describe_node_pairs
 from steptime.logs.reader import read_log
+from steptime.measure.metrics import measure
+from steptime.measure.quality import validate
 from steptime.recipes.models import Launcher, Run
 from steptime.recipes.sweep_planning import Cell, expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
-from steptime.results.metrics import measure
-from steptime.results.quality import validate
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 from steptime.waiting import poll_until_async
 
 from .conftest import MakeGated

@@ -15,13 +15,13 @@ from steptime.clusters.base import Cluster, JobState
 from steptime.clusters.jobscript import job_spec
 from steptime.errors import UserError
 from steptime.logs.reader import read_log
+from steptime.measure.metrics import measure
+from steptime.measure.quality import validate
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
-from steptime.results.metrics import measure
-from steptime.results.quality import validate
-from steptime.results.store import Store
 from steptime.staging.checking import require_trainable
+from steptime.store.run_queries import Store
 
 from .conftest import MakeLocalConfig, end_of
 

@@ -28,9 +28,9 @@ from stand_ins.trainer_python import python_of_stand_in
 from steptime import settings
 from steptime.clusters.connections import Connection
 from steptime.mini_slurm import processes, service
-from steptime.results.store import Store
 from steptime.service import connection_file
 from steptime.service.processes import Service
+from steptime.store.run_queries import Store
 
 CLUSTER = "mini-slurm"
 IMPATIENT = "impatient"

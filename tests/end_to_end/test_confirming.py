@@ -12,7 +12,7 @@ from stored import publish
 
 from end_to_end.conftest import SLOWER
 from end_to_end.driving import Airflow
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 

@@ -7,8 +7,8 @@ import pytest
 
 from end_to_end.conftest import CELLS, SLOW_CELLS
 from end_to_end.driving import Airflow, wait_until
-from steptime.results.store import Store
 from steptime.service.rest import DagRun
+from steptime.store.run_queries import Store
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 

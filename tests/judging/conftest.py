@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 
 @pytest.fixture

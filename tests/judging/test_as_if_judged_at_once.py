@@ -12,11 +12,11 @@ from stored import publish
 from steptime.clusters.base import JobState, JobStatus
 from steptime.judging import drift
 from steptime.judging.judgements import accept, judge_all
-from steptime.results import efficiency
-from steptime.results.columns import COMPUTED
-from steptime.results.database import read_connection
-from steptime.results.models import Check, Result, Verdict
-from steptime.results.store import Store
+from steptime.store import efficiency
+from steptime.store.columns import COMPUTED
+from steptime.store.database import read_connection
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
 
 MakeResult = Callable[..., Result]
 

@@ -13,7 +13,7 @@ from steptime.judging.models import Judgement
 from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
 from steptime.judging.series import Series, SeriesRun
-from steptime.results.columns import series_columns
+from steptime.store.columns import series_columns
 
 SERIES = Series.from_row(
     {"cluster": "h100", "gpu_type": "h100", "workload": "llama3.1-25.04", "size": "8b", "proxy": False}

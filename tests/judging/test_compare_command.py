@@ -17,12 +17,12 @@ from typer.testing import Result as Shown
 
 from steptime.cli import app
 from steptime.judging.findings import COLUMNS
+from steptime.measure.repeating import make_request
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
-from steptime.results.models import Result
-from steptime.results.repeating import make_request
-from steptime.results.store import Store
 from steptime.settings import config_dir
+from steptime.store.run_models import Result
+from steptime.store.run_queries import Store
 
 pytestmark = pytest.mark.slow
 

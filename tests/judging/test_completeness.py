@@ -22,12 +22,12 @@ from steptime.judging.trend import sentence, trend
 from steptime.logs.models import Problem
 from steptime.reporting import answers
 from steptime.reporting.page import html, report_since
-from steptime.results.models import Check, Result, Verdict
-from steptime.results.store import Store
-from steptime.runs import ledger
-from steptime.runs.ledger import LedgerJob
 from steptime.settings import config_dir
-from tests.runs.conftest import ledger_job
+from steptime.store import ledger
+from steptime.store.ledger import LedgerJob
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
+from tests.store.conftest import ledger_job
 
 __all__ = ["ledger_job"]  # a fixture
 

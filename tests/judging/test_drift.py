@@ -23,8 +23,8 @@ from steptime.judging.findings import Comparison
 from steptime.judging.judgements import accept, judge_all
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
-from steptime.results.models import Result
-from steptime.results.store import Store
+from steptime.store.run_models import Result
+from steptime.store.run_queries import Store
 
 MakeResult = Callable[..., Result]
 

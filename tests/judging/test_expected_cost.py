@@ -11,8 +11,8 @@ from steptime.errors import SystemFailure
 from steptime.judging.expected_cost import Source, expected_cost
 from steptime.recipes.models import Mode
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.results.models import Result
-from steptime.results.store import Store
+from steptime.store.run_models import Result
+from steptime.store.run_queries import Store
 
 
 def runs_of(**request: Any) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ from steptime.judging.detection import Standing, standings
 from steptime.judging.findings import Comparison, Finding, rank_findings
 from steptime.judging.placement import Placement
 from steptime.judging.series import Series, SeriesRun
-from steptime.results.columns import series_columns
+from steptime.store.columns import series_columns
 
 USUAL = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.995]
 

@@ -13,8 +13,8 @@ from steptime.cli import app
 from steptime.errors import UserError
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import Incident, accept, comment, incident, incidents, mark_notified
-from steptime.results.models import Result
-from steptime.results.store import Store
+from steptime.store.run_models import Result
+from steptime.store.run_queries import Store
 
 pytestmark = pytest.mark.long
 

@@ -18,12 +18,12 @@ from steptime.judging import judgements
 from steptime.judging.comparison import compare_since, compare_sweep
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import mark_notified
-from steptime.judging.judgements import accept, judge_all
+from steptime.judging.judgements import accept, judge_all, run_writer
 from steptime.recipes.node_lists import fold_nodes
-from steptime.results import schema
-from steptime.results.database import read_connection, write_transaction
-from steptime.results.models import Check, Result, Verdict
-from steptime.results.store import Store
+from steptime.store import schema
+from steptime.store.database import read_connection, write_transaction
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
 
 MakeResult = Callable[..., Result]
 
@@ -127,7 +127,7 @@ def test_a_run_that_is_rejected_or_read_anew_leaves_no_judgement(
         publish(store, runs[8].model_copy(update={"verdict": bad}))
     else:
         longer = runs[8].log.model_copy(update={"bytes_read": 9000})
-        judgements.keep_measured(store, runs[8].model_copy(update={"log": longer}))
+        run_writer(store).store_measurement(runs[8].model_copy(update={"log": longer}))
 
     assert "run-8" not in kept_judgements(store)
     assert kept_judgements(store)["run-9"]["verdict"] == "suspected", "of two confirmation runs one is gone"

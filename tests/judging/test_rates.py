@@ -15,7 +15,7 @@ import pytest
 from steptime.judging.detection import BASELINE_RUNS, CONFIRMATION_RUNS, Baseline, Standing, judge, standings
 from steptime.judging.findings import Finding, rank_findings
 from steptime.judging.series import Series, SeriesRun
-from steptime.results.columns import series_columns
+from steptime.store.columns import series_columns
 
 pytestmark = pytest.mark.slow
 

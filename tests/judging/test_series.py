@@ -8,8 +8,8 @@ import stored
 from steptime.judging.comparison import compare_since
 from steptime.judging.series import Series, SeriesRun, series_runs
 from steptime.recipes.models import Mode, Run
-from steptime.results.models import Result
-from steptime.results.store import Store
+from steptime.store.run_models import Result
+from steptime.store.run_queries import Store
 
 MakeResult = Callable[..., Result]
 

@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.judging.comparison import compare_since
 from steptime.judging.findings import Comparison, Finding
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 pytestmark = pytest.mark.slow
 

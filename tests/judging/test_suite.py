@@ -15,9 +15,9 @@ from steptime.judging.suite import judge_suite
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
-from steptime.results.models import Check, Result, Verdict
-from steptime.results.store import Store
 from steptime.settings import config_dir
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
 
 MakeResult = Callable[..., Result]
 BASELINE_S = 2.0

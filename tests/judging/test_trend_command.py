@@ -19,12 +19,12 @@ from typer.testing import Result as Shown
 
 from steptime.cli import app
 from steptime.judging.judgements import accept
+from steptime.judging.record_changes import changes
 from steptime.judging.series import Series
 from steptime.judging.trend import COLUMNS, trend
-from steptime.results.models import Result
-from steptime.results.record import changes
-from steptime.results.report import export_row
-from steptime.results.store import Store
+from steptime.measure.report import export_row
+from steptime.store.run_models import Result
+from steptime.store.run_queries import Store
 
 pytestmark = pytest.mark.slow
 

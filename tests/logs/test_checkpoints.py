@@ -6,7 +6,7 @@ import pytest
 from logs.line_forms import read_chunks
 
 from steptime.logs.models import CheckpointTiming, Problem, TrainingLog
-from steptime.results.metrics import checkpoint_seconds
+from steptime.measure.metrics import checkpoint_seconds
 
 SAVE = (
     "Global Checkpoint Save : Rank: 0 : Iteration: 50 : Start time: 1744408121.151s : Save duration: 4.389s"

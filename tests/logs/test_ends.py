@@ -7,7 +7,7 @@ from logs import line_forms
 from logs.line_forms import read_chunks
 
 from steptime.logs.models import TrainingLog
-from steptime.results.log_rows import decide_state
+from steptime.measure.log_rows import decide_state
 
 NODE_FAILURE = (
     "slurmstepd: error: *** STEP 2879.0 ON node40 CANCELLED AT 2026-05-12T10:30:00 DUE TO NODE FAILURE, "

@@ -19,8 +19,8 @@ from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.clusters.jobscript import job_spec
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.results.models import Result
-from steptime.results.quality import validate
+from steptime.store.run_models import Result
+from steptime.measure.quality import validate
 from trainer.families import builder, check_family
 
 asked = PlanRequest(workload="acme", size="tiny", gpus="1", cluster="far", queue="fast", share=0.25)

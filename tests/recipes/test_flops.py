@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from steptime.errors import UserError
+from steptime.measure.metrics import throughput
 from steptime.recipes.flops import Counted, broken_formulas, model_flops, recipe_flops
 from steptime.recipes.models import LatentAttention, ModelShape, MoeShape, Recipe
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
-from steptime.results.metrics import throughput
 
 LLAMA_8B = load_workload("llama3.1-25.04").sizes["8b"].model
 NEMOTRON4_15B = load_workload("nemotron4-25.04").sizes["15b"].model

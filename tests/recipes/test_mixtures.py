@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.errors import UserError
+from steptime.measure.metrics import throughput
 from steptime.recipes import tables
 from steptime.recipes.models import ModelShape, Recipe
 from steptime.recipes.parameters import count_parameters
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
-from steptime.results.metrics import throughput
 from steptime.staging.checking import require_trainable
 from trainer.errors import TrainerError
 from trainer.run import read_run

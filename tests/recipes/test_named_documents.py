@@ -14,11 +14,11 @@ from printed_tables import by_name, configuration_rows, imported
 from slurm_jobs import asked_of_slurm, numactl_of
 
 from docs.make_published_numbers import odd_tokens
+from steptime.measure.metrics import throughput
 from steptime.recipes.models import Mode, NamedRecipe, Recipe
 from steptime.recipes.notation import parse_time_limit
 from steptime.recipes.published import load_reference, published_performance
 from steptime.recipes.workloads import list_workloads, load_workload
-from steptime.results.metrics import throughput
 
 DATA = Path(__file__).parents[1] / "data" / "megatron_bridge"
 BY_NAME = [name for name in list_workloads() if by_name(name) and not imported(name)]

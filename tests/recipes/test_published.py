@@ -8,11 +8,11 @@ import pytest
 from printed_tables import configuration_rows, performance_rows
 
 from steptime.errors import UserError
+from steptime.measure.metrics import throughput
 from steptime.recipes.flops import model_flops
 from steptime.recipes.gpus import Peak
 from steptime.recipes.published import list_references, load_reference, published_performance
 from steptime.recipes.workloads import list_workloads, load_workload
-from steptime.results.metrics import throughput
 
 RECIPES = [recipe for name in list_workloads() for recipe, _ in load_workload(name).recipes()]
 

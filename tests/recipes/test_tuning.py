@@ -9,13 +9,13 @@ from stored import publish
 from steptime.errors import UserError
 from steptime.judging.series import Series
 from steptime.logs.models import Step, TrainingLog
+from steptime.measure.metrics import measure
+from steptime.measure.repeating import repeat_command
 from steptime.recipes.bridge_launch import bridge_command
 from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, parse_request, plan
-from steptime.results import judgement_queries
-from steptime.results.metrics import measure
-from steptime.results.repeating import repeat_command
-from steptime.results.store import Store
+from steptime.store import judgement_queries
+from steptime.store.run_queries import Store
 
 LLAMA = {"workload": "llama3.1-25.04", "size": "70b", "dtype": "bf16", "gpu_type": "h100", "gpus": "64"}
 NANO = {"workload": "nemotron3-26.08", "size": "nano", "gpu_type": "gb300", "gpus": "8"}

@@ -13,7 +13,7 @@ from stored import publish
 from typer.testing import CliRunner
 
 from steptime.cli import app
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -17,8 +17,8 @@ from steptime.judging.comparison import compare_since
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import incidents
 from steptime.reporting.openmetrics import METRICS, openmetrics
-from steptime.results.models import Check, Result, Verdict
-from steptime.results.store import Store
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
 
 MakeResult = Callable[..., Result]
 DASHBOARD = Path(__file__).parents[2] / "docs" / "reference" / "grafana-dashboard.json"

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.judging.comparison import compare_since
 from steptime.reporting.page import report_sweep
-from steptime.results.models import Check, Result, Verdict
-from steptime.results.store import Store
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
 
 MakeResult = Callable[..., Result]
 WEEK_S = 7 * 86_400.0

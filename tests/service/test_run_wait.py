@@ -11,8 +11,8 @@ import stored
 
 from steptime.cli import following
 from steptime.recipes.models import Mode
-from steptime.results.models import Check, Result, Verdict
-from steptime.results.store import Store
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
 
 from .conftest import Steptime
 

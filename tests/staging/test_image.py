@@ -21,9 +21,9 @@ from called import captured
 from steptime.clusters.containers import Mount
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
-from steptime.results.models import Result
 from steptime.staging.stage import StagedImage, stage, stage_image
 from steptime.staging.unpack_image import _make_mount_point
+from steptime.store.run_models import Result
 
 from .reported import DEADLINE_S, Reported, child_running
 

@@ -11,11 +11,11 @@ import psutil
 import pytest
 
 from steptime.logs.reader import read_log
+from steptime.measure.gpu_samples import gpu_samples as parsed
+from steptime.measure.gpu_samples import what_stands_apart
+from steptime.measure.metrics import measure
+from steptime.measure.stragglers import rank_times
 from steptime.recipes.models import Parallelism, Performance, TrainerSettings, Window
-from steptime.results.gpu_samples import gpu_samples as parsed
-from steptime.results.gpu_samples import what_stands_apart
-from steptime.results.metrics import measure
-from steptime.results.stragglers import rank_times
 from steptime.waiting import poll_until
 from trainer import gpu_samples
 from trainer.gpu_samples import SamplingProcess, clocks_down_since, link_errors, read_sample

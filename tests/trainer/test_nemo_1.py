@@ -12,10 +12,10 @@ import yaml
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.logs.reader import read_log
+from steptime.measure.metrics import measure
+from steptime.measure.quality import validate
 from steptime.recipes.models import Parallelism, Run
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.results.metrics import measure
-from steptime.results.quality import validate
 from trainer import nemo1
 from trainer.launch import Launch
 from trainer.nemo1 import CONFIG, overrides

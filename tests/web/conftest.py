@@ -28,8 +28,8 @@ from sixty_cells import SEEDS, SWEEP_DAG, Stores, StoresOf
 from web.framed import airflow_around
 
 from steptime.recipes.models import Mode
-from steptime.results.models import Result
-from steptime.results.store import Store
+from steptime.store.run_models import Result
+from steptime.store.run_queries import Store
 from steptime.web import app as web
 from steptime.web import permissions
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from stored import write_node_sweep
 from web.framed import NAVIGATION, opened
 
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, expect
 from web.framed import RUNS, column, ending, opened
 
-from steptime.results.models import Result
-from steptime.results.store import Store
+from steptime.store.run_models import Result
+from steptime.store.run_queries import Store
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

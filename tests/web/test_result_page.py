@@ -14,10 +14,11 @@ from sixty_cells import BELOW, LAST, STEP, SWEEP_DAG, cells
 from web.framed import RUNS, TAB, column, ending, number, opened
 
 from steptime.clusters.base import JobState
+from steptime.measure.record import make_record
 from steptime.recipes.published import published_performance
-from steptime.results.models import Check, Result, Verdict
-from steptime.results.record import EarlierAttempt, make_record
-from steptime.results.store import Store
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
+from steptime.store.run_records import EarlierAttempt
 
 from .conftest import AuthManager
 
@@ -323,8 +324,8 @@ def test_a_dag_run_that_ended_without_results_says_why(
 
 
 def test_ten_thousand_runs_are_made_as_people_scroll(page: Page, store: Store, publish: Publish) -> None:
-    from steptime.results import schema
-    from steptime.results.database import write_transaction
+    from steptime.store import schema
+    from steptime.store.database import write_transaction
 
     publish("run-0")
     (row,) = store.results()

@@ -9,7 +9,7 @@ from sixty_cells import BELOW, LAST, SCALED, cells
 from web.framed import NAVIGATION, TAB, column, ending, opened
 
 from steptime.recipes.published import published_performance
-from steptime.results.models import Result
+from steptime.store.run_models import Result
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

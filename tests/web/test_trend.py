@@ -11,8 +11,8 @@ from web.framed import NAVIGATION, column, ending, opened
 from steptime.judging import judgements
 from steptime.judging.series import Series, series_runs
 from steptime.judging.trend import trend
-from steptime.results.models import Check, Result, Verdict
-from steptime.results.store import Store
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
 
 from .conftest import AuthManager
 

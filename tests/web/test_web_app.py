@@ -24,10 +24,10 @@ from steptime.judging.incidents import incident
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
 from steptime.recipes.models import Mode
-from steptime.results import incident_queries
-from steptime.results.database import write_transaction
-from steptime.results.models import Check, Provenance, Result, Verdict
-from steptime.results.store import Store
+from steptime.store import incident_queries
+from steptime.store.database import write_transaction
+from steptime.store.run_models import Check, Provenance, Result, Verdict
+from steptime.store.run_queries import Store
 from steptime.web import endpoints
 
 from .conftest import AuthManager
@@ -447,9 +447,9 @@ async def test_two_runs_are_laid_beside_each_other(
 async def test_a_planned_run_can_be_repeated_by_the_command_given(
     pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
 ) -> None:
+    from steptime.measure.repeating import make_request
     from steptime.recipes.planning import plan
     from steptime.recipes.request import PlanRequest
-    from steptime.results.repeating import make_request
 
     (run,) = plan(PlanRequest(workload="llama3.1", gpus="2", checkpoint=False)).runs
     publish(JOB, run=run, request=make_request(run, {"gpus": "2"}))

@@ -10,8 +10,8 @@ from playwright.sync_api import FrameLocator, Page, Route, expect
 from sixty_cells import ACCEPTED, BELOW, DRIFT, STEP, WEST_CHANGE, Stores, named, planted
 from web.framed import NAVIGATION, column, ending, opened
 
-from steptime.results.models import Check, Result, Verdict
-from steptime.results.store import Store
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600), pytest.mark.usefixtures("half_year")]
 

@@ -45,7 +45,7 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
     that are not compared with their history, such as profiles. `against_publication` compares the run with
     the step time that NVIDIA published for its configuration; None if none is published.
     """
-    from steptime.results.columns import COLUMNS
+    from steptime.store.columns import COLUMNS
 
     numbers = {column.name: row[column.name] for column in COLUMNS if column.in_events}
     if finding is None:

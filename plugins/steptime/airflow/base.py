@@ -24,9 +24,10 @@ from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
 from steptime.recipes.models import Run
-from steptime.runs import launch, ledger
+from steptime.runs import launch
 from steptime.runs.launch import NoRoom, Reporter, note_refused
-from steptime.runs.ledger import LedgerJob, Place
+from steptime.store import ledger
+from steptime.store.ledger import LedgerJob, Place
 
 Done = TypeVar("Done")
 

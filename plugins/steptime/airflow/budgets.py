@@ -13,10 +13,10 @@ from steptime.airflow.connections import open_cluster
 from steptime.airflow.installation import this_installation
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
-from steptime.results import budgets
-from steptime.results.budgets import BudgetExceeded, Owner
-from steptime.results.database import wait_for_store
 from steptime.runs.launch import settle_ended
+from steptime.store import budgets
+from steptime.store.budgets import BudgetExceeded, Owner
+from steptime.store.database import wait_for_store
 
 _LIVE = ["queued", "running"]
 """States of a DAG run that has not ended."""

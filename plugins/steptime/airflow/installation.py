@@ -20,7 +20,7 @@ from steptime.clusters.base import Installation, Job
 from steptime.errors import SystemFailure, UserError
 
 if TYPE_CHECKING:
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
 KEY_PREFIX = "steptime_installation_"
 _DESCRIPTION = (
@@ -62,7 +62,7 @@ def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any
 
     Another Airflow may share the store and have a DAG run with the same id.
     """
-    from steptime.results.record import parse_record
+    from steptime.store.run_records import parse_record
 
     rows = store.list_runs(dag_id, dag_run_id)
     records = store.records([row["job_name"] for row in rows])

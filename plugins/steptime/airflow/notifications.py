@@ -18,8 +18,8 @@ from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.environment import names_secret
 from steptime.refusals import matching
-from steptime.results.database import wait_for_store
 from steptime.settings import config_dir
+from steptime.store.database import wait_for_store
 
 
 class Event(StrEnum):
@@ -96,7 +96,7 @@ def notify_of_incidents(task: BaseOperator, context: Context) -> None:
     """
     from steptime.judging.incident_updates import update_incidents
     from steptime.judging.incidents import mark_notified
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
     store, warn = Store(), task.log.warning
     for one in wait_for_store(lambda: update_incidents(store), warn):

@@ -29,14 +29,14 @@ from steptime.airflow.summaries import as_text
 from steptime.clusters.base import Cluster, Job, StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.errors import SystemFailure
+from steptime.measure.repeating import make_request
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
 from steptime.recipes.planning import Plan
-from steptime.results.database import wait_for_store
-from steptime.results.models import Provenance
-from steptime.results.repeating import make_request
 from steptime.runs.launch import Attempt, NoRoom, end_open_jobs, launch, make_job_spec
-from steptime.runs.ledger import LedgerJob, jobs_at, latest_submitted
+from steptime.store.database import wait_for_store
+from steptime.store.ledger import LedgerJob, jobs_at, latest_submitted
+from steptime.store.run_models import Provenance
 
 
 def requested_options(context: Context) -> dict[str, Any]:
@@ -113,8 +113,8 @@ class StageTrainingOperator(BaseOperator):
 
 def stage_for(run: Run, task: BaseOperator) -> StagedFiles:
     """Stage what a run needs on its cluster, and log it."""
-    from steptime.runs.ledger import was_reached
     from steptime.staging.stage import stage
+    from steptime.store.ledger import was_reached
 
     log = task.log
     with airflow_errors(), _folded(log.info) as report:
@@ -197,7 +197,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     def execute(self, context: Context) -> Any:
         """Submit the job. Returns its handle: `{"cluster": …, "job": …}`."""
         from steptime.clusters.jobscript import find_saved_checkpoint
-        from steptime.results.record import redact_text
+        from steptime.measure.record import redact_text
 
         with airflow_errors():
             attempt = self._attempt(context)
@@ -233,7 +233,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
 
     def _attempt(self, context: Context) -> Attempt:
         from steptime.clusters.jobscript import job_environment
-        from steptime.results.record import describe_code
+        from steptime.measure.record import describe_code
 
         ti, run, staged = context["ti"], self.planned_run(), StagedFiles.model_validate(self.staged)
         cell = None

@@ -26,12 +26,12 @@ from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
-from steptime.results.budgets import release
-from steptime.results.columns import BY_NAME
-from steptime.results.database import wait_for_store
-from steptime.results.models import Measurement, Result, Submission, Verdict
 from steptime.runs.launch import end_job
-from steptime.runs.ledger import jobs_at, latest_submitted
+from steptime.store.budgets import release
+from steptime.store.columns import BY_NAME
+from steptime.store.database import wait_for_store
+from steptime.store.ledger import jobs_at, latest_submitted
+from steptime.store.run_models import Measurement, Result, Submission, Verdict
 
 FAILURE_KEY = "failure"
 """XCom key of a failed task: the message of its exception."""
@@ -75,9 +75,9 @@ class ReadLogOperator(RunOperator):
 
     def execute(self, context: Context) -> dict[str, str]:
         """Read the job's log, measure the run, and store both. Returns the job's handle."""
-        from steptime.judging.judgements import keep_measured
-        from steptime.results.metrics import measure
-        from steptime.results.store import Store
+        from steptime.judging.judgements import run_writer
+        from steptime.measure.metrics import measure
+        from steptime.store.run_queries import Store
 
         place = task_place(context)
         jobs = wait_for_store(lambda: jobs_at(place), self.log.warning)
@@ -111,7 +111,7 @@ class ReadLogOperator(RunOperator):
             self.log.warning("%s: %s", problem.kind, problem.message)
         result = Result(submitted=submitted, status=status, measurement=measurement, log=log, record=record)
         with airflow_errors():
-            with_store(self, config.name, lambda: keep_measured(Store(), result))
+            with_store(self, config.name, lambda: run_writer(Store()).store_measurement(result))
         return {"cluster": submitted.job.cluster, "job": submitted.job.name}
 
     async def _read(
@@ -123,7 +123,8 @@ class ReadLogOperator(RunOperator):
         """
         from steptime.clusters.collecting import collect_log
         from steptime.logs.reader import read_log
-        from steptime.results.record import EarlierAttempt, make_record, with_script
+        from steptime.measure.record import make_record, with_script
+        from steptime.store.run_records import EarlierAttempt
 
         run, job = submitted.run, submitted.job
         statuses = await cluster.poll([job.name, *(one.name for one in earlier)])
@@ -150,7 +151,7 @@ class ReadLogOperator(RunOperator):
 
     def _stored_status(self, job: Job, otherwise: JobStatus) -> JobStatus:
         """Return the job's status as stored; `otherwise` if its log was never stored."""
-        from steptime.results.store import Store
+        from steptime.store.run_queries import Store
 
         stored = with_store(self, job.cluster, lambda: Store().find(job.name))
         return stored.status if stored is not None and stored.job == job else otherwise
@@ -192,10 +193,10 @@ class ValidateOperator(MeasuredRunOperator):
 
     def execute(self, context: Context) -> dict[str, str]:  # noqa: ARG002
         """Check the run. Returns its handle; fails if the run is rejected."""
-        from steptime.judging.judgements import keep_verdict
-        from steptime.results.quality import validate
-        from steptime.results.record import parse_record
-        from steptime.results.store import Store
+        from steptime.judging.judgements import run_writer
+        from steptime.measure.quality import validate
+        from steptime.store.run_queries import Store
+        from steptime.store.run_records import parse_record
 
         job_name = self.handle["job"]
         with airflow_errors():
@@ -213,7 +214,7 @@ class ValidateOperator(MeasuredRunOperator):
             )
             self.log.info("%s", summaries.summarize_verdict(result.run, verdict))
             self._log(verdict)
-            self.with_store(lambda: keep_verdict(Store(), job_name, verdict))
+            self.with_store(lambda: run_writer(Store()).store_verdict(job_name, verdict))
             if not verdict.valid:
                 reasons = "; ".join(
                     f"{check.name}: {check.message.rstrip('.')}" for check in verdict.failures
@@ -239,13 +240,13 @@ class PublishOperator(MeasuredRunOperator):
     def execute(self, context: Context) -> dict[str, str]:
         """Publish the run and judge its series. Returns its job's handle, `{"cluster": …, "job": …}`."""
         from steptime.judging.comparison import finding_of_run
-        from steptime.judging.judgements import publish
-        from steptime.results.record import parse_record
-        from steptime.results.store import Store
+        from steptime.judging.judgements import run_writer
+        from steptime.store.run_queries import Store
+        from steptime.store.run_records import parse_record
 
         job_name, store = self.handle["job"], Store()
         with airflow_errors():
-            self.with_store(lambda: publish(store, job_name))
+            self.with_store(lambda: run_writer(store).publish(job_name))
             row = self.with_store(lambda: store.run(job_name))
             record = parse_record(self.with_store(lambda: store.record(job_name))["content"])
             self._run = None if record is None else record.run
@@ -278,7 +279,7 @@ class ReportOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Release the DAG run's reserved budget, print its results, update incidents, and notify people."""
-        from steptime.results.store import Store
+        from steptime.store.run_queries import Store
 
         planned = Plan.model_validate(self.plan)
         ti = context["ti"]

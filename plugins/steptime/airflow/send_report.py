@@ -30,7 +30,7 @@ class SendReportOperator(RefusingOperator):
         from airflow.providers.smtp.hooks.smtp import SmtpHook
 
         from steptime.reporting.page import html, report_since
-        from steptime.results.store import Store
+        from steptime.store.run_queries import Store
 
         params: dict[str, Any] = {**context["params"]}
         now = time.time()

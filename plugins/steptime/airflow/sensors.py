@@ -15,8 +15,6 @@ from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.recipes.models import Run
-from steptime.results.database import wait_for_store
-from steptime.runs import ledger
 from steptime.runs.conclusion import (
     FailureReport,
     failed_end,
@@ -25,7 +23,9 @@ from steptime.runs.conclusion import (
     with_failed_nodes,
 )
 from steptime.runs.launch import NoRoom, add_resubmission, may_resubmit, submit
-from steptime.runs.ledger import LedgerJob
+from steptime.store import ledger
+from steptime.store.database import wait_for_store
+from steptime.store.ledger import LedgerJob
 
 _JUST_SUBMITTED_S = 60
 """A job younger than this is not polled before the task defers: it can hardly have ended."""

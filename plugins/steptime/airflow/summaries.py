@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from steptime.judging.findings import Comparison
     from steptime.logs.models import TrainingLog
     from steptime.recipes.models import Run
-    from steptime.results.models import Measurement, Verdict
+    from steptime.store.run_models import Measurement, Verdict
 
 _RUNS_NAMED = 4
 

@@ -11,8 +11,8 @@ from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import require_own
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
-from steptime.results.database import in_store
-from steptime.runs import ledger
+from steptime.store import ledger
+from steptime.store.database import in_store
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol

@@ -1,30 +1,12 @@
-"""`steptime archive`: results with their records, logs and config as one file.
+"""`steptime archive`: results with their records, logs and config as one file."""
 
-manifest.json       the version of steptime, and when the archive was made
-runs/000001.json    a run: its plan, record, steps, and whether its step time was accepted as a baseline
-logs/000001/        the run's log and the files beside it, without checkpoints and profiles
-config/             the YAML files of the config folder
-
-`steptime results import` reads it.
-"""
-
-import io
-import json
-import tarfile
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 import typer
-import zstandard
 
-from steptime import __version__, settings
 from steptime.cli.selecting import RunFilters, require_results, takes_selection
-from steptime.errors import UserError, one_line
-from steptime.results.run_files import list_files, regular
-from steptime.results.store import Store
+from steptime.errors import UserError
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -35,9 +17,6 @@ steptime archive --workload llama3.1 --cluster mycluster -o llama.tar.zst
 """
 
 app = typer.Typer()
-SUFFIX = ".tar.zst"
-_LEVEL = 9  # of zstd
-_CONFIG = "config"
 
 
 @app.command(epilog=EXAMPLES)
@@ -58,6 +37,9 @@ def archive(
     machine: those of jobs that ran here, and copies of logs from other clusters. 'steptime results import'
     reads it into any store.
     """
+    from steptime.measure.archiving import SUFFIX, check_name, write_archive
+    from steptime.store.run_queries import Store
+
     if to is None:
         raise UserError(f"no file is named: give one with -o, like results{SUFFIX} in an existing folder.")
     check_name(to, "-o")
@@ -67,107 +49,3 @@ def archive(
     without = f"; of {made.runs - made.logs} this machine has no log" if made.runs > made.logs else ""
     runs = f"{made.runs:,} run{'' if made.runs == 1 else 's'}"
     typer.echo(f"archived: {runs}, {to.stat().st_size / 1e3:,.0f} kB in {to}{without}")
-
-
-def check_name(file: Path, option: str) -> None:
-    """Raise UserError unless the file has the suffix of an archive, its folder exists, and it does not."""
-    if not file.name.endswith(SUFFIX) or not file.parent.is_dir():
-        raise UserError(
-            f"{option} '{one_line(file)}' is unusable: name a file like results{SUFFIX} in an existing "
-            "folder."
-        )
-    if file.exists():
-        raise _exists(file)
-
-
-def _exists(file: Path) -> UserError:
-    return UserError(f"'{one_line(file)}' exists already: name another file, or remove it.")
-
-
-class ArchiveContent(NamedTuple):
-    """How many runs were selected for an archive, and how many of their logs it has."""
-
-    runs: int
-    logs: int
-    """Number of runs whose log this machine has."""
-
-
-def write_llmb_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> ArchiveContent:
-    """Write a new archive as NVIDIA's `llmb-run archive` does: each run's log and its configuration.
-
-    Runs whose log this machine lacks are left out. Raises UserError if the file exists.
-    """
-    from steptime.results.llmb import llmb_files
-
-    rows = list(rows)
-    records = store.records([row["job_name"] for row in rows])
-    root = time.strftime("llmb-archive-%Y%m%dT%H%M%SZ", time.gmtime())
-    logs = 0
-    with _new_archive(file) as archive:
-        top = tarfile.TarInfo(f"{root}/")
-        top.type, top.mode, top.mtime = tarfile.DIRTYPE, 0o755, int(time.time())
-        archive.addfile(top)
-        for row in rows:
-            if (found := llmb_files(row, json.loads(records[row["job_name"]]))) is None:
-                continue
-            logs += 1
-            _add(archive, f"{root}/{found.config_name}", found.config)
-            archive.add(found.log, f"{root}/{found.log_name}", filter=_nobodys)
-    return ArchiveContent(len(rows), logs)
-
-
-def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> ArchiveContent:
-    """Write runs, their logs and the config to a new archive. Raises UserError if the file exists."""
-    from steptime.results.importing import LOGS, MANIFEST, RUNS, ArchivedRun
-    from steptime.results.judgement_queries import accepted_level
-
-    runs = logs = 0
-    with _new_archive(file) as archive:
-        _add(archive, MANIFEST, json.dumps({"steptime": __version__, "made_at": time.time()}))
-        for runs, row in enumerate(rows, 1):
-            number, name = f"{runs:06}", row["job_name"]
-            run = ArchivedRun.model_validate(
-                {"result": store.measured(name), "accepted": accepted_level(store, name)}
-            )
-            _add(archive, f"{RUNS}/{number}.json", run.model_dump_json())
-            files = list_files(row)
-            logs += bool(files)
-            for path in files:
-                archive.add(path, f"{LOGS}/{number}/{path.name}", filter=_nobodys)
-        for path in regular(settings.config_dir().rglob("*")):
-            archive.add(path, f"{_CONFIG}/{path.relative_to(settings.config_dir())}", filter=_nobodys)
-    return ArchiveContent(runs, logs)
-
-
-@contextmanager
-def _new_archive(file: Path) -> Iterator[tarfile.TarFile]:
-    """Open a new archive, and remove it if it is not completed. Raises UserError if the file exists."""
-    packer = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
-    try:
-        stream = file.open("xb")
-    except FileExistsError:
-        raise _exists(file) from None
-    try:
-        with (
-            stream,
-            packer.stream_writer(stream) as packed,
-            tarfile.open(fileobj=packed, mode="w|") as archive,
-        ):
-            yield archive
-    except BaseException:
-        file.unlink(missing_ok=True)
-        raise
-
-
-def _add(archive: tarfile.TarFile, name: str, content: str) -> None:
-    data = content.encode()
-    member = tarfile.TarInfo(name)
-    member.size, member.mtime = len(data), int(time.time())
-    archive.addfile(member, io.BytesIO(data))
-
-
-def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Remove this machine's user and group from an archive entry, and return the entry."""
-    member.uid = member.gid = 0
-    member.uname = member.gname = ""
-    return member

@@ -22,7 +22,7 @@ from steptime.process_identity import user_name
 if TYPE_CHECKING:
     from steptime.judging.findings import Comparison
     from steptime.judging.series import Series
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
 SLOWER_EXIT_CODE = 3
 _SINCE = "7d"
@@ -93,8 +93,8 @@ def compare(
     cannot be read.
     """
     from steptime.judging.findings import COLUMNS
-    from steptime.results.report import choose_columns
-    from steptime.results.store import Store
+    from steptime.measure.report import choose_columns
+    from steptime.store.run_queries import Store
 
     store = Store()
     found = _compare(store, runs or [], since, sweep, selection)
@@ -134,7 +134,7 @@ def judge() -> None:
     steptime has changed how runs are judged.
     """
     from steptime.judging.judgements import judge_all
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
     store = Store()
     require_results(store, "judge")
@@ -158,7 +158,7 @@ def accept(
     who accepted it, when, and the note.
     """
     from steptime.judging import judgements
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
     if not note.strip():
         raise UserError("--note is empty: write why the new step time is accepted.")
@@ -215,7 +215,7 @@ def show_trend(
     """
     from steptime.judging.completeness import find_missing
     from steptime.judging.trend import COLUMNS, sentence, trend
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
     store = Store()
     require_results(store, "show")
@@ -278,7 +278,7 @@ def _line(rows: Sequence[Mapping[str, Any]]) -> str:
 def _print_table(rows: Sequence[Mapping[str, Any]], *, full_names: bool, wide: bool) -> None:
     """Print the table, latest run last; columns that all runs share are left out."""
     from steptime.judging.trend import COLUMNS
-    from steptime.results.report import choose_columns
+    from steptime.measure.report import choose_columns
 
     own = [column for column in COLUMNS if not column.series]
     columns, title = choose_columns(rows, of=own, full_names=full_names)

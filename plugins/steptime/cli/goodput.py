@@ -8,8 +8,8 @@ import typer
 
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
 from steptime.cli.selecting import require_results, since_when
-from steptime.results.columns import Column
-from steptime.results.goodput import PARTS, TRAINING, compute_goodput
+from steptime.measure.goodput import PARTS, TRAINING, compute_goodput
+from steptime.store.columns import Column
 
 _SINCE = "90d"
 
@@ -68,7 +68,7 @@ def show_goodput(
 
     Time in the queue takes no GPU-hours. 'steptime results compare' has the goodput of a week.
     """
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
     store = Store()
     require_results(store, "sum up")
@@ -82,7 +82,7 @@ def show_goodput(
 
 
 def _monthly(store: Any, since: float) -> list[dict[str, Any]]:
-    from steptime.results.budgets import format_month
+    from steptime.store.budgets import format_month
 
     rows, lost = defaultdict(list), defaultdict(list)
     for row in store.results(include_rejected=True, since=since):

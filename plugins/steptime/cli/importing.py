@@ -13,8 +13,8 @@ from steptime.errors import UserError, one_line
 from steptime.settings import home
 
 if TYPE_CHECKING:
-    from steptime.results.importing import Import
-    from steptime.results.models import Result, Verdict
+    from steptime.measure.importing import Import
+    from steptime.store.run_models import Result, Verdict
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -70,11 +70,11 @@ def import_results(
     are copied to STEPTIME_HOME/imported.
     """
     from steptime.clusters.config import load_cluster
-    from steptime.judging.judgements import keep_imported
+    from steptime.judging.judgements import store_imported
+    from steptime.measure.importing import ImportOptions, RefusedImport, find_imports
+    from steptime.measure.unpacking import unpack
     from steptime.recipes.cluster_files import list_clusters
-    from steptime.results.importing import ImportOptions, RefusedImport, find_imports
-    from steptime.results.store import Store
-    from steptime.results.unpacking import unpack
+    from steptime.store.run_queries import Store
 
     if gpu_type is None and cluster in list_clusters():
         gpu_type = load_cluster(cluster).gpu_type
@@ -105,7 +105,7 @@ def import_results(
                     yield checked
 
         try:
-            keep_imported(store, new())
+            store_imported(store, new())
         except UserError as error:  # may name the unpacked copy
             raise UserError(str(error).replace(str(place), str(path))) from None
     counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items(), reverse=True))
@@ -118,7 +118,7 @@ def import_results(
 
 def _checked(one: "Import") -> "tuple[Result, Verdict, Mapping[str, Any] | None]":
     """Check a run and copy its files; return it, its verdict, and its acceptance as a baseline, if any."""
-    from steptime.results.quality import validate
+    from steptime.measure.quality import validate
     from steptime.settings import imported_dir
 
     result = one.result

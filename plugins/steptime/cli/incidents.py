@@ -13,7 +13,7 @@ from steptime.process_identity import user_name
 
 if TYPE_CHECKING:
     from steptime.judging.incidents import Incident
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -119,7 +119,7 @@ def note_incident(
 
 
 def _store(to: str) -> "Store":
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
     store = Store()
     require_results(store, to)

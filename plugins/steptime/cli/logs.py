@@ -14,9 +14,9 @@ import typer
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
 from steptime.errors import one_line
 from steptime.logs.finding import RunLogs, find_logs, group_by_run
+from steptime.measure.log_rows import COLUMNS, log_row
 from steptime.recipes.models import Mode, Window
 from steptime.recipes.notation import parse_window
-from steptime.results.log_rows import COLUMNS, log_row
 
 EXAMPLES = """
 [bold]Examples[/bold]

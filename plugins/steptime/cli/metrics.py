@@ -8,14 +8,14 @@ from pydantic import ValidationError
 
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show, show_json
 from steptime.errors import UserError, one_line
+from steptime.measure.metrics import throughput
+from steptime.measure.report import change_in_words
 from steptime.recipes.gpus import Peak
 from steptime.recipes.models import Collective, Recipe
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import PerformanceRow, published_performance
 from steptime.refusals import in_words
-from steptime.results.metrics import throughput
-from steptime.results.models import Measurement
-from steptime.results.report import change_in_words
+from steptime.store.run_models import Measurement
 
 _MAX_GBS = 1_000_000_000
 _RATES = {

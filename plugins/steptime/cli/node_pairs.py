@@ -31,7 +31,7 @@ def show_node_pairs(
     """Show the newest node sweep: the slow nodes and links, and how much slower than usual each pair is."""
     from steptime.judging.node_pairs import describe_node_pairs
     from steptime.reporting.answers import drain_command
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
     store = Store()
     require_results(store, "compare")

@@ -16,7 +16,7 @@ from rich.text import Text
 from steptime.errors import one_line, unknown_value
 
 if TYPE_CHECKING:
-    from steptime.results.columns import Column
+    from steptime.store.columns import Column
 
 
 class Format(StrEnum):
@@ -107,7 +107,7 @@ def show(
 
 def show_json(content: Mapping[str, Any]) -> None:
     """Print a JSON document for programs; its first field is the schema version."""
-    from steptime.results.columns import SCHEMA_VERSION
+    from steptime.store.columns import SCHEMA_VERSION
 
     typer.echo(json.dumps({"schema_version": SCHEMA_VERSION, **content}, indent=2))
 
@@ -124,8 +124,8 @@ def show_columns(
 
     In JSON, `called` is the key of the rows, and `beside` has fields that precede them.
     """
-    from steptime.results.columns import SCHEMA_VERSION
-    from steptime.results.report import export_row
+    from steptime.measure.report import export_row
+    from steptime.store.columns import SCHEMA_VERSION
 
     rows = (export_row(row, columns) for row in rows)
     if output_format is Format.CSV:
@@ -148,7 +148,7 @@ def show_table(
     wide: bool = False,
 ) -> None:
     """Print these columns as a table; drop the least important ones if the terminal is too narrow."""
-    from steptime.results.report import format_column
+    from steptime.measure.report import format_column
 
     shown_ones = [
         _Shown(
@@ -184,15 +184,15 @@ class _Shown(NamedTuple):
 
 
 def _print_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
-    from steptime.results.report import csv_text
+    from steptime.measure.report import csv_text
 
     sys.stdout.write(csv_text(rows, names))
 
 
 def _plain(rows: Sequence[Mapping[str, Any]], name: str, heading: str, priority: int) -> _Shown:
-    """Return a column that is not declared in `results.columns`."""
-    from steptime.results.columns import Column
-    from steptime.results.report import format_column
+    """Return a column that is not declared in `store.columns`."""
+    from steptime.measure.report import format_column
+    from steptime.store.columns import Column
 
     values = [row.get(name) for row in rows]
     numbers = all(value is None or isinstance(value, int | float) for value in values)

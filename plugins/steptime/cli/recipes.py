@@ -212,9 +212,14 @@ def _from_the_hub(planned: Plan) -> list[str]:
 
 def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
     """Print the budgets that the runs would use, on stderr if `err`. Raises UserError if one is too small."""
-    from steptime.results.budgets import budget_balances
+    from steptime.clusters.config import load_cluster
 
-    balances = budget_balances({run.cluster for run in runs}, runs)
+    clusters = {run.cluster for run in runs}
+    if not any(load_cluster(cluster).budgets for cluster in clusters):
+        return
+    from steptime.store.budgets import budget_balances
+
+    balances = budget_balances(clusters, runs)
     for balance in balances:
         typer.echo(str(balance), err=err)
     for balance in balances:

@@ -67,12 +67,12 @@ def report(
     The file needs no network: it can be mailed, kept, and read in any browser, light or dark.
     It includes runs of the store that its readers may not be allowed to see in Airflow.
     """
-    from steptime.cli.archive import check_name, write_llmb_archive
     from steptime.files import write_whole
     from steptime.judging.suite import judge_suite
+    from steptime.measure.archiving import check_name, write_llmb_archive
     from steptime.reporting.dossier import dossier
     from steptime.reporting.page import html, report_since, report_sweep
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
     if sweep is not None and (since is not None or suite is not None):
         raise UserError("--sweep excludes --since and --suite: name one of them.")

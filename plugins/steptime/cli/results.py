@@ -110,7 +110,7 @@ def results(
     if context.invoked_subcommand:
         return
     from steptime.judging.trend import with_verdicts
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
     store = Store()
     require_results(store, "show")
@@ -130,8 +130,8 @@ def show_results(
 ) -> None:
     """Print runs of the metrics store, and below a table the notes on them."""
     from steptime.judging.trend import OWN_VERDICT
-    from steptime.results.columns import COLUMNS
-    from steptime.results.report import choose_columns, list_notes, sum_up
+    from steptime.measure.report import choose_columns, list_notes, sum_up
+    from steptime.store.columns import COLUMNS
 
     if output_format is not Format.TABLE:
         show_columns(rows, (*COLUMNS, *OWN_VERDICT), output_format, called="results")
@@ -157,12 +157,12 @@ def show_run(
     """
     from steptime.judging.completeness import find_cause
     from steptime.judging.trend import read_verdict
-    from steptime.results.columns import COLUMNS
-    from steptime.results.gpu_samples import gpu_samples
-    from steptime.results.repeating import describe_repeat
-    from steptime.results.report import export_row
-    from steptime.results.store import Store
-    from steptime.results.stragglers import rank_times
+    from steptime.measure.gpu_samples import gpu_samples
+    from steptime.measure.repeating import describe_repeat
+    from steptime.measure.report import export_row
+    from steptime.measure.stragglers import rank_times
+    from steptime.store.columns import COLUMNS
+    from steptime.store.run_queries import Store
 
     store = Store()
     require_results(store, "show")
@@ -245,7 +245,7 @@ def export_metrics(
     """
     from steptime.files import write_whole
     from steptime.reporting.openmetrics import openmetrics
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
     if to is not None and to.is_dir():
         raise UserError(f"-o '{one_line(to)}' is a folder: name a file in it, such as steptime.prom.")
@@ -275,7 +275,7 @@ def export_to_mlflow(
     """
     from steptime.judging.trend import with_verdicts
     from steptime.reporting.mlflow_export import export_results
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
     store = Store()
     require_results(store, "export")
@@ -290,7 +290,7 @@ def show_declarations(
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
     """List what each column of the results means, with its type and its unit."""
-    from steptime.results.columns import COLUMNS
+    from steptime.store.columns import COLUMNS
 
     rows = [column.published for column in COLUMNS]
     names = ("name", "kind", "unit", "description")
@@ -340,7 +340,7 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, str]:
     """Return every measured number by its heading, with its unit."""
-    from steptime.results.columns import COLUMNS
+    from steptime.store.columns import COLUMNS
 
     known = (column for column in COLUMNS if column.kind == "number" and row[column.name] is not None)
     return {column.heading: f"{row[column.name]:,.6g} {column.unit}".strip() for column in known}

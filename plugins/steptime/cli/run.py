@@ -111,7 +111,7 @@ def wait_for_results(
 def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> list[dict[str, Any]]:
     """Print the results of the DAG run from the store, and return them."""
     from steptime.cli.results import show_results
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
     of_run: dict[str, Any] = {"dag_id": dag_run.dag_id, "dag_run_id": dag_run.dag_run_id}
     store = Store()

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steptime.errors import UserError, one_line, unknown_value
-from steptime.results.columns import BY_NAME, CHOICES
+from steptime.store.columns import BY_NAME, CHOICES
 
 if TYPE_CHECKING:
-    from steptime.results.store import Store
+    from steptime.store.run_queries import Store
 
 _HELP = {
     "state": "Only runs in this state: valid or rejected.",

@@ -166,7 +166,7 @@ def open_page() -> None:
 def _budgets() -> list[dict[str, Any]]:
     """Return the balance of each budget; unreadable ones are reported and left out."""
     from steptime.recipes.cluster_files import list_clusters
-    from steptime.results.budgets import budget_balances
+    from steptime.store.budgets import budget_balances
 
     found = []
     for name in list_clusters():

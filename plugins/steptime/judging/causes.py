@@ -14,9 +14,9 @@ from typing import Literal
 from steptime.judging.detection import Direction
 from steptime.judging.models import Judgement
 from steptime.judging.onset import date
+from steptime.judging.record_changes import changed_to, is_notable
 from steptime.judging.series import Series
 from steptime.recipes.node_lists import expand_nodes
-from steptime.results.record import changed_to, is_notable
 
 WEEK_S = 7 * 86_400.0
 """Runs that are older than the newest one by more than this are ignored. Cells whose levels began further

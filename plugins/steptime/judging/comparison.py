@@ -30,15 +30,16 @@ from steptime.judging.judgements import (
     select_judgements,
 )
 from steptime.judging.models import Judgement
+from steptime.judging.record_changes import changes, has_changed_to
 from steptime.judging.series import Series, SeriesRun, series_runs
+from steptime.measure.goodput import compute_goodput
+from steptime.measure.repeating import repeat_command_of_record
+from steptime.measure.report import describe_cost, sum_up
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
-from steptime.results.goodput import compute_goodput
-from steptime.results.record import changes, has_changed_to, read_setup
-from steptime.results.repeating import repeat_command_of_record
-from steptime.results.report import describe_cost, sum_up
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
+from steptime.store.run_records import read_setup
 
 _ALL: Mapping[str, Any] = MappingProxyType({})
 

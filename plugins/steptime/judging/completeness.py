@@ -21,7 +21,7 @@ from steptime.judging.series import Series, recent_seconds
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 WEEK_S = 7 * 86_400.0
 LOOK_BACK_S = 4 * WEEK_S
@@ -416,21 +416,14 @@ def _not_run(series: Series, ran: Iterable[Row], earlier: Sequence[Row]) -> Miss
 
 def _causes(store: Store, rows: Sequence[Row]) -> dict[str, str]:
     """Return by job name why runs were rejected: first failure in the log, else first failed check."""
-    from sqlalchemy import select
-
-    from steptime.results.schema import readings, runs, validations
-
     names = [row["job_name"] for row in rows]
-    found: dict[str, str] = {}
-    query = select(runs.c.job_name, readings.c.log).select_from(runs).join(readings)
-    for job_name, log in store.read_each(names, query):
+    causes: dict[str, str] = {}
+    for job_name, log in store.parsed_logs(names).items():
         fatal = [problem["message"] for problem in log.get("problems", ()) if problem["fatal"]]
-        found |= {job_name: fatal[0].rstrip(".")} if fatal else {}
-    failed_checks = select(runs.c.job_name, validations.c.message).select_from(runs).join(validations)
-    failed_checks = failed_checks.where(validations.c.passed.is_(False), validations.c.severity == "error")
-    for job_name, message in store.read_each(names, failed_checks.order_by(validations.c.position)):
-        found.setdefault(job_name, message.rstrip("."))
-    return found
+        causes |= {job_name: fatal[0].rstrip(".")} if fatal else {}
+    for job_name, messages in store.failed_checks(names).items():
+        causes.setdefault(job_name, messages[0].rstrip("."))
+    return causes
 
 
 def _day(seconds: float) -> str:

@@ -11,7 +11,7 @@ from steptime.judging.series import Series
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours, format_time_limit
 from steptime.recipes.published import published_performance
-from steptime.results.store import RunTimes, Store
+from steptime.store.run_queries import RunTimes, Store
 
 _LATEST_RUNS = 12
 """Newest runs of a series that the estimate uses."""

@@ -22,9 +22,9 @@ from steptime.judging.drift import Drift
 from steptime.judging.onset import Onset, changed_words, date
 from steptime.judging.placement import Placement
 from steptime.judging.series import Series, SeriesRun
-from steptime.results import columns
-from steptime.results.columns import Column
-from steptime.results.report import Totals
+from steptime.measure.report import Totals
+from steptime.store import columns
+from steptime.store.columns import Column
 
 
 @dataclass(frozen=True)

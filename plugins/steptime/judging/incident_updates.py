@@ -14,11 +14,11 @@ from steptime.judging.incidents import ACTIVE, Incident, IncidentCell, Kind, Sta
 from steptime.judging.judgements import judgements_since, newest_judgement
 from steptime.judging.models import Judgement
 from steptime.judging.node_pairs import newest_node_sweep
+from steptime.judging.record_changes import changed_to, is_notable
 from steptime.judging.series import Series
-from steptime.results import incident_queries, judgement_queries
-from steptime.results.database import lock_series, write_transaction
-from steptime.results.record import changed_to, is_notable
-from steptime.results.store import Store
+from steptime.store import incident_queries, judgement_queries
+from steptime.store.database import lock_series, write_transaction
+from steptime.store.run_queries import Store
 
 _NAMED: tuple[Kind, ...] = ("change", "node")
 """Kinds with a known cause: a cell belongs to one such incident, and these absorb incidents of other kinds.

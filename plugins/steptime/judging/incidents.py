@@ -19,9 +19,9 @@ from steptime.judging.findings import Finding
 from steptime.judging.models import Judgement
 from steptime.judging.onset import date
 from steptime.judging.series import Series
-from steptime.results import incident_queries
-from steptime.results.database import read_connection, write_transaction
-from steptime.results.store import Store
+from steptime.store import incident_queries
+from steptime.store.database import read_connection, write_transaction
+from steptime.store.run_queries import Store
 
 Kind = Literal["change", "node", "cluster", "family", "cell"]
 """What the cells have in common. `family`: workload, size, data type and mode. `cell`: it is a single one."""

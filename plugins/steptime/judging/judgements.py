@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from steptime.errors import UserError
 from steptime.judging.detection import (
@@ -25,15 +25,14 @@ from steptime.judging.drift import find_drift
 from steptime.judging.models import Judgement, read_drift, read_standing, rows_to_store, with_job_names
 from steptime.judging.onset import Onset, likely_places
 from steptime.judging.placement import Placement
+from steptime.judging.record_changes import changes, is_notable
 from steptime.judging.series import Series, SeriesRun, all_series, series_runs
-from steptime.results import efficiency, judgement_queries, writing
-from steptime.results.database import lock_series, read_connection, write_transaction
-from steptime.results.models import Result, Verdict
-from steptime.results.record import changes, is_notable
-from steptime.results.store import Store
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
+from steptime.measure.column_values import column_values
+from steptime.store import efficiency, judgement_queries
+from steptime.store.database import StoreConnection, lock_series, read_connection, write_transaction
+from steptime.store.run_models import Result, Verdict
+from steptime.store.run_queries import Store
+from steptime.store.writing import RunWriter
 
 _LATEST_RUNS = 6
 """Newest runs of a series that a comparison uses: one a week, with its confirmation runs, and some more."""
@@ -68,42 +67,26 @@ class Records:
         }
 
 
-def keep_measured(store: Store, result: Result) -> bool:
-    """Store a measured run; if it was published (visible in the results), judge its series again.
-
-    Returns False if the store already has the same result. See `writing.keep_measured`.
-    """
-    return writing.keep_measured(store.url, result, _judge_its_series)
+def run_writer(store: Store) -> RunWriter:
+    """Return a writer of runs that judges the series of a run whenever its published runs change."""
+    return RunWriter(store.url, column_values, _judge_its_series)
 
 
-def keep_verdict(store: Store, job_name: str, verdict: Verdict) -> bool:
-    """Store a run's verdict; if it rejects a published run (visible in the results), judge its series again.
-
-    Returns False if the store already has this verdict. Raises UserError for an unknown run.
-    """
-    return writing.keep_verdict(store.url, job_name, verdict, _judge_its_series)
-
-
-def publish(store: Store, job_name: str) -> bool:
-    """Make a valid run visible in the results and judge its series, in one transaction.
-
-    Returns False if it is already visible. Raises UserError if it is unknown, not valid or has no step times.
-    """
-    return writing.publish(store.url, job_name, _judge_its_series)
-
-
-def keep_imported(store: Store, imported: Iterable[tuple[Result, Verdict, Mapping[str, Any] | None]]) -> None:
+def store_imported(
+    store: Store, imported: Iterable[tuple[Result, Verdict, Mapping[str, Any] | None]]
+) -> None:
     """Store imported runs with their verdicts, then judge each series that got new runs. Nobody is notified.
 
     The third item of each says who accepted the run's level as a baseline, when and why; None if nobody did.
     """
     found: dict[Series, None] = {}
+    writer = RunWriter(store.url, column_values, _judge_nothing)
     for result, verdict, accepted in imported:
         name = result.job.name
-        writing.keep_measured(store.url, result, _judge_nothing)
-        writing.keep_verdict(store.url, name, verdict, _judge_nothing)
+        writer.store_measurement(result)
+        writer.store_verdict(name, verdict)
         if verdict.valid:
-            writing.publish(store.url, name, _judge_nothing)
+            writer.publish(name)
         if accepted is not None:
             with write_transaction(store.url) as connection:
                 judgement_queries.accept(connection, judgement_queries.run_id(connection, name), **accepted)
@@ -114,7 +97,7 @@ def keep_imported(store: Store, imported: Iterable[tuple[Result, Verdict, Mappin
                 judge_series(connection, series)
 
 
-def _judge_nothing(_connection: "Connection", _row: Mapping[str, Any]) -> None:
+def _judge_nothing(_connection: StoreConnection, _row: Mapping[str, Any]) -> None:
     """Do nothing: the series is judged later."""
 
 
@@ -128,7 +111,7 @@ def judge_all(store: Store) -> int:
     return len(found)
 
 
-def judge_series(connection: "Connection", series: Series) -> None:
+def judge_series(connection: StoreConnection, series: Series) -> None:
     """Judge all runs of a series within a transaction, and store the judgements that changed."""
     key = series.key
     lock_series(connection, key)
@@ -262,7 +245,7 @@ def judge_now(store: Store, series: Series) -> list[Judgement]:
 
 
 def _judge_rows(
-    connection: "Connection", series: Series, rows: Sequence[Mapping[str, Any]]
+    connection: StoreConnection, series: Series, rows: Sequence[Mapping[str, Any]]
 ) -> list[Judgement]:
     """Judge stored runs of a series, oldest first, with the baselines that people have accepted."""
     begin = judgement_queries.accepted(connection, series.key)
@@ -368,7 +351,7 @@ def _with_slow_change(one: Judgement, runs: Sequence[SeriesRun], records: Record
     return _began_at(step, runs, (at, earliest, latest), records)
 
 
-def _judge_its_series(connection: "Connection", row: Mapping[str, Any]) -> None:
+def _judge_its_series(connection: StoreConnection, row: Mapping[str, Any]) -> None:
     """Judge the series of a run whose published state changed."""
     series = Series.from_row(row)
     if series.is_judged:

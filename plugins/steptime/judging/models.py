@@ -10,7 +10,7 @@ from steptime.judging.drift import Drift, Level
 from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
 from steptime.judging.series import SeriesRun
-from steptime.results import judgement_queries
+from steptime.store import judgement_queries
 
 
 @dataclass(frozen=True)

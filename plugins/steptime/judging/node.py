@@ -9,7 +9,9 @@ from steptime.judging.incidents import ACTIVE, incidents
 from steptime.judging.node_pairs import newest_node_sweep
 from steptime.judging.series import Series
 from steptime.judging.trend import with_verdicts
-from steptime.results.store import Store
+from steptime.measure.gpu_samples import gpu_samples
+from steptime.measure.stragglers import rank_times
+from steptime.store.run_queries import Store
 
 LOOK_BACK_S = 28 * 86_400.0
 
@@ -50,11 +52,12 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
     names = ("job_name", "label", "submitted_at", "state", "change_percent", "verdict", "suspicion")
     own = [row for row in rows if _had(row, node)]
     jobs = [row["job_name"] for row in own]
-    samples = store.gpu_samples(jobs)
+    samples = {job: gpu_samples(record) for job, record in store.trainer_records("gpu_samples", jobs).items()}
+    times = {job: rank_times(record) for job, record in store.trainer_records("rank_times", jobs).items()}
     ranks = {
         job: 100 * (ratio - 1)
-        for job, times in store.rank_times(jobs).items()
-        if (ratio := times.node_ratios.get(node)) is not None
+        for job, timed in times.items()
+        if timed is not None and (ratio := timed.node_ratios.get(node)) is not None
     }
     swept = newest_node_sweep(store, own, node)
     return {
@@ -65,7 +68,9 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
             | {
                 "elsewhere_percent": usual.get(Series.from_row(row)),
                 "ranks_percent": ranks.get(row["job_name"]),
-                "gpus": samples[row["job_name"]].describe_node(node) if row["job_name"] in samples else None,
+                "gpus": None
+                if (sampled := samples.get(row["job_name"])) is None
+                else sampled.describe_node(node),
             }
             for row in own
         ],

@@ -13,8 +13,8 @@ from typing import TypeVar
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.judging.onset import date
-from steptime.results.columns import Row
-from steptime.results.store import Store
+from steptime.store.columns import Row
+from steptime.store.run_queries import Store
 
 LEAST_CHANGE = 0.05
 """Smaller relative changes are not reported."""

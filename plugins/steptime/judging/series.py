@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from steptime.recipes.models import Mode, Run
-from steptime.results.columns import planned_values, series_columns
-from steptime.results.judgement_queries import latest_numbers, newest_of_each
-from steptime.results.store import Store
+from steptime.store.columns import planned_values, series_columns
+from steptime.store.judgement_queries import latest_numbers, newest_of_each
+from steptime.store.run_queries import Store
 
 _FIGURES = {
     Mode.PERFORMANCE: ("step_time_s", ("steady_step_time_s", "step_time_mean_s")),

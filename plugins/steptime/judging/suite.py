@@ -17,14 +17,18 @@ from steptime.judging.detection import Baseline, Standing
 from steptime.judging.series import Series
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.node_lists import fold_nodes
-from steptime.recipes.published import list_references, load_reference, published_performance
+from steptime.recipes.published import (
+    PUBLISHED_THROUGHPUT,
+    list_references,
+    load_reference,
+    published_performance,
+)
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import Sweep, load_sweep
 from steptime.recipes.workloads import load_workload
-from steptime.results import columns
-from steptime.results.columns import Column
-from steptime.results.metrics import PUBLISHED_THROUGHPUT
-from steptime.results.store import Store
+from steptime.store import columns
+from steptime.store.columns import Column
+from steptime.store.run_queries import Store
 
 CONFIDENCE = 0.95
 FEWEST_RUNS = 2

@@ -11,14 +11,14 @@ from steptime.judging.detection import Standing
 from steptime.judging.judgements import judge_now, read_judgement
 from steptime.judging.models import Judgement
 from steptime.judging.onset import changed_words, date
+from steptime.judging.record_changes import node_changes, setup_changes
 from steptime.judging.series import Series, SeriesRun, series_runs
 from steptime.recipes.models import Mode
-from steptime.results import columns, judgement_queries
-from steptime.results.columns import Column
-from steptime.results.database import read_connection
-from steptime.results.metrics import PUBLISHED_THROUGHPUT
-from steptime.results.record import node_changes, setup_changes
-from steptime.results.store import Store
+from steptime.recipes.published import PUBLISHED_THROUGHPUT
+from steptime.store import columns, judgement_queries
+from steptime.store.columns import Column
+from steptime.store.database import read_connection
+from steptime.store.run_queries import Store
 
 _COMPARED = {column.name: column for column in findings.COLUMNS}
 

@@ -16,6 +16,9 @@ from steptime.frozen import Frozen
 from steptime.recipes.config_files import file_state, load_yaml_model, names_in
 from steptime.recipes.models import Recipe
 
+PUBLISHED_THROUGHPUT = 0.95
+"""Least throughput that passes, relative to the published one."""
+
 
 class PerformanceRow(Frozen):
     """The published performance of one configuration on one number of GPUs.

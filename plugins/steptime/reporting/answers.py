@@ -21,13 +21,13 @@ from steptime.judging.trend import (
     trend,
     verdict_sentence,
 )
-from steptime.results.columns import COLUMNS
-from steptime.results.gpu_samples import gpu_samples
-from steptime.results.judgement_queries import verdicts
-from steptime.results.metrics import peak_source
-from steptime.results.repeating import describe_repeat
-from steptime.results.store import Store
-from steptime.results.stragglers import rank_times
+from steptime.measure.gpu_samples import gpu_samples
+from steptime.measure.metrics import peak_source
+from steptime.measure.repeating import describe_repeat
+from steptime.measure.stragglers import rank_times
+from steptime.store.columns import COLUMNS
+from steptime.store.judgement_queries import verdicts
+from steptime.store.run_queries import Store
 
 MayEdit = Callable[[str | None], bool]
 """A function that returns whether the reader may edit the runs of a DAG (None: runs without a DAG)."""
@@ -217,7 +217,7 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
 
     - `verdict`: a sentence on how it compares with its series' usual times; `changed`: what changed when the
       series got slower or faster. Both are None for a run that is not judged.
-    - `cause`: why it was rejected, in one line; `repeat`: see `results.repeating.describe_repeat`.
+    - `cause`: why it was rejected, in one line; `repeat`: see `measure.repeating.describe_repeat`.
     - `forward_pass`: a sentence on the spread of its ranks; None if they were not timed.
     - `gpu_samples`: a sentence on power, clock and temperature of its GPUs; None if they were not sampled.
     - `has_trend`: whether runs of its series are judged.

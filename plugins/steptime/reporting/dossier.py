@@ -14,13 +14,13 @@ from steptime import __version__
 from steptime.errors import one_line
 from steptime.judging import suite as suites
 from steptime.judging.suite import Suite
+from steptime.measure.report import choose_columns, format_column, list_notes
+from steptime.measure.run_files import log_sha256
+from steptime.recipes.published import PUBLISHED_THROUGHPUT
 from steptime.reporting.page import static_text, when
-from steptime.results import columns
-from steptime.results.columns import Column
-from steptime.results.metrics import PUBLISHED_THROUGHPUT
-from steptime.results.report import choose_columns, format_column, list_notes
-from steptime.results.run_files import log_sha256
-from steptime.results.store import Store
+from steptime.store import columns
+from steptime.store.columns import Column
+from steptime.store.run_queries import Store
 
 _SHOWN_AS = {"passes": "faster", "below": "slower", "failed": "slower", "missing": "slower"}
 """Class in the style sheet, by verdict."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.errors import SystemFailure, UserError
 from steptime.judging.trend import OWN_VERDICT
-from steptime.results.columns import COLUMNS, Column
+from steptime.store.columns import COLUMNS, Column
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from steptime.judging.comparison import compare_cells
 from steptime.judging.incidents import incidents
-from steptime.results.budgets import format_month, month_bounds
-from steptime.results.goodput import TRAINING, compute_goodput
-from steptime.results.store import Store
+from steptime.measure.goodput import TRAINING, compute_goodput
+from steptime.store.budgets import format_month, month_bounds
+from steptime.store.run_queries import Store
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _RECENT_S = 31 * 86_400

@@ -20,8 +20,8 @@ from steptime.judging.comparison import compare_planned, compare_since, compare_
 from steptime.judging.findings import Comparison
 from steptime.judging.series import Series
 from steptime.reporting import answers
-from steptime.results.columns import Row
-from steptime.results.store import Store
+from steptime.store.columns import Row
+from steptime.store.run_queries import Store
 
 _STATIC = Path(steptime.__file__).parent / "web" / "static"
 _MOST_RUNS = 1000

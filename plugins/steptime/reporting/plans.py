@@ -13,7 +13,7 @@ from steptime.recipes.models import Run
 from steptime.recipes.notation import format_at_most, format_time_limit
 from steptime.recipes.planning import Plan, parse_request, plan, require_runnable
 from steptime.recipes.request import DICTIONARIES
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 
 def describe_plan(store: Store, options: Mapping[str, str]) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
-from steptime.results.budgets import BudgetExceeded, Owner, admit
-from steptime.results.database import in_store
-from steptime.results.models import Provenance
-from steptime.runs import ledger
-from steptime.runs.ledger import LedgerJob, Place
+from steptime.store import ledger
+from steptime.store.budgets import BudgetExceeded, Owner, admit
+from steptime.store.database import in_store
+from steptime.store.ledger import LedgerJob, Place
+from steptime.store.run_models import Provenance
 from steptime.waiting import poll_until_async
 
 _ASKED_EVERY_S = 5.0

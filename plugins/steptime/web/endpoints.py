@@ -17,16 +17,16 @@ from steptime.judging import incidents, judgements
 from steptime.judging.comparison import compare_dag_run, compare_since
 from steptime.judging.findings import Comparison
 from steptime.judging.node_pairs import describe_node_pairs
+from steptime.judging.record_changes import record_differences
 from steptime.judging.series import Series
 from steptime.judging.trend import OWN_VERDICT, with_verdicts
+from steptime.measure.report import csv_text, export_row
 from steptime.reporting import answers
 from steptime.reporting.openmetrics import CONTENT_TYPE, openmetrics
 from steptime.reporting.page import html, report_since
 from steptime.reporting.plans import describe_plan
-from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
-from steptime.results.record import record_differences
-from steptime.results.report import csv_text, export_row
-from steptime.results.store import Store
+from steptime.store.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
+from steptime.store.run_queries import Store
 from steptime.web.permissions import MayEdit, Readable
 
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}

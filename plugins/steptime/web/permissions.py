@@ -8,7 +8,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from fastapi import Depends, HTTPException, Request
 
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 
 def _readable(user: GetUserDep) -> Store:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from steptime.airflow.sweep.dag import sweep_dag
-from steptime.results.models import Result
+from steptime.store.run_models import Result
 from tests.airflow.conftest import MakeContext, TaskInstance
 
 CheckSweep = Callable[..., dict[str, Any]]

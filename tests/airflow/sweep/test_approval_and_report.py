@@ -18,9 +18,9 @@ from stored import publish
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.errors import UserError
 from steptime.recipes.models import Mode
-from steptime.results.models import Check, Verdict
-from steptime.results.store import Store
 from steptime.staging.checking import check_config_files
+from steptime.store.run_models import Check, Verdict
+from steptime.store.run_queries import Store
 from tests.airflow.conftest import MakeResult, logged
 
 from .conftest import CheckSweep, MakeTask, Report, SweepTask, WriteSweep, of_sweep

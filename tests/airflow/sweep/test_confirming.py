@@ -16,9 +16,9 @@ from steptime.judging.causes import WEEK_S
 from steptime.judging.comparison import compare_since, finding_of_run
 from steptime.judging.detection import Baseline
 from steptime.recipes.models import Mode
-from steptime.results.budgets import budget_balances
-from steptime.results.database import close_engines
-from steptime.results.store import Store
+from steptime.store.budgets import budget_balances
+from steptime.store.database import close_engines
+from steptime.store.run_queries import Store
 from tests.airflow.conftest import MakeContext, MakeResult, SetBudget
 
 from .conftest import CheckSweep, MakeTask, Report, SweepTask, of_sweep

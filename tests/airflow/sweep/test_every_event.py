@@ -14,7 +14,7 @@ from stored import publish
 from steptime import settings
 from steptime.airflow import notifications
 from steptime.airflow.notifications import Event, load_notifications
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 from tests.airflow.conftest import MakeContext, MakePlan, MakeResult, task_of
 from tests.airflow.test_notifications import ask_for, mails
 

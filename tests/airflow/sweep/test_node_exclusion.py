@@ -15,7 +15,7 @@ from steptime.airflow.sweep.confirming import node_exclusion
 from steptime.clusters.base import JobState, JobStatus
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import Cell, confirmation_cells, expand_cell
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 from tests.airflow.conftest import MakeContext, MakePlan, MakeResult
 from tests.airflow.test_slurm_dag_run import slurm
 

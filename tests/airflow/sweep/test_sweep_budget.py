@@ -9,7 +9,7 @@ from steptime.airflow.base import Refused
 from steptime.airflow.installation import this_installation
 from steptime.clusters.base import StagedFiles
 from steptime.recipes.sweep_planning import Cell, expand_cell
-from steptime.results.budgets import BudgetExceeded, Owner, budget_balances, reserve
+from steptime.store.budgets import BudgetExceeded, Owner, budget_balances, reserve
 from tests.airflow.conftest import MakeContext, SetBudget, logged
 
 from .conftest import CheckSweep, MakeTask, SweepTask

@@ -10,7 +10,7 @@ import pytest
 
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.clusters.base import StagedFiles
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
 
 from .conftest import WriteSweep
 

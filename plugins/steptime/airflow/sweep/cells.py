@@ -7,8 +7,8 @@ from typing import Any
 from steptime.airflow.base import as_json
 from steptime.airflow.installation import own_runs
 from steptime.recipes.sweep_planning import Cell, cell_plan
-from steptime.results.record import parse_record
-from steptime.results.store import Store
+from steptime.store.run_queries import Store
+from steptime.store.run_records import parse_record
 
 
 def runs_with_staged(cells: Iterable[Cell], staged: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -30,11 +30,11 @@ from steptime.recipes.sweep_planning import (
     confirmation_number,
     expand_cell,
 )
-from steptime.results.budgets import BudgetExceeded
-from steptime.results.database import wait_for_store
-from steptime.results.store import Store
-from steptime.runs.ledger import LedgerJob, jobs_of_dag_run
 from steptime.staging.checking import check_plan
+from steptime.store.budgets import BudgetExceeded
+from steptime.store.database import wait_for_store
+from steptime.store.ledger import LedgerJob, jobs_of_dag_run
+from steptime.store.run_queries import Store
 
 _ANSWERS_WITHIN_S = 60
 

@@ -23,10 +23,10 @@ from steptime.judging.comparison import compare_dag_run
 from steptime.judging.series import Series
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import Cell, SweepPlan, cell_plan, expand_cell
-from steptime.results.budgets import release
-from steptime.results.database import wait_for_store
-from steptime.results.store import Store
 from steptime.staging.checking import checked_sweep
+from steptime.store.budgets import release
+from steptime.store.database import wait_for_store
+from steptime.store.run_queries import Store
 
 if TYPE_CHECKING:
     from steptime.judging.expected_cost import Cost

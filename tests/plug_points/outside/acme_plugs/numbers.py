@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from steptime.measure.quality import FinishedRun
 from steptime.recipes.models import ModelShape
-from steptime.results.models import Check
-from steptime.results.quality import FinishedRun
+from steptime.store.run_models import Check
 
 
 def check_family(shape: ModelShape) -> None:

@@ -1,1 +1,0 @@
-"""Measurement, quality checks, provenance, and the metrics store."""

@@ -1,0 +1,1 @@
+"""Tables, queries and transactions of the metrics store, and the job ledger; nothing else writes SQL."""

@@ -1,0 +1,261 @@
+"""Monthly budgets of GPU-hours (UTC) for clusters and their accounts, computed from the job ledger.
+
+An ended job counts with its GPUs × its run time within the month. A planned, queued or running job counts
+with the most it may take: GPUs × time limit, even if that reaches into the next month.
+
+A plan is checked and reserved in one transaction, so of two plans at the same time the second sees the first.
+Each run's reservation is a row of `jobs` with attempt 0, which the run's first job replaces.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, or_, select
+
+from steptime.clusters.base import JobState
+from steptime.clusters.config import ClusterConfig, load_cluster
+from steptime.errors import SystemFailure, UserError
+from steptime.frozen import Frozen
+from steptime.recipes.cluster_files import cluster_file
+from steptime.recipes.models import Run
+from steptime.recipes.notation import format_hours
+from steptime.settings import store_url
+from steptime.store.database import database_exists, lock, read_connection, write_transaction
+from steptime.store.schema import jobs
+
+_PLANNED_COUNTS_S = 7 * 86_400
+"""How long a reservation counts if its DAG run is lost; a sweep may wait six days for approval."""
+_SETTLED_WITHIN_S = 86_400
+"""How long a lost job counts after the latest time at which it can have ended."""
+_ROUNDING = 1e-6
+"""Tolerance for rounding errors of sums, in GPU-hours."""
+
+
+class BudgetExceeded(UserError):
+    """A plan may take more GPU-hours than its cluster's or account's budget has left this month."""
+
+
+class Owner(NamedTuple):
+    """The DAG run of an Airflow installation that reserves GPU-hours and submits jobs."""
+
+    installation_id: str
+    dag_id: str
+    dag_run_id: str
+
+
+class BudgetBalance(Frozen):
+    """A monthly budget of GPU-hours: its size, what is used and committed, and what a plan requests."""
+
+    cluster: str
+    account: str | None
+    """The account; None if the budget covers the whole cluster."""
+    month: str
+    """Month, such as `2026-11`."""
+    gpu_hours_per_month: float
+    used_gpu_hours: float
+    committed_gpu_hours: float
+    asked_gpu_hours: float
+
+    @property
+    def left_gpu_hours(self) -> float:
+        """GPU-hours that are neither used nor committed."""
+        return max(0.0, self.gpu_hours_per_month - self.used_gpu_hours - self.committed_gpu_hours)
+
+    def __str__(self) -> str:
+        owner = "" if self.account is None else f" of account {self.account}"
+        return (
+            f"budget{owner}: {format_hours(self.used_gpu_hours)} of {format_hours(self.gpu_hours_per_month)} "
+            f"GPU-hours used in {self.month}, {format_hours(self.committed_gpu_hours)} committed, "
+            f"this plan at most {format_hours(self.asked_gpu_hours)}"
+        )
+
+    def require(self) -> None:
+        """Raise BudgetExceeded if the plan requests more GPU-hours than the budget has left."""
+        if self.asked_gpu_hours <= self.left_gpu_hours + _ROUNDING:
+            return
+        owner, field = f"cluster '{self.cluster}'", "gpu_hours_per_month"
+        if self.account is not None:
+            owner, field = f"account '{self.account}' of {owner}", "account_gpu_hours_per_month"
+        raise BudgetExceeded(
+            f"{owner} has {format_hours(self.gpu_hours_per_month)} GPU-hours in {self.month}: "
+            f"{format_hours(self.used_gpu_hours)} are used and {format_hours(self.committed_gpu_hours)} "
+            f"committed to other jobs, so {format_hours(self.left_gpu_hours)} are left, and this plan may "
+            f"take {format_hours(self.asked_gpu_hours)}: request fewer GPUs or a shorter time "
+            f"limit, raise {field} in {cluster_file(self.cluster)}, or wait until "
+            f"{_month(self.month)[1]:%Y-%m-%d %H:%M} UTC, when the month ends."
+        )
+
+
+def format_month(now: float) -> str:
+    """Return the calendar month of a Unix time in UTC, as in `2026-11`."""
+    return f"{datetime.fromtimestamp(now, UTC):%Y-%m}"
+
+
+def month_bounds(month: str) -> tuple[float, float]:
+    """Return the Unix times at which a month such as `2026-11` begins and ends."""
+    begins, ends = _month(month)
+    return begins.timestamp(), ends.timestamp()
+
+
+def _month(month: str) -> tuple[datetime, datetime]:
+    begins = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
+    return begins, (begins + timedelta(days=31)).replace(day=1)
+
+
+def budget_balances(
+    clusters: Iterable[str], runs: Sequence[Run] = (), *, now: float | None = None
+) -> list[BudgetBalance]:
+    """Return this month's budgets of clusters and their accounts, with what `runs` may take from them.
+
+    Empty if no cluster has a budget. Nothing is written. Raises UserError if a cluster's file has a mistake,
+    SystemFailure if the store fails.
+    """
+    now = time.time() if now is None else now
+    configs = _with_budget(clusters)
+    asked = [row for config in configs for row in _planned(runs, config, now)]
+    if not configs or not database_exists(store_url()):
+        return _balances(configs, (), asked, now)
+    try:
+        with read_connection(store_url()) as connection:
+            return _balances(configs, _rows(connection, configs, now), asked, now)
+    except SystemFailure as error:
+        names = " and ".join(config.name for config in configs)
+        raise SystemFailure(f"the budget of cluster {names} cannot be checked: {error}") from error
+
+
+def reserve(owner: Owner, runs: Sequence[Run], *, now: float | None = None) -> list[BudgetBalance]:
+    """Reserve the GPU-hours of a DAG run's plan; return the budgets as they stood before.
+
+    An earlier reservation of the DAG run is replaced. Without a budget the result is empty, and the store is
+    not used. Raises BudgetExceeded, in which case nothing changes, or SystemFailure if the store fails.
+    """
+    now = time.time() if now is None else now
+    configs = _with_budget(run.cluster for run in runs)
+    if not configs:
+        return []
+    asked = [row for config in configs for row in _planned(runs, config, now)]
+    with write_transaction(store_url()) as connection:
+        lock(connection, "budgets")
+        connection.execute(jobs.delete().where(*_reserved_for(owner)))
+        balances = _balances(configs, _rows(connection, configs, now), asked, now)
+        for balance in balances:
+            balance.require()
+        connection.execute(
+            jobs.insert(), [{**row, **owner._asdict(), "name": _name(owner, row)} for row in asked]
+        )
+    return balances
+
+
+def admit(connection: Connection, owner: Owner, run: Run, *, now: float) -> None:
+    """Check that the budgets have room for a job, and delete the reservation that its DAG run has for it.
+
+    Call it in the transaction that inserts the job. Raises BudgetExceeded if a budget does not have enough
+    left.
+    """
+    configs = _with_budget([run.cluster])
+    if not configs:
+        return
+    lock(connection, "budgets")
+    connection.execute(jobs.delete().where(*_reserved_for(owner), jobs.c.cell == run.name))
+    for balance in _balances(configs, _rows(connection, configs, now), _planned([run], configs[0], now), now):
+        balance.require()
+
+
+def release(owner: Owner) -> None:
+    """Delete the reservations of a DAG run for jobs that it has not submitted."""
+    with write_transaction(store_url()) as connection:
+        connection.execute(jobs.delete().where(*_reserved_for(owner)))
+
+
+def list_reserving(installation_id: str, clusters: Iterable[str]) -> list[Owner]:
+    """Return the DAG runs of one Airflow installation that hold reservations on these clusters."""
+    query = select(jobs.c.installation_id, jobs.c.dag_id, jobs.c.dag_run_id).distinct()
+    own = jobs.c.installation_id == installation_id
+    with read_connection(store_url()) as connection:
+        rows = connection.execute(query.where(jobs.c.attempt == 0, own, jobs.c.cluster.in_(list(clusters))))
+        return [Owner(*row) for row in rows]
+
+
+def _with_budget(clusters: Iterable[str]) -> list[ClusterConfig]:
+    return [config for config in map(load_cluster, sorted(set(clusters))) if config.budgets]
+
+
+def _planned(runs: Iterable[Run], config: ClusterConfig, now: float) -> list[dict[str, Any]]:
+    """Return the rows to reserve for the runs planned on a cluster, without their owner."""
+    return [
+        {
+            "cell": run.name,
+            "cluster": config.name,
+            "account": run.account,
+            "gpus": run.recipe.gpus,
+            "time_limit_s": run.time_limit_s + config.seconds_before_training,
+            "attempt": 0,
+            "state": JobState.UNKNOWN.value,
+            "created_at": now,
+            "started_at": None,
+            "ended_at": None,
+        }
+        for run in runs
+        if run.cluster == config.name
+    ]
+
+
+def _name(owner: Owner, row: Mapping[str, Any]) -> str:
+    """Return the key of a reservation; it has a space, which no job's name has."""
+    return f"reserved for {'/'.join(owner)}/{row['cell']}"
+
+
+def _reserved_for(owner: Owner) -> list[ColumnElement[bool]]:
+    return [jobs.c.attempt == 0, *(jobs.c[name] == value for name, value in owner._asdict().items())]
+
+
+def _rows(connection: Connection, configs: Sequence[ClusterConfig], now: float) -> list[Mapping[str, Any]]:
+    """Return the jobs and reservations that count this month on these clusters."""
+    names = ("cluster", "account", "gpus", "time_limit_s", "attempt", "created_at", "started_at", "ended_at")
+    counts = or_(jobs.c.ended_at.is_(None), jobs.c.ended_at > month_bounds(format_month(now))[0])
+    here = jobs.c.cluster.in_([config.name for config in configs])
+    query = select(*(jobs.c[name] for name in names)).where(here, counts)
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _balances(
+    configs: Sequence[ClusterConfig],
+    rows: Sequence[Mapping[str, Any]],
+    asked: Sequence[Mapping[str, Any]],
+    now: float,
+) -> list[BudgetBalance]:
+    """Return the budgets of clusters, the whole cluster's before those of its accounts."""
+    month = format_month(now)
+    begins, ends = month_bounds(month)
+
+    def used(row: Mapping[str, Any]) -> float:
+        if row["started_at"] is None or row["ended_at"] is None:
+            return 0.0
+        seconds: float = min(row["ended_at"], ends) - max(row["started_at"], begins)
+        return int(row["gpus"]) * max(0.0, seconds) / 3600
+
+    def committed(row: Mapping[str, Any], config: ClusterConfig) -> float:
+        lasts_s = _PLANNED_COUNTS_S
+        if row["attempt"]:
+            lasts_s = 3600 * config.queue_patience_h + row["time_limit_s"] + _SETTLED_WITHIN_S
+        is_over = row["ended_at"] is not None or row["created_at"] + lasts_s <= now
+        return 0.0 if is_over else int(row["gpus"]) * int(row["time_limit_s"]) / 3600
+
+    def balance(config: ClusterConfig, account: str | None, gpu_hours: float) -> BudgetBalance:
+        def of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+            here = [row for row in rows if row["cluster"] == config.name]
+            return [row for row in here if account in (None, row["account"] or config.default_account)]
+
+        return BudgetBalance(
+            cluster=config.name,
+            account=account,
+            month=month,
+            gpu_hours_per_month=gpu_hours,
+            used_gpu_hours=sum(map(used, of(rows))),
+            committed_gpu_hours=sum(committed(row, config) for row in of(rows)),
+            asked_gpu_hours=sum(committed(row, config) for row in of(asked)),
+        )
+
+    return [balance(config, *budget) for config in configs for budget in config.budgets.items()]

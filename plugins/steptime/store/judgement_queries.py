@@ -1,0 +1,213 @@
+"""Queries for judging: the runs of a series, their stored judgements, and accepted baselines.
+
+`key` identifies a series, by values of columns of `runs`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, func, or_, select
+
+from steptime.store.columns import COLUMNS, series_columns
+from steptime.store.database import dicts, insert, read_connection
+from steptime.store.run_queries import Store
+from steptime.store.schema import accepted_levels, is_valid, judgements, own_columns, records, runs
+
+Key = Mapping[str, Any]
+
+
+@cache
+def columns() -> tuple[str, ...]:
+    """Return the names of the columns of the table `judgements`, without the one that names the run."""
+    return tuple(column.name for column in own_columns(judgements))
+
+
+def read_runs(connection: Connection, key: Key, numbers: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a series' valid runs, oldest first, that have a value other than 0 in a column of `numbers`."""
+    in_series = [runs.c[name] == value for name, value in key.items()]
+    has_number = or_(*(runs.c[name] != 0 for name in numbers))
+    query = select(runs).where(is_valid, has_number, *in_series)
+    return list(dicts(connection.execute(query.order_by(runs.c.submitted_at, runs.c.id))))
+
+
+def run_id(connection: Connection, job_name: str) -> int:
+    """Return the id of a run in the table `runs`, by its job name."""
+    return int(connection.execute(select(runs.c.id).where(runs.c.job_name == job_name)).scalar_one())
+
+
+def accepted_level(store: Store, job_name: str) -> dict[str, Any] | None:
+    """Return who accepted a run as the start of a new baseline, when and why; None if nobody did."""
+    with read_connection(store.url) as connection:
+        level = accepted(connection, {"job_name": job_name}).get(job_name)
+    return level and {name: value for name, value in level.items() if name != "job_name"}
+
+
+def accept(connection: Connection, run_id: int, **accepted: Any) -> None:
+    """Store that somebody accepted a run as the start of a new baseline; a later acceptance replaces it."""
+    added = insert(connection.dialect.name, accepted_levels).values(run_id=run_id, **accepted)
+    connection.execute(added.on_conflict_do_update(index_elements=[accepted_levels.c.run_id], set_=accepted))
+
+
+def accepted(connection: Connection, key: Key) -> dict[str, dict[str, Any]]:
+    """Return the accepted baselines of a series by the job name of their first run: note, person and time."""
+    same = [runs.c[name] == value for name, value in key.items()]
+    query = select(runs.c.job_name, *own_columns(accepted_levels)).join(accepted_levels).where(*same)
+    return {row["job_name"]: dict(row) for row in connection.execute(query).mappings()}
+
+
+def record(connection: Connection, job_name: str) -> str:
+    """Return the record of a run, as JSON text."""
+    query = select(records.c.content).join(runs).where(runs.c.job_name == job_name)
+    return str(connection.execute(query).scalar_one())
+
+
+def made_sha256s(connection: Connection, key: Key) -> dict[str, str | None]:
+    """Return, by job name, a hash of the software and settings of each run of a series.
+
+    None for a run whose record cannot be read. The nodes of a run do not affect its hash.
+    """
+    in_series = [runs.c[name] == value for name, value in key.items()]
+    query = select(runs.c.job_name, records.c.made_sha256).join(records).where(*in_series)
+    return {row.job_name: row.made_sha256 for row in connection.execute(query)}
+
+
+def write(connection: Connection, key: Key, rows: Mapping[int, Iterable[dict[str, Any]]]) -> None:
+    """Replace the stored judgements of a series with `rows`, given by run id; unchanged rows are kept."""
+    in_series = select(runs.c.id).where(*(runs.c[name] == value for name, value in key.items()))
+    kept = {
+        (row["run_id"], row["figure"], row["kind"]): row
+        for row in dicts(connection.execute(select(judgements).where(judgements.c.run_id.in_(in_series))))
+    }
+    wanted = {
+        (run_id, row["figure"], row["kind"]): {"run_id": run_id} | _as_json(row)
+        for run_id, some in rows.items()
+        for row in some
+    }
+    changed = [place for place in {**kept, **wanted} if kept.get(place) != wanted.get(place)]
+    for run_id, figure, kind in (place for place in changed if place in kept):
+        connection.execute(
+            judgements.delete().where(
+                judgements.c.run_id == run_id, judgements.c.figure == figure, judgements.c.kind == kind
+            )
+        )
+    if added := [wanted[place] for place in changed if place in wanted]:
+        connection.execute(judgements.insert(), added)
+
+
+def rows_with_judgements(store: Store, key: Key, *, limit: int | None = None) -> list[dict[str, Any]]:
+    """Return valid runs with their judgements against the series' history, newest first.
+
+    `key` selects runs by column values. The columns of the judgement are None for a run without one.
+    `drift` describes a slow drift of the step time up to this run; None if there is none.
+    """
+    query = _with_judgements().where(*(runs.c[name] == value for name, value in key.items())).limit(limit)
+    with read_connection(store.url) as connection:
+        return list(dicts(connection.execute(store.readable(query))))
+
+
+def latest_rows_with_judgements(store: Store, since: float, limit: int) -> list[dict[str, Any]]:
+    """Return the newest `limit` valid runs of each series, if submitted since `since` (Unix time).
+
+    They are newest first, in rows as those of `rows_with_judgements`.
+    """
+
+    with read_connection(store.url) as connection:
+        latest = _latest_of_each_series(store, limit)
+        query = _with_judgements().where(runs.c.id.in_(latest), runs.c.submitted_at >= since)
+        return list(dicts(connection.execute(query)))
+
+
+def latest_numbers(store: Store, limit: int) -> dict[tuple[Any, ...], list[dict[str, float | None]]]:
+    """Return the step and checkpoint times of the newest `limit` valid runs of each series, oldest run first.
+
+    The keys are the values of `series_columns()`; each run has seconds or None by column.
+    """
+    series = series_columns()
+    checkpoints = ("checkpoint_blocked_s", "checkpoint_save_s", "checkpoint_load_s")
+    numbers = ("steady_step_time_s", "step_time_mean_s", *checkpoints)
+    query = select(*(runs.c[name] for name in (*series, *numbers)))
+    query = query.where(runs.c.id.in_(_latest_of_each_series(store, limit)))
+    found: dict[tuple[Any, ...], list[dict[str, float | None]]] = {}
+    with read_connection(store.url) as connection:
+        for row in connection.execute(query.order_by(runs.c.submitted_at, runs.c.id)):
+            values, times = row[: len(series)], row[len(series) :]
+            found.setdefault(values, []).append(dict(zip(numbers, times, strict=True)))
+    return found
+
+
+def verdicts(store: Store, *, newest: bool = False, since: float = 0.0) -> dict[str, dict[str, Any]]:
+    """Return, by job name, the stored judgements of runs submitted at or after `since` (Unix time).
+
+    `newest` restricts this to the newest run of each series. Each judgement is against the history of the
+    series and has `verdict`, `direction`, `baseline_mean_s`, and `ratio`: the mean of the judged runs over
+    that of the baseline. A series is left out if the store's user may not read all of its runs, as its
+    judgements depend on all of them.
+    """
+    own = [judgements.c[name] for name in ("verdict", "direction", "ratio", "baseline_mean_s")]
+    series = [runs.c[name] for name in series_columns()]
+    query = select(runs.c.job_name, *own, *series).join(judgements, judgements.c.run_id == runs.c.id)
+    query = store.readable(query.where(judgements.c.kind == "history", runs.c.submitted_at >= since))
+    if newest:
+        query = query.where(runs.c.id.in_(_latest_of_each_series(store, 1)))
+    not_readable = {tuple(row.values()) for row in hidden(store)}
+    with read_connection(store.url) as connection:
+        rows = list(dicts(connection.execute(query)))
+    return {
+        row["job_name"]: row
+        for row in rows
+        if tuple(row[name] for name in series_columns()) not in not_readable
+    }
+
+
+def newest_of_each(store: Store) -> list[dict[str, Any]]:
+    """Return the newest valid run of each series, newest first."""
+    query = select(*(runs.c[column.name] for column in COLUMNS)).where(
+        runs.c.id.in_(_latest_of_each_series(store, 1))
+    )
+    with read_connection(store.url) as connection:
+        return list(dicts(connection.execute(query.order_by(runs.c.submitted_at.desc(), runs.c.id.desc()))))
+
+
+def _latest_of_each_series(store: Store, limit: int) -> Select[tuple[int]]:
+    """Select the ids of the newest valid runs of each series that the store's user may read."""
+    latest_first = func.row_number().over(
+        partition_by=[runs.c[name] for name in series_columns()],
+        order_by=(runs.c.submitted_at.desc(), runs.c.id.desc()),
+    )
+    ranked = store.readable(select(runs.c.id, latest_first.label("place")).where(is_valid)).subquery()
+    return select(ranked.c.id).where(ranked.c.place <= limit)
+
+
+def hidden(store: Store) -> list[dict[str, Any]]:
+    """Return the series with valid runs that the store's user may not read."""
+    if store.dags is None:
+        return []
+    query = select(*(runs.c[name] for name in series_columns())).distinct()
+    query = query.where(is_valid, runs.c.dag_id.not_in(sorted(store.dags)))
+    with read_connection(store.url) as connection:
+        return list(dicts(connection.execute(query)))
+
+
+def _with_judgements() -> Select[*tuple[Any, ...]]:
+    """Select valid runs, newest first, with the columns of their judgement against the history."""
+    drifts = judgements.alias()
+    against_history = and_(judgements.c.run_id == runs.c.id, judgements.c.kind == "history")
+    return (
+        select(
+            *(runs.c[column.name] for column in COLUMNS),
+            *own_columns(judgements),
+            drifts.c.rests_on.label("drift"),
+        )
+        .outerjoin(judgements, against_history)
+        .outerjoin(drifts, and_(drifts.c.run_id == runs.c.id, drifts.c.kind == "drift"))
+        .where(is_valid)
+        .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
+    )
+
+
+def _as_json(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row as it is read back: JSON has no tuples."""
+    as_read: dict[str, Any] = json.loads(json.dumps(row))
+    return as_read

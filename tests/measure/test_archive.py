@@ -1,0 +1,410 @@
+"""`steptime archive` and `steptime results import`: archives of steptime and of others come back whole."""
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+import zstandard
+from logs import line_forms
+from stored import publish
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.clusters.base import JobState, JobStatus
+from steptime.judging import comparison, judgements
+from steptime.judging.series import Series
+from steptime.logs.reader import read_log
+from steptime.measure import archiving
+from steptime.measure.metrics import measure
+from steptime.recipes.models import Run
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.store import judgement_queries
+from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_queries import Store
+
+MakeResult = Callable[..., Result]
+LLMB = Path(__file__).parents[1] / "data" / "llmb-archive.tar.zst"
+LOG = b"step 1\n" * 1000
+KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder in which commands run, with its own store and state folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'first.db'}")
+    return tmp_path
+
+
+@pytest.fixture
+def filled(here: Path, make_result: MakeResult) -> Store:
+    """Return a store of two runs with logs, one of which is accepted, and of a rejected run without a log."""
+    store = Store()
+    for number in range(2):
+        folder = here / "experiments" / f"run-{number}"
+        folder.mkdir(parents=True)
+        (folder / "log-run.out").write_bytes(LOG)
+        (folder / "run.json").write_bytes(b"{ }")
+        (folder / "profile.nsys-rep").write_bytes(b"x")
+        (folder / "passwords.json").symlink_to("/etc/passwd")
+        own = make_result("x")
+        log = own.log.model_copy(update={"path": str(folder / "log-run.out")})
+        numbers = {"log": log, "measurement": measure(own.run, log)}
+        publish(store, make_result(f"run-{number}", submitted_at=1e9 + number, **numbers))
+    bad = Verdict(checks=(Check(name="x", passed=False, message="It failed."),))
+    failed = JobStatus(state=JobState.FAILED, exit_code=1)
+    publish(store, make_result("bad", verdict=bad, status=failed, submitted_at=2e9))
+    judgements.accept(store, "run-1", note="NeMo 2.8", accepted_by="ada")
+    return store
+
+
+def call(*arguments: str, code: int = 0) -> str:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def refusal(*arguments: str) -> str:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1
+    return str(done.exception or done.output)
+
+
+def other_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{here / 'other.db'}")
+    return Store()
+
+
+@contextmanager
+def made_archive(file: Path) -> Iterator[tarfile.TarFile]:
+    with archiving._new_archive(file) as made:
+        made.addfile(*member("manifest.json", b"{}"))
+        yield made
+
+
+def member(name: str, content: bytes = b"x", **values: Any) -> tuple[tarfile.TarInfo, io.BytesIO]:
+    made = tarfile.TarInfo(name)
+    made.size = len(content)
+    for key, value in values.items():
+        setattr(made, key, value)
+    return made, io.BytesIO(content)
+
+
+@pytest.mark.long
+def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = call("archive", "-o", "all.tar.zst")
+    assert told.startswith("archived: 3 runs, ")
+    assert told.endswith(" kB in all.tar.zst; of 1 this machine has no log\n")
+    other = other_store(here, monkeypatch)
+
+    assert call("results", "import", "all.tar.zst") == "imported from all.tar.zst: 2 valid, 1 rejected\n"
+    assert call("results", "import", "all.tar.zst") == "imported from all.tar.zst: 3 there already\n"
+
+    differ = {"origin", "log_path", "published_at", "reason", "warnings"}
+    for before, after in zip(*(one.results(include_rejected=True) for one in (filled, other)), strict=True):
+        assert {n: before[n] for n in before if n not in differ} == {
+            n: after[n] for n in after if n not in differ
+        }
+        assert after["origin"] == "all.tar.zst"
+        assert filled.steps(before["job_name"]) == other.steps(before["job_name"])
+    assert "its state is 'failed'" in other.run("bad")["reason"], "checked again"
+    folder = here / "home" / "imported" / "run-1"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        "log-run.out": LOG,
+        "run.json": b"{ }",
+    }
+    assert other.run("run-1")["log_path"] == str(folder / "log-run.out")
+    call("archive", "-o", "again.tar.zst")
+    logs, again = (
+        {one for one in names_in(here / name) if one.startswith("logs/")}
+        for name in ("all.tar.zst", "again.tar.zst")
+    )
+    assert logs == again
+    level = judgement_queries.accepted_level(other, "run-1")
+    assert level is not None
+    assert (level["note"], level["accepted_by"]) == ("NeMo 2.8", "ada")
+
+
+def names_in(file: Path) -> dict[str, bytes]:
+    content = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(file.read_bytes())).read()
+    with tarfile.open(fileobj=io.BytesIO(content)) as made:
+        assert {(one.uid, one.gid, one.uname, one.gname) for one in made} == {(0, 0, "", "")}
+        return {one.name: made.extractfile(one).read() for one in made if one.isfile()}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("hostile", ["log", "job", "cluster"])
+def test_a_path_in_an_archive_puts_no_file_of_this_machine_into_the_next(
+    hostile: str, filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = here / "keys"
+    keys.mkdir()
+    for name in ("log-run.out", "id.json"):
+        (keys / name).write_bytes(KEY)
+    call("archive", "--state", "rejected", "-o", "all.tar.zst")
+    content = names_in(here / "all.tar.zst")
+    [name] = [one for one in content if one.startswith("runs/")]
+    run = json.loads(content[name])
+    if hostile == "log":
+        run["result"]["log"]["path"] = str(keys / "log-run.out")
+        run["result"]["submitted"]["job"]["log_path"] = str(keys / "log-run.out")
+    elif hostile == "job":
+        run["result"]["submitted"]["job"]["name"] = "../../keys"
+    else:
+        run["result"]["submitted"]["run"]["cluster"] = "../keys"
+    with made_archive(here / "hostile.tar.zst") as made:
+        made.addfile(*member(name, json.dumps(run).encode()))
+    other = other_store(here, monkeypatch)
+
+    told = call("results", "import", "hostile.tar.zst", code=0 if hostile == "log" else 1)
+
+    assert (other.count(include_rejected=True) == 1) == (hostile == "log")
+    if hostile != "log":
+        assert {"job": "cannot be used", "cluster": "is not a plain name"}[hostile] in told
+        return
+    call("archive", "-o", "next.tar.zst")
+    assert not [name for name, data in names_in(here / "next.tar.zst").items() if KEY in data]
+
+
+def bomb(file: Path, size: int) -> None:
+    """Write an archive whose only log is `size` zeros."""
+    with file.open("wb") as stream, zstandard.ZstdCompressor(level=19).stream_writer(stream) as packed:
+        header = tarfile.TarInfo("logs/log-x.out")
+        header.size = size
+        packed.write(header.tobuf())
+        for _ in range(size >> 20):
+            packed.write(bytes(1 << 20))
+
+
+@pytest.mark.long
+def test_a_few_bytes_do_not_fill_the_disk(here: Path) -> None:
+    bomb(here / "x.tar.zst", 256 << 20)
+    assert (here / "x.tar.zst").stat().st_size < 100_000
+    assert "unpacks to more than" in refusal("results", "import", "x.tar.zst", "--cluster", "c")
+    assert not [path for path in (here / "home").rglob("*") if path.is_file() and path.suffix == ".out"]
+
+
+def test_nor_does_a_packed_log_in_it(here: Path) -> None:
+    packed = zstandard.ZstdCompressor().compress(bytes(128 << 20))
+    with archiving._new_archive(here / "x.tar.zst") as made:
+        made.addfile(*member("logs/log-x.out.zst", packed))
+    told = call("results", "import", "x.tar.zst", "--cluster", "c", code=1)
+    assert "logs/log-x.out.zst: not imported" in told
+    assert "unpacks to more than" in told
+
+
+def test_a_damaged_log_does_not_end_the_import_of_others(here: Path) -> None:
+    (here / "logs").mkdir()
+    (here / "logs" / "log-x.out.zst").write_bytes(b"not zstd")
+    (here / "logs" / "log-y.out").write_text("no step")
+    told = call("results", "import", "logs", code=1)
+    assert "log-x.out.zst: not imported: the log does not say where it ran" in told
+    assert "log-y.out: not imported" in told
+
+
+SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 40)}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        member("../../planted"),
+        member("logs/log-x.out", b"1\n0\n0\n" + bytes(506), pax_headers=SPARSE),
+    ],
+    ids=["a path upwards", "a file with holes"],
+)
+def test_what_is_written_stays_in_its_folder_and_size(
+    planted: tuple[tarfile.TarInfo, io.BytesIO], here: Path
+) -> None:
+    planted[1].seek(0)
+    with made_archive(here / "x.tar.zst") as made:
+        made.addfile(*planted)
+    assert "cannot be read as an archive" in refusal("results", "import", "x.tar.zst", "--cluster", "c")
+    assert not list(here.parent.rglob("planted"))
+
+
+def test_links_are_left_out(here: Path) -> None:
+    with archiving._new_archive(here / "x.tar.zst") as made:
+        made.addfile(*member("log-x.out", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"))
+    assert "no training log below" in refusal("results", "import", "x.tar.zst", "--cluster", "c")
+
+
+@pytest.mark.parametrize("missing", [1, 1000])
+def test_one_that_is_cut_anywhere_is_refused(here: Path, missing: int) -> None:
+    (here / "cut.tar.zst").write_bytes(LLMB.read_bytes()[:-missing])
+    told = refusal("results", "import", "cut.tar.zst", "--cluster", "c")
+    assert "'cut.tar.zst' cannot be read as an archive: the file is truncated" in told
+    assert not Store().exists() or Store().count(include_rejected=True) == 0
+
+
+AS_IMPORTED = {
+    "workload": "nemotron-3-26.08",
+    "size": "30b",
+    "dtype": "fp8_mx",
+    "gpus": "8",
+    "gpu_type": "gb300",
+}
+"""The recipe that the runs of the archive trained."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("options", "verdict", "baseline_runs"),
+    [([], "suspected", 6), (["--not-judged"], "insufficient history", 0)],
+)
+def test_the_next_run_is_judged_by_runs_of_llmb_unless_they_are_only_shown(
+    here: Path, make_result: MakeResult, options: list[str], verdict: str, baseline_runs: int
+) -> None:
+    """NVIDIA's own code made the archive: recorders/make_llmb_archive.py."""
+    assert call("results", "import", str(LLMB), "--cluster", "mine", *options).startswith(
+        "imported from llmb-archive.tar.zst: 6 valid, 1 rejected"
+    )
+    store = Store()
+    [run] = plan(PlanRequest(**AS_IMPORTED)).runs
+    row = add_own(store, make_result, run.model_copy(update={"cluster": "mine"}), step_ms=3300)
+
+    assert (row["verdict"], row["baseline_runs"]) == (verdict, baseline_runs)
+    assert row["direction"] == ("slower" if baseline_runs else None)
+    assert len(comparison.compare_since(store, 0).rows) == 1
+    imported = store.results(search="llmb-archive")
+    assert len(imported) == 6
+    assert {one["image"] for one in map(made_of, imported)} == {"nvcr.io/nvidia/nemo:26.06.01"}
+    assert "CUDA out of memory" in store.results(state="rejected", include_rejected=True)[0]["reason"]
+
+
+def test_runs_go_out_in_the_form_of_llmb_run(
+    here: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store()
+    [run] = plan(PlanRequest(**AS_IMPORTED)).runs
+    add_own(store, make_result, run.model_copy(update={"cluster": "mine"}), step_ms=3300)
+    publish(store, make_result("without-log"))
+
+    assert archiving.write_llmb_archive(store, store.results(), here / "out.tar.zst") == (2, 1)
+
+    made = names_in(here / "out.tar.zst")
+    [config] = [yaml.safe_load(text) for name, text in made.items() if name.endswith(".yaml")]
+    assert (config["workload_info"]["gsw_version"], config["model_info"]) == (
+        "26.08.00",
+        {"model_name": "nemotron_3", "model_size": "30b", "dtype": "fp8", "scale": 8, "gpu_type": "gb300"},
+    )
+    [log] = [name for name in made if name.endswith(".out")]
+    assert config["steptime"]["log_sha256"] == hashlib.sha256(made[log]).hexdigest()
+    assert log.split("/")[1:3] == ["pretrain_nemotron_3", "experiments"]
+    other = other_store(here, monkeypatch)
+    assert "1 valid" in call("results", "import", "out.tar.zst", "--cluster", "mine")
+    [back], before = other.results(), store.run("own")
+    same = (*AS_IMPORTED, "cluster", "step_time_mean_s", "window", "global_batch_size")
+    assert {name: back[name] for name in same} == {name: before[name] for name in same}
+
+
+def made_of(row: Any) -> Any:
+    content = json.loads(Store().record(row["job_name"])["content"])
+    return content["provenance"]["staged"]
+
+
+def add_own(store: Store, make_result: MakeResult, run: Run, *, step_ms: float) -> dict[str, Any]:
+    """Publish a run of our own, and return how it is judged."""
+    log_path = Path("own.out").absolute()
+    lines = (line_forms.megatron_bridge(at, elapsed_ms=f"{step_ms + at % 3}") for at in range(1, 51))
+    log_path.write_text("".join(lines))
+    log = read_log(log_path, max_steps=50)
+    publish(
+        store,
+        make_result("own", run=run, log=log, measurement=measure(run, log), submitted_at=4e9),
+    )
+    rows = judgement_queries.rows_with_judgements(store, Series.from_run(run).key)
+    return next(row for row in rows if row["job_name"] == "own")
+
+
+def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path) -> None:
+    log = here / "train.log"
+    log.write_text("".join(line_forms.nemo2(step, time="2.71") for step in range(50)))
+    os.utime(log, (1.7e9, 1.7e9))
+    sure = ("--workload", "llama3.1", "--size", "70b", "--dtype", "bf16", "--gpus", "64")
+
+    told = call("results", "import", "train.log", "--cluster", "mine", "--gpu-type", "h100", code=1)
+    assert "train.log: not imported: the log does not show which recipe of config/workloads it ran" in told
+    assert "--cluster" in call("results", "import", "train.log", code=1)
+    named = here / "pretrain_nemotronh_56b_fp8_gpus128_tp8_pp1_cp1_vpNone_mbs1_gbs384.out"
+    named.write_bytes(log.read_bytes())
+    told = call("results", "import", named.name, "--cluster", "mine", "--gpu-type", "cpu", code=1)
+    assert "the log shows a recipe that has no run on cpu: leave out --gpu-type" in told
+    told = call("results", "import", "train.log", "--cluster", "mine", "--gpu-type", "h100", *sure)
+
+    [row] = Store().results(include_rejected=True)
+    assert (row["workload"], row["gpus"], row["cluster"]) == ("llama3.1-25.04", 64, "mine")
+    assert (row["step_time_mean_s"], row["submitted_at"], row["origin"]) == (2.71, 1.7e9, "train.log")
+
+
+@pytest.mark.parametrize("name", ["log-train.out.zst", "train log.out", "train"])
+def test_an_imported_log_is_archived_whatever_its_name(name: str, here: Path) -> None:
+    text = "".join(line_forms.nemo2(step, time="2.71") for step in range(50)).encode()
+    (here / name).write_bytes(zstandard.ZstdCompressor().compress(text) if name.endswith(".zst") else text)
+    recipe = ("--workload", "llama3.1", "--size", "70b", "--dtype", "bf16", "--gpus", "64")
+    call("results", "import", name, "--cluster", "mine", "--gpu-type", "h100", *recipe)
+
+    assert "has no log" not in call("archive", "-o", "mine.tar.zst")
+
+    [log] = [file for file in names_in(here / "mine.tar.zst") if file.startswith("logs/")]
+    assert log == f"logs/000001/{'log.out' if ' ' in name else name}"
+
+
+def test_nothing_is_overwritten(filled: Store, here: Path) -> None:
+    (here / "mine.tar.zst").write_text("mine")
+    assert "'mine.tar.zst' exists already" in refusal("archive", "-o", "mine.tar.zst")
+    assert (here / "mine.tar.zst").read_text() == "mine"
+
+
+def test_what_breaks_off_leaves_no_file(filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(archiving, "_add", fail)
+    with pytest.raises(OSError, match="No space"):
+        archiving.write_archive(filled, filled.results(), here / "x.tar.zst")
+    assert not (here / "x.tar.zst").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["archive", "-o", "x.zip"], "-o 'x.zip' is unusable: name a file like results.tar.zst"),
+        (["archive"], "give one with -o, like results.tar.zst in an existing folder."),
+        (["archive", "-o", "x.tar.zst"], "there are no results to archive, as"),
+        (["results", "import", "gone.tar.zst"], "there is nothing at 'gone.tar.zst'"),
+        (["results", "import", ".", "--size", "8b"], "--size names a recipe only together with --workload"),
+        (["results", "import", "text.tar.zst"], "'text.tar.zst' cannot be read as an archive"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(here: Path, arguments: list[str], sentence: str) -> None:
+    (here / "text.tar.zst").write_text("a text")
+    assert sentence in refusal(*arguments)
+
+
+def test_a_damaged_archive_is_named_and_not_its_unpacked_copy(here: Path) -> None:
+    for name, files, told in (
+        ("other.tar.zst", {"a.txt": b""}, "no training log below the folder 'other.tar.zst'"),
+        (
+            "cut.tar.zst",
+            {"manifest.json": b"{}", "runs/1.json": b"["},
+            "runs/1.json: not imported: the file is",
+        ),
+    ):
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as made:
+            for path, content in files.items():
+                member = tarfile.TarInfo(path)
+                member.size = len(content)
+                made.addfile(member, io.BytesIO(content))
+        (here / name).write_bytes(zstandard.compress(packed.getvalue()))
+        shown = CliRunner().invoke(app, ["results", "import", name])
+        assert told in shown.output + str(shown.exception)

@@ -1,0 +1,183 @@
+"""The database below the metrics store: its schema, its indexes, and its failures."""
+
+import socket
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+import sqlalchemy
+import stored
+from end_to_end.driving import wait_until
+
+from steptime.errors import StoreUnavailable, SystemFailure, UserError
+from steptime.store import database, schema
+from steptime.store.run_models import Result
+from steptime.store.run_queries import Store
+
+MakeResult = Callable[..., Result]
+
+
+@pytest.mark.parametrize("revision", ["0000", "0019"])
+def test_a_store_of_another_revision_is_refused(
+    store_url: str, make_result: MakeResult, revision: str
+) -> None:
+    stored.write(Store(store_url), make_result())
+    with database.write_transaction(store_url) as connection:
+        connection.execute(
+            sqlalchemy.text(f"UPDATE {schema.version.name} SET version_num = :it"),  # noqa: S608
+            {"it": revision},
+        )
+    database.close_engines()
+
+    with pytest.raises(
+        UserError, match=rf"^the metrics store .* has the schema of revision {revision}, .* name a new store"
+    ):
+        Store(store_url).results()
+
+
+def test_a_failed_creation_leaves_no_table(
+    store_url: str, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult
+) -> None:
+    create = database._create
+
+    def create_and_fail(connection: sqlalchemy.Connection) -> None:
+        create(connection)
+        raise OSError("the machine failed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_create", create_and_fail)
+        with pytest.raises(SystemFailure, match="the machine failed"):
+            Store(store_url).results()
+
+    assert stored.write(Store(store_url), make_result()), "the next one begins on an empty database"
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("nonsense", "is not a database address"),
+        ("mysql://host/db", "names a 'mysql' database, which is not supported"),
+        ("sqlite:///results.db", "write an absolute path"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused(url: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        Store(url).results()
+
+
+def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path) -> None:
+    url = f"postgresql://ada:hunter2@/store?host={tmp_path}"
+
+    with pytest.raises(SystemFailure, match=r"ada:\*\*\*@.*check that PostgreSQL runs") as failure:
+        Store(url).results()
+    assert "hunter2" not in str(failure.value)
+
+
+def test_a_database_that_the_server_lacks_is_not_waited_for(postgresql_url: str) -> None:
+    with pytest.raises(SystemFailure, match='"nowhere" does not exist') as failure:
+        Store(postgresql_url.replace("/postgres?", "/nowhere?")).results()
+    assert not isinstance(failure.value, StoreUnavailable)
+
+
+def test_a_locked_store_is_a_failure_of_the_system(
+    tmp_path: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_WAIT_S", 0.1)
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    stored.write(store, make_result())
+    with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(SystemFailure, match=r"\(database is locked\).*another process.*try again"):
+            stored.write(store, make_result("next"))
+        assert len(store.results()) == 1, "reading goes on beside a writer"
+        database.close_engines()
+        assert len(store.results()) == 1, "and begins beside one"
+
+
+def test_no_file_of_a_store_stays_open_after_its_use(tmp_path: Path, make_result: MakeResult) -> None:
+    """An open connection would be inherited by forks, and used by threads that SQLite refuses."""
+    store = Store(f"sqlite:///{tmp_path / 'a' / 'folder' / 's.db'}")
+    stored.write(store, make_result())
+    assert len(store.results()) == 1
+    assert not [file.path for file in psutil.Process().open_files() if str(tmp_path) in file.path]
+
+
+def test_connections_are_closed_and_made_anew(postgresql_url: str) -> None:
+    """This includes connections to a server that was restarted."""
+
+    def others(*, end: bool = False) -> int:
+        asked = "pg_terminate_backend(pid)" if end else "pid"
+        with psycopg.connect(postgresql_url, autocommit=True) as connection:
+            found = connection.execute(
+                f"SELECT {asked} FROM pg_stat_activity WHERE datname = current_database() "  # noqa: S608
+                "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            return len(found.fetchall())
+
+    store = Store(postgresql_url)
+    assert store.results() == []
+    assert others(end=True) == 1
+    assert store.results() == [], "in place of the connection that was ended"
+    database.close_engines()
+    wait_until("the end of all connections", lambda: others() == 0)
+
+
+@pytest.mark.long
+def test_a_server_that_never_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(database, "_CONNECT_WITHIN_S", 2)
+    waits = []  # psycopg's own limit is 130 s
+
+    def note(_dialect: object, _record: object, _arguments: object, options: dict[str, Any]) -> None:
+        waits.append(options.get("connect_timeout"))
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "do_connect", note)
+    request.addfinalizer(lambda: sqlalchemy.event.remove(sqlalchemy.Engine, "do_connect", note))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(SystemFailure, match="check that PostgreSQL runs"):
+            Store(f"postgresql://ada@127.0.0.1:{port}/store?sslmode=disable").results()
+    assert waits == [2]
+
+
+def test_what_belongs_to_a_run_goes_with_it(store_url: str, make_result: MakeResult) -> None:
+    stored.write(Store(store_url), make_result())
+    belonging = [table for table in schema.metadata.sorted_tables if "run_id" in table.c]
+    with database.write_transaction(store_url) as connection:
+
+        def rows() -> set[str]:
+            return {table.name for table in belonging if connection.execute(table.select()).first()}
+
+        assert rows() >= {"steps", "validations", "readings", "records"}
+        connection.execute(schema.runs.delete())
+        assert rows() == set()
+
+
+def test_a_full_disk_leaves_the_store_as_it_was(
+    tmp_path: Path, make_result: MakeResult, request: pytest.FixtureRequest
+) -> None:
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    stored.write(store, make_result())
+
+    def fill(connection: Any, _record: Any) -> None:
+        connection.execute("PRAGMA max_page_count = 1")  # SQLite raises it to the file's size
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "connect", fill)
+    request.addfinalizer(lambda: sqlalchemy.event.remove(sqlalchemy.Engine, "connect", fill))
+
+    with pytest.raises(SystemFailure, match=r"disk is full.*free some space"):
+        stored.write(store, make_result("big", max_steps=5000))
+    assert [row["job_name"] for row in store.results()] == ["pretrain_llama3.1_tiny_fp32_2-1a2b3c4d"]
+
+
+def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.db").write_text("These are notes, and more than a hundred bytes of them. " * 4)
+
+    with pytest.raises(SystemFailure, match=r"file is not a database.*move the file away"):
+        Store(f"sqlite:///{tmp_path / 'notes.db'}").results()

@@ -1,0 +1,116 @@
+"""The limit on GPUs that jobs hold at a time: which jobs get them, in which order; on both databases."""
+
+import multiprocessing
+from collections.abc import Callable
+
+import pytest
+
+from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.config import ClusterConfig, load_cluster
+from steptime.store import database, ledger
+from steptime.store.ledger import LedgerJob
+
+from .test_ledger import job_of
+
+Waits = Callable[..., LedgerJob]
+Limit = Callable[[int | None], ClusterConfig]
+_FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def limit() -> Callable[[int | None], ClusterConfig]:
+    """Return a function that returns the cluster `local` with this limit on GPUs."""
+    return lambda gpus: load_cluster("local").model_copy(update={"gpus": gpus, "queue_patience_h": 1.0})
+
+
+@pytest.fixture
+def waits(ledger_job: Waits, store: str) -> Callable[..., LedgerJob]:
+    """Return a function that adds a job that waits for GPUs since `at`."""
+
+    def add(name: str, *, at: float, **fields: object) -> LedgerJob:
+        waiting = {"cluster": "local", "waits_for": "cluster", "created_at": at, "asked_at": at}
+        job = ledger_job(name, **{**waiting, **fields})
+        ledger.add(job)
+        return job
+
+    return add
+
+
+def end(job: LedgerJob) -> None:
+    ledger.note_status(job.name, JobStatus(state=JobState.CANCELLED), 20.0)
+
+
+def test_jobs_get_gpus_in_the_order_in_which_they_came(waits: Waits, limit: Limit) -> None:
+    first, second, third = (waits(name, at=number, gpus=2) for number, name in enumerate("abc"))
+    small = waits("d", at=5, gpus=1)
+    four = limit(4)
+
+    assert [ledger.take_room(job, four, 10) for job in (first, second)] == ["", ""]
+    needs = "of the 4 GPUs that jobs on cluster 'local' may hold at a time: 4 are in use"
+    assert ledger.take_room(third, four, 10) == f"needs 2 {needs}"
+    assert ledger.take_room(small, four, 10) == f"needs 1 {needs}, and 1 job(s) wait before it"
+    end(first)
+    assert ledger.take_room(small, four, 10).endswith("2 are in use, and 1 job(s) wait before it")
+    assert ledger.take_room(third, four, 10) == ""
+    assert ledger.take_room(small, four, 10) == f"needs 1 {needs}"
+    assert ledger.take_room(small, limit(5), 10) == "", "the file was changed"
+    found = ledger.find("d")
+    assert found is not None
+    assert found.waits_for is None
+
+
+def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(waits: Waits, limit: Limit) -> None:
+    one = limit(1)
+    lost, crashed, last = (waits(name, at=number, gpus=1) for number, name in enumerate("abc"))
+    assert ledger.take_room(lost, one, 10) == ""
+    assert ledger.take_room(crashed, one, 10)
+
+    assert "1 job(s) wait before it" in ledger.take_room(last, one, 609)
+    assert "1 are in use" in ledger.take_room(last, one, 610), "which has not asked for ten minutes"
+    assert ledger.take_room(last, one, 3610) == "", "which was not submitted for an hour"
+
+    ledger.note_submitted(job_of(last))
+    again = waits("d", at=4000, gpus=1)
+    day_s = 86_400
+    longest = last.created_at + 3600 + last.time_limit_s + day_s
+    assert [bool(ledger.take_room(again, one, longest + more)) for more in (-1, 0)] == [True, False]
+
+
+def test_a_sweep_holds_no_more_than_its_file_allows_and_is_in_nobodys_way(waits: Waits, limit: Limit) -> None:
+    none = limit(None)
+    first, second = (
+        waits(name, at=1, gpus=2, dag_run_id="sweep", at_once=2, waits_for="sweep") for name in "ab"
+    )
+    other = waits("c", at=2, gpus=2)
+
+    assert ledger.take_room(first, none, 10) == ""
+    assert ledger.take_room(second, none, 10).startswith("needs 2 of the 2 GPUs that its sweep may hold")
+    assert ledger.take_room(other, limit(4), 10) == ""
+    end(first)
+    assert ledger.take_room(second, none, 10) == ""
+
+
+def _ask(barrier: "multiprocessing.synchronize.Barrier", job: LedgerJob, config: ClusterConfig) -> None:
+    barrier.wait(60)
+    raise SystemExit(bool(ledger.take_room(job, config, 10)))
+
+
+@pytest.mark.service
+def test_jobs_that_ask_at_once_do_not_all_slip_through(waits: Waits, limit: Limit) -> None:
+    jobs = [waits(f"job-{number}", at=1, gpus=4) for number in range(6)]
+    database.close_engines()
+    barrier = _FORK.Barrier(6)
+    processes = [_FORK.Process(target=_ask, args=(barrier, job, limit(8))) for job in jobs]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(240)
+
+    exits = [process.exitcode for process in processes]
+    # A job is refused if it asks before an earlier one has asked.
+    assert exits.count(0) <= 2
+    assert set(exits) <= {0, 1}
+    [one, two, *others] = jobs
+    assert [bool(ledger.take_room(job, limit(8), 11)) for job in (one, two, *others)] == [False] * 2 + [
+        True
+    ] * 4

@@ -1,0 +1,138 @@
+"""The job ledger on SQLite and PostgreSQL."""
+
+from collections.abc import Callable
+
+import pytest
+
+from steptime.clusters.base import Job, JobState, JobStatus
+from steptime.errors import StoreUnavailable, SystemFailure
+from steptime.store import database, ledger
+from steptime.store.ledger import LedgerJob, Place
+from steptime.store.run_queries import Store
+
+from .conftest import OURS
+
+MakeJob = Callable[..., LedgerJob]
+
+
+def place(**fields: object) -> Place:
+    of_job = {"dag_id": "llama31", "dag_run_id": "manual", "task_group": "performance", "map_index": 0}
+    return Place.model_validate({"installations": ("ours", "too"), **of_job, **fields})
+
+
+def job_of(row: LedgerJob, **fields: object) -> Job:
+    its_own = {"cluster": row.cluster, "name": row.name, "job_id": "7", "submitted_at": 1001.0}
+    paths = {"directory": row.directory, "log_path": row.log_path}
+    return Job.model_validate({**its_own, **paths, "installation": OURS, **fields})
+
+
+def test_a_job_is_in_the_ledger_before_and_after_its_cluster_has_it(ledger_job: MakeJob, store: str) -> None:
+    planned = ledger_job(excluded_nodes=("node1", "node2"))
+    ledger.add(planned)
+    assert ledger.find(planned.name) == planned
+    assert Store(store).excluded_nodes(planned.name) == ("node1", "node2")
+    assert Store(store).excluded_nodes("another") == ()
+    assert not ledger.was_reached(planned.cluster)
+    assert (planned.job, planned.submitted) == (None, None)
+    with pytest.raises(SystemFailure) as twice:
+        ledger.add(planned)
+    assert not isinstance(twice.value, StoreUnavailable), "waiting would not help"
+
+    ledger.note_submitted(job_of(planned))
+
+    found = ledger.find(planned.name)
+    assert found is not None
+    assert found.job == job_of(planned)
+    assert found.submitted is not None
+    assert found.submitted.run == planned.run
+    assert (found.state, found.ended_at) == (JobState.QUEUED, None)
+    assert ledger.find("another") is None
+    assert (ledger.was_reached(planned.cluster), ledger.was_reached("another")) == (True, False)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_refused_job_is_not_in_the_ledger(ledger_job: MakeJob) -> None:
+    def refuse(_: object) -> None:
+        raise ValueError("no room")
+
+    with pytest.raises(ValueError, match="no room"):
+        ledger.add(ledger_job(), refuse)
+    assert ledger.find("job-1") is None
+
+
+@pytest.mark.usefixtures("store")
+def test_jobs_are_found_by_their_place_and_their_cell(ledger_job: MakeJob) -> None:
+    for name, fields in {
+        "first": {"attempt": 1, "created_at": 1.0},
+        "second": {"attempt": 2, "created_at": 2.0, "installation_id": "too"},
+        "moved": {"map_index": 1, "created_at": 3.0},
+        "theirs": {"installation_id": "other", "created_at": 9.0},
+        "load": {"task_group": "checkpoint.load", "cell": "other", "created_at": 9.0},
+        "next": {"dag_run_id": "next", "created_at": 9.0},
+    }.items():
+        ledger.add(ledger_job(name, **fields))
+
+    def names(jobs: list[LedgerJob]) -> list[str]:
+        return [job.name for job in jobs]
+
+    cell = ledger_job().cell
+    assert names(ledger.jobs_at(place())) == ["first", "second"]
+    assert names(ledger.jobs_at(place(), cell)) == ["first", "second", "moved"]
+    latest = ledger.latest_at(place())
+    assert latest is not None
+    assert latest.name == "second"
+    assert ledger.latest_at(place(map_index=7)) is None
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("store")
+def test_a_job_is_open_until_it_has_ended(ledger_job: MakeJob) -> None:
+    def note(status: JobStatus) -> tuple[float | None, list[str]]:
+        ledger.note_status("job-1", status, now=50.0)
+        found = ledger.find("job-1")
+        assert found is not None
+        assert (found.state, found.reason) == (status.state, status.reason)
+        return found.ended_at, [job.name for job in ledger.open_jobs("eos")]
+
+    ledger.add(ledger_job("elsewhere", cluster="dgx"))
+    ledger.add(ledger_job())
+    assert note(JobStatus(state=JobState.RUNNING, started_at=10.0)) == (None, ["job-1"])
+    assert note(JobStatus(state=JobState.UNKNOWN, reason="it vanished")) == (None, ["job-1"])
+    assert note(JobStatus(state=JobState.TIMED_OUT, started_at=10.0, ended_at=20.0)) == (20.0, [])
+    assert note(JobStatus(state=JobState.CANCELLED)) == (50.0, [])
+
+
+@pytest.mark.usefixtures("store")
+def test_a_job_is_abandoned_and_taken_up_again(ledger_job: MakeJob) -> None:
+    ledger.add(ledger_job())
+    for abandoned in (True, False):
+        ledger.note_abandoned("job-1", abandoned=abandoned)
+        found = ledger.find("job-1")
+        assert found is not None
+        assert found.abandoned is abandoned
+
+
+def test_a_store_that_does_not_answer_is_waited_for(
+    ledger_job: MakeJob, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL is away for two tries; each warning has the cause and no password."""
+    away = "postgresql://steptime:secret@127.0.0.1:1/nowhere"
+    addresses, warnings, pauses = [away, away, store], [], []
+    monkeypatch.setattr("tenacity.nap.time.sleep", pauses.append)
+
+    def add() -> None:
+        monkeypatch.setenv("STEPTIME_STORE_URL", addresses.pop(0))
+        ledger.add(ledger_job())
+
+    database.wait_for_store(add, warnings.append)
+
+    assert ledger.find("job-1") is not None
+    assert [round(pause) for pause in pauses] == [1, 2]
+    assert ["127.0.0.1" in text and "secret" not in text for text in warnings] == [True, True]
+
+
+def test_a_store_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", "postgresql://steptime@127.0.0.1:1/nowhere")
+    monkeypatch.setattr(database, "STORE_PATIENCE_S", 0)
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1"):
+        database.wait_for_store(lambda: ledger.find("job-1"), print)
