@@ -60,13 +60,22 @@ class Overdue(SystemFailure):
     """A job exceeded the time that it may take to be accepted, to start, or to end."""
 
 
-def one_line(value: object, *, at_most: int | None = 80) -> str:
+_VALUE_AT_MOST = 80
+_PATH_AT_MOST = 1000
+
+
+def one_line(value: object, *, at_most: int | None = _VALUE_AT_MOST) -> str:
     """Format `value` for a sentence: in one line, without control characters, shortened if it is long.
+
+    `at_most` is in characters, None for no limit. An absolute path is left whole up to 1,000 characters: its
+    end says which file it is.
 
     >>> one_line("8b" + chr(10) + "16b")
     '8b\\\\n16b'
     """
     text = str(value)
+    if at_most == _VALUE_AT_MOST and text.startswith("/"):
+        at_most = _PATH_AT_MOST
     if not text.isprintable():
         text = "".join(
             char if char.isprintable() else char.encode("unicode_escape").decode() for char in text

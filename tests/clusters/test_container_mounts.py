@@ -54,7 +54,7 @@ def written(run: Run, work: Path, site: tuple[str, ...], *folders: Path) -> set[
 
 
 def test_a_job_writes_into_its_own_folder_and_those_of_the_site(
-    make_result: Callable[..., Any], tmp_path: Path
+    bwrap: None, make_result: Callable[..., Any], tmp_path: Path
 ) -> None:
     work, site, archive = tmp_path / "work", tmp_path / "site", tmp_path / "archive"
     others = (

@@ -59,9 +59,15 @@ def program(path: Path, text: str) -> None:
 @pytest.mark.parametrize("of_the_image", ["/opt/NeMo:/opt/Megatron-LM", ""], ids=["set", "not set"])
 @pytest.mark.parametrize("kind", ["pyxis", "apptainer", "bwrap", "runai"])
 def test_an_image_keeps_its_own_python_path(
-    make_result: Callable[..., Any], tmp_path: Path, kind: str, of_the_image: str
+    make_result: Callable[..., Any],
+    tmp_path: Path,
+    kind: str,
+    of_the_image: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     """NeMo's images find their packages by PYTHONPATH; the login shell's PYTHONPATH stays out of the job."""
+    if kind == "bwrap":
+        request.getfixturevalue("bwrap")
     work, tools = tmp_path / "work", tmp_path / "work" / "tools"
     tools.mkdir(parents=True)
     for name, text in (("srun", SRUN), ("apptainer", APPTAINER), ("python", PYTHON)):

@@ -217,9 +217,10 @@ SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize
     "planted",
     [
         member("../../planted"),
+        member("/planted"),
         member("logs/log-x.out", b"1\n0\n0\n" + bytes(506), pax_headers=SPARSE),
     ],
-    ids=["a path upwards", "a file with holes"],
+    ids=["a path upwards", "a path from the root", "a file with holes"],
 )
 def test_what_is_written_stays_in_its_folder_and_size(
     planted: tuple[tarfile.TarInfo, io.BytesIO], here: Path
@@ -229,6 +230,15 @@ def test_what_is_written_stays_in_its_folder_and_size(
         made.addfile(*planted)
     assert "cannot be read as an archive" in refusal("results", "import", "x.tar.zst", "--cluster", "c")
     assert not list(here.parent.rglob("planted"))
+    assert not Path("/planted").exists()
+
+
+def test_a_file_that_is_there_twice_is_refused(here: Path) -> None:
+    with made_archive(here / "x.tar.zst") as made:
+        made.addfile(*member("logs/log-x.out", b"first"))
+        made.addfile(*member("logs/log-x.out", b"second"))
+    told = refusal("results", "import", "x.tar.zst", "--cluster", "c")
+    assert "'x.tar.zst' cannot be unpacked: File exists" in told
 
 
 def test_links_are_left_out(here: Path) -> None:
