@@ -26,7 +26,7 @@ _HAS_TO = {
 """What a value has to be, by the type of pydantic's error; names in braces are those of its limits."""
 
 
-def in_words(problem: Mapping[str, Any]) -> str:
+def describe_validation_error(problem: Mapping[str, Any]) -> str:
     """Describe one of pydantic's `errors()` as a predicate about the value: `has to be a whole number`.
 
     For types of errors that are not in `_HAS_TO`, return pydantic's own message.

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 from called import steptime
 from printed_tables import formulas_for
 
@@ -265,65 +264,83 @@ def test_each_mistake_has_its_sentence(config: Path) -> None:
     assert not wrong, "\n".join(f"{name}: {told}" for name, told in wrong.items())
 
 
-def test_mistakes_of_every_kind_are_told_at_once(config: Path) -> None:
-    """One file has wrong types, an unknown field, and mistakes that only the rest of the file shows."""
-    text = GOOD
-    for old, new in (
-        ("title: Small", "title: 5\ntopic: x"),
-        ("hidden_size: 4096\n", "hidden_size: -1\n"),
-        ('window: "40:49"', 'window: "40:99"'),
-        ("size: 8b,", "size: 9b,"),
-        ("gpu_types: [b200]", "gpu_types: [b300]"),
-        ("tensor_choices: [2, 4]", "tensor_choices: [2, four]"),
-        ("        gpus: [8]\n", "        gpus: [8]\n        gpus: [9]\n"),
-    ):
+WRONG_VALUES = (
+    ("title: Small", "title: 5\ntopic: x"),
+    ("pretrain_{size}", "pretrain_{seize}"),
+    ('window: "40:49"', 'window: "40:99"'),
+    ("vboost: true}\nsizes", "environment: {PYTHONPATH: x}}\nsizes"),
+    ("hidden_size: 4096\n", "hidden_size: -1\n"),
+    ("tensor_choices: [2, 4]", "tensor_choices: [2, four]"),
+    ("        gpus: [8]\n", "        gpus: [8]\n        gpus: [9]\n"),
+)
+"""Wrong types, unknown fields, repeated keys, and fields of one part that contradict each other."""
+MISFITTING_PARTS = (
+    ("flops_formula: llama3.1-25.04", "flops_formula: llama9"),
+    ("size: 8b,", "size: 9b,"),
+    ("num_query_groups: 8", "num_query_groups: 12"),
+    ("gpu_types: [b200]", "gpu_types: [b300]"),
+)
+"""What shows only when parts of the file are compared with others, or with other files."""
+
+
+def with_all(text: str, changes: tuple[tuple[str, str], ...]) -> str:
+    for old, new in changes:
         text = changed(text, old, new)
-    assert [sentence.partition(": ")[0] for sentence in refusal(config, text)] == [
+    return text
+
+
+def test_parts_are_compared_once_every_part_is_valid(config: Path) -> None:
+    """All wrong values are told at once; after they are mended, all parts that do not fit together."""
+    text = with_all(GOOD, MISFITTING_PARTS)
+    assert [sentence.partition(": ")[0] for sentence in refusal(config, with_all(text, WRONG_VALUES))] == [
         "line 2, title",
         "line 3, topic",
-        "line 8, defaults.size",
+        "line 7, experiment",
         "line 9, steps.window",
+        "line 18, performance.rules.0.environment",
         "line 24, sizes.8b.model.hidden_size",
         "line 36, sizes.8b.configurations.0.tensor_choices.1",
-        "line 39, sizes.8b.configurations.1.gpu_types.0",
         "line 49, sizes.8b.proxies.0.gpus",
+    ]
+    assert [sentence.partition(": ")[0] for sentence in refusal(config, text)] == [
+        "line 5, flops_formula",
+        "line 7, defaults.size",
+        "line 26, sizes.8b.model.num_query_groups",
+        "line 38, sizes.8b.configurations.1.gpu_types.0",
     ]
 
 
-OF_PERFORMANCE = (
-    ('launch: "launch.sh"}', 'launch: "launch.sh", spare: "x"}'),
-    ("  rules:\n", "  rules:\n    - {source: launch, at_least: {tensor: 8}, vboost: true}\n"),
-    ("vboost: true}\nsizes", "gpu_types: [b200], trainer: {fp8_recipe: delayed}}\nsizes"),
-)
-"""A source that no rule has, a rule for no row, and settings that cannot be combined."""
 UNUSED = "line 15, performance.sources.spare: no rule has this source."
+OF_PERFORMANCE = (
+    ("  rules:\n", "  rules:\n    - {source: launch, at_least: {tensor: 8}, vboost: true}\n"),
+    ("vboost: true}\nsizes", "gpu_types: [h100], trainer: {fp8_recipe: delayed}}\nsizes"),
+)
+"""A rule for no row, and settings that cannot be combined, in three rows."""
 FOR_NO_ROW = "line 17, performance.rules.0: the rule holds for no row of this workload."
 MISFIT = (
-    "line 18, performance.rules.1.trainer.fp8_recipe: 8b in bf16 on b200, performance: fp8_recipe is "
+    "line 18, performance.rules.1.trainer.fp8_recipe: 8b in bf16 on h100, performance: fp8_recipe is "
     "delayed: rows of dtype fp8 need one, and no others."
 )
 
 
 def test_rules_of_performance_are_checked_beside_the_rest(config: Path) -> None:
     text = changed(changed(GOOD, "size: 8b,", "size: 9b,"), "num_query_groups: 8", "num_query_groups: 12")
-    for old, new in OF_PERFORMANCE:
-        text = changed(text, old, new)
+    text = with_all(text, OF_PERFORMANCE)
     of_heads = MISTAKES["heads and query groups"][2].replace("line 26", "line 27")
     of_default = MISTAKES["a default size that there is not"][2]
-    assert refusal(config, text) == [of_default, UNUSED, FOR_NO_ROW, MISFIT, of_heads]
+    assert refusal(config, text) == [of_default, FOR_NO_ROW, MISFIT, of_heads]
+    assert refusal(config, changed(text, 'launch: "launch.sh"}', 'launch: "launch.sh", spare: "x"}')) == [
+        UNUSED
+    ]
 
 
-@pytest.mark.parametrize("part", ["gpu_types", "sizes"])
-def test_a_part_that_cannot_be_read_hides_nothing_that_is_wrong_elsewhere(config: Path, part: str) -> None:
-    content = yaml.safe_load(GOOD)
-    content["flops_formula"], content["steps"]["window"] = "llama9", "40:99"
-    content["experiment"] = "pretrain_{sise}"
-    content["sizes"]["8b"]["model"]["num_query_groups"] = 12
-    content[part] = 5
-    told = refusal(config, yaml.safe_dump(content, sort_keys=False))
-    found = [sentence.partition(": ")[0].partition(", ")[2] for sentence in told]
-    of_sizes = [] if part == "sizes" else ["sizes.8b.model.num_query_groups"]
-    assert found == ["flops_formula", "experiment", "steps.window", part, *of_sizes]
+def test_a_misspelt_name_in_a_rule_is_its_only_mistake(config: Path) -> None:
+    """The rule then holds for no row, and may set what contradicts others: neither was meant."""
+    rule = "gpu_types: [b2000], trainer: {fp8_recipe: delayed}}\nsizes"
+    assert refusal(config, changed(GOOD, "vboost: true}\nsizes", rule)) == [
+        "line 17, performance.rules.0.gpu_types: unknown GPU type 'b2000': did you mean 'b200'? Valid are: "
+        "h100, b200."
+    ]
 
 
 def test_a_broken_workload_hides_no_other(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

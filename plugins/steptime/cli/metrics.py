@@ -14,7 +14,7 @@ from steptime.recipes.gpus import Peak
 from steptime.recipes.models import Collective, Recipe
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import PerformanceRow, published_performance
-from steptime.refusals import in_words
+from steptime.refusals import describe_validation_error
 from steptime.store.run_models import Measurement
 
 _MAX_GBS = 1_000_000_000
@@ -101,7 +101,7 @@ def _with_batch(recipe: Recipe, gbs: int | None) -> Recipe:
     try:
         return Recipe.model_validate(recipe.model_dump() | {"global_batch_size": gbs})
     except ValidationError as error:
-        raise UserError(f"--gbs {gbs}: {in_words(error.errors()[0])}.") from None
+        raise UserError(f"--gbs {gbs}: {describe_validation_error(error.errors()[0])}.") from None
 
 
 def _given_peak(tflops: float | None) -> Peak | None:

@@ -12,7 +12,7 @@ from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.cli.usage import Commands
 from steptime.errors import UserError
 from steptime.recipes import tables
-from steptime.recipes.config_files import load_each, refuse
+from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.flops import broken_formulas
 from steptime.recipes.gpus import broken_gpu_types
 from steptime.recipes.models import Run
@@ -110,7 +110,7 @@ def recipes(
             columns=columns,
             wide=wide,
         )
-    refuse(broken, broken_gpu_types(), broken_formulas())
+    raise_together(broken, broken_gpu_types(), broken_formulas())
 
 
 def _with_params(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.cli.recipes import check_budgets
 from steptime.cli.usage import Commands
 from steptime.errors import SystemFailure, UserError, one_line, unknown_value
-from steptime.recipes.config_files import load_each, refuse
+from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import SweepPlan, expand_cell
@@ -95,7 +95,7 @@ def _list(
     sweeps, broken = load_each(list_sweeps(), load_sweep)
     rows = [sweep.model_dump(mode="json") | {"cluster": sweep.runs_on} for sweep in sweeps]
     show(rows, output_format, called="sweeps", columns=columns, wide=wide)
-    refuse(broken)
+    raise_together(broken)
 
 
 @group.command(epilog=PLAN_EXAMPLES)

@@ -61,10 +61,10 @@ def usage_sentence(error: TyperException) -> str:
 
 
 def _wrong_value(option: str, refusal: "ValidationError") -> str:
-    from steptime.refusals import in_words
+    from steptime.refusals import describe_validation_error
 
     problem = refusal.errors(include_url=False)[0]
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, UserError):
         return str(cause)
-    return f"{option} '{one_line(problem['input'])}': {in_words(problem)}."
+    return f"{option} '{one_line(problem['input'])}': {describe_validation_error(problem)}."

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from steptime.errors import BrokenFiles, UserError
-from steptime.refusals import in_words
+from steptime.refusals import describe_validation_error
 
 NAMED, DESCRIBED, COLLECTIVE = "(named)", "(described)", "(collective)"
 """pydantic's tags for members of a union; brackets tell them from fields and keys in locations."""
@@ -86,57 +86,57 @@ def load_each(
     return tuple(loaded), BrokenFiles(sentences) if sentences else None
 
 
-def refuse(*broken: BrokenFiles | None) -> None:
+def raise_together(*broken: BrokenFiles | None) -> None:
     """Raise the given errors as one; do nothing if there are none."""
     sentences = [sentence for files in broken if files is not None for sentence in files.sentences]
     if sentences:
         raise BrokenFiles(sentences)
 
 
-def misfits(error: ValidationError) -> list[Mistake]:
+def mistakes_of(error: ValidationError) -> list[Mistake]:
     """Convert pydantic's validation error to mistakes, each with its location in the file.
 
     A misspelt field name counts as one mistake, not as an unknown field and a missing one.
     """
     mistakes: list[Mistake] = []
-    errors: list[Any] = [found | {"loc": _as_written(found["loc"])} for found in error.errors()]
-    missing = [(*found["loc"],) for found in errors if found["type"] == "missing"]
-    meant_ones: set[Location] = set()
-    for found in errors:
-        if found["type"] != "extra_forbidden":
+    problems: list[Any] = [problem | {"loc": _without_tags(problem["loc"])} for problem in error.errors()]
+    missing = [(*problem["loc"],) for problem in problems if problem["type"] == "missing"]
+    misspelt: set[Location] = set()
+    for problem in problems:
+        if problem["type"] != "extra_forbidden":
             continue
-        *parent, name = found["loc"]
+        *parent, name = problem["loc"]
         lacking = [str(location[-1]) for location in missing if [*location[:-1]] == parent]
         meant = difflib.get_close_matches(str(name), lacking, n=1)
-        meant_ones.update((*parent, one) for one in meant)
+        misspelt.update((*parent, field) for field in meant)
         mistakes.append(
-            Mistake("unknown field" + (f", perhaps '{meant[0]}' is meant" if meant else ""), found["loc"])
+            Mistake("unknown field" + (f", perhaps '{meant[0]}' is meant" if meant else ""), problem["loc"])
         )
-    for found in errors:
-        location, kind = found["loc"], found["type"]
-        cause = found.get("ctx", {}).get("error")
+    for problem in problems:
+        location, kind = problem["loc"], problem["type"]
+        cause = problem.get("ctx", {}).get("error")
         if isinstance(cause, FieldErrors):
-            mistakes += [Mistake(one.message, location + one.location) for one in cause.problems]
-        elif any(other["loc"][: len(location)] == location != other["loc"] for other in errors):
+            mistakes += [replace(mistake, location=location + mistake.location) for mistake in cause.problems]
+        elif any(other["loc"][: len(location)] == location != other["loc"] for other in problems):
             continue  # a list is too short only without its entries that have problems of their own
-        elif kind == "missing" and location not in meant_ones:
+        elif kind == "missing" and location not in misspelt:
             mistakes.append(Mistake("is missing", location))
         elif kind not in ("missing", "extra_forbidden"):
-            mistakes.append(Mistake(_message(found), location))
+            mistakes.append(Mistake(_message(problem), location))
     return mistakes
 
 
-def _as_written(location: Location) -> Location:
+def _without_tags(location: Location) -> Location:
     """Return a location without the tags that pydantic inserts for unions."""
     return tuple(part for part in location if part not in (NAMED, DESCRIBED, COLLECTIVE))
 
 
-def _message(found: Any) -> str:
-    message, value = in_words(found), found["input"]
+def _message(problem: Any) -> str:
+    message, value = describe_validation_error(problem), problem["input"]
     is_single = value is None or isinstance(value, str | int | float)
     if is_single and f"'{value}'" not in message:  # our own sentences have it already
         message += f", not {json.dumps(value)}"
-    if found["type"] == "string_type" and isinstance(value, int | float):
+    if problem["type"] == "string_type" and isinstance(value, int | float):
         message += " (put it in quotes)"
     return message
 
@@ -153,28 +153,24 @@ class Document:
         self.problems = tuple(problems)
         """Mistakes that do not depend on a model: duplicate keys."""
 
-    def fit(self, model: type[_Model]) -> tuple[_Model | None, list[Mistake]]:
-        """Validate the content; return it as `model` (None if it does not fit), and all mistakes in it."""
-        fitting, problems = self.part(model)
-        return fitting, [*self.problems, *problems]
+    def fit(self, model: type[_Model], *location: int | str) -> tuple[_Model | None, list[Mistake]]:
+        """Validate the value at a location, or the whole file; return it as `model`, and all mistakes in it.
 
-    def part(self, model: type[_Model], *location: int | str) -> tuple[_Model | None, list[Mistake]]:
-        """Validate the value at a location, without coercing types; return it as `model`, and all mistakes.
-
-        The model is None if the value does not fit.
+        The model is None if the value does not fit. Types are not coerced. The mistakes include keys that
+        occur twice anywhere in the file.
         """
-        if (model, location) not in self._read:  # most parts are asked for by several checks
-            self._read[model, location] = self._part(model, location)
-        fitting, problems = self._read[model, location]
-        return fitting, [*problems]
+        if (model, location) not in self._read:  # each run reads the entries of its GPU type and formula
+            self._read[model, location] = self._fit(model, location)
+        fitting, mistakes = self._read[model, location]
+        return fitting, [*self.problems, *mistakes]
 
-    def _part(self, model: type[_Model], location: Location) -> tuple[_Model | None, list[Mistake]]:
+    def _fit(self, model: type[_Model], location: Location) -> tuple[_Model | None, list[Mistake]]:
         try:
             # Through JSON, because there strictness still lets a list be a tuple and a string an enum member.
             return model.model_validate_json(json.dumps(self.value(*location)), strict=True), []
         except ValidationError as error:
             return None, [
-                replace(problem, location=location + problem.location) for problem in misfits(error)
+                replace(mistake, location=location + mistake.location) for mistake in mistakes_of(error)
             ]
 
     def misnamed(self, field: str, problems: Sequence[Mistake]) -> list[Mistake]:
@@ -183,7 +179,11 @@ class Document:
         The list is empty if the two agree, or if `problems` already has a mistake about the field.
         """
         name, stem = self.value(field), self.path.stem
-        if not isinstance(name, str) or name == stem or any(one.location == (field,) for one in problems):
+        if (
+            not isinstance(name, str)
+            or name == stem
+            or any(problem.location == (field,) for problem in problems)
+        ):
             return []
         return [Mistake(f"'{name}' differs from the file's name, '{stem}': change one of them", (field,))]
 
@@ -269,7 +269,7 @@ def broken_entries(read: Callable[[], Document], model: type[BaseModel]) -> Brok
         document = read()
     except UserError as error:
         return BrokenFiles(str(error).split("\n"))
-    problems = [problem for name in document.content for problem in document.part(model, name)[1]]
+    problems = [problem for name in document.content for problem in document.fit(model, name)[1]]
     return document.refusal(problems) if problems else None
 
 

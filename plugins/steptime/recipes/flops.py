@@ -132,7 +132,7 @@ def load_formula(name: str) -> Formula:
     document = _document()
     if name not in document.content:
         raise unknown_value("formula", name, formula_names())
-    described, problems = document.part(Formula, name)
+    described, problems = document.fit(Formula, name)
     if described is None:
         raise document.refusal(problems)
     return described

@@ -53,7 +53,7 @@ def gpu_types() -> dict[str, GpuType | None]:
     Raises UserError if the file as a whole cannot be read.
     """
     document = _document()
-    return {name: document.part(GpuType, name)[0] for name in document.content}
+    return {name: document.fit(GpuType, name)[0] for name in document.content}
 
 
 def load_gpu_type(name: str) -> GpuType:
@@ -61,7 +61,7 @@ def load_gpu_type(name: str) -> GpuType:
     document = _document()
     if name not in document.content:
         raise unknown_value("GPU type", name, document.content)
-    described, problems = document.part(GpuType, name)
+    described, problems = document.fit(GpuType, name)
     if described is None:
         raise document.refusal(problems)
     return described

@@ -3,9 +3,7 @@
 The rules that match a run are applied in the file's order and make its `Performance`.
 """
 
-import itertools
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
@@ -13,7 +11,7 @@ from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_
 from steptime.errors import unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS
-from steptime.recipes.config_files import Location, Mistake, check_each
+from steptime.recipes.config_files import FieldErrors, Mistake, check_each
 from steptime.recipes.environment import checked_environment
 from steptime.recipes.models import FP8_RECIPES, Mode, Parallelism, Performance, Recipe, TrainerSettings
 from steptime.refusals import matching
@@ -89,12 +87,15 @@ class Rule(Frozen):
 
     @model_validator(mode="after")
     def _sets_something(self) -> Self:
-        if not (
-            self.trainer.model_fields_set or self.environment or self._machine_settings or self.arguments
-        ):
+        if not (self.sets_trainer or self.environment or self._machine_settings or self.arguments):
             names = ("trainer", "environment", *_MACHINE_SETTINGS)
             raise ValueError(f"the rule sets nothing: give at least one of {', '.join(names)} and arguments")
         return self
+
+    @property
+    def sets_trainer(self) -> bool:
+        """Whether the rule has settings of steptime's trainer."""
+        return bool(self.trainer.model_fields_set)
 
     @property
     def _machine_settings(self) -> dict[str, int | bool]:
@@ -142,12 +143,12 @@ class Rule(Frozen):
         )
         return ", ".join(part for part in parts if part)
 
-    def laid_over(self, performance: Performance) -> Performance:
+    def apply_to(self, performance: Performance) -> Performance:
         """Return `performance` with the rule's settings, which replace earlier ones."""
-        own = self.trainer.model_dump(include=self.trainer.model_fields_set)
+        trainer = self.trainer.model_dump(include=self.trainer.model_fields_set)
         return performance.model_copy(
             update={
-                "trainer": performance.trainer.model_copy(update=own),
+                "trainer": performance.trainer.model_copy(update=trainer),
                 "environment": performance.environment | self.environment,
                 "arguments": performance.arguments | self.arguments,
                 **self._machine_settings,
@@ -173,120 +174,48 @@ class PerformanceRules(Frozen):
             cluster_kind: one of `plug_points.CLUSTER_KINDS`.
         """
         row = Row(recipe.size, size, recipe.dtype, recipe.gpu_type, recipe.parallelism)
-        return self._apply_rules(row, mode, cluster_kind)
+        applied = (
+            rule for rule in self.rules if rule.holds_for_row(row) and rule.holds_for_job(mode, cluster_kind)
+        )
+        return apply_rules(row.dtype, applied)
 
-    def _apply_rules(self, row: Row, mode: Mode, cluster_kind: str) -> Performance:
-        held = (one for one in self.rules if one.holds_for_row(row) and one.holds_for_job(mode, cluster_kind))
-        return _laid_over(row.dtype, held)
-
-    def wrong_sources(self) -> Iterator[Mistake]:
-        """Yield a mistake for each unlisted source that a rule names, and for each that no rule names."""
-        for index, rule in enumerate(self.rules):
-            if rule.source not in self.sources:
-                yield Mistake.of(unknown_value("source", rule.source, self.sources), "rules", index, "source")
-        for name in self.sources.keys() - {rule.source for rule in self.rules}:
-            yield Mistake("no rule has this source", ("sources", name))
-
-    def unknown_names(
-        self,
-        gpu_types: Collection[str] | None,
-        sizes: Collection[str] | None,
-        dtypes: Collection[str] | None,
-    ) -> Iterator[Mistake]:
-        """Yield a mistake for each GPU type, size or dtype in a rule that the workload does not have.
-
-        Pass None for a kind of names that could not be read: it is not checked.
-        """
-        named = (("GPU type", "gpu_types", gpu_types), ("size", "sizes", sizes), ("dtype", "dtypes", dtypes))
-        for index, rule in enumerate(self.rules):
-            for kind, field, known in named:
-                for value in getattr(rule, field):
-                    if known is not None and value not in known:
-                        yield Mistake.of(unknown_value(kind, value, known), "rules", index, field)
-
-    def for_no_row(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
-        """Yield a mistake for each rule that applies to none of the workload's rows.
-
-        Rules with unknown names (`misnamed`, from `unknown_names`) are left out.
-        """
-        rows, unclear = tuple(rows), {mistake.location[:2] for mistake in misnamed}
-        for index, rule in enumerate(self.rules):
-            if ("rules", index) not in unclear and not any(map(rule.holds_for_row, rows)):
-                yield Mistake("the rule holds for no row of this workload", ("rules", index))
-
-    def misfits(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
-        """Yield a mistake for each contradiction between settings, once even if several rows have it.
-
-        Its location, within the file's `performance`, is the last rule that sets one of these settings. A row
-        is skipped if a rule with unknown names (`misnamed`, from `unknown_names`) may be intended for it.
-        """
-        unclear = self._whatever_is_meant(misnamed)
-        setting = [(index, rule) for index, rule in enumerate(self.rules) if rule.trainer.model_fields_set]
-        clusters = sorted({_OTHER_KIND, *(name for _, rule in setting for name in rule.cluster_kinds)})
-        looked_at, found = set(), set()
-        for row in rows:
-            if any(rule.holds_for_row(row) for rule in unclear):
-                continue
-            held = [(index, rule) for index, rule in setting if rule.holds_for_row(row)]
-            for mode, cluster in itertools.product(Mode, clusters):
-                chosen = {index: rule for index, rule in held if rule.holds_for_job(mode, cluster)}
-                kind = (row.dtype, row.parallelism.tensor == 1, *chosen)
-                if kind in looked_at:  # its settings are those of an earlier row
-                    continue
-                looked_at.add(kind)
-                settings = _laid_over(row.dtype, chosen.values()).trainer
-                for names, misfit in _misfits(row, settings):
-                    if misfit not in found:
-                        found.add(misfit)
-                        message = f"{row.name} in {row.dtype} on {row.gpu_type}, {mode.value}: {misfit}"
-                        yield Mistake(message, _find_location(names, chosen))
-
-    def _whatever_is_meant(self, misnamed: Iterable[Mistake]) -> list[Rule]:
-        """Return the rules with unknown names, without the conditions that contain them."""
-        conditions: dict[int | str, dict[str, tuple[()]]] = defaultdict(dict)
-        for mistake in misnamed:
-            _, index, field = mistake.location
-            conditions[index][str(field)] = ()
-        return [
-            rule.model_copy(update=conditions[index])
+    @model_validator(mode="after")
+    def _sources_are_used(self) -> Self:
+        mistakes = [
+            Mistake.of(unknown_value("source", rule.source, self.sources), "rules", index, "source")
             for index, rule in enumerate(self.rules)
-            if index in conditions
+            if rule.source not in self.sources
         ]
+        for name in self.sources.keys() - {rule.source for rule in self.rules}:
+            mistakes.append(Mistake("no rule has this source", ("sources", name)))
+        if mistakes:
+            raise FieldErrors(mistakes)
+        return self
 
 
-def _laid_over(dtype: str, rules: Iterable[Rule]) -> Performance:
+def apply_rules(dtype: str, rules: Iterable[Rule]) -> Performance:
     """Return the settings of these rules, the later over the earlier; `dtype` gives a default fp8_recipe."""
     performance = Performance(trainer=TrainerSettings(fp8_recipe=FP8_RECIPES.get(dtype)))
     for rule in rules:
-        performance = rule.laid_over(performance)
+        performance = rule.apply_to(performance)
     return performance
 
 
-def _find_location(names: Collection[str], rules: Mapping[int, Rule]) -> Location:
-    """Return the location of the last rule with one of these settings, or of the whole block."""
-    for index, rule in reversed([*rules.items()]):
-        own = [name for name in names if name in rule.trainer.model_fields_set]
-        if own:
-            return ("rules", index, "trainer", own[0])
-    return ()
-
-
-_OTHER_KIND = ""
-"""Stands for the kinds of clusters that no rule names."""
-
-
-def _misfits(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield contradictory settings of a row: their names, and why they contradict."""
+def contradictions(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield groups of trainer settings that contradict each other in a row: their names, and why."""
     yield from _check_formats(row, settings)
     yield from _check_overlap(row, settings)
     yield from _check_recomputing(settings)
 
 
 def _check_formats(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
-    own, names = FP8_RECIPES.get(row.dtype), ("fp8_recipe",)
-    if own is not None and settings.fp8_recipe != own:
-        yield names, f"fp8_recipe is {settings.fp8_recipe}: dtype {row.dtype} means {own}, so leave it out"
-    if own is None and (row.dtype == "fp8") != (settings.fp8_recipe is not None):
+    implied, names = FP8_RECIPES.get(row.dtype), ("fp8_recipe",)
+    if implied is not None and settings.fp8_recipe != implied:
+        yield (
+            names,
+            f"fp8_recipe is {settings.fp8_recipe}: dtype {row.dtype} means {implied}, so leave it out",
+        )
+    if implied is None and (row.dtype == "fp8") != (settings.fp8_recipe is not None):
         yield names, f"fp8_recipe is {settings.fp8_recipe}: rows of dtype fp8 need one, and no others"
 
 

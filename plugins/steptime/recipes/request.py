@@ -17,7 +17,7 @@ from steptime.frozen import Frozen
 from steptime.recipes.models import Mode, NamedRecipe, OptionValue, Recipe
 from steptime.recipes.notation import NUMBERS_PATTERN, TIME_LIMIT_PATTERN, WINDOW_PATTERN
 from steptime.recipes.options import declaration, option, options_of_kinds
-from steptime.refusals import in_words
+from steptime.refusals import describe_validation_error
 from steptime.settings import default_cluster
 
 DICTIONARIES = MappingProxyType({"environment": "--env", "arguments": "--arg"})
@@ -299,8 +299,9 @@ def parse_request(values: Mapping[str, Any]) -> PlanRequest:
             parsed[name] = parse_value(name, value)
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join((name, *map(str, first["loc"])))
-            raise UserError(f"{place} {one_line(repr(first['input']))}: {in_words(first)}.") from None
+            field = ".".join((name, *map(str, first["loc"])))
+            given, problem = one_line(repr(first["input"])), describe_validation_error(first)
+            raise UserError(f"{field} {given}: {problem}.") from None
     if "workload" not in parsed:
         raise UserError("the parameter workload is missing: name it, as in workload=llama3.1.")
     return PlanRequest(**parsed)

@@ -35,7 +35,7 @@ from steptime.recipes.config_files import (
 )
 from steptime.recipes.node_lists import expand_nodes
 from steptime.recipes.request import option_fields, parse_value
-from steptime.refusals import in_words, matching
+from steptime.refusals import describe_validation_error, matching
 from steptime.settings import config_dir, default_cluster
 
 MOST_COMBINATIONS = 10_000
@@ -112,7 +112,8 @@ def _value(name: str, value: JsonValue, *place: int | str) -> Any:
     except ValidationError as error:
         problem = error.errors()[0]
         raise FieldError(
-            f"{in_words(problem)}, not {one_line(repr(problem['input']))}", *(place or (name,))
+            f"{describe_validation_error(problem)}, not {one_line(repr(problem['input']))}",
+            *(place or (name,)),
         ) from None
     return value
 

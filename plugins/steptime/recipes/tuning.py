@@ -12,7 +12,7 @@ from steptime.errors import UserError, one_line
 from steptime.recipes.bridge_launch import find_repeated, placeholders
 from steptime.recipes.models import ModelShape, NamedRecipe, Parallelism, Performance, Recipe
 from steptime.recipes.request import PlanRequest
-from steptime.refusals import in_words
+from steptime.refusals import describe_validation_error
 
 _WAYS = ("tensor", "pipeline", "context", "expert")
 _ARGUMENT = re.compile(r"[a-z][a-z0-9_.]*", re.ASCII)
@@ -51,7 +51,7 @@ def tune(recipe: Recipe, request: PlanRequest) -> tuple[Recipe, str]:
     try:
         return Recipe.model_validate(dict(recipe) | sizes), " ".join(words)
     except ValidationError as error:
-        raise _refusal(recipe, words, in_words(error.errors()[0])) from None
+        raise _refusal(recipe, words, describe_validation_error(error.errors()[0])) from None
 
 
 def tuned_performance(

@@ -1,17 +1,20 @@
 """The pydantic models of `config/workloads/*.yaml`, and the recipes (rows) that a file's rules define.
 
-One file has the recipes of one publication. docs/reference/workloads.md explains every field.
-`workload_checks` then checks whether the parts fit together, so that all mistakes are reported at once.
+One file has the recipes of one publication. docs/reference/workloads.md explains every field. If pydantic
+accepts a file, `workload_checks` checks whether its parts fit together.
 """
 
 import itertools
 import re
+import string
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from steptime.errors import unknown_value
 from steptime.frozen import Frozen
+from steptime.recipes.config_files import FieldError, FieldErrors, Mistake
 from steptime.recipes.models import Launcher, Model, ModelShape, Nsight, Parallelism, Recipe, Window
 from steptime.recipes.notation import parse_time_limit, parse_window
 from steptime.recipes.performance_rules import PerformanceRules
@@ -49,19 +52,44 @@ def _ascending(counts: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _each_once(ranks: tuple[int, ...]) -> tuple[int, ...]:
-    if twice := [rank for place, rank in enumerate(ranks) if rank in ranks[:place]]:
+    if twice := [rank for index, rank in enumerate(ranks) if rank in ranks[:index]]:
         raise ValueError(f"rank {twice[0]} is named twice: name each once")
     return ranks
 
 
-def _laid_over(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Merge changes into values; mappings are merged, other values replaced."""
-    both = {
-        name: _laid_over(values[name], change)
+    merged = {
+        name: _merge(values[name], change)
         for name, change in changes.items()
         if isinstance(change, Mapping) and isinstance(values.get(name), Mapping)
     }
-    return {**values, **changes, **both}
+    return {**values, **changes, **merged}
+
+
+def _experiment(template: str) -> str:
+    """Check the template of an experiment's name: its placeholders, and whether it can name jobs."""
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError:
+        raise ValueError(f"'{template}' is no template: every {{ needs its }}, as in {{size}}") from None
+    mistakes = []
+    for _, placeholder, form, conversion in parts:
+        if placeholder is not None and placeholder not in EXPERIMENT_PLACEHOLDERS:
+            mistakes.append(Mistake.of(unknown_value("placeholder", placeholder, EXPERIMENT_PLACEHOLDERS)))
+        elif form or conversion:
+            mistakes.append(Mistake(f"'{placeholder}' cannot be formatted further: write {{{placeholder}}}"))
+    example = "".join(text + "x" * (placeholder is not None) for text, placeholder, _, _ in parts)
+    if not EXPERIMENT_NAME.fullmatch(example):
+        mistakes.append(
+            Mistake(
+                f"'{template}' cannot name jobs: use only letters, digits, '.', '_', '-' and placeholders, "
+                "begin with a letter, a digit or a placeholder, at most 150 in all"
+            )
+        )
+    if mistakes:
+        raise FieldErrors(mistakes)
+    return template
 
 
 TimeLimit = Annotated[str, AfterValidator(_time_limit)]
@@ -75,6 +103,15 @@ class Steps(Frozen):
     window: Annotated[str, AfterValidator(_window)]
     """`last`, or `FIRST:LAST` in global steps, both included."""
     time_limit: dict[Scaling, TimeLimit]
+
+    @model_validator(mode="after")
+    def _window_is_within(self) -> Self:
+        if self.choose_window(self.max_steps).last >= self.max_steps:
+            raise FieldError(
+                f"{self.window} lies outside of a run of {self.max_steps} steps, 0 to {self.max_steps - 1}",
+                "window",
+            )
+        return self
 
     def choose_window(self, max_steps: int) -> Window:
         """Return the steps to average in a run of `max_steps` steps; the caller checks that it has them."""
@@ -91,6 +128,20 @@ class Profile(Frozen):
     max_steps: PositiveInt
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1), AfterValidator(_each_once)]
     nsight: Nsight = Nsight()
+
+    @model_validator(mode="after")
+    def _steps_are_within(self) -> Self:
+        steps = f"profiling from step {self.first_step} to step {self.last_step}"
+        if self.last_step <= self.first_step:
+            message = f"{steps} ends before it has begun: let first_step be below last_step"
+            raise FieldError(message, "last_step")
+        if self.last_step > self.max_steps:
+            raise FieldError(
+                f"{steps} lies outside of a profiled run of {self.max_steps} steps: "
+                f"let it end by step {self.max_steps}, or give more max_steps",
+                "last_step",
+            )
+        return self
 
 
 class NcclTrace(Frozen):
@@ -214,7 +265,7 @@ class Configuration(Frozen):
     def changed(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a size's model with this rule's changes."""
         layers = {} if self.num_layers is None else {"num_layers": self.num_layers}
-        return _laid_over(model, (self.model or {}) | layers)
+        return _merge(model, (self.model or {}) | layers)
 
 
 class CheckpointLimits(Frozen):
@@ -265,7 +316,8 @@ class Workload(Frozen):
     """Name in `llmb-run`, such as `nemotron_3`; null for the family's name."""
     dag_id: Annotated[str, matching("[a-z][a-z0-9_]*", "small letters, digits and _, as in llama31")]
     flops_formula: str
-    experiment: str
+    experiment: Annotated[str, AfterValidator(_experiment)]
+    """Template of the experiments' names, with placeholders of `EXPERIMENT_PLACEHOLDERS`."""
     step_log: Literal["lines", "bar"] = "lines"
     launcher: Launcher | None = None
     """The user's own program that trains; null for steptime's trainer or Megatron-Bridge's script."""
@@ -309,8 +361,8 @@ class Workload(Frozen):
         """Yield every recipe that the file defines, with its rule."""
         for name, size in self.sizes.items():
             for rule in (*size.configurations, *size.proxies):
-                cells = itertools.product(rule.gpu_types, rule.global_batch_size, rule.gpus, rule.dtypes)
-                for gpu_type, scaling, gpus, dtype in cells:
+                rows = itertools.product(rule.gpu_types, rule.global_batch_size, rule.gpus, rule.dtypes)
+                for gpu_type, scaling, gpus, dtype in rows:
                     yield (
                         self.recipe(name, rule, dtype=dtype, gpu_type=gpu_type, scaling=scaling, gpus=gpus),
                         rule,

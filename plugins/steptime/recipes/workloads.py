@@ -111,7 +111,9 @@ def _load(path: Path, *_state: tuple[int, int]) -> Workload:
     """Load one file; it is read again only when it, or a file that it depends on, changes."""
     document = read_document(path)
     workload, problems = document.fit(Workload)
-    problems += document.misnamed("workload", problems) + find_mistakes(document)
+    problems += document.misnamed("workload", problems)
+    if workload is not None:
+        problems += find_mistakes(workload)
     if workload is None or problems:
         raise document.refusal(problems)
     return workload

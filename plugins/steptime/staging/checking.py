@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from steptime.clusters.config import check_owner, check_permitted, check_runs
 from steptime.errors import UserError
 from steptime.recipes.bridge_launch import bridge_commit
-from steptime.recipes.config_files import load_each, refuse
+from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.models import Mode, NamedRecipe, Run
 from steptime.recipes.planning import Plan, require_runnable
 from steptime.recipes.spec import FP8_RECIPES, NUMBER_FORMATS, check_trainable
@@ -109,4 +109,4 @@ def check_config_files() -> None:
     """Check all workloads and sweeps of `config/`. Raises UserError with all mistakes."""
     _, broken_workloads = load_workloads()
     _, broken_sweeps = load_each(list_sweeps(), planned_sweep)
-    refuse(broken_workloads, broken_sweeps)
+    raise_together(broken_workloads, broken_sweeps)
