@@ -1,4 +1,4 @@
-"""The `steptime` command: one module per group of commands. They call the same functions as the DAGs.
+"""The `steptime` command. `commands.py` lists the commands, which call the same functions as the DAGs.
 
 Exit codes: 0 done, 1 bad input, 2 the system or a job failed, 3 a slowdown is confirmed. Data goes
 to stdout, everything else to stderr.
@@ -13,50 +13,19 @@ import sys
 import typer
 
 from steptime import __version__
-from steptime.cli import (
-    archive,
-    clusters,
-    demo,
-    incidents,
-    logs,
-    metrics,
-    recipes,
-    report,
-    results,
-    run,
-    service,
-    slurm,
-    sweeps,
-)
-from steptime.cli.output import complain
-from steptime.cli.usage import Commands, TyperException, usage_sentence
+from steptime.cli.commands import LazyCommands
+from steptime.cli.usage import TyperException, complain, usage_sentence
 from steptime.errors import BrokenFiles, SystemFailure, UserError, one_line
 
 app = typer.Typer(
     name="steptime",
-    cls=Commands,
+    cls=LazyCommands,
     help="Benchmark LLM pre-training on GPU clusters: plan, run, read logs, show results.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (
-    recipes,
-    metrics,
-    logs,
-    service,
-    run,
-    demo,
-    report,
-    clusters,
-    slurm,
-    sweeps,
-    results,
-    incidents,
-    archive,
-):
-    app.add_typer(module.app)
 
 
 def _print_version(wanted: bool) -> None:

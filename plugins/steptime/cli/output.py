@@ -1,7 +1,6 @@
 """Print rows as a table for people, or as CSV or JSON for programs."""
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -58,13 +57,6 @@ RUN_ARGUMENT = typer.Argument(
 def terminal_width() -> int | None:
     """Return the width of the terminal on stdout in characters; None if stdout is redirected."""
     return Console().width if sys.stdout.isatty() else None
-
-
-def complain(sentence: str) -> None:
-    """Print an error on stderr: one sentence, possibly followed by lines of a log."""
-    lines = (one_line(line, at_most=None) for line in sentence.splitlines())
-    colour = None if os.environ.get("NO_COLOR") else typer.colors.RED
-    typer.secho("steptime: " + "\n".join(lines), err=True, fg=colour)
 
 
 def show(

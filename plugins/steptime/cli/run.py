@@ -7,8 +7,9 @@ import typer
 
 from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client, follow, run_lines
 from steptime.cli.options import takes_plan_request
-from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, complain
+from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format
 from steptime.cli.recipes import check_budgets, show_plan
+from steptime.cli.usage import complain
 from steptime.errors import SystemFailure
 from steptime.recipes.planning import Plan, PlanRequest, plan
 from steptime.recipes.workloads import load_with_own_dag

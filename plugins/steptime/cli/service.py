@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from steptime.cli.output import FORMAT_OPTION, Format, complain, show, show_json
+from steptime.cli.output import FORMAT_OPTION, Format, show, show_json
 from steptime.cli.phases import Phases
+from steptime.cli.usage import complain
 from steptime.errors import SystemFailure, UserError
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from steptime.cli.output import FORMAT_OPTION, Format, complain, show, show_json
+from steptime.cli.output import FORMAT_OPTION, Format, show, show_json
 from steptime.cli.phases import Phases
-from steptime.cli.usage import Commands
+from steptime.cli.usage import Commands, complain
 from steptime.errors import UserError, one_line
 
 UP_EXAMPLES = """

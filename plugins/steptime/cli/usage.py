@@ -1,8 +1,10 @@
-"""Errors of command line usage: unknown commands and options, values of the wrong type."""
+"""Errors on the command line: how they are printed, and those of usage, such as an unknown option."""
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import Any
 
 import typer
+from pydantic import ValidationError
 from typer.core import TyperGroup
 
 try:
@@ -11,11 +13,9 @@ except ImportError:  # before Typer 0.26
     from click import ClickException as TyperException  # type: ignore[assignment]
 
 from steptime.errors import UserError, one_line, unknown_value
+from steptime.refusals import describe_validation_error
 
-__all__ = ["Commands", "TyperException", "usage_sentence"]
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
+__all__ = ["Commands", "TyperException", "complain", "usage_sentence"]
 
 
 class Commands(TyperGroup):
@@ -43,10 +43,15 @@ def _is_written(ctx: Any, param: Any) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+def complain(sentence: str) -> None:
+    """Print an error on stderr: one sentence, possibly followed by lines of a log."""
+    lines = (one_line(line, at_most=None) for line in sentence.splitlines())
+    colour = None if os.environ.get("NO_COLOR") else typer.colors.RED
+    typer.secho("steptime: " + "\n".join(lines), err=True, fg=colour)
+
+
 def usage_sentence(error: TyperException) -> str:
     """Describe a usage error with the offending value; empty if Typer has already printed the help."""
-    from pydantic import ValidationError
-
     details: Any = error  # the kinds of error are not public, only what they have in common
     context: typer.Context | None = getattr(error, "ctx", None)
     hint = f" See '{context.command_path} --help'." if context else ""
@@ -60,9 +65,7 @@ def usage_sentence(error: TyperException) -> str:
     return f"{message}.{hint}" if message else ""
 
 
-def _wrong_value(option: str, refusal: "ValidationError") -> str:
-    from steptime.refusals import describe_validation_error
-
+def _wrong_value(option: str, refusal: ValidationError) -> str:
     problem = refusal.errors(include_url=False)[0]
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, UserError):
