@@ -223,7 +223,9 @@ def test_requeued_logs_are_one_run(tmp_path: Path) -> None:
     assert log.path == str(second)
     assert log.bytes_read == first.stat().st_size + second.stat().st_size
     assert kinds(log) == {"restart": False, "rank_failed": False}
-    assert problem(log, "rank_failed").message == "in an earlier attempt: srun: task 3 on n1: Killed"
+    assert problem(log, "rank_failed").message == (
+        "in an earlier attempt: srun: task 3 on n1: Killed (SIGKILL, most often for lack of memory)"
+    )
 
 
 def test_ranks_without_label_may_print_two_steps_apart() -> None:
@@ -248,7 +250,9 @@ def test_what_failed_before_a_requeue_is_of_an_earlier_attempt_though_no_step_fo
     second.write_bytes(b"loading modules\n")
     log = read_log([first, second])
     assert kinds(log) == {"rank_failed": False, "short": True}
-    assert problem(log, "rank_failed").message == "in an earlier attempt: srun: task 3 on n1: Killed"
+    assert problem(log, "rank_failed").message == (
+        "in an earlier attempt: srun: task 3 on n1: Killed (SIGKILL, most often for lack of memory)"
+    )
 
 
 def test_writers_are_told_apart_by_their_labels() -> None:

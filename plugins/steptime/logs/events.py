@@ -11,6 +11,7 @@ from ahocorasick_rs import BytesAhoCorasick, MatchKind
 from steptime.logs.checkpoints import CHECKPOINT_WORDS, CheckpointLine, read_checkpoints
 from steptime.logs.excerpts import BYTES_BEFORE, Excerpt
 from steptime.logs.failure_causes import FAILURE_WORDS, Failures, quote
+from steptime.logs.failure_timeline import FailureSign
 from steptime.logs.formats import (
     SETUP_WORDS,
     LogFormat,
@@ -53,7 +54,7 @@ OF_THE_LOG = (
     *("truncated_line", "broken_record", "binary_data", "broken_archive"),
     *("comma_in_number", "unnumbered_steps"),
 )
-"""Kinds of problems of the log itself; all other problems among the events are signs of failure."""
+"""Kinds of problems of the log itself, which are the only problems among the events."""
 
 
 class Record(NamedTuple):
@@ -92,7 +93,7 @@ def report_trainer_end(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Pro
         yield Problem(kind="trainer_state", message=message, fatal=True)
 
 
-Event = StepPrinted | Setup | Closing | CheckpointLine | Record | NetworkLine | Mode | Problem
+Event = StepPrinted | Setup | Closing | CheckpointLine | Record | NetworkLine | Mode | FailureSign | Problem
 _Reader = LogFormat | Callable[..., Iterable[Event]]
 
 
@@ -222,12 +223,9 @@ class LogEvents:
         yield from self._read(self.lines.finish())
         yield from self._unnumbered_steps()
         yield from self.failures.finish()
-        for _, excerpt in self.failures.excerpts.values():
-            excerpt.is_open = False
 
     def _read(self, block: bytes) -> Iterator[Event]:
-        for _, excerpt in self.failures.excerpts.values():
-            excerpt.extend(block)
+        self.failures.extend_excerpts(block)
         if self._looks_for_calls > 0:
             self._looks_for_calls -= len(block)
             if _NCCL_CALL in block:
@@ -239,7 +237,7 @@ class LogEvents:
             yield from self._follow_up(block, line.end + 1)
         self.last_bytes = (self.last_bytes + block[-BYTES_BEFORE:])[-BYTES_BEFORE:]
 
-    def _follow_up(self, block: bytes, begin: int) -> Iterator[Problem]:
+    def _follow_up(self, block: bytes, begin: int) -> Iterator[FailureSign]:
         """Read the lines from `begin` on while a sign of failure needs them."""
         while self.failures.awaits and begin < len(block):
             end = block.find(b"\n", begin)
@@ -257,7 +255,7 @@ class LogEvents:
         unnumbered, self._unnumbered = self._unnumbered or (), None
         for number, (log_format, values) in enumerate(unnumbered):
             step, not_finite = log_format.step(number, values)
-            yield StepPrinted(log_format, step, not_finite, None, b"%d" % number)
+            yield StepPrinted(log_format, step, not_finite, None, b"%d" % number, is_late=True)
         if unnumbered:
             message = "the step lines have no numbers: the steps are counted from 0"
             yield Problem(kind="unnumbered_steps", message=message, fatal=False)
@@ -270,7 +268,7 @@ class LogEvents:
                 self.failures.around = Excerpt.around(line.end, block, self.last_bytes)
                 yield from self.failures.read(text)
                 continue
-            if isinstance(reader, LogFormat) or reader is read_records:
+            if isinstance(reader, LogFormat) or reader in (read_records, read_checkpoints):
                 yield from self.failures.flush()  # an exception before a restart is of the earlier attempt
             elif reader is read_closing:
                 yield from self._unnumbered_steps()

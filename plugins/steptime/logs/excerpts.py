@@ -36,12 +36,14 @@ class Excerpt:
         missing = BYTES_BEFORE - len(before)
         if missing:
             before = block_before[-missing:] + before
-        return cls(before, block[end : end + BYTES_BEHIND], is_open=True)
+        behind = block[end : end + BYTES_BEHIND]
+        return cls(before, behind, is_open=len(behind) < BYTES_BEHIND)
 
     def extend(self, block: bytes) -> None:
         """Append the beginning of the next block of the log, up to `BYTES_BEHIND` in all."""
         if self.is_open:
             self.behind += block[: BYTES_BEHIND - len(self.behind)]
+            self.is_open = len(self.behind) < BYTES_BEHIND
 
     @property
     def text(self) -> str:

@@ -1,10 +1,9 @@
-"""Causes of failure: the error messages of training libraries, as listed in `causes.yaml`."""
+"""Find signs of failure in the lines of a log: tracebacks, errors listed in `causes.yaml`, error lines."""
 
-import math
 import re
 import signal
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from pydantic import Field
 
 from steptime.frozen import Frozen
 from steptime.logs.excerpts import Excerpt
+from steptime.logs.failure_timeline import ERROR_LINE, PLACES, FailureSign, Weight
 from steptime.logs.formats import writer_label
-from steptime.logs.models import Problem
 from steptime.recipes.config_files import load_yaml_model
 
 _TRACEBACK_KIND = "traceback"
@@ -26,41 +25,56 @@ _HINTS = {
     signal.SIGKILL: ", most often for lack of memory",
     signal.SIGBUS: ", most often as /dev/shm is full",
 }
+_SIGNAL_HINTS = {"Killed": "Killed (SIGKILL, most often for lack of memory)"}
 
 
 class Cause(Frozen):
     """A known cause of failure: words that occur in its log lines, and patterns that those lines match."""
 
     kind: str
+    weight: str = "happened"
+    """A name of `Weight`: how much the cause explains."""
     words: tuple[str, ...] = ()
     forms: dict[str, str] = Field(default_factory=dict)
     """Regular expressions with the sentence for each, which may use the expression's named groups.
 
-    The first match counts. If several lines match, the one with the earliest expression explains most.
+    The first match counts. If several lines match, the one with the earliest expression explains most. An
+    empty sentence is not reported.
     """
     spoils: bool = False
     """Whether the numbers are unusable even if the training reached its last step."""
+    is_vague: bool = False
+    """Whether a warning of NCCL may say why it happened."""
     advice: dict[str, str] = Field(default_factory=dict)
     """What may help, by GPU type."""
     hides: tuple[str, ...] = ()
     """Kinds of problems that are consequences of this one and are not reported beside it."""
 
-    def find(self, line: bytes, at: int) -> Problem | None:
-        """Return the problem in a log line with one of `words` at byte `at`; None if it fits no pattern."""
+    def find(self, line: bytes, at: int) -> FailureSign | None:
+        """Return the sign in a log line with one of `words` at byte `at`; None if it fits no pattern."""
         text = line[max(0, at - _REACH_BEFORE) : at + _REACH_BEHIND]
-        for place, (form, sentence) in enumerate(self.forms.items()):
+        for index, (form, sentence) in enumerate(self.forms.items()):
             if match := re.search(form.encode(), text):
                 values = {name: quote(value or b"") for name, value in match.groupdict().items()}
-                nodes = values.get("nodes", "")
-                if "code" in values:
-                    values["code"] = _exit_code(int(values["code"]))
-                return self.problem(sentence.format(**values), place, nodes)
+                return self.sign(sentence, index, values)
         return None
 
-    def problem(self, message: str, place: int, nodes: str = "") -> Problem:
-        """Return a problem of this kind; `place` is the index of the pattern that matched."""
-        rank = 100 * _PLACES[self.kind] + place
-        return Problem(kind=self.kind, message=message, fatal=self.spoils, nodes=nodes, rank=rank)
+    def sign(self, sentence: str, form: int, values: dict[str, str]) -> FailureSign:
+        """Return a sign of this cause; `form` is the index of the pattern that matched."""
+        if "code" in values:
+            values["code"] = _exit_code(int(values["code"]))
+        values["how"] = _SIGNAL_HINTS.get(values.get("how", ""), values.get("how", ""))
+        escaped = {name: value.replace("{", "{{").replace("}", "}}") for name, value in values.items()}
+        return FailureSign(
+            self.kind,
+            sentence.format_map(escaped | {name: f"{{{name}}}" for name in PLACES}),
+            Weight[self.weight.upper()],
+            form,
+            {name: values[name] for name in PLACES if values.get(name)},
+            self.spoils,
+            values.get("nodes", ""),
+            self.is_vague,
+        )
 
 
 class _Causes(Frozen):
@@ -70,27 +84,44 @@ class _Causes(Frozen):
 
 _LISTED = load_yaml_model(Path(__file__).with_name("causes.yaml"), _Causes)
 _CAUSES, _MARKS = _LISTED.causes, tuple(mark.encode() for mark in _LISTED.marks)
-_PLACES = {cause.kind: place for place, cause in enumerate(_CAUSES)}
 _WORDS = [(word.encode(), cause) for cause in _CAUSES for word in cause.words]
-_TRACEBACK_CAUSE = next(cause for cause in _CAUSES if cause.kind == _TRACEBACK_KIND)
 _LAST_ERROR_CAUSE = next(cause for cause in _CAUSES if cause.kind == "nccl_error")
 
 _TRACEBACK = b"Traceback (most recent call last)"
 _CHAINED = b"above exception"
+_ASIDE = (b"Exception in thread ", b"Exception ignored in")
+"""Lines before the traceback of an exception that does not end its process."""
 _LAST_ERROR = b"Last error:"
-_SIGNS = (*(word for word, _ in _WORDS), _TRACEBACK, _CHAINED, _LAST_ERROR, b"Error", b"Exception: ")
+_SIGNS = (*(word for word, _ in _WORDS), _TRACEBACK, _CHAINED, *_ASIDE, _LAST_ERROR, b"Error", b"Exception: ")
 FAILURE_WORDS = (*_MARKS, *(word for word in _SIGNS if not any(mark in word for mark in _MARKS)))
 
 _NAME = rb"(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)|Exception)"
-_EXCEPTION = re.compile(rb"(?:^|[\s\]:>])" + _NAME + rb"(?:: ?(?P<text>.{0,300})|\s*$)")
-_SOURCE_LINE = re.compile(rb"(?:^|[\]:>] ?) {4}")
-_OF_A_RANK = re.compile(rb"call last\): \(RANK \d+\)")
+_EXCEPTION = re.compile(rb"(?:^|[\s\]:>)])" + _NAME + rb"(?:: ?(?P<text>.{0,300})|\s*$)")
+_SOURCE_LINE = re.compile(rb"(?:^|[\]:>)] ?) {4}")
+_OF_A_RANK = re.compile(rb"call last\): \(RANK (\d+)\)")
 """A traceback that explains the exception before it, as torch.distributed.checkpoint prints it."""
 _FOLLOWS = re.compile(
     rb"^(?:[\w.]*\.)?(?:Dist\w*|ConnectionReset|BrokenPipe|EOF|ChildProcess|ProcessRaised|ProcessExited)"
-    rb"(?:Error|Exception)$"
+    rb"(?:Error|Exception)(?:: |$)"
+    rb"|[Cc]onnection (?:was |has been )?(?:closed|reset|refused) by (?:remote )?peer"
+    rb"|remote process exited|recvValue failed|failed to recv, got 0 bytes"
 )
 """Exceptions that ranks raise because another rank has gone."""
+_OF_COMMUNICATION = re.compile(rb"(?i)nccl|ProcessGroup|DistBackendError|collective")
+_RAISED_BY_NCCL = re.compile(rb"NCCL error in|nccl\w+Error:|ncclInvalid\w+:|Last error:|Traceback")
+"""Lines that may come between `Last error:` and its text if ranks without labels print at once."""
+
+_WARNING = re.compile(rb"(?<!NCCL )\bWARN(?:ING)?\b|\b[Ww]arning: |\b[Rr]etrying\b")
+_SEVERE = re.compile(
+    rb"(?:^|[\s\[\]|:(-])(?:ERROR|FATAL|CRITICAL|[Ee]rror|[Ff]atal(?: error)?|FATAL ERROR)(?:\]|\)|:| -| \|)"
+    rb"|(?:^|[\s\[])[EF]\d{3,4} \d\d:\d\d:\d\d|\b(?:[Cc]heck|[Aa]ssertion|[Ii]nitialization|[Ii]nit) failed\b"
+    rb"|: (?:command not found|Permission denied|No such file or directory)\s*$|\bnon-zero status: \d"
+    rb"|\b(?:timed out|[Tt]imeout)\b.{0,200}\bfailed\b|\)? timeout,"
+)
+_MILD = re.compile(rb"\bINFO\b|\bDEBUG\b|\bWARN(?:ING)?\b|\b(?:no|0) errors?\b|^\s*(?:raise|except|File) ")
+_RANK_IN_TEXT = re.compile(rb"\b[Rr]ank(?: |[:=] ?| = )(\d{1,9})\b")
+_NODE_OF_NCCL = re.compile(rb"([\w.-]{1,255}):\d+:\d+ \[\d+\]")
+_BY_SLURM = (b"srun: ", b"slurmstepd", b"salloc: ", b"sbatch: ")
 
 
 def hidden_by(kinds: Iterable[str]) -> set[str]:
@@ -101,7 +132,8 @@ def hidden_by(kinds: Iterable[str]) -> set[str]:
 
 def advice(kind: str, gpu_type: str | None) -> str:
     """Return advice in brackets for a kind of problem on a GPU type; empty if there is none."""
-    text = _CAUSES[_PLACES[kind]].advice.get(gpu_type or "") if kind in _PLACES else None
+    of_kind = (cause.advice for cause in _CAUSES if cause.kind == kind)
+    text = next((texts[gpu_type] for texts in of_kind if gpu_type in texts), None)
     return f" ({text})" if text else ""
 
 
@@ -115,7 +147,9 @@ class _Trace:
         """Whether the next traceback belongs to this one."""
         self.is_explained = False
         """Whether an exception of the chain was a known cause."""
-        self.last: Problem | None = None
+        self.is_aside = False
+        """Whether the exception did not end its process, such as that of a thread."""
+        self.last: FailureSign | None = None
         """The last exception so far."""
 
 
@@ -128,9 +162,13 @@ class Failures:
     def __init__(self) -> None:
         self.around = Excerpt()
         """The lines around the one that is read next."""
-        self.excerpts: dict[str, tuple[int, Excerpt]] = {}
-        """By kind: the lowest `Problem.rank` of a sign, and the lines around its first occurrence."""
+        self.open_excerpts: list[Excerpt] = []
+        """Excerpts of signs that the log's next lines continue."""
+        self._lines = 0
+        """Number of lines read."""
         self._traces: defaultdict[bytes | None, _Trace] = defaultdict(_Trace)
+        self._asides: set[bytes | None] = set()
+        """Writers whose next traceback does not end their process."""
         self._awaiting: bytes | None = None
         """Label of the writer whose next line is the text of `Last error:`."""
         self._awaited_lines = 0
@@ -140,37 +178,91 @@ class Failures:
         """Whether the next line continues a sign of failure and must be passed to `follow_up`."""
         return self._awaited_lines > 0
 
-    def read(self, line: bytes) -> list[Problem]:
-        """Read the next line of a log; return the known causes of failure in it.
+    def extend_excerpts(self, block: bytes) -> None:
+        """Append the beginning of the log's next block to the excerpts that end with the previous one."""
+        for excerpt in self.open_excerpts:
+            excerpt.extend(block)
+        self.open_excerpts = [excerpt for excerpt in self.open_excerpts if excerpt.is_open]
+
+    def read(self, line: bytes) -> list[FailureSign]:
+        """Read the next line of a log; return the signs of failure in it.
 
         If the line begins an unrelated traceback, the exception held back for the previous one comes first.
         """
-        found = [(word, cause) for word, cause in _WORDS if word in line]
-        read = [problem for word, cause in found if (problem := cause.find(line, line.find(word)))]
-        problems = list({problem.kind: problem for problem in reversed(read)}.values())[::-1]  # each once
-        for problem in problems:
-            self._quote_around(problem)
-        if _LAST_ERROR in line:
-            self._awaiting, self._awaited_lines = writer_label(line), _MOST_LINES_AWAITED
-        return [*self._read_traceback(line, is_known=bool(problems)), *problems]
-
-    def _read_traceback(self, line: bytes, *, is_known: bool) -> Iterator[Problem]:
         label = writer_label(line)
+        self._lines += 1
+        read = [
+            sign for word, cause in _WORDS if word in line and (sign := cause.find(line, line.find(word)))
+        ]
+        found = {sign.kind: sign for sign in reversed(read)}  # each kind once
+        signs = [self._placed(sign, line, label) for sign in reversed(found.values())]
+        if _LAST_ERROR in line:
+            self._awaiting, self._awaited_lines = label, _MOST_LINES_AWAITED
+        if any(words in line for words in _ASIDE):
+            self._asides.add(label)
+        of_traceback = self._read_traceback(line, label, is_known=bool(signs))
+        if not signs and of_traceback is None:
+            signs = self._error_line(line, label)
+        return [*(of_traceback or ()), *signs]
+
+    def _placed(self, sign: FailureSign, line: bytes, label: bytes | None) -> FailureSign:
+        """Add to a sign where it was printed, and lower its weight if its line is only a warning."""
+        places = dict(sign.places)
+        is_by_slurm = any(words in line for words in _BY_SLURM)
+        if not (places.keys() & {"rank", "task"} or is_by_slurm) and label is not None and label.isdigit():
+            places["rank"] = label.decode()
+        if "node" not in places and (node := _NODE_OF_NCCL.search(line)):
+            places["node"] = quote(node[1])
+        text = line[:_REACH_BEHIND]
+        is_vague = sign.is_vague or _OF_COMMUNICATION.search(text) is not None
+        weight = sign.weight
+        if weight in (Weight.HAPPENED, Weight.WARNED) and (
+            _WARNING.search(text) or (is_vague and _FOLLOWS.search(text))
+        ):
+            weight = Weight.FOLLOWED
+        return self._with_excerpt(sign._replace(places=places, weight=weight, is_vague=is_vague))
+
+    def _with_excerpt(self, sign: FailureSign) -> FailureSign:
+        if self.around.is_open and (not self.open_excerpts or self.open_excerpts[-1] is not self.around):
+            self.open_excerpts.append(self.around)
+        return sign._replace(excerpt=self.around, at=self._lines)
+
+    def _error_line(self, line: bytes, label: bytes | None) -> list[FailureSign]:
+        """Return a sign that quotes a line of severity error."""
+        text = line[:_REACH_BEHIND]
+        if not _SEVERE.search(text) or _MILD.search(text):
+            return []
+        quoted = quote(text).replace("{", "{{").replace("}", "}}")
+        places = {}
+        if label is None and (rank := _RANK_IN_TEXT.search(text)):
+            label = rank[1]
+        if label is not None and label.isdigit():
+            places["rank"] = label.decode()
+        sentence = f"an error line of the log: {quoted}"
+        return [self._with_excerpt(FailureSign(ERROR_LINE, sentence, Weight.SEVERE, places=places))]
+
+    def _read_traceback(
+        self, line: bytes, label: bytes | None, *, is_known: bool
+    ) -> Iterable[FailureSign] | None:
+        """Return exceptions that are complete now; None if the line is part of no traceback."""
         begins = _TRACEBACK in line
         if not begins and label not in self._traces:
-            return
+            return None
         trace = self._traces[label]
         if _CHAINED in line:
             trace.is_chained = True
-            return
+            return ()
         if begins:
+            before: list[FailureSign] = []
             if not trace.is_chained and not _OF_A_RANK.search(line):
-                yield from self._flush(label)
+                before = self._flush(label)
+                self._traces[label].is_aside = label in self._asides
+                self._asides.discard(label)
             self._traces[label].is_open, self._traces[label].is_chained = True, False
-            return
+            return before
         exception = _EXCEPTION.search(line) if trace.is_open and not _SOURCE_LINE.match(line) else None
         if exception is None:
-            return
+            return () if trace.is_open else None
         trace.is_open = False
         trace.is_explained |= is_known
         # Torchrun's own follows from a rank that failed, which has a line of its own.
@@ -178,53 +270,55 @@ class Failures:
             trace.last = None
         else:
             text = b": " + exception["text"] if exception["text"] else b""
-            place = 1 if _FOLLOWS.match(exception["name"]) else 0
-            trace.last = _traceback(quote(exception["name"] + text), place)
-            self._quote_around(trace.last)
+            follows = trace.is_aside or _FOLLOWS.search(exception["name"] + text) is not None
+            trace.last = self._exception(exception["name"] + text, label, follows=follows)
+        return ()
 
-    def _quote_around(self, problem: Problem) -> None:
-        rank, _ = self.excerpts.get(problem.kind, (math.inf, None))
-        if problem.rank < rank:
-            self.excerpts[problem.kind] = problem.rank, self.around
+    def _exception(self, text: bytes, label: bytes | None, *, follows: bool) -> FailureSign:
+        quoted = quote(text).replace("{", "{{").replace("}", "}}")
+        sign = FailureSign(
+            _TRACEBACK_KIND,
+            f"Python traceback: {quoted}",
+            Weight.FOLLOWED if follows else Weight.HAPPENED,
+            is_vague=_OF_COMMUNICATION.search(text) is not None,
+        )
+        return self._placed(sign, b"", label)
 
-    def follow_up(self, line: bytes) -> list[Problem]:
+    def follow_up(self, line: bytes) -> list[FailureSign]:
         """Return the NCCL error in a line that follows `Last error:`; empty if the line does not have it."""
         label = writer_label(line)
         text = line.strip() if label is None else line.partition(b": ")[2].strip()
         self._awaited_lines -= 1
-        if label != self._awaiting or not text:
+        if label != self._awaiting or not text or _RAISED_BY_NCCL.search(text):
             return []
         self._awaited_lines = 0
-        problem = _LAST_ERROR_CAUSE.problem(f"NCCL: {quote(text)}", 0)
-        self._quote_around(problem)
-        return [problem]
+        sign = _LAST_ERROR_CAUSE.sign("NCCL: {text}", 0, {"text": quote(text)})
+        return [self._placed(sign, b"", label)]
 
-    def flush(self) -> list[Problem]:
+    def flush(self) -> list[FailureSign]:
         """Return the exceptions that were held back in case chained ones follow, one for each writer."""
-        return [problem for label in [*self._traces] for problem in self._flush(label)]
+        return [sign for label in [*self._traces] for sign in self._flush(label)]
 
-    def finish(self) -> list[Problem]:
-        """Return the remaining problems at the end of the log.
+    def finish(self) -> list[FailureSign]:
+        """Return the remaining signs at the end of the log.
 
         Among them are tracebacks whose exception never came or was not recognized.
         """
-        problems = []
+        signs: list[FailureSign] = []
         for label in [*self._traces]:
             if self._traces[label].is_open:
-                problems.append(_traceback("its last line was not recognised", 2))
-            problems += self._flush(label)
-        return problems
+                message = "Python traceback: its last line was not recognised"
+                sign = FailureSign(_TRACEBACK_KIND, message, Weight.HAPPENED, form=1)
+                signs.append(self._placed(sign, b"", label)._replace(excerpt=None))
+            signs += self._flush(label)
+        return signs
 
-    def _flush(self, label: bytes | None) -> list[Problem]:
+    def _flush(self, label: bytes | None) -> list[FailureSign]:
         trace = self._traces[label]
         if not trace.is_open:
             del self._traces[label]
         last, trace.last = trace.last, None
         return [] if last is None else [last]
-
-
-def _traceback(what: str, place: int) -> Problem:
-    return _TRACEBACK_CAUSE.problem(f"Python traceback: {what}", place)
 
 
 def _exit_code(code: int) -> str:

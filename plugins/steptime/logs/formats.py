@@ -18,7 +18,13 @@ NUMBER = rb"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|(?i:nan|in
 _FIRST_NUMBER = re.compile(rb"\s*(" + NUMBER + rb")(?P<comma>,\d)?")
 
 _TERMINAL_CODE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
-_LABEL = re.compile(rb"\s{0,8}(?:(\d{1,9}): |\[(?:rank|default)(\d{1,9})\]:?|([^\s/]{1,200}/\d{1,9}) )")
+_LABEL = re.compile(
+    rb"\s{0,8}(?:(?P<srun>\d{1,9}): |(?P<pod>[^\s/]{1,200}/\d{1,9}) "
+    rb"|(?:20[\d:.TZ-]{8,30} ?)?\[\d{1,9},(?P<mpi>\d{1,9})\]<std(?:out|err)>: ?"
+    rb"|\((?P<ray>\w{1,100} pid=\d{1,9}[^)]{0,100})\) )?"
+    rb"(?:\[default(?P<local>\d{1,9})\]:? ?)?(?:\[rank(?P<rank>\d{1,9})\]:?)?"
+)
+"""Prefixes of srun (`3: `), pods (`pod-7/2 `), mpirun (`[1,3]<stdout>:`), Ray and torch (`[rank3]:`)."""
 
 _TOO_LONG = 16
 """Integers with this many digits may be too large."""
@@ -137,6 +143,8 @@ class StepPrinted(NamedTuple):
     """The run's last global step, if the line has it."""
     done: int | None = None
     """Number of finished iterations, if the line has it."""
+    is_late: bool = False
+    """Whether the step was printed earlier in the log, and is only counted now."""
 
 
 def real(text: bytes | None) -> float | None:
@@ -200,9 +208,14 @@ def plain(line: bytes) -> bytes:
 
 
 def writer_label(line: bytes) -> bytes | None:
-    """Return the label of a line's writer (`3` in srun's `3: …`); None if it has none."""
+    """Return the label of a line's writer, its rank if that is known; None if the line has none."""
     label = _LABEL.match(line)
-    return None if label is None else label[1] or label[2] or label[3]
+    if label is None or not label[0]:
+        return None
+    rank = label["rank"] or label["srun"] or label["mpi"]
+    if rank or not label["pod"]:
+        return rank or label["ray"] or label["local"]
+    return label["pod"] + b" " + label["local"] if label["local"] else label["pod"]
 
 
 _NEMO_FIELDS = {

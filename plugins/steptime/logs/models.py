@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter
+from pydantic import ConfigDict, PositiveInt, TypeAdapter
 
 from steptime.frozen import Frozen
 from steptime.recipes.models import Mode
@@ -111,8 +111,6 @@ class Problem(Frozen):
     """Global steps concerned, if any."""
     nodes: str = ""
     """Nodes that failed, as Slurm writes them: `n1`, `h[001-003,7]`."""
-    rank: int = Field(default=0, exclude=True)
-    """Among signs of failure, the one with the lowest rank explains most."""
 
 
 class TrainingLog(Frozen):

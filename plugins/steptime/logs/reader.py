@@ -20,7 +20,6 @@ from steptime.logs.attempts import Attempts
 from steptime.logs.checkpoints import Checkpoint, CheckpointLine, assemble_checkpoints
 from steptime.logs.events import (
     NODE_CHECK,
-    OF_THE_LOG,
     TRAINER_FAILED,
     Event,
     LogEvents,
@@ -29,6 +28,7 @@ from steptime.logs.events import (
 )
 from steptime.logs.excerpts import Excerpt
 from steptime.logs.failure_causes import advice, hidden_by
+from steptime.logs.failure_timeline import FailureSign, Timeline, earlier_problems
 from steptime.logs.formats import Setup, StepPrinted, writer_label
 from steptime.logs.log_completeness import Closing, End
 from steptime.logs.models import Problem, Step, TrainingLog
@@ -58,6 +58,8 @@ class LogBuilder:
         self._last_step: int | None = None
         self._printed: tuple[int, int] | None = None
         """Iterations done and total in the last line, if these are not global steps."""
+        self._has_steps = False
+        """Whether the last attempt has printed a step."""
         self._closing: Closing | None = None
         """The closing message of the last attempt."""
         self._setup = Setup()
@@ -67,10 +69,8 @@ class LogBuilder:
         """The trainer's records in the last attempt, by kind."""
         self._checkpoint_lines: list[list[CheckpointLine]] = [[]]
         """The lines about checkpoints in each attempt."""
-        self._failures: list[Counter[Problem]] = [Counter()]
-        """The signs of failure in each attempt, with the number of lines that show them."""
-        self._excerpts: dict[str, tuple[int, Excerpt]] = {}
-        """Excerpts of the last attempt, by kind of failure."""
+        self._failures = [Timeline()]
+        """The signs of failure in each attempt."""
         self._last_lines = Excerpt()
         """The last lines of the last log."""
         self._remarks: dict[str, Problem] = {}
@@ -88,13 +88,13 @@ class LogBuilder:
         self._last_lines = Excerpt(self._read(path, pieces, self._take))
 
     def read_failures(self, path: str, pieces: Iterable[bytes]) -> None:
-        """Read only the failures in a log that another node wrote in the last attempt."""
+        """Read only the failures in another log of the last attempt, such as that of another node."""
+        self._failures[-1].next_log()
         self._read(path, pieces, self._take_failure)
 
     def _read(self, path: str, pieces: Iterable[bytes], take: Callable[[Event], None]) -> bytes:
         """Read a log, call `take` with each of its events, and return the log's last bytes."""
         events, log_bytes = LogEvents(), 0
-        events.failures.excerpts = self._excerpts
         try:
             for piece in pieces:
                 if (at := piece.find(b"\0")) >= 0:
@@ -118,11 +118,16 @@ class LogBuilder:
         *earlier, last = self._checkpoint_lines
         recorded = self._records.get("result", {}).get("checkpoints")
         checkpoints = [*map(assemble_checkpoints, earlier), assemble_checkpoints(last, recorded)]
+        end = self._end(max_steps)
+        causes = self._causes(complete=end.is_complete([step.global_step for step in steps]))
         problems = [
-            one.model_copy(update={"message": one.message + advice(one.kind, gpu_type)})
-            for one in self._problems(steps, checkpoints, max_steps, first_step)
+            problem.model_copy(update={"message": problem.message + advice(problem.kind, gpu_type)})
+            for problem in self._problems(steps, checkpoints, end, first_step, [*causes])
         ]
-        problems.sort(key=lambda one: (not one.fatal, one.kind != TRAINER_FAILED))
+        problems.sort(key=lambda problem: (not problem.fatal, problem.kind != TRAINER_FAILED))
+        around = {problem.kind: excerpt for problem, excerpt in causes.items() if problem.fatal and excerpt}
+        excerpts = [around.get(problem.kind) for problem in problems if problem.fatal]
+        excerpt = next(filter(None, excerpts), self._last_lines) if excerpts else Excerpt()
         return TrainingLog(
             path=self._path,
             format=self._format or "none",
@@ -131,7 +136,7 @@ class LogBuilder:
             steps=steps,
             checkpoints=tuple(each.timing for each in chain.from_iterable(checkpoints)),
             problems=tuple(problems),
-            excerpt=self._excerpt([one.kind for one in problems if one.fatal]),
+            excerpt=excerpt.text,
             network=self._network.result(),
             node_check=self._records.get(NODE_CHECK),
             started=self._records.get("start"),
@@ -141,14 +146,6 @@ class LogBuilder:
             collective=self._records.get("collective"),
             ended=self._records.get("result"),
         )
-
-    def _excerpt(self, fatal: Sequence[str]) -> str:
-        """Return the lines to show of a log with these kinds of fatal problems, if any."""
-        if not fatal:
-            return ""
-        found = (self._excerpts[kind] for kind in fatal if kind in self._excerpts)
-        _, excerpt = next(found, (0, self._last_lines))
-        return excerpt.text
 
     def _take(self, event: Event) -> None:
         match event:
@@ -161,6 +158,9 @@ class LogBuilder:
             case Closing():
                 self._closing = event
             case CheckpointLine():
+                if event.form.kind == "load" and self._has_steps and self._closing is None:
+                    self._attempts.begin()
+                    self.start_attempt()  # a training only loads a checkpoint before its first step
                 self._checkpoint_lines[-1].append(event)
             case Record():
                 if event.name == "start" and "start" in self._records:
@@ -170,13 +170,13 @@ class LogBuilder:
                 self._network.take(event)
             case Mode():
                 self._shown_modes.add(event)
-            case Problem() if event.kind in OF_THE_LOG:
-                self._remarks.setdefault(event.kind, event)
             case Problem():
-                self._failures[-1][event] += 1
+                self._remarks.setdefault(event.kind, event)
+            case FailureSign():
+                self._failures[-1].add(event)
 
     def _take_failure(self, event: Event) -> None:
-        if isinstance(event, Problem) and event.kind not in OF_THE_LOG:
+        if isinstance(event, FailureSign):
             self._take(event)
 
     def _take_step(self, event: StepPrinted) -> None:
@@ -193,8 +193,13 @@ class LogBuilder:
             self._printed = None if counts_steps else (event.done or 0, (event.done or 0) + left)
         for new in self._attempts.add(event):
             if isinstance(new, Problem):
-                self.start_attempt()
-            elif self._closing is not None and not self._is_before_closing(new.global_step):
+                if self._has_steps:
+                    self.start_attempt()
+                continue
+            self._has_steps = True
+            if not event.is_late:
+                self._failures[-1].add_step()
+            if self._closing is not None and not self._is_before_closing(new.global_step):
                 self._closing = None
 
     def _is_before_closing(self, step: int) -> bool:
@@ -221,8 +226,8 @@ class LogBuilder:
         """Begin the next attempt: failures until now did not end the run."""
         self._closing = None
         self._checkpoint_lines.append([])
-        self._failures.append(Counter())
-        self._excerpts.clear()
+        self._failures.append(Timeline())
+        self._has_steps = False
 
     def _mode(self, *, trained: bool) -> Mode | None:
         """Return the mode that the log shows; None if it shows none and nothing was trained.
@@ -239,19 +244,34 @@ class LogBuilder:
             return Mode.CHECKPOINT_SAVE
         return Mode.PERFORMANCE if trained else None
 
+    def _end(self, max_steps: int | None) -> End:
+        if max_steps is not None:
+            return End(max_steps - 1, planned=True, closing=self._closing)
+        last = self._setup.last_step if self._last_step is None else self._last_step
+        return End(last, planned=False, closing=self._closing, printed=self._printed)
+
+    def _causes(self, *, complete: bool) -> dict[Problem, Excerpt | None]:
+        """Return the causes of failure that the last attempt shows, first cause first, with their lines."""
+        causes = self._failures[-1].problems(complete=complete)
+        hidden = hidden_by({cause.kind for cause, _ in causes})
+        return {cause: excerpt for cause, excerpt in causes if cause.kind not in hidden}
+
     def _problems(
-        self, steps: Sequence[Step], checkpoints: _OfAttempts, max_steps: int | None, first_step: int
+        self,
+        steps: Sequence[Step],
+        checkpoints: _OfAttempts,
+        end: End,
+        first_step: int,
+        causes: Sequence[Problem],
     ) -> Iterator[Problem]:
         numbers = [step.global_step for step in steps]
-        last = None if max_steps is None else max_steps - 1
-        printed_last = self._setup.last_step if self._last_step is None else self._last_step
-        printed = self._printed if last is None else None
-        end = End(printed_last if last is None else last, last is not None, self._closing, printed)
-        causes = [*self._causes(complete=end.is_complete(numbers))]
+        last = end.last_step if end.planned else None
         yield from causes
+        yield from earlier_problems(self._failures[:-1])
         if numbers:
             early = log_completeness.report_early_end(numbers, end)
-            yield from (one for one in early if one.kind != "end_unknown" or not any(c.fatal for c in causes))
+            is_failed = any(cause.fatal for cause in causes)
+            yield from (problem for problem in early if problem.kind != "end_unknown" or not is_failed)
             begin = self._expected_first(first_step, checkpoints)
             yield from log_completeness.report_gaps(numbers, begin=begin, first=first_step, last=last)
             yield from log_completeness.report_not_finite(self._attempts.not_finite)
@@ -276,30 +296,6 @@ class LogBuilder:
             return resumed
         loads = [each.timing for each in chain.from_iterable(checkpoints) if each.timing.kind == "load"]
         return loads[0].iteration if loads else 0
-
-    def _causes(self, *, complete: bool) -> Iterator[Problem]:
-        *earlier, last = self._failures
-        hidden = hidden_by({failure.kind for failure in last})
-        for cause in _by_kind([last]):
-            if cause.kind not in hidden:
-                yield cause.model_copy(update={"fatal": cause.fatal or not complete})
-        for cause in _by_kind(earlier):
-            message = f"in an earlier attempt: {cause.message}"
-            yield cause.model_copy(update={"message": message, "fatal": False})
-
-
-def _by_kind(attempts: Iterable[Counter[Problem]]) -> Iterator[Problem]:
-    """Yield the most informative failure of each kind, with the number of similar lines, best first."""
-    kinds: dict[str, tuple[Problem, int]] = {}
-    for failures in attempts:
-        for failure, lines in failures.items():
-            best, before = kinds.get(failure.kind, (failure, 0))
-            if failure.rank < best.rank:
-                best, before = failure, 0
-            kinds[failure.kind] = best, before + lines * (failure.rank == best.rank)
-    for best, lines in sorted(kinds.values(), key=lambda one: one[0].rank):
-        more = f" (and {lines - 1} more such line{'s' if lines > 2 else ''})" if lines > 1 else ""
-        yield best.model_copy(update={"message": best.message + more, "rank": 0})
 
 
 def read_log(

@@ -10,7 +10,8 @@ from statistics import fmean
 from steptime.clusters.base import Cluster, Job
 from steptime.errors import SystemFailure
 from steptime.logs.attempts import Attempts
-from steptime.logs.events import OF_THE_LOG, Event, LogEvents
+from steptime.logs.events import Event, LogEvents
+from steptime.logs.failure_timeline import FailureSign
 from steptime.logs.formats import StepPrinted
 from steptime.logs.log_completeness import report_not_finite
 from steptime.logs.models import Problem, Step
@@ -69,8 +70,8 @@ class StepFollower:
         return [news for event in self._events.finish() for news in self._news(event)]
 
     def _news(self, event: Event) -> list[Step | Problem]:
-        if isinstance(event, Problem) and event.kind not in OF_THE_LOG:
-            return self._once(event)
+        if isinstance(event, FailureSign):
+            return self._once(event.problem()) if event.is_told_at_once else []
         return self._steps(event) if isinstance(event, StepPrinted) else []
 
     def _steps(self, event: StepPrinted) -> list[Step | Problem]:

@@ -1,0 +1,290 @@
+"""Which cause of a failure is named first: the order in time, and who followed; no single words."""
+
+import pytest
+from logs.line_forms import megatron_bridge, read_chunks, torchtitan
+
+from steptime.logs.models import TrainingLog
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
+TERMINATING = "srun: Terminating StepId=4242.0\n"
+STEP_CANCELLED = "slurmstepd: error: *** STEP 4242.0 ON node1 CANCELLED AT 2026-05-12T10:00:40 ***\n"
+JOB_CANCELLED = "slurmstepd: error: *** JOB 77 ON node1 CANCELLED AT 2026-05-12T10:08:00 ***\n"
+TIME_LIMIT = "slurmstepd: error: *** STEP 5.0 ON {} CANCELLED AT 2026-05-12T18:00:00 DUE TO TIME LIMIT ***\n"
+
+
+def read(*lines: str, max_steps: int | None = None) -> TrainingLog:
+    return read_chunks(["".join(lines).encode()], max_steps=max_steps)
+
+
+def megatron(first: int = 1, last: int = 5, *, total: int = 100) -> str:
+    return "".join(megatron_bridge(iteration, total=total) for iteration in range(first, last + 1))
+
+
+def titan(first: int = 1, last: int = 3) -> str:
+    return "".join(torchtitan(step) for step in range(first, last + 1))
+
+
+def first(log: TrainingLog) -> str:
+    """Return the message of the first problem, which must be fatal."""
+    assert log.problems[0].fatal
+    return log.problems[0].message
+
+
+@pytest.mark.parametrize("how", ["Killed", "Bus error (core dumped)", "Segmentation fault", "Aborted"])
+@pytest.mark.parametrize("node", ["node3", "pool0-0017", "gb-nvl-024.cluster.local"])
+@pytest.mark.parametrize("task", ["17", "16-23"])
+def test_the_node_whose_task_a_signal_ended_is_named_before_those_that_exited(
+    how: str, node: str, task: str
+) -> None:
+    died = f"srun: error: {node}: task{'s' if '-' in task else ''} {task}: {how}\n"
+    exited = (
+        "srun: error: node1: tasks 0-7: Exited with exit code 1\n"
+        "srun: error: node2: tasks 8-15: Exited with exit code 1\n"
+    )
+    for log in (read(megatron(), died, exited), read(megatron(), exited, died), read(died, exited)):
+        assert f"task {task} on {node}: {how}" in first(log)
+
+
+def test_what_srun_ends_itself_follows_from_the_task_before() -> None:
+    exited = "srun: error: node2: task 9: Exited with exit code 1\n"
+    ended = "srun: error: node1: tasks 0-7: Killed\nsrun: error: node3: tasks 16-23: Terminated\n"
+    log = read(megatron(), exited, TERMINATING, STEP_CANCELLED, ended)
+    assert first(log) == "srun: task 9 on node2: Exited with exit code 1"
+
+
+def test_an_exception_is_told_before_the_signals_that_ended_the_others() -> None:
+    log = read(megatron(), TRACEBACK, "ValueError: heads\n", "srun: error: node1: tasks 1-7: Killed\n")
+    assert first(log) == "Python traceback: ValueError: heads"
+
+
+def test_whoever_lost_its_peer_followed() -> None:
+    """The rank that was killed prints nothing; its peers print exceptions and warnings."""
+    killed = "srun: error: node3: task 17: Killed\n"
+    peers = (
+        "node1:77:99 [2] NCCL WARN socketProgress: Connection closed by remote peer node3<4711>\n"
+        f"[rank2]: {TRACEBACK.replace(chr(10) + ' ', chr(10) + '[rank2]: ')}"
+        "[rank2]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:133, remote process "
+        "exited or there was a network error, NCCL version 2.27.5\n"
+    )
+    for log in (read(megatron(), killed, peers), read(megatron(), peers, killed)):
+        assert first(log).startswith("srun: task 17 on node3: Killed")
+
+
+def test_what_follows_a_person_or_a_limit_is_no_cause() -> None:
+    ended = f"[rank3]: {TRACEBACK}torch.distributed.elastic.SignalException: Process 7 got signal: 15\n"
+    for end, says in ((JOB_CANCELLED, "cancelled at"), (TIME_LIMIT.format("node1"), "time limit")):
+        log = read(megatron(), end, ended, "srun: error: node1: task 3: Killed\n")
+        assert says in first(log)
+
+
+def test_the_kernels_killing_explains_what_was_printed_before() -> None:
+    log = read(
+        megatron(),
+        "srun: error: node3: task 17: Killed\n",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM "
+        "Killed.\n",
+    )
+    assert "the host ran out of memory" in first(log)
+
+
+# Training went on
+
+
+THREAD = "Exception in thread NetStatThr:\n" + TRACEBACK + "BrokenPipeError: [Errno 32] Broken pipe\n"
+HUB = (
+    "[rank0]: WARNING huggingface_hub: HTTP Error 429 thrown while requesting HEAD: 429 Client Error: Too "
+    "Many Requests for url: https://huggingface.co/x/config.json. Retrying.\n"
+)
+
+
+@pytest.mark.parametrize("sign", [THREAD, HUB, TRACEBACK + "ValueError: in a callback\n"])
+def test_a_sign_that_training_survived_is_a_remark(sign: str) -> None:
+    still_running = read(megatron(1, 5), sign, megatron(6, 50))
+    assert {problem.kind for problem in still_running.problems if problem.fatal} == {"short"}
+    assert any("training went on after this: " in problem.message for problem in still_running.problems)
+    assert "cancelled" in first(read(megatron(1, 5), sign, megatron(6, 50), JOB_CANCELLED))
+
+
+def test_a_step_of_a_rank_that_lags_behind_does_not_make_an_exception_harmless() -> None:
+    log = read(megatron(1, 5), f"[rank3]: {TRACEBACK}", "[rank3]: ValueError: heads\n", megatron(6, 6))
+    assert first(log) == "Python traceback: ValueError: heads (rank 3)"
+
+
+def test_an_exception_of_a_thread_comes_behind_what_ended_the_process() -> None:
+    log = read(megatron(), THREAD, "srun: error: node2: task 9: Bus error\n")
+    assert "node2" in first(log)
+
+
+# Warnings of NCCL, and hangs
+
+PORT = "{}:3405{}:3412{} [{}] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error\n\n"
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "2026-05-12T16:13:44.884Z: [1,12]<stdout>:", "[2026-05-12 10:03:02] "]
+)
+def test_a_warning_of_nccl_explains_a_hang(prefix: str) -> None:
+    ports = "".join(prefix + PORT.format("node48", gpu, gpu, gpu) for gpu in range(8))
+    log = read(megatron(), ports, TIME_LIMIT.format("node48"))
+    said = "NCCL warned on node48, GPU 0, 1, 2, 3, 4, 5, 6, 7: NET/IB : Got async event : port error"
+    assert first(log) == said + (" (rank 12)" if "[1,12]" in prefix else "")
+    assert "time limit" in log.problems[1].message
+
+
+def test_a_warning_of_nccl_explains_an_error_of_nccl_but_no_other_exception() -> None:
+    warned = (
+        "node2:3311:3500 [5] ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed "
+        "out, on dev mlx5_1:1\n"
+    )
+    nccl = f"[rank13]: {TRACEBACK}[rank13]: RuntimeError: NCCL Error 2: unhandled system error\n"
+    assert "ibv_modify_qp" in first(read(megatron(), warned, nccl))
+    assert "ValueError" in first(read(warned, f"{TRACEBACK}ValueError: heads\n"))
+
+
+def test_a_warning_of_nccl_in_a_training_that_went_well_is_not_told() -> None:
+    assert read(PORT.format("n1", 0, 0, 0), megatron(1, 5, total=5)).problems == ()
+
+
+def test_the_rank_that_the_flight_recorder_names_is_told() -> None:
+    log = read(
+        titan(),
+        "[rank0]:[E804 23:05:54.8 ProcessGroupNCCL.cpp:1914] [PG ID 0 Rank 0] Received a dump "
+        "signal due to a collective timeout from  rank 13 and we will try our best to dump the debug info.\n"
+        "[rank0]:[E804 23:05:54.9 ProcessGroupNCCL.cpp:1628] [Rank 0] preparing to dump debug info.\n",
+    )
+    assert first(log).startswith("a collective timeout on rank 13")
+
+
+# Ends that no entry of the list describes
+
+
+@pytest.mark.parametrize("tick", ["`{}'", "'{}'", "`{}`", '"{}"'])
+def test_the_assertion_of_a_library_is_named(tick: str) -> None:
+    quoted = tick.format("args.ptr != nullptr")
+    log = read(
+        megatron(1, 3),
+        f"python3: /opt/DeepEP/csrc/permute.cu:412: void launcher(Args): Assertion {quoted} failed.\n",
+        "srun: error: node3: task 17: Aborted (core dumped)\n",
+        TERMINATING,
+        STEP_CANCELLED,
+    )
+    assert first(log) == "the assertion args.ptr != nullptr failed (permute.cu:412)"
+    assert "task 17 on node3: Aborted" in log.problems[1].message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "DeepEP timeout check failed: rank = 6, thread = 0, value = 0)",
+        "[rank6]: FATAL: the fabric manager is not running",
+        "6: 2026-05-12 10:00:00 - ERROR - cannot attach to the shared store",
+        "[rank6]:[E512 10:00:00.5 Foo.cpp:12] lookup of the handle failed",
+        "/src/transport/ibrc.cpp:1433: non-zero status: 7 ep_connect failed of rank 6",
+    ],
+)
+def test_the_first_error_line_after_the_last_step_is_quoted(line: str) -> None:
+    log = read("ERROR: an old remark\n", megatron(), f"{line}\n", "ERROR: cleaning up failed\n")
+    assert first(log).startswith("an error line of the log: ")
+    assert line[-20:] in first(log)
+    assert first(log).endswith("(rank 6)")
+    assert line in log.excerpt
+
+
+def test_before_the_first_step_the_last_error_line_is_quoted() -> None:
+    log = read("ERROR: no apex, going on without\n", "bash: line 1: torchrun: command not found\n")
+    assert first(log) == "an error line of the log: bash: line 1: torchrun: command not found"
+
+
+@pytest.mark.parametrize(
+    "harmless", ["[INFO] 0 errors", "WARNING: error: retried", "DEBUG | error: none", "no error: fine"]
+)
+def test_a_line_of_no_severity_is_not_quoted(harmless: str) -> None:
+    assert {problem.kind for problem in read(megatron(), f"{harmless}\n").problems} == {"short"}
+
+
+def test_an_error_line_is_only_quoted_if_nothing_explains_the_end() -> None:
+    log = read(megatron(), "ERROR: something\n", f"{TRACEBACK}ValueError: heads\n")
+    assert "error_line" not in {problem.kind for problem in log.problems}
+    cancelled = read(megatron(), "ERROR: something\n", JOB_CANCELLED)
+    assert "cancelled" in first(cancelled)
+    assert read("ERROR: something\n", megatron(1, 5, total=5)).problems == ()
+
+
+# Places
+
+
+def test_all_nodes_that_failed_to_launch_are_named() -> None:
+    failed = "".join(
+        f"srun: error: Task launch for StepId=20.0 failed on node p4d-{number}: Socket timed out\n"
+        for number in (33, 38, 35)
+    )
+    log = read(
+        failed, "srun: error: Application launch failed: Socket timed out\n", "srun: Job step aborted\n"
+    )
+    assert "on p4d-33, p4d-38, p4d-35: " in first(log)
+
+
+@pytest.mark.parametrize("label", ["[rank{}]: ", "{}: ", "[default{}]:[rank{}]: ", "[1,{}]<stderr>: "])
+def test_the_ranks_that_print_a_cause_are_named(label: str) -> None:
+    labels = [label.replace("{}", str(rank)) for rank in (2, 5)]
+    lines = "".join(f"{each}torch.OutOfMemoryError: CUDA out of memory.\n" for each in labels)
+    assert first(read(megatron(), lines)) == "CUDA out of memory (ranks 2, 5)"
+
+
+def test_the_text_behind_last_error_is_found_though_ranks_without_labels_print_at_once() -> None:
+    raised = (
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1287, invalid usage, NCCL "
+        "version 2.17.1\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+        "Last error:\n"
+    )
+    said = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000\n"
+    assert first(read(TRACEBACK, TRACEBACK, raised, raised, said, said)).startswith(f"NCCL: {said[:-1]}")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "slurmstepd: error: pyxis: seccomp filter failed: Function not implemented\n",
+            "seccomp filter failed",
+        ),
+        ("sbatch: error: Memory specification can not be satisfied\n", "sbatch refused the job: Memory"),
+        (
+            "/var/spool/slurmd/job7/slurm_script: line 28:  8156 Killed                  python3 main.py\n",
+            "a command of the batch script ended: Killed (SIGKILL",
+        ),
+    ],
+)
+def test_starts_that_fail_without_sruns_usual_words(line: str, says: str) -> None:
+    rest = "slurmstepd: error: pyxis: couldn't start container\n" if "pyxis" in line else ""
+    assert says in first(read(line, rest))
+
+
+# Restarts inside one log
+
+FAILED = "[rank3]: " + TRACEBACK + "[rank3]: torch.AcceleratorError: CUDA error: an illegal memory access\n"
+LOADED = (
+    " loading distributed checkpoint from /local/ckpt at iteration 30\n"
+    "  successfully loaded checkpoint from /local/ckpt [ t 1/1, p 1/1 ] at iteration 30\n"
+)
+
+
+@pytest.mark.parametrize("failed_at", [30, 33])
+def test_a_load_belongs_to_the_attempt_that_it_begins(failed_at: int) -> None:
+    """The launcher restarts the ranks in the same log; perhaps no step is trained twice."""
+    again = megatron(31, 50, total=50).replace("9090.1", "9095.5")
+    log = read(megatron(1, failed_at, total=50), FAILED, LOADED, again)
+    assert (log.mode, len(log.steps)) == ("performance", 50)
+    assert not any(problem.fatal for problem in log.problems)
+    assert any(problem.message.startswith("in an earlier attempt: CUDA error") for problem in log.problems)
+
+
+def test_a_failure_behind_a_load_is_of_the_attempt_that_it_begins() -> None:
+    log = read(megatron(1, 33), FAILED, LOADED, f"[rank5]: {TRACEBACK}[rank5]: ValueError: no optimizer\n")
+    assert first(log) == "Python traceback: ValueError: no optimizer (rank 5)"
+
+
+def test_a_load_behind_the_end_of_training_begins_nothing() -> None:
+    log = read(megatron(1, 5, total=5), "[after training is done] datetime: 2026\n", LOADED)
+    assert {problem.kind for problem in log.problems} <= {"restart"}
+    assert not any(problem.fatal for problem in log.problems)
