@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from steptime.clusters.connections import Connection
-from steptime.clusters.slurm import sftp, ssh_login
+from steptime.clusters.slurm import ssh, ssh_login
 from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError
 
 from .conftest import eventually
@@ -233,7 +233,7 @@ async def test_a_login_node_that_stops_answering_is_given_up_for_the_next(
 
     (tmp_path / "file").write_bytes(b"here")
     assert await node.read(str(tmp_path / "file"), 0, 9) == b"here"
-    monkeypatch.setattr(sftp, "TIMEOUT_S", 1)
+    monkeypatch.setattr(ssh, "_FILE_TIMEOUT_S", 1)
     way.outer.freeze()
     with pytest.raises(SystemFailure, match=f"on the login node {both[0]} .*: no answer in 1 s"):
         await node.read(str(tmp_path / "file"), 0, 9)

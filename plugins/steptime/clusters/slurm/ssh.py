@@ -1,12 +1,13 @@
 """Run commands and access files on a login node over one ssh connection, which stays open.
 
 Callers give commands as lists of arguments; only this module quotes them for the login shell. Files are
-accessed over SFTP: reading the end of a log took 3 ms, but 130 ms by a command, because the login shell
-starts first.
+accessed over SFTP, which is faster than a command because no login shell starts first.
+
+OpenSSH's SFTP server handles one request after the other. A file on a file system that hangs therefore holds
+up all other files; when its time limit is over, the connection is dropped and the next call opens another.
 """
 
 import asyncio
-import base64
 import contextlib
 import logging
 import math
@@ -16,43 +17,47 @@ import shlex
 import signal
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import asyncssh
 
 from steptime.clusters.base import Completed
 from steptime.clusters.command_output import collect
 from steptime.clusters.connections import Connections
-from steptime.clusters.slurm import sftp
 from steptime.clusters.slurm.ssh_login import describe_error
 from steptime.clusters.slurm.ssh_route import reach
 from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError, one_line
 
 _FAREWELL_S = 10.0
-_COMMANDS_AT_ONCE = 9 - sftp.SESSIONS
-"""Most commands at once: of the 10 sessions that sshd by default serves per connection, some are for files,
-and one is for killing a command."""
+_COMMANDS_AT_ONCE = 8
+"""Most commands at once: of the 10 sessions that sshd by default serves per connection, one is for files and
+one for killing a command."""
+_FILE_TIMEOUT_S = 60
+"""Time limit of one call for a file, which opens it, reads or writes it, and closes it."""
 
-_LOST = (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection, asyncssh.ConnectionLost)
+_SFTP_LOST = (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection)
+_LOST = (*_SFTP_LOST, asyncssh.ConnectionLost)
 
 _OPENING_PAUSES_S = (0.1, 0.5, 2.0, 0.0)
 """Pauses between the tries to open a session, in seconds."""
 
 _BEGIN = "steptime-begin:"
-# What a login shell prints on its own comes before these lines, and is not the command's. The process id is
-# there to end the command, as sshd passes no signals on to a session of root's; if the connection is lost,
-# `timeout` ends it. Slurm's variables change what its commands do, as SQUEUE_PARTITION and SBATCH_ACCOUNT:
-# only those that lead to Slurm stay.
+_QUOTED_DIFFERENTLY = "\\\\!\n"
+"""Four characters, whose single quotes csh and fish read differently from POSIX shells."""
+# The first argument shows whether the login shell passes arguments on unchanged. What that shell prints on
+# its own comes before the lines of _BEGIN, and is not the command's. The process id is there to end the
+# command, as sshd passes no signals on to a session of root's; if the connection is lost, `timeout` ends it.
+# Slurm's variables change what its commands do, as SQUEUE_PARTITION and SBATCH_ACCOUNT: only those that lead
+# to Slurm stay.
 _WRAPPER = (
+    'if [ ${#1} != 4 ]; then echo "it changes quoted text" >&2; exit 1; fi; shift; '
     f"echo {_BEGIN}; echo {_BEGIN}$$ >&2; unset $(env | cut -d= -f1 | "
     "grep -xE '(SLURM|SBATCH|SRUN|SQUEUE|SACCT|SCANCEL|SINFO|SCONTROL)_[A-Za-z0-9_]+' | "
     "grep -vxE 'SLURM_(CONF|CONF_SERVER|JWT|SACK_[A-Z]+)'); "
     'exec timeout -s KILL "$@"'
 )
-_SHELLS_DIFFER_IN = frozenset("\n!\\")
-"""Characters that csh and fish read differently from POSIX shells, even between single quotes."""
 _LEAST_SESSIONS = 3
-"""Fewest sessions per connection: one for files, one for a command, and one to kill either."""
+"""Fewest sessions per connection: one for files, one for a command, and one to kill it."""
 _AFTER_CONNECTION_LOSS_S = 10
 
 Done = TypeVar("Done")
@@ -74,7 +79,9 @@ class LoginNode:
         self._login_nodes = login_nodes
         self._connecting = asyncio.Lock()
         self._ssh: asyncssh.SSHClientConnection | None = None
-        self._files = sftp.Sessions(self._kill)
+        self._files: asyncssh.SFTPClient | None = None
+        self._opening_files = asyncio.Lock()
+        self._file_calls: set[asyncio.Task[Any]] = set()
         self._sessions = asyncio.Semaphore(_COMMANDS_AT_ONCE)
         self._commands = 0
         """Number of running commands."""
@@ -82,7 +89,9 @@ class LoginNode:
 
     async def close(self) -> None:
         """Close the connection; a later call opens a new one."""
-        ssh, self._ssh = self._ssh, None
+        for call in self._file_calls:  # left by cancelled callers; they would connect again
+            call.cancel()
+        ssh, self._ssh, self._files = self._ssh, None, None
         if ssh is None:
             return
         ssh.close()
@@ -103,7 +112,7 @@ class LoginNode:
         if any("\0" in argument for argument in argv):
             raise UserError(f"an argument of {argv[0]} has a NUL character, which no command can take")
         limit = str(math.ceil(timeout_s) + _AFTER_CONNECTION_LOSS_S)
-        line = _in_any_shell(shlex.join(["sh", "-c", _WRAPPER, "sh", limit, *argv]))
+        line = "exec " + shlex.join(["sh", "-c", _WRAPPER, "sh", _QUOTED_DIFFERENTLY, limit, *argv])
         async with self._sessions:
             process: asyncssh.SSHClientProcess[bytes] = await self._using(
                 lambda ssh: ssh.create_process(line, stdin=asyncssh.DEVNULL, encoding=None)
@@ -154,7 +163,7 @@ class LoginNode:
             words_said = one_line("; ".join(said_instead) or "nothing", at_most=300)
             raise LoginRefused(
                 f"{self._address} does not start commands: its login shell ended with exit code {exit_code} "
-                f"and said: {words_said}"
+                f"and said: {words_said}. It must be a POSIX shell, such as bash or zsh, and not csh or fish"
             )
         return Completed(exit_code=exit_code, stdout=out, stderr=err)
 
@@ -239,31 +248,64 @@ class LoginNode:
             f"the folder {path} could not be made", lambda files: files.makedirs(path, exist_ok=True)
         )
 
-    async def _with_files(
-        self, failed: str, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]], *, again: bool = True
-    ) -> Done:
+    async def _with_files(self, failed: str, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]]) -> Done:
         """Return the result of `use`, which must be idempotent; retry once if the connection drops.
 
-        `failed` begins the message of the SystemFailure for a request that fails.
+        `failed` begins the message of the SystemFailure for a request that fails. A request that is not
+        answered in time costs the connection, and the commands that run in it. If this call is cancelled, the
+        request is still waited for, because the server may hang at it.
         """
-        await self._connected()  # which has limits of its own: one for each hop and login node
+        call = asyncio.create_task(self._ask_for_files(failed, use))
+        self._file_calls.add(call)
+        call.add_done_callback(self._file_call_ended)
+        await asyncio.wait((call,))
+        return call.result()
+
+    def _file_call_ended(self, call: "asyncio.Task[Any]") -> None:
+        """Forget a call, and read its exception: asyncio logs one that nobody reads after a cancellation."""
+        self._file_calls.discard(call)
+        if not call.cancelled():
+            call.exception()
+
+    async def _ask_for_files(
+        self, failed: str, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]], *, again: bool = True
+    ) -> Done:
+        ssh = await self._connected()  # which has limits of its own: one for each hop and login node
+        hangs = False
+
+        def give_up() -> None:
+            nonlocal hangs
+            hangs = self._ssh is ssh  # else another request hung first, and this one only waited behind it
+            self._give_up(ssh)
+
+        late = asyncio.get_running_loop().call_later(_FILE_TIMEOUT_S, give_up)
         try:
-            async with asyncio.timeout(sftp.TIMEOUT_S):
-                session = await self._using(self._files.session)
-            if session is None:
-                raise SystemFailure(
-                    f"{failed} on {self._address}: {sftp.SESSIONS} other requests for files hang there, and "
-                    "no more are made until one of them has ended"
-                )
-            return await self._files.call(session, use)
-        except TimeoutError:
-            raise SystemFailure(f"{failed} on {self._address}: no answer in {sftp.TIMEOUT_S} s") from None
+            return await self._use_files(use)
         except (*_LOST, OSError) as error:
+            if hangs:
+                raise SystemFailure(
+                    f"{failed} on {self._address}: no answer in {_FILE_TIMEOUT_S} s"
+                ) from None
             if not again:
                 raise OutOfReach(f"{failed} on {self._address}: {describe_error(error)}") from None
         except asyncssh.Error as error:
             raise SystemFailure(f"{failed} on {self._address}: {describe_error(error)}") from None
-        return await self._with_files(failed, use, again=False)
+        finally:
+            late.cancel()
+        return await self._ask_for_files(failed, use, again=False)
+
+    async def _use_files(self, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]]) -> Done:
+        """Call `use` with the connection's SFTP session, which is opened if there is none."""
+        async with self._opening_files:
+            if self._files is None:
+                self._files = await self._using(lambda ssh: ssh.start_sftp_client())
+            files = self._files
+        try:
+            return await use(files)
+        except _SFTP_LOST:
+            if self._files is files:
+                self._files = None
+            raise
 
     async def _using(
         self,
@@ -293,7 +335,7 @@ class LoginNode:
                 raise self._lost("when asked", error) from None
             if not ssh.is_closed():  # sshd counts a session that has ended for a moment longer than we do
                 await asyncio.sleep(pause_s)
-        taken = self._files.count + self._commands
+        taken = self._commands + (self._files is not None)
         if taken < _LEAST_SESSIONS:
             raise LoginRefused(
                 f"{self._address} allows only {taken} sessions in one connection "
@@ -307,12 +349,12 @@ class LoginNode:
         if ssh is not None:
             ssh.abort()
         if self._ssh is ssh:
-            self._ssh = None
+            self._ssh = self._files = None
 
     async def _connected(self) -> asyncssh.SSHClientConnection:
         async with self._connecting:
             if self._ssh is None or self._ssh.is_closed():
-                self._ssh = None
+                self._ssh = self._files = None
                 reached = await reach(self._name, self._connections, self._login_nodes)
                 self._ssh, self._address = reached.ssh, reached.title
             return self._ssh
@@ -335,11 +377,3 @@ async def _words_of_wrapper(stream: "asyncssh.SSHReader[bytes]", before: list[st
         lines.append(text)
     before.extend(filter(None, lines))
     return ""
-
-
-def _in_any_shell(command: str) -> str:
-    """Quote a POSIX shell command so that every kind of login shell runs it unchanged."""
-    if _SHELLS_DIFFER_IN.isdisjoint(command):
-        return f"exec {command}"
-    encoded = base64.b64encode(command.encode()).decode()
-    return f"exec sh -c 'eval \"exec $(echo $0 | base64 -d)\"' {encoded}"
