@@ -11,7 +11,7 @@ from steptime.clusters.base import Cluster, JobState, JobStatus
 from steptime.clusters.runai import cluster as runai_backend
 from steptime.clusters.runai import command as runai_command
 from steptime.clusters.runai.cluster import RunaiCluster
-from steptime.clusters.runai.config import workload_name
+from steptime.clusters.runai.workloads import workload_name
 from steptime.errors import SystemFailure, UserError
 
 from .conftest import MakeGated, MakeSpec, RunaiWith, end_of, eventually

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from steptime.clusters.connections import Connection
 from steptime.clusters.runai.cluster import RunaiConfig, connect
-from steptime.clusters.runai.config import workload_name
+from steptime.clusters.runai.workloads import workload_name
 from steptime.errors import UserError
 
 from .conftest import MakeRunaiConfig

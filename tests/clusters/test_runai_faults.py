@@ -17,7 +17,7 @@ from steptime.clusters.runai import client as runai_client
 from steptime.clusters.runai import cluster as runai_backend
 from steptime.clusters.runai.client import RunaiClient, base_url
 from steptime.clusters.runai.cluster import RunaiCluster
-from steptime.clusters.runai.config import workload_name
+from steptime.clusters.runai.workloads import workload_name
 from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError
 
 from .conftest import MakeGated, MakeSpec, RunaiWith, end_of

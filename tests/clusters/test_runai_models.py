@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel
 from stand_ins.runai import RunaiStandIn
 
-from steptime.clusters.runai.config import workload_name
 from steptime.clusters.runai.phases import MEANING
+from steptime.clusters.runai.workloads import workload_name
 
 from .conftest import MakeGated, RunaiWith
 

@@ -9,6 +9,7 @@ import asyncio
 import os
 from pathlib import Path, PurePosixPath
 
+from filelock import AsyncFileLock
 from pydantic import ValidationError
 
 from steptime.clusters.base import Cluster, Job
@@ -39,8 +40,6 @@ async def collect_log(cluster: Cluster, job: Job) -> Path:
     is a copy in `<STEPTIME_HOME>/logs-collected/<cluster>/<job>/`, which is updated now. Then this raises
     UserError if the log is missing or empty, SystemFailure if it cannot be copied.
     """
-    from filelock import AsyncFileLock
-
     if (own := cluster.local_path(job.log_path)) is not None:
         return own
     folder = collected_logs_dir() / job.cluster / job.name

@@ -10,7 +10,8 @@ import shlex
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+
+import jinja2
 
 from steptime.clusters.base import Cluster, Installation, Job, JobSpec, StagedFiles
 from steptime.clusters.config import ClusterConfig
@@ -23,9 +24,6 @@ from steptime.recipes.bridge_launch import CHECKPOINTS
 from steptime.recipes.environment import check_environment
 from steptime.recipes.models import RUN_FILE, Mode, Run
 from steptime.recipes.workload_file import EXPERIMENT_NAME
-
-if TYPE_CHECKING:
-    import jinja2
 
 _TRACKER = "latest_train_state.pt"
 """File that Megatron-Bridge writes beside the folders of saved iterations when a save has ended."""
@@ -53,9 +51,7 @@ def _template_of_kind(name: str) -> str | None:
 
 
 @cache
-def _templates() -> "jinja2.Environment":
-    import jinja2
-
+def _templates() -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.ChoiceLoader(
             [

@@ -17,16 +17,15 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import SplitResult, urlsplit
+
+import httpx
+from tenacity import RetryCallState
 
 from steptime.clusters.connections import Connection
 from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError, one_line
 from steptime.waiting import retrying
-
-if TYPE_CHECKING:
-    import httpx
-    from tenacity import RetryCallState
 
 Done = TypeVar("Done")
 
@@ -95,8 +94,6 @@ class RunaiClient:
         return f"RunaiClient({self.base_url!r})"
 
     async def __aenter__(self) -> Self:
-        import httpx
-
         self._http = httpx.AsyncClient(
             timeout=_TIMEOUT_S,
             limits=httpx.Limits(max_connections=8),
@@ -184,7 +181,7 @@ class RunaiClient:
         repeatable: bool = True,
         accepted: Sequence[int] = (),
         **request: Any,
-    ) -> "httpx.Response":
+    ) -> httpx.Response:
         """Send one request, and retry it after errors. Responses with a status in `accepted` are returned.
 
         A request that certainly had no effect (no connection, 401, 429) is always retried; one that may have
@@ -196,7 +193,7 @@ class RunaiClient:
     async def _patiently(self, send: Callable[[], Awaitable[Done]]) -> Done:
         """Repeat `send` while it raises `_TryAgain`. Raises OutOfReach after `patience_s` seconds."""
 
-        def note(state: "RetryCallState") -> None:
+        def note(state: RetryCallState) -> None:
             error = state.outcome and state.outcome.exception()
             _log.info("%s; trying again in %.1f s", error, state.upcoming_sleep)
 
@@ -208,9 +205,7 @@ class RunaiClient:
 
     async def _send(
         self, method: str, path: str, *, repeatable: bool, accepted: Sequence[int], **request: Any
-    ) -> "httpx.Response":
-        import httpx
-
+    ) -> httpx.Response:
         what = f"{method} {path}"
         refused_token = ""
         while True:
@@ -250,8 +245,6 @@ class RunaiClient:
             return self._token
 
     async def _renew_token(self) -> None:
-        import httpx
-
         credentials = {
             "grantType": "app_token",
             "AppId": self._connection.login,
@@ -280,12 +273,12 @@ class RunaiClient:
         if token == self._token:  # another caller may have a new one by now
             self._token_ends = 0.0
 
-    def _client(self) -> "httpx.AsyncClient":
+    def _client(self) -> httpx.AsyncClient:
         if self._http is None:
             raise RuntimeError("the client is not open: use it as an async context manager")
         return self._http
 
-    def _refused(self, answer: "httpx.Response", problem: str) -> UserError | SubmitLimit:
+    def _refused(self, answer: httpx.Response, problem: str) -> UserError | SubmitLimit:
         if "exceeded quota" in problem.lower():  # Kubernetes' words for a ResourceQuota of the namespace
             return SubmitLimit(f"Run:ai at {self.base_url} {problem}")
         if answer.status_code == 409:
@@ -297,7 +290,7 @@ class RunaiClient:
             )
         return UserError(f"Run:ai at {self.base_url} {problem}")
 
-    def _refusal(self, answer: "httpx.Response") -> str:
+    def _refusal(self, answer: httpx.Response) -> str:
         """Describe an error answer by its status and message, without secrets that the server may echo."""
         message = ""
         with contextlib.suppress(ValueError, AttributeError):
@@ -340,12 +333,7 @@ def base_url(connection: Connection) -> str:
     return f"{url.scheme}://{name}{f':{port}' if port else ''}{url.path.rstrip('/') or '/api/v1'}"
 
 
-def unix_time(written: str | None) -> float | None:
-    """Convert a time as the API writes it, `2026-11-21T06:00:00.123Z`, to Unix seconds; None stays None."""
-    return datetime.fromisoformat(written).timestamp() if written else None
-
-
-def _json(answer: "httpx.Response") -> dict[str, Any]:
+def _json(answer: httpx.Response) -> dict[str, Any]:
     try:
         content = answer.json()
     except ValueError:
@@ -357,7 +345,7 @@ def _json(answer: "httpx.Response") -> dict[str, Any]:
     return content
 
 
-def _server_time(answer: "httpx.Response") -> float:
+def _server_time(answer: httpx.Response) -> float:
     """Return the server's time, to compare its timestamps with; this machine's if the answer has none."""
     try:
         return parsedate_to_datetime(answer.headers["Date"]).timestamp()
@@ -365,7 +353,7 @@ def _server_time(answer: "httpx.Response") -> float:
         return time.time()
 
 
-def _retry_after_s(answer: "httpx.Response") -> float:
+def _retry_after_s(answer: httpx.Response) -> float:
     """Return the seconds that `Retry-After` (RFC 9110, 10.2.3: seconds or a date) asks for; 0 without it."""
     written = answer.headers.get("Retry-After", "")
     if written.isdecimal():

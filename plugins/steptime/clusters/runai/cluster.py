@@ -25,12 +25,12 @@ from steptime.clusters.runai.client import (
     RunaiClient,
     UnclearAnswer,
     Workload,
-    unix_time,
 )
 from steptime.clusters.runai.command import run_as_workload
-from steptime.clusters.runai.config import PREFIX, RunaiConfig, workload_name, workload_request
-from steptime.clusters.runai.phases import ENDED, MEANING, Stop, vanished, workload_status
+from steptime.clusters.runai.config import RunaiConfig
+from steptime.clusters.runai.phases import ENDED, MEANING, Stop, unix_time, vanished, workload_status
 from steptime.clusters.runai.volume import JobNotes, RunaiJob
+from steptime.clusters.runai.workloads import PREFIX, workload_name, workload_request
 from steptime.errors import SystemFailure, UserError
 from steptime.waiting import poll_until_async
 

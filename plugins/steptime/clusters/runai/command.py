@@ -16,9 +16,10 @@ from typing import cast
 from steptime.clusters.base import Completed
 from steptime.clusters.command_output import Lines
 from steptime.clusters.runai.client import TRAININGS, Project, RunaiClient
-from steptime.clusters.runai.config import RunaiConfig, workload_name, workload_request
+from steptime.clusters.runai.config import RunaiConfig
 from steptime.clusters.runai.phases import ENDED, Notes
 from steptime.clusters.runai.volume import JobNotes, Volume
+from steptime.clusters.runai.workloads import workload_name, workload_request
 from steptime.errors import SystemFailure
 from steptime.waiting import poll_until_async
 

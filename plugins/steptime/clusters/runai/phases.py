@@ -7,10 +7,10 @@ when and on which node. A failure in the first pod's note overrules the phase.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from steptime.clusters.base import JobState, JobStatus, described_exit
-from steptime.clusters.runai.client import unix_time
 
 MEANING: Mapping[str, JobState | None] = {
     # Accepted by the control plane; the cluster has not made its objects.
@@ -170,3 +170,8 @@ def _why(workload: Mapping[str, Any]) -> str:
     messages = [str(workload.get("phaseMessage") or "")]
     messages += [str(condition.get("message") or "") for condition in workload.get("conditions") or ()]
     return " ".join(next((text for text in messages if text.strip()), "").split())
+
+
+def unix_time(written: str | None) -> float | None:
+    """Convert a time as the API writes it, `2026-11-21T06:00:00.123Z`, to Unix seconds; None stays None."""
+    return datetime.fromisoformat(written).timestamp() if written else None
