@@ -82,7 +82,7 @@ def test_what_no_option_gives_is_as_the_login_node_shows_it(
     async def look(*_: object) -> Survey:
         return seen
 
-    monkeypatch.setattr("steptime.clusters.slurm.survey.survey", look)
+    monkeypatch.setattr("steptime.cli.clusters.survey", look)
     added = runner.invoke(app, ["cluster", "add", "eos", *asked])
     assert added.exit_code == 0, added.output
     cluster = load_cluster("eos")

@@ -7,6 +7,8 @@ import typer
 
 from steptime.cli.selecting import RunFilters, require_results, takes_selection
 from steptime.errors import UserError
+from steptime.measure.archiving import SUFFIX, check_name, write_archive
+from steptime.store.run_queries import Store
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -37,9 +39,6 @@ def archive(
     machine: those of jobs that ran here, and copies of logs from other clusters. 'steptime results import'
     reads it into any store.
     """
-    from steptime.measure.archiving import SUFFIX, check_name, write_archive
-    from steptime.store.run_queries import Store
-
     if to is None:
         raise UserError(f"no file is named: give one with -o, like results{SUFFIX} in an existing folder.")
     check_name(to, "-o")

@@ -5,17 +5,23 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import jinja2
 import typer
 
 from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.usage import Commands
-from steptime.errors import SystemFailure, UserError, one_line
+from steptime.clusters.checks import CheckOutcome, CheckResult
+from steptime.clusters.config import load_cluster
+from steptime.clusters.slurm.checks import parse_gres
+from steptime.clusters.slurm.survey import Survey, listed_gpu_type, survey
+from steptime.errors import SystemFailure, UserError, one_line, unknown_value
 from steptime.files import write_whole
-
-if TYPE_CHECKING:
-    from steptime.clusters.slurm.survey import Survey
+from steptime.recipes.cluster_files import cluster_file, list_clusters
+from steptime.recipes.gpus import gpu_types
+from steptime.service.airflow_connections import airflow_connection
+from steptime.staging.cluster_check import check_cluster, runs_to_check
 
 ADD_EXAMPLES = """
 [bold]Examples[/bold]
@@ -83,12 +89,6 @@ def add(
     Nothing is changed on the cluster, and an existing file is never overwritten. For Run:ai see
     docs/reference/clusters.md.
     """
-    from steptime.clusters.config import load_cluster
-    from steptime.clusters.slurm.survey import listed_gpu_type, survey
-    from steptime.recipes.cluster_files import cluster_file, list_clusters
-    from steptime.recipes.gpus import gpu_types
-    from steptime.service.airflow_connections import airflow_connection
-
     if not _NAME.fullmatch(name):
         raise UserError(
             f"'{one_line(name)}' is not a valid name of a cluster: use lowercase letters, digits and '-'."
@@ -147,7 +147,7 @@ def add(
     )
 
 
-def _describe(seen: "Survey") -> None:
+def _describe(seen: Survey) -> None:
     """Print on stderr what the login node shows."""
     listed = ", ".join(
         f"{one.name} ({one.nodes} {one.state}, {one.gres if one.gres != '(null)' else 'no GPUs'})"
@@ -168,8 +168,6 @@ def _chosen(option: str, given: str | None, suggested: str | None, what: str, ch
 
     Raises UserError if no value is found, or if there are `choices` and the value is not one of them.
     """
-    from steptime.errors import unknown_value
-
     value = given
     if value is None and sys.stdin.isatty():
         listed = f" ({', '.join(choices)})" if choices else ""
@@ -182,7 +180,7 @@ def _chosen(option: str, given: str | None, suggested: str | None, what: str, ch
     return value
 
 
-def _account(given: str | None, seen: "Survey") -> str | None:
+def _account(given: str | None, seen: Survey) -> str | None:
     """Return the account for jobs; None if Slurm should choose it."""
     if (given is None and not sys.stdin.isatty()) or not seen.accounts:
         return given or (seen.accounts[0] if len(seen.accounts) == 1 else None)
@@ -190,15 +188,11 @@ def _account(given: str | None, seen: "Survey") -> str | None:
 
 
 def _most_gpus(lines: Sequence[Any]) -> int | None:
-    from steptime.clusters.slurm.checks import parse_gres
-
     return max((found[1] for one in lines if (found := parse_gres(one.gres))), default=None)
 
 
 def _format_file(values: Mapping[str, Any]) -> str:
     """Return the text of a cluster's file."""
-    import jinja2
-
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader("steptime.cli", package_path="."),
         autoescape=False,  # noqa: S701 (YAML, whose values `_yaml` quotes)
@@ -234,11 +228,6 @@ def check(
     Each check prints a line: ✓ passed, ✗ failed and what to do, – does not apply and why. Nothing is
     submitted. The exit code is 2 if a check fails.
     """
-    from steptime.clusters.checks import CheckOutcome, CheckResult
-    from steptime.clusters.config import load_cluster
-    from steptime.service.airflow_connections import airflow_connection
-    from steptime.staging.cluster_check import check_cluster, runs_to_check
-
     config = load_cluster(name)
     runs = runs_to_check(config, workload)
 

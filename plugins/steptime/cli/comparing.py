@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,12 +17,18 @@ from steptime.cli.output import (
 )
 from steptime.cli.selecting import RunFilters, require_results, since_when, takes_cells, takes_selection
 from steptime.errors import UserError
+from steptime.judging import judgements
+from steptime.judging.comparison import compare_runs, compare_since, compare_sweep
+from steptime.judging.completeness import find_missing
+from steptime.judging.findings import COLUMNS as CELL_COLUMNS
+from steptime.judging.findings import Comparison
+from steptime.judging.judgements import judge_all
+from steptime.judging.series import Series
+from steptime.judging.trend import COLUMNS as TREND_COLUMNS
+from steptime.judging.trend import sentence, trend
+from steptime.measure.report import choose_columns
 from steptime.process_identity import user_name
-
-if TYPE_CHECKING:
-    from steptime.judging.findings import Comparison
-    from steptime.judging.series import Series
-    from steptime.store.run_queries import Store
+from steptime.store.run_queries import Store
 
 SLOWER_EXIT_CODE = 3
 _SINCE = "7d"
@@ -92,10 +98,6 @@ def compare(
     The exit code is 3 if a slowdown is confirmed, 0 if none is, 1 for bad input, 2 if the store
     cannot be read.
     """
-    from steptime.judging.findings import COLUMNS
-    from steptime.measure.report import choose_columns
-    from steptime.store.run_queries import Store
-
     store = Store()
     found = _compare(store, runs or [], since, sweep, selection)
     missing = found.completeness
@@ -116,10 +118,10 @@ def compare(
             "goodput": found.goodput,
             "remarks": found.remarks,
         }
-        show_columns(found.rows, COLUMNS, output_format, called="cells", beside=beside)
+        show_columns(found.rows, CELL_COLUMNS, output_format, called="cells", beside=beside)
     else:
         if found.findings:
-            columns, title = choose_columns(found.rows, of=COLUMNS)
+            columns, title = choose_columns(found.rows, of=CELL_COLUMNS)
             show_table(found.rows, columns, title=title, wide=wide)
         for remark in (*(missing.remarks if missing else ()), *found.remarks):
             typer.echo(remark)
@@ -133,9 +135,6 @@ def judge() -> None:
     Each run is judged like this when it is published, so the command is needed only after a version of
     steptime has changed how runs are judged.
     """
-    from steptime.judging.judgements import judge_all
-    from steptime.store.run_queries import Store
-
     store = Store()
     require_results(store, "judge")
     typer.echo(f"{judge_all(store)} series judged")
@@ -157,9 +156,6 @@ def accept(
     change. Until the new baseline has 6 runs, the cell has insufficient history to be judged. The store keeps
     who accepted it, when, and the note.
     """
-    from steptime.judging import judgements
-    from steptime.store.run_queries import Store
-
     if not note.strip():
         raise UserError("--note is empty: write why the new step time is accepted.")
     store = Store()
@@ -169,14 +165,12 @@ def accept(
 
 
 def _compare(
-    store: "Store", runs: list[str], since: str | None, sweep: str | None, selection: RunFilters
-) -> "Comparison":
+    store: Store, runs: list[str], since: str | None, sweep: str | None, selection: RunFilters
+) -> Comparison:
     """Compare two runs, the cells of a sweep, or the cells that ran since a time (by default a week ago).
 
     Raises UserError for arguments that exclude each other, and if there are no results.
     """
-    from steptime.judging.comparison import compare_runs, compare_since, compare_sweep
-
     asked = [name for name, value in (("two runs", runs), ("--since", since), ("--sweep", sweep)) if value]
     if len(asked) > 1:
         raise UserError(f"{' and '.join(asked)} exclude each other: name one of them.")
@@ -213,10 +207,6 @@ def show_trend(
     the command lists them.
     Each row also has the published value, and the note of a person who accepted the run as a new baseline.
     """
-    from steptime.judging.completeness import find_missing
-    from steptime.judging.trend import COLUMNS, sentence, trend
-    from steptime.store.run_queries import Store
-
     store = Store()
     require_results(store, "show")
     series = _series(store, run, selection)
@@ -224,7 +214,7 @@ def show_trend(
     said = sentence(series, rows, find_missing(store, series))
     if output_format is not Format.TABLE:
         beside = {"sentence": said, "label": series.label, "series": series.key}
-        show_columns(rows, COLUMNS, output_format, called="runs", beside=beside)
+        show_columns(rows, TREND_COLUMNS, output_format, called="runs", beside=beside)
     if output_format is Format.JSON:
         return
     typer.echo(said, err=output_format is not Format.TABLE)
@@ -233,13 +223,11 @@ def show_trend(
         _print_table(rows, full_names=full_names, wide=wide)
 
 
-def _series(store: "Store", run: str | None, selection: RunFilters) -> "Series":
+def _series(store: Store, run: str | None, selection: RunFilters) -> Series:
     """Return the series of a run, or else the one that the filters select; with neither, the newest one.
 
     Raises UserError if no judged series fits, if several do, or if both a run and filters are given.
     """
-    from steptime.judging.series import Series
-
     if run is not None:
         if asked := selection.flags:
             raise UserError(f"{', '.join(asked)} and a run exclude each other: name one of them.")
@@ -277,9 +265,6 @@ def _line(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _print_table(rows: Sequence[Mapping[str, Any]], *, full_names: bool, wide: bool) -> None:
     """Print the table, latest run last; columns that all runs share are left out."""
-    from steptime.judging.trend import COLUMNS
-    from steptime.measure.report import choose_columns
-
-    own = [column for column in COLUMNS if not column.series]
+    own = [column for column in TREND_COLUMNS if not column.series]
     columns, title = choose_columns(rows, of=own, full_names=full_names)
     show_table(rows, columns, title=title, wide=wide)

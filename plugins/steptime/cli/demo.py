@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,11 +14,11 @@ from steptime.cli.output import WIDE_OPTION
 from steptime.cli.phases import Phases
 from steptime.cli.run import check, trigger, wait_for_results
 from steptime.cli.service import Port, up
+from steptime.clusters.base import StagedFiles
+from steptime.clusters.config import load_cluster, open_cluster
+from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
-
-if TYPE_CHECKING:
-    from steptime.clusters.base import StagedFiles
-    from steptime.recipes.models import Run
+from steptime.staging.stage import stage
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -74,7 +74,7 @@ def demo(
         raise typer.Exit(2)
 
 
-def _begin_to_stage(run: "Run") -> "Future[StagedFiles]":
+def _begin_to_stage(run: Run) -> Future[StagedFiles]:
     """Begin to stage for the run while Airflow starts, so that the DAG run's task `stage` finds it done.
 
     Returns at once. Staging runs in a daemon thread: interrupting the demo does not wait for pip.
@@ -91,10 +91,7 @@ def _begin_to_stage(run: "Run") -> "Future[StagedFiles]":
     return staged
 
 
-async def _stage(run: "Run") -> "StagedFiles":
-    from steptime.clusters.config import load_cluster, open_cluster
-    from steptime.staging.stage import stage
-
+async def _stage(run: Run) -> StagedFiles:
     config = load_cluster(run.cluster)
     async with open_cluster(config) as cluster:
         return await stage(cluster, config, run, lambda _: None)

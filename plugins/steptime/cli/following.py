@@ -14,6 +14,7 @@ from rich.text import Text
 from steptime.cli.phases import Spinning
 from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
+from steptime.service.processes import running, why_not_running
 from steptime.service.rest import AirflowClient, DagRun, TaskInstance, check_address
 
 POLL_S = 1.0
@@ -185,8 +186,6 @@ def airflow_client(url: str | None, user: str | None) -> AirflowClient:
     SystemFailure if no Airflow was named and none runs, and UserError if the user or the password is missing.
     """
     if url is None:
-        from steptime.service.processes import running, why_not_running
-
         service = running()
         if service is None:
             raise SystemFailure(f"{why_not_running()}, or name another Airflow with --url")

@@ -9,7 +9,9 @@ import typer
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
 from steptime.cli.selecting import require_results, since_when
 from steptime.measure.goodput import PARTS, TRAINING, compute_goodput
+from steptime.store.budgets import format_month
 from steptime.store.columns import Column
+from steptime.store.run_queries import Store
 
 _SINCE = "90d"
 
@@ -68,8 +70,6 @@ def show_goodput(
 
     Time in the queue takes no GPU-hours. 'steptime results compare' has the goodput of a week.
     """
-    from steptime.store.run_queries import Store
-
     store = Store()
     require_results(store, "sum up")
     rows = _monthly(store, since_when(since, time.time()))
@@ -82,8 +82,6 @@ def show_goodput(
 
 
 def _monthly(store: Any, since: float) -> list[dict[str, Any]]:
-    from steptime.store.budgets import format_month
-
     rows, lost = defaultdict(list), defaultdict(list)
     for row in store.results(include_rejected=True, since=since):
         rows[format_month(row["submitted_at"]), row["sweep"] or ""].append(row)

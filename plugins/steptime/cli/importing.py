@@ -5,16 +5,20 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from steptime.clusters.config import load_cluster
 from steptime.errors import UserError, one_line
-from steptime.settings import home
-
-if TYPE_CHECKING:
-    from steptime.measure.importing import Import
-    from steptime.store.run_models import Result, Verdict
+from steptime.judging.judgements import store_imported
+from steptime.measure.importing import Import, ImportOptions, RefusedImport, find_imports
+from steptime.measure.quality import validate
+from steptime.measure.unpacking import unpack
+from steptime.recipes.cluster_files import list_clusters
+from steptime.settings import home, imported_dir
+from steptime.store.run_models import Result, Verdict
+from steptime.store.run_queries import Store
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -69,13 +73,6 @@ def import_results(
     llmb-config_*.yaml or the name of its experiment. A run that is in the store already stays as it is. Logs
     are copied to STEPTIME_HOME/imported.
     """
-    from steptime.clusters.config import load_cluster
-    from steptime.judging.judgements import store_imported
-    from steptime.measure.importing import ImportOptions, RefusedImport, find_imports
-    from steptime.measure.unpacking import unpack
-    from steptime.recipes.cluster_files import list_clusters
-    from steptime.store.run_queries import Store
-
     if gpu_type is None and cluster in list_clusters():
         gpu_type = load_cluster(cluster).gpu_type
     named = {"workload": workload, "size": size, "dtype": dtype, "gpus": None if gpus is None else str(gpus)}
@@ -93,7 +90,7 @@ def import_results(
             place = Path(scratch) / "files"
             unpack(path, place)
 
-        def new() -> "Iterator[tuple[Result, Verdict, Mapping[str, Any] | None]]":
+        def new() -> Iterator[tuple[Result, Verdict, Mapping[str, Any] | None]]:
             for one in find_imports(place, asked):
                 if isinstance(one, RefusedImport):
                     refused.append(one)
@@ -116,11 +113,8 @@ def import_results(
         raise typer.Exit(1)
 
 
-def _checked(one: "Import") -> "tuple[Result, Verdict, Mapping[str, Any] | None]":
+def _checked(one: Import) -> tuple[Result, Verdict, Mapping[str, Any] | None]:
     """Check a run and copy its files; return it, its verdict, and its acceptance as a baseline, if any."""
-    from steptime.measure.quality import validate
-    from steptime.settings import imported_dir
-
     result = one.result
     verdict = validate(
         result.run,

@@ -1,7 +1,7 @@
 """`steptime incidents`: what got slower or faster together, since when, and what people said about it."""
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -9,11 +9,9 @@ from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.selecting import require_results, since_when
 from steptime.cli.usage import Commands
 from steptime.errors import UserError
+from steptime.judging.incidents import Incident, accept, comment, incident, incidents
 from steptime.process_identity import user_name
-
-if TYPE_CHECKING:
-    from steptime.judging.incidents import Incident
-    from steptime.store.run_queries import Store
+from steptime.store.run_queries import Store
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -47,8 +45,6 @@ def list_incidents(
     """List the incidents: cells (configurations) that got slower or faster together, with cause and state."""
     if context.invoked_subcommand is not None:
         return
-    from steptime.judging.incidents import incidents
-
     store = _store("show")
     found = incidents(store, closed_since=None if since is None else since_when(since, time.time()))
     if not found and output_format is Format.TABLE:
@@ -70,8 +66,6 @@ def list_incidents(
 @group.command("show")
 def show_incident(number: NUMBER, *, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
     """Show one incident with its cells."""
-    from steptime.judging.incidents import incident
-
     found = incident(_store("show"), number)
     if output_format is Format.TABLE:
         typer.echo(found.sentence)
@@ -100,8 +94,6 @@ def accept_incident(
     `results accept` does this for one cell. The incident closes; the store keeps who accepted it and the
     reason, which replaces an earlier note.
     """
-    from steptime.judging.incidents import accept
-
     store = _store("accept")
     accepted = accept(store, number, note=_written(note, "--note"), author=user_name())
     typer.echo(f"accepted: {accepted.title}")
@@ -112,15 +104,11 @@ def note_incident(
     number: NUMBER, text: Annotated[str, typer.Argument(help="What others should know; replaces the note.")]
 ) -> None:
     """Write a note on an incident; it replaces an earlier one."""
-    from steptime.judging.incidents import comment
-
     noted = comment(_store("note"), number, note=_written(text, "the note"), author=user_name())
     typer.echo(f"noted: {noted.title}")
 
 
-def _store(to: str) -> "Store":
-    from steptime.store.run_queries import Store
-
+def _store(to: str) -> Store:
     store = Store()
     require_results(store, to)
     return store
@@ -132,7 +120,7 @@ def _written(text: str, what: str) -> str:
     return text.strip()
 
 
-def _row(incident: "Incident") -> dict[str, Any]:
+def _row(incident: Incident) -> dict[str, Any]:
     return {
         "id": incident.id,
         "state": incident.state,

@@ -10,6 +10,9 @@ from rich.text import Text
 
 from steptime.cli.output import FORMAT_OPTION, Format, show, show_json
 from steptime.cli.selecting import require_results
+from steptime.judging.node_pairs import describe_node_pairs
+from steptime.reporting.answers import drain_command
+from steptime.store.run_queries import Store
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -29,10 +32,6 @@ def show_node_pairs(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
 ) -> None:
     """Show the newest node sweep: the slow nodes and links, and how much slower than usual each pair is."""
-    from steptime.judging.node_pairs import describe_node_pairs
-    from steptime.reporting.answers import drain_command
-    from steptime.store.run_queries import Store
-
     store = Store()
     require_results(store, "compare")
     found = describe_node_pairs(store, sweep)

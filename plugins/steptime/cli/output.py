@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import typer
 from rich.cells import cell_len
@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from steptime.errors import one_line, unknown_value
-
-if TYPE_CHECKING:
-    from steptime.store.columns import Column
+from steptime.measure.report import csv_text, export_row, format_column
+from steptime.store.columns import SCHEMA_VERSION, Column
 
 
 class Format(StrEnum):
@@ -99,14 +98,12 @@ def show(
 
 def show_json(content: Mapping[str, Any]) -> None:
     """Print a JSON document for programs; its first field is the schema version."""
-    from steptime.store.columns import SCHEMA_VERSION
-
     typer.echo(json.dumps({"schema_version": SCHEMA_VERSION, **content}, indent=2))
 
 
 def show_columns(
     rows: Iterable[Mapping[str, Any]],
-    columns: "Sequence[Column]",
+    columns: Sequence[Column],
     output_format: Format,
     *,
     called: str,
@@ -116,9 +113,6 @@ def show_columns(
 
     In JSON, `called` is the key of the rows, and `beside` has fields that precede them.
     """
-    from steptime.measure.report import export_row
-    from steptime.store.columns import SCHEMA_VERSION
-
     rows = (export_row(row, columns) for row in rows)
     if output_format is Format.CSV:
         _print_csv(rows, [column.name for column in columns])
@@ -134,14 +128,12 @@ def show_columns(
 
 def show_table(
     rows: Sequence[Mapping[str, Any]],
-    columns: "Sequence[Column]",
+    columns: Sequence[Column],
     *,
     title: str | None = None,
     wide: bool = False,
 ) -> None:
     """Print these columns as a table; drop the least important ones if the terminal is too narrow."""
-    from steptime.measure.report import format_column
-
     shown_ones = [
         _Shown(
             column.title,
@@ -176,16 +168,11 @@ class _Shown(NamedTuple):
 
 
 def _print_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
-    from steptime.measure.report import csv_text
-
     sys.stdout.write(csv_text(rows, names))
 
 
 def _plain(rows: Sequence[Mapping[str, Any]], name: str, heading: str, priority: int) -> _Shown:
     """Return a column that is not declared in `store.columns`."""
-    from steptime.measure.report import format_column
-    from steptime.store.columns import Column
-
     values = [row.get(name) for row in rows]
     numbers = all(value is None or isinstance(value, int | float) for value in values)
     if numbers and any(isinstance(value, float) for value in values):

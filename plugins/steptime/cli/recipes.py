@@ -10,7 +10,12 @@ from steptime.cli import import_recipes
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.cli.usage import Commands
+from steptime.clusters.base import StagedFiles
+from steptime.clusters.config import check_permitted, load_cluster
+from steptime.clusters.hub import fetch_command, hub_cache
+from steptime.clusters.jobscript import job_spec
 from steptime.errors import UserError
+from steptime.judging.expected_cost import expected_cost
 from steptime.recipes import tables
 from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.flops import broken_formulas
@@ -19,7 +24,9 @@ from steptime.recipes.models import Run
 from steptime.recipes.parameters import Parameters, count_parameters
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import load_with_own_dag, load_workloads
+from steptime.reporting.plans import plan_rows, summarize_plan
 from steptime.staging.checking import check_plan
+from steptime.store.budgets import budget_balances
 
 RECIPES_EXAMPLES = """
 [bold]Examples[/bold]
@@ -153,10 +160,6 @@ def show_plan(
     Raises UserError before printing if the cluster does not permit the plan, and after printing if it could
     not be started or a budget is too small. A plan for GPUs that the cluster does not have is only printed.
     """
-    from steptime.clusters.config import check_permitted
-    from steptime.judging.expected_cost import expected_cost
-    from steptime.reporting.plans import plan_rows, summarize_plan
-
     check_permitted(planned.all_runs)
     cost = expected_cost(planned.all_runs)
     rows = plan_rows(planned, cost)
@@ -193,9 +196,6 @@ def show_plan(
 
 def _from_the_hub(planned: Plan) -> list[str]:
     """Describe what the runs need from the Hugging Face hub and how to fetch it, one line each."""
-    from steptime.clusters.config import load_cluster
-    from steptime.clusters.hub import fetch_command, hub_cache
-
     config = load_cluster(planned.request.cluster)
     needed = {
         (repository, cache): None
@@ -212,13 +212,9 @@ def _from_the_hub(planned: Plan) -> list[str]:
 
 def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
     """Print the budgets that the runs would use, on stderr if `err`. Raises UserError if one is too small."""
-    from steptime.clusters.config import load_cluster
-
     clusters = {run.cluster for run in runs}
     if not any(load_cluster(cluster).budgets for cluster in clusters):
         return
-    from steptime.store.budgets import budget_balances
-
     balances = budget_balances(clusters, runs)
     for balance in balances:
         typer.echo(str(balance), err=err)
@@ -231,10 +227,6 @@ def _scripts(planned: Plan) -> list[str]:
 
     Raises UserError if the cluster does not have the plan's type of GPU.
     """
-    from steptime.clusters.base import StagedFiles
-    from steptime.clusters.config import load_cluster
-    from steptime.clusters.jobscript import job_spec
-
     require_runnable(planned)
     config, now = load_cluster(planned.request.cluster), int(time.time())
     scripts = []

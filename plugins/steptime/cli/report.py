@@ -8,6 +8,12 @@ import typer
 
 from steptime.cli.selecting import require_results, since_when
 from steptime.errors import UserError, one_line
+from steptime.files import write_whole
+from steptime.judging.suite import judge_suite
+from steptime.measure.archiving import check_name, write_llmb_archive
+from steptime.reporting.dossier import dossier
+from steptime.reporting.page import html, report_since, report_sweep
+from steptime.store.run_queries import Store
 
 _SINCE = "7d"
 
@@ -67,13 +73,6 @@ def report(
     The file needs no network: it can be mailed, kept, and read in any browser, light or dark.
     It includes runs of the store that its readers may not be allowed to see in Airflow.
     """
-    from steptime.files import write_whole
-    from steptime.judging.suite import judge_suite
-    from steptime.measure.archiving import check_name, write_llmb_archive
-    from steptime.reporting.dossier import dossier
-    from steptime.reporting.page import html, report_since, report_sweep
-    from steptime.store.run_queries import Store
-
     if sweep is not None and (since is not None or suite is not None):
         raise UserError("--sweep excludes --since and --suite: name one of them.")
     if not to.parent.is_dir() or to.is_dir():

@@ -38,6 +38,17 @@ from steptime.cli.output import (
 from steptime.cli.selecting import RunFilters, require_results, takes_selection
 from steptime.cli.usage import Commands
 from steptime.errors import UserError, one_line
+from steptime.files import write_whole
+from steptime.judging.completeness import find_cause
+from steptime.judging.trend import OWN_VERDICT, read_verdict, with_verdicts
+from steptime.measure.gpu_samples import gpu_samples
+from steptime.measure.repeating import describe_repeat
+from steptime.measure.report import choose_columns, export_row, list_notes, sum_up
+from steptime.measure.stragglers import rank_times
+from steptime.reporting.mlflow_export import export_results
+from steptime.reporting.openmetrics import openmetrics
+from steptime.store.columns import COLUMNS
+from steptime.store.run_queries import Store
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -109,9 +120,6 @@ def results(
     """
     if context.invoked_subcommand:
         return
-    from steptime.judging.trend import with_verdicts
-    from steptime.store.run_queries import Store
-
     store = Store()
     require_results(store, "show")
     if not store.count(include_rejected=True):
@@ -129,10 +137,6 @@ def show_results(
     rows: Sequence[Mapping[str, Any]], output_format: Format, *, full_names: bool = False, wide: bool = False
 ) -> None:
     """Print runs of the metrics store, and below a table the notes on them."""
-    from steptime.judging.trend import OWN_VERDICT
-    from steptime.measure.report import choose_columns, list_notes, sum_up
-    from steptime.store.columns import COLUMNS
-
     if output_format is not Format.TABLE:
         show_columns(rows, (*COLUMNS, *OWN_VERDICT), output_format, called="results")
     elif rows:
@@ -155,15 +159,6 @@ def show_run(
     JSON output has everything: the row, the steps, the checks, checkpoint timings and the record. --record
     prints only the record, exactly as it was stored.
     """
-    from steptime.judging.completeness import find_cause
-    from steptime.judging.trend import read_verdict
-    from steptime.measure.gpu_samples import gpu_samples
-    from steptime.measure.repeating import describe_repeat
-    from steptime.measure.report import export_row
-    from steptime.measure.stragglers import rank_times
-    from steptime.store.columns import COLUMNS
-    from steptime.store.run_queries import Store
-
     store = Store()
     require_results(store, "show")
     row = store.run_named(run)
@@ -243,10 +238,6 @@ def export_metrics(
 
     The same text is at /steptime/api/metrics of Airflow's API server, for users who have logged in.
     """
-    from steptime.files import write_whole
-    from steptime.reporting.openmetrics import openmetrics
-    from steptime.store.run_queries import Store
-
     if to is not None and to.is_dir():
         raise UserError(f"-o '{one_line(to)}' is a folder: name a file in it, such as steptime.prom.")
     store = Store()
@@ -273,10 +264,6 @@ def export_to_mlflow(
 
     MLflow's client comes with steptime's extra 'mlflow', and reads a token from MLFLOW_TRACKING_TOKEN.
     """
-    from steptime.judging.trend import with_verdicts
-    from steptime.reporting.mlflow_export import export_results
-    from steptime.store.run_queries import Store
-
     store = Store()
     require_results(store, "export")
     rows = with_verdicts(store, selection.rows(store))
@@ -290,8 +277,6 @@ def show_declarations(
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
     """List what each column of the results means, with its type and its unit."""
-    from steptime.store.columns import COLUMNS
-
     rows = [column.published for column in COLUMNS]
     names = ("name", "kind", "unit", "description")
     shown_ones = names if output_format is Format.TABLE else None
@@ -340,8 +325,6 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, str]:
     """Return every measured number by its heading, with its unit."""
-    from steptime.store.columns import COLUMNS
-
     known = (column for column in COLUMNS if column.kind == "number" and row[column.name] is not None)
     return {column.heading: f"{row[column.name]:,.6g} {column.unit}".strip() for column in known}
 

@@ -9,12 +9,14 @@ from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client, fo
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format
 from steptime.cli.recipes import check_budgets, show_plan
+from steptime.cli.results import show_results
 from steptime.cli.usage import complain
 from steptime.errors import SystemFailure
 from steptime.recipes.planning import Plan, PlanRequest, plan
 from steptime.recipes.workloads import load_with_own_dag
 from steptime.service.rest import AirflowClient, DagRun, LogLine
 from steptime.staging.checking import check_plan
+from steptime.store.run_queries import Store
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -111,9 +113,6 @@ def wait_for_results(
 
 def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> list[dict[str, Any]]:
     """Print the results of the DAG run from the store, and return them."""
-    from steptime.cli.results import show_results
-    from steptime.store.run_queries import Store
-
     of_run: dict[str, Any] = {"dag_id": dag_run.dag_id, "dag_run_id": dag_run.dag_run_id}
     store = Store()
     rows = store.in_reading_order(include_rejected=True, **of_run)

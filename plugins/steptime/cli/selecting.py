@@ -15,15 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from steptime.errors import UserError, one_line, unknown_value
 from steptime.store.columns import BY_NAME, CHOICES
-
-if TYPE_CHECKING:
-    from steptime.store.run_queries import Store
+from steptime.store.run_queries import Store
 
 _HELP = {
     "state": "Only runs in this state: valid or rejected.",
@@ -63,7 +61,7 @@ class RunFilters:
         return [_flag(name) for name, value in self.values.items() if value is not None]
 
     def rows(
-        self, store: "Store", *, include_rejected: bool = False, limit: int | None = None
+        self, store: Store, *, include_rejected: bool = False, limit: int | None = None
     ) -> list[dict[str, Any]]:
         """Return the selected runs, in the order in which tables list them.
 
@@ -72,14 +70,14 @@ class RunFilters:
         limit = None if limit is None else min(limit, sys.maxsize)
         return store.in_reading_order(**self._filters(store, include_rejected), limit=limit)
 
-    def latest_first(self, store: "Store") -> list[dict[str, Any]]:
+    def latest_first(self, store: Store) -> list[dict[str, Any]]:
         """Return the selected runs, latest submitted first; rejected ones only if --state selects them.
 
         Raises UserError for a value that no stored run has.
         """
         return store.results(**self._filters(store, False))
 
-    def cell_filters(self, store: "Store") -> dict[str, Any]:
+    def cell_filters(self, store: Store) -> dict[str, Any]:
         """Return the given filters on columns that identify a series, each value spelled as in the store.
 
         Raises UserError for a value that no stored run has.
@@ -88,7 +86,7 @@ class RunFilters:
         stored = store.choices() if given else {}
         return {name: _stored(name, self.values[name], stored[name]) for name in given}
 
-    def _filters(self, store: "Store", include_rejected: bool) -> dict[str, Any]:
+    def _filters(self, store: Store, include_rejected: bool) -> dict[str, Any]:
         """Return the filters as keyword arguments of the store's methods."""
         values, stored = self.values, store.choices()
         equal = {name: _stored(name, values[name], stored[name]) for name in CHOICES}
@@ -136,7 +134,7 @@ def _with_flags(command: Callable[..., Any], names: Sequence[str]) -> Callable[.
     return with_flags
 
 
-def require_results(store: "Store", to: str) -> None:
+def require_results(store: Store, to: str) -> None:
     """Raise UserError if there is no metrics store; `to` completes "there are no results to …"."""
     if not store.exists():
         raise UserError(

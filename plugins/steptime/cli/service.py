@@ -6,18 +6,21 @@ import sys
 import time
 import webbrowser
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from steptime.cli.output import FORMAT_OPTION, Format, show, show_json
 from steptime.cli.phases import Phases
 from steptime.cli.usage import complain
+from steptime.clusters.base import Job
+from steptime.clusters.config import load_clusters, open_cluster
+from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure, UserError
-
-if TYPE_CHECKING:
-    from steptime.clusters.base import Job
-
+from steptime.recipes.cluster_files import list_clusters
+from steptime.service import standalone
+from steptime.service.standalone_config import ADMIN, password
+from steptime.store.budgets import budget_balances
 
 UP_EXAMPLES = """
 [bold]Examples[/bold]
@@ -75,9 +78,6 @@ def up(
     All its state is in STEPTIME_HOME. It keeps running when the terminal closes.
     A component that dies is restarted. A second 'up' prints the address again.
     """
-    from steptime.service import standalone
-    from steptime.service.standalone_config import ADMIN, password
-
     started = time.monotonic()
     with Phases() as phases:
         service, ran_already = standalone.up(phases.report, port=port, timeout_s=timeout)
@@ -96,8 +96,6 @@ def down(
 
     Training jobs on this machine continue, and the next 'steptime up' finds them again.
     """
-    from steptime.service import standalone
-
     with Phases() as phases:
         stopped = standalone.down(phases.report)
         jobs = asyncio.run(_live_jobs(phases.report, cancel=cancel_jobs))
@@ -118,8 +116,6 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
 
     The exit code is 0 if every component is healthy, else 2.
     """
-    from steptime.service import standalone
-
     now, budgets = standalone.status(), _budgets()
     rows = [
         {"component": name, "health": health, "restarts": now.restarts.get(name.replace("_", "-"))}
@@ -152,8 +148,6 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
 @app.command(name="open", epilog=OPEN_EXAMPLES)
 def open_page() -> None:
     """Open the page 'Step times' of this machine's Airflow in a browser, and print its address."""
-    from steptime.service import standalone
-
     now = standalone.status()
     if now.url is None:
         raise UserError(f"there is no page to open: {now.problem}")
@@ -166,9 +160,6 @@ def open_page() -> None:
 
 def _budgets() -> list[dict[str, Any]]:
     """Return the balance of each budget; unreadable ones are reported and left out."""
-    from steptime.recipes.cluster_files import list_clusters
-    from steptime.store.budgets import budget_balances
-
     found = []
     for name in list_clusters():
         try:
@@ -181,11 +172,8 @@ def _budgets() -> list[dict[str, Any]]:
     ]
 
 
-async def _live_jobs(report: Callable[[str], None], *, cancel: bool) -> "list[Job]":
+async def _live_jobs(report: Callable[[str], None], *, cancel: bool) -> list[Job]:
     """Return the running and waiting jobs of all local clusters; with `cancel`, end them, too."""
-    from steptime.clusters.config import load_clusters, open_cluster
-    from steptime.clusters.local.cluster import LocalCluster
-
     found: list[Job] = []
     clusters, broken = load_clusters()
     if broken is not None:

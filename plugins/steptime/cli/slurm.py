@@ -10,6 +10,10 @@ from steptime.cli.output import FORMAT_OPTION, Format, show, show_json
 from steptime.cli.phases import Phases
 from steptime.cli.usage import Commands, complain
 from steptime.errors import UserError, one_line
+from steptime.mini_slurm import layout as layouts
+from steptime.mini_slurm import service
+from steptime.service import connection_file
+from steptime.settings import home
 
 UP_EXAMPLES = """
 [bold]Examples[/bold]
@@ -73,11 +77,6 @@ def up(
     are missing. All its state is below STEPTIME_HOME; its sshd listens on 127.0.0.1 unless --ssh-host names
     another address. It keeps running when the terminal closes.
     """
-    from steptime.mini_slurm import layout as layouts
-    from steptime.mini_slurm import service
-    from steptime.service import connection_file
-    from steptime.settings import home
-
     started = time.monotonic()
     with Phases() as phases:
         layout, ran_already = service.up(
@@ -103,11 +102,6 @@ def down(
 
     The accounting is kept: the next 'steptime slurm up' knows the earlier jobs.
     """
-    from steptime.mini_slurm import layout as layouts
-    from steptime.mini_slurm import service
-    from steptime.service import connection_file
-    from steptime.settings import home
-
     with Phases() as phases:
         connection_file.forget(layouts.CONNECTION)
         stopped = service.down(home(), phases.report, purge=purge)
@@ -120,9 +114,6 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
 
     The exit code is 0 if it is healthy, else 2.
     """
-    from steptime.mini_slurm import service
-    from steptime.settings import home
-
     now = service.status(home())
     rows = [
         {"daemon": name, "state": "running" if lives else "stopped", "port": now.ports.get(name)}

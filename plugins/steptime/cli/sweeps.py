@@ -11,6 +11,7 @@ from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.cli.recipes import check_budgets
 from steptime.cli.usage import Commands
 from steptime.errors import SystemFailure, UserError, one_line, unknown_value
+from steptime.judging.expected_cost import expected_cost
 from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_at_most, format_hours
@@ -109,8 +110,6 @@ def plan(
 
     The command fails if a run is impossible, or if the plan exceeds the budget of the sweep or of a cluster.
     """
-    from steptime.judging.expected_cost import expected_cost
-
     planned, sweep = planned_sweep(name), load_sweep(name)
     table = output_format is Format.TABLE
     headings = {"cell": "run", "gpu_hours_max": "GPU-hours ≤"}
