@@ -3,6 +3,7 @@
 Only the standard library is imported here, to keep the runners of local jobs small.
 """
 
+import getpass
 import os
 from pathlib import Path
 
@@ -28,8 +29,6 @@ def start_tick(pid: int) -> int:
 
 def user_name() -> str:
     """Return the name of this process's user; `uid 1234` in a container that has no name for the user id."""
-    import getpass
-
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # the latter from Python 3.13 on

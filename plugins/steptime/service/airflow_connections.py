@@ -24,8 +24,8 @@ async def airflow_connection(name: str) -> Connection:
 
     Raises UserError if there is no such connection or no Airflow, SystemFailure if the command fails.
     """
-    if (kept := connection_file.find(name)) is not None:
-        return kept
+    if (connection := connection_file.find(name)) is not None:
+        return connection
     environment = _environment()
     if environment is None:
         raise UserError(
@@ -33,7 +33,7 @@ async def airflow_connection(name: str) -> Connection:
             f"'steptime up' and create the connection there, under Admin, Connections, or set AIRFLOW_HOME "
             "to that of your own Airflow."
         )
-    return await _asked(name, environment)
+    return await _ask_airflow(name, environment)
 
 
 def _environment() -> dict[str, str] | None:
@@ -43,7 +43,8 @@ def _environment() -> dict[str, str] | None:
     return dict(os.environ) if "AIRFLOW_HOME" in os.environ else None
 
 
-async def _asked(name: str, environment: dict[str, str]) -> Connection:
+async def _ask_airflow(name: str, environment: dict[str, str]) -> Connection:
+    """Return a connection by the command `airflow connections get`; errors as in `airflow_connection`."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "airflow", "connections", "get", name, "--output", "json"),
         stdin=asyncio.subprocess.DEVNULL,
@@ -61,22 +62,21 @@ async def _asked(name: str, environment: dict[str, str]) -> Connection:
             f"'airflow connections get {name}' did not answer within {_TIMEOUT_S} s"
         ) from None
     if process.returncode:
-        said = (stderr or stdout).decode(errors="replace").strip().splitlines()
-        if any(_NOT_FOUND in line for line in said):
+        lines = (stderr or stdout).decode(errors="replace").strip().splitlines()
+        if any(_NOT_FOUND in line for line in lines):
             raise UserError(
                 f"Airflow has no connection '{name}': make it in the UI under Admin, Connections, or set "
                 f"AIRFLOW_CONN_{name.upper()}."
             )
-        raise SystemFailure(f"'airflow connections get {name}' failed: {said[-1] if said else 'no output'}")
-    [kept] = json.loads(
-        next(line for line in stdout.splitlines() if line.startswith(b"[{"))
-    )  # others are logs
+        raise SystemFailure(f"'airflow connections get {name}' failed: {lines[-1] if lines else 'no output'}")
+    answer = next(line for line in stdout.splitlines() if line.startswith(b"[{"))  # other lines are logs
+    [entry] = json.loads(answer)
     return Connection(
         name=name,
-        kind=kept["conn_type"] or "",
-        host=kept["host"] or "",
-        port=int(kept["port"]) if kept["port"] else None,
-        login=kept["login"] or "",
-        password=kept["password"] or "",
-        extra=kept["extra_dejson"] or {},
+        kind=entry["conn_type"] or "",
+        host=entry["host"] or "",
+        port=int(entry["port"]) if entry["port"] else None,
+        login=entry["login"] or "",
+        password=entry["password"] or "",
+        extra=entry["extra_dejson"] or {},
     )

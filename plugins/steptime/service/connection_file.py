@@ -49,21 +49,21 @@ def find(name: str) -> Connection | None:
     Raises SystemFailure if the file is damaged.
     """
     try:
-        kept = json.loads(path().read_bytes()).get(name)
+        entry = json.loads(path().read_bytes()).get(name)
     except FileNotFoundError:
         return None
     except ValueError:
         raise _damaged() from None
-    if kept is None:
+    if entry is None:
         return None
     return Connection(
         name=name,
-        kind=kept["conn_type"],
-        host=kept["host"],
-        port=kept["port"],
-        login=kept["login"],
-        password=kept["password"],
-        extra=kept["extra_dejson"],
+        kind=entry["conn_type"],
+        host=entry["host"],
+        port=entry["port"],
+        login=entry["login"],
+        password=entry["password"],
+        extra=entry["extra_dejson"],
     )
 
 

@@ -2,12 +2,15 @@
 
 Raises UserError with Airflow's message for mistakes of the caller (a refused password, params that do not
 validate, an unknown DAG), and SystemFailure if Airflow does not answer or has an error itself.
+
+Every command imports this module for its types. So httpx, which takes 0.1 s, is imported where it is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
@@ -181,8 +184,8 @@ class AirflowClient:
 
     def import_errors(self) -> dict[str, str]:
         """Return the last line of the traceback of each DAG file that cannot be read, by file name."""
-        found = self._pages("/api/v2/importErrors", "import_errors")
-        return {error["filename"]: error["stack_trace"].strip().splitlines()[-1] for error in found}
+        errors = self._pages("/api/v2/importErrors", "import_errors")
+        return {error["filename"]: error["stack_trace"].strip().splitlines()[-1] for error in errors}
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any], *, patience_s: float = 0) -> DagRun:
         """Start a DAG run with params, and return it.
@@ -195,7 +198,7 @@ class AirflowClient:
         path = f"/api/v2/dags/{quote(dag_id)}"
         dag = poll_until(lambda: self._dag(path), every_s=0.5, timeout_s=patience_s)
         if dag is None:
-            raise self._no_dag(dag_id)
+            raise self._error_for_unknown_dag(dag_id)
         if dag.is_paused:
             raise UserError(f"the DAG '{dag_id}' is paused: unpause it at {self.url}/dags/{quote(dag_id)}")
         run_id = f"steptime_run__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
@@ -203,17 +206,17 @@ class AirflowClient:
         try:
             return DagRun.model_validate(self._call("POST", f"{path}/dagRuns", json=body))
         except SystemFailure:
-            if (found := self.dag_run_if_any(dag_id, run_id)) is None:
+            if (dag_run := self.dag_run_if_any(dag_id, run_id)) is None:
                 raise
-            return found
+            return dag_run
 
     def _dag(self, path: str) -> Dag | None:
         answer = self._call("GET", path, missing=None)
         dag = None if answer is None else Dag.model_validate(answer)
         return None if dag is None or dag.is_stale else dag
 
-    def _no_dag(self, dag_id: str) -> UserError:
-        """Return the error for an unknown DAG: files that Airflow cannot read, or has not read yet."""
+    def _error_for_unknown_dag(self, dag_id: str) -> UserError:
+        """Return the error for a DAG that Airflow does not have: it names files that Airflow cannot read."""
         if not (broken := self.import_errors()):
             return UserError(
                 f"Airflow has no DAG '{dag_id}'. The DAG of a new workload appears within five minutes, "
@@ -231,14 +234,14 @@ class AirflowClient:
 
     def dag_run_if_any(self, dag_id: str, dag_run_id: str) -> DagRun | None:
         """Return one DAG run in its current state; None if it does not exist."""
-        found = self._call("GET", _run_path(dag_id, dag_run_id), missing=None)
-        return None if found is None else DagRun.model_validate(found)
+        answer = self._call("GET", _run_path(dag_id, dag_run_id), missing=None)
+        return None if answer is None else DagRun.model_validate(answer)
 
     def find_dag_run(self, dag_run_id: str, *, tag: str) -> DagRun | None:
         """Return the DAG run with this id, of any DAG with this tag; None if there is none."""
         for dag in self._pages("/api/v2/dags", "dags", {"tags": tag, "exclude_stale": False}):
-            if (found := self.dag_run_if_any(dag["dag_id"], dag_run_id)) is not None:
-                return found
+            if (dag_run := self.dag_run_if_any(dag["dag_id"], dag_run_id)) is not None:
+                return dag_run
         return None
 
     def mark_failed(self, run: DagRun) -> None:
@@ -247,13 +250,13 @@ class AirflowClient:
 
     def running_dag_runs(self) -> list[DagRun]:
         """Return the DAG runs that are queued or running, of all DAGs."""
-        found = self._pages("/api/v2/dags/~/dagRuns", "dag_runs", {"state": ["running", "queued"]})
-        return [DagRun.model_validate(run) for run in found]
+        dag_runs = self._pages("/api/v2/dags/~/dagRuns", "dag_runs", {"state": ["running", "queued"]})
+        return [DagRun.model_validate(dag_run) for dag_run in dag_runs]
 
     def task_instances(self, dag_id: str, dag_run_id: str) -> list[TaskInstance]:
         """Return all task instances of a DAG run, each mapped instance included."""
-        found = self._pages(f"{_run_path(dag_id, dag_run_id)}/taskInstances", "task_instances")
-        return [TaskInstance.model_validate(task) for task in found]
+        tasks = self._pages(f"{_run_path(dag_id, dag_run_id)}/taskInstances", "task_instances")
+        return [TaskInstance.model_validate(task) for task in tasks]
 
     def clear(self, run: DagRun, tasks: Iterable[TaskInstance]) -> None:
         """Clear exactly these tasks of a DAG run, so that they run again, without downstream tasks.
@@ -289,36 +292,34 @@ class AirflowClient:
         return f"{self.run_address(dag_id, dag_run_id)}/tasks/{quote(task.task_id)}{mapped}"
 
     def _pages(self, path: str, key: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        """Return the entries `key` of all pages of an answer."""
+        entries: list[dict[str, Any]] = []
         while True:
-            asked = {**(params or {}), "limit": _PAGE, "offset": len(found)}
-            answer = self._call("GET", path, params=asked)
-            found += answer[key]
-            if not answer[key] or len(found) >= answer["total_entries"]:
-                return found
+            page = {**(params or {}), "limit": _PAGE, "offset": len(entries)}
+            answer = self._call("GET", path, params=page)
+            entries += answer[key]
+            if not answer[key] or len(entries) >= answer["total_entries"]:
+                return entries
 
     def _call(self, method: str, path: str, *, missing: object = ..., **request: Any) -> Any:
         """Send one authorised request; if the token has expired, log in again. Return `missing` for a 404."""
-        import httpx
-
         for attempt in ("first", "with a new token"):
             if self._token is None:
                 self._token = self._log_in()
             headers = {"Authorization": f"Bearer {self._token}"}
             response = self._send(method, path, headers=headers, **request)
-            if response.status_code != httpx.codes.UNAUTHORIZED or attempt != "first":
+            if response.status_code != HTTPStatus.UNAUTHORIZED or attempt != "first":
                 break
             self._token = None
-        if response.status_code == httpx.codes.NOT_FOUND and missing is not ...:
+        if response.status_code == HTTPStatus.NOT_FOUND and missing is not ...:
             return missing
         return self._json(response)
 
     def _log_in(self) -> str:
-        import httpx
-
+        """Log in and return the token. Raises UserError if Airflow refuses the password."""
         body = {"username": self.user, "password": self._password}
         response = self._send("POST", "/auth/token", json=body)
-        if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        if response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise UserError(
                 f"Airflow at {self.url} refuses the password of '{self.user}': "
                 "set STEPTIME_AIRFLOW_USER and STEPTIME_AIRFLOW_PASSWORD"
@@ -344,14 +345,14 @@ class AirflowClient:
             body = None
         if response.is_success and body is not None:
             return body
-        asked = f"{response.request.method} {response.request.url.path}"
+        request = f"{response.request.method} {response.request.url.path}"
         if response.is_client_error:
-            raise UserError(f"Airflow refuses {asked}: {_words(body) or response.reason_phrase}")
+            raise UserError(f"Airflow refuses {request}: {_message(body) or response.reason_phrase}")
         status = f"{response.status_code} {response.reason_phrase}" + (
-            f", {_words(body)}" if _words(body) else ""
+            f", {_message(body)}" if _message(body) else ""
         )
         kind = "answers" if not response.is_success else "answers without JSON (is this an Airflow?) to"
-        raise SystemFailure(f"Airflow at {self.url} {kind} {asked}: {status}")
+        raise SystemFailure(f"Airflow at {self.url} {kind} {request}: {status}")
 
 
 def check_address(url: str) -> str:
@@ -376,7 +377,7 @@ def _run_path(dag_id: str, dag_run_id: str) -> str:
     return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(dag_run_id, safe='')}"
 
 
-def _words(body: Any) -> str:
+def _message(body: Any) -> str:
     """Return the message of an error: FastAPI's `detail` is a sentence or a list of {loc, msg}."""
     detail = body.get("detail") if isinstance(body, dict) else None
     if isinstance(detail, list):

@@ -118,12 +118,12 @@ def status() -> AirflowStatus:
     if service is None:
         return AirflowStatus(running=False, healthy=False, problem=why_not_running())
     restarts = {name: starts - 1 for name, starts in starts_of_components().items()}
-    known: dict[str, Any] = {"running": True, "url": service.url, "restarts": restarts}
+    common: dict[str, Any] = {"running": True, "url": service.url, "restarts": restarts}
     try:
         with service.client() as client:
             health = client.health()
             return AirflowStatus(
-                **known,
+                **common,
                 healthy=health.all_healthy,
                 health=health.components,
                 dags=tuple(dag.dag_id for dag in client.dags()),
@@ -131,7 +131,7 @@ def status() -> AirflowStatus:
                 running_dag_runs=tuple(f"{run.dag_id}/{run.dag_run_id}" for run in client.running_dag_runs()),
             )
     except SystemFailure as failure:
-        return AirflowStatus(**known, healthy=False, problem=str(failure))
+        return AirflowStatus(**common, healthy=False, problem=str(failure))
 
 
 def _lock(announce: Announce) -> AbstractContextManager[None]:

@@ -142,7 +142,7 @@ async def _python(cluster: Cluster, config: ClusterConfig) -> str:
     if config.image_form is ImageForm.NAME:
         raise NotApplicableError("runs use the Python of their image")
     # What the scripts that import images need most.
-    asked = await cluster.run(
+    completed = await cluster.run(
         [
             config.python,
             "-c",
@@ -150,12 +150,13 @@ async def _python(cluster: Cluster, config: ClusterConfig) -> str:
         ],
         timeout_s=60,
     )
-    if asked.exit_code:
+    if completed.exit_code:
+        reason = one_line(completed.stderr.strip(), at_most=200)
         raise CheckFailedError(
-            f"{config.python} is missing, or older than 3.11: {one_line(asked.stderr.strip(), at_most=200)}",
+            f"{config.python} is missing, or older than 3.11: {reason}",
             f"install Python 3.11 there, or name it as python: in config/clusters/{config.name}.yaml",
         )
-    return f"{config.python} is Python {asked.stdout.strip()}"
+    return f"{config.python} is Python {completed.stdout.strip()}"
 
 
 async def _container(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> str:
@@ -170,11 +171,12 @@ async def _container(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run
     runtime: ContainerRuntime = CONTAINERS.load(config.container)
     if not runtime.probe:
         raise NotApplicableError(f"the cluster itself starts jobs in images ({config.container})")
-    asked = await cluster.run(runtime.probe, timeout_s=60)
-    if asked.exit_code or runtime.probe_prints not in asked.stdout:
-        said = one_line(asked.stderr.strip() or f"no {runtime.probe_prints} in its output", at_most=200)
+    completed = await cluster.run(runtime.probe, timeout_s=60)
+    if completed.exit_code or runtime.probe_prints not in completed.stdout:
+        reason = completed.stderr.strip() or f"no {runtime.probe_prints} in its output"
         raise CheckFailedError(
-            f"{config.container} does not work on the login node: {' '.join(runtime.probe)}: {said}",
+            f"{config.container} does not work on the login node: {' '.join(runtime.probe)}: "
+            f"{one_line(reason, at_most=200)}",
             f"install {config.container} there and on the nodes, or change container: in "
             f"config/clusters/{config.name}.yaml",
         )
@@ -194,8 +196,8 @@ async def _images(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) 
         except UserError:
             continue
         permitted.append(name)
-    places = {name: await find_image(cluster, config, name) for name in permitted}
-    unknown = [name for name, place in places.items() if place is None]
+    answers = {name: await find_image(cluster, config, name) for name in permitted}
+    unknown = [name for name, answer in answers.items() if answer is None]
     if not permitted or unknown == permitted:
         why = "import_in_job is set" if config.import_in_job else f"{config.container} cannot ask a registry"
         raise NotApplicableError(
@@ -203,9 +205,9 @@ async def _images(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) 
             if permitted
             else "permitted_images has no image of a recipe"
         )
-    first, place = next((name, place) for name, place in places.items() if place is not None)
+    first, answer = next((name, answer) for name, answer in answers.items() if answer is not None)
     more = f"; {len(permitted) - 1} more" if len(permitted) > 1 else ""
-    return f"{first}: {place}{more}"
+    return f"{first}: {answer}{more}"
 
 
 async def _placement(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run]) -> str:
@@ -215,11 +217,11 @@ async def _placement(cluster: Cluster, config: ClusterConfig, runs: Sequence[Run
     test = config.placement_test(run)
     if test is None:
         raise NotApplicableError("this kind of cluster cannot test a submission without submitting a job")
-    asked = await cluster.run(test, timeout_s=60)
-    said = one_line("; ".join(asked.stderr.split("\n")).strip("; "), at_most=300)
-    if asked.exit_code:
+    completed = await cluster.run(test, timeout_s=60)
+    if completed.exit_code:
+        reason = one_line("; ".join(completed.stderr.split("\n")).strip("; "), at_most=300)
         raise CheckFailedError(
-            f"{run.label} of {run.recipe.workload} would be refused: {said}",
+            f"{run.label} of {run.recipe.workload} would be refused: {reason}",
             "change what the cluster's file asks for (partition, account, gpu_option, gpus_per_node, "
             f"extra_options): {' '.join(test)}",
         )

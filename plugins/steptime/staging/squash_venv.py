@@ -36,8 +36,8 @@ _TRAINERS_IMPORT = "nemo/collections/llm"
 def main() -> int:
     """Write a squashfs image of the virtual environment that the arguments name; return the exit code."""
     venv, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
-    python = Path(_asked(venv, "import os, sys; print(os.path.realpath(sys._base_executable))"))
-    library = Path(_asked(venv, "import sysconfig; print(sysconfig.get_path('stdlib'))"))
+    python = Path(_python_says(venv, "import os, sys; print(os.path.realpath(sys._base_executable))"))
+    library = Path(_python_says(venv, "import sysconfig; print(sysconfig.get_path('stdlib'))"))
     began = time.monotonic()
     _compile(venv)
     with subprocess.Popen(
@@ -57,7 +57,8 @@ def main() -> int:
     return squash.returncode
 
 
-def _asked(venv: Path, code: str) -> str:
+def _python_says(venv: Path, code: str) -> str:
+    """Return what a program prints in the environment's Python. Raises CalledProcessError if it fails."""
     done = subprocess.run([venv / "bin" / "python", "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
@@ -83,7 +84,7 @@ def _compile(venv: Path) -> None:
 
 
 def _fill(archive: tarfile.TarFile, venv: Path, python: Path, library: Path) -> None:
-    tools = [Path(found).resolve() for tool in _TOOLS if (found := shutil.which(tool))]
+    tools = [Path(program).resolve() for tool in _TOOLS if (program := shutil.which(tool))]
     for folder in _TOP:  # links to /usr/… on today's systems; else a folder, which comes with its files
         if (link := Path("/", folder)).is_symlink():
             _add_link(archive, folder, str(link.readlink()))
@@ -108,7 +109,7 @@ def _needed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 def _libraries(files: Iterable[Path], besides: tuple[Path, ...]) -> Iterator[Path]:
     """Yield the shared libraries and the loader that the files need, except those below `besides`."""
     names = sorted({str(path) for path in files})
-    found: set[str] = set()
+    libraries: set[str] = set()
     for start in range(0, len(names), _BATCH):
         done = subprocess.run(
             ["ldd", *names[start : start + _BATCH]],  # noqa: S607 (wherever it is)
@@ -116,8 +117,8 @@ def _libraries(files: Iterable[Path], besides: tuple[Path, ...]) -> Iterator[Pat
             text=True,
             check=False,
         )
-        found.update(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", done.stdout, re.MULTILINE))
-    for name in found:
+        libraries.update(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", done.stdout, re.MULTILINE))
+    for name in libraries:
         if not any(Path(name).is_relative_to(top) for top in besides):
             yield Path(name)
 
