@@ -73,3 +73,13 @@ def test_what_a_dead_component_leaves_is_ended_before_its_restart(starts: list[A
     assert child.status() == psutil.STATUS_SLEEPING
     assert scheduler.keep(1.0)
     assert psutil.wait_procs([child], timeout=60)[0] == [child]
+
+
+def test_pauses_between_restarts_last_a_minute_at_most(starts: list[Any]) -> None:
+    starts += [Ended() for _ in range(12)]
+    scheduler = Component("scheduler", ("scheduler",))
+    now = 0.0
+    while starts:
+        assert scheduler.keep(now), "it starts"
+        assert scheduler.keep(now), "it has ended"
+        now += supervisor.LONGEST_PAUSE_S

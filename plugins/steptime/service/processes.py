@@ -18,7 +18,6 @@ from steptime.process_identity import boot_id, start_tick
 from steptime.service import supervisor
 from steptime.service.rest import AirflowClient
 from steptime.service.standalone_config import ADMIN, password
-from steptime.service.supervisor import API_SERVER
 from steptime.waiting import poll_until
 
 STOP_TIMEOUT_S = supervisor.STOP_GRACE_S + 15
@@ -109,27 +108,15 @@ def end_session(service: Service, announce: Announce) -> None:
 
 
 def _end_components(service: Service) -> None:
-    """Send SIGTERM to the components of a supervisor that was killed and cannot do it itself.
-
-    A component that ends on SIGTERM records its end in the database. After a SIGKILL its successor would have
-    to wait until the last heartbeat is too old.
-    """
+    """End the components of a supervisor that was killed and cannot do it itself."""
     try:
         state = supervisor_state()
     except SystemFailure:  # a damaged file: all processes are killed
         return
-    names = {component.pid: component.name for component in state.components} if state else {}
-
-    def left(api_server: bool) -> list[psutil.Process]:
-        living = [member for member in session(service) if member.pid in names]
-        return [member for member in living if (names[member.pid] == API_SERVER) is api_server]
-
-    # The api-server is last because the others call it while they end.
-    for api_server, grace_s in ((False, supervisor.STOP_GRACE_S), (True, supervisor.LEAST_GRACE_S)):
-        for member in left(api_server):
-            with suppress(psutil.NoSuchProcess):
-                member.terminate()
-        poll_until(lambda: not left(api_server), every_s=_POLL_S, timeout_s=grace_s)  # noqa: B023 (called at once)
+    components = state.components if state else ()
+    supervisor.end_components(
+        service.pid, {component.pid: component.name for component in components if component.pid}
+    )
 
 
 def _kill(members: list[psutil.Process]) -> list[psutil.Process]:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -22,7 +23,7 @@ import psutil
 from steptime import settings
 from steptime.files import write_whole
 from steptime.frozen import Frozen
-from steptime.waiting import backoff_s
+from steptime.waiting import backoff_s, poll_until
 
 LONGEST_PAUSE_S = 60.0
 _GOOD_RUN_S = 120.0
@@ -39,6 +40,7 @@ STOP_GRACE_S = 15.0
 LEAST_GRACE_S = 5.0
 """The shortest time that a component has to end, even if the others have used up `STOP_GRACE_S`."""
 _POLL_S = 0.5
+_END_POLL_S = 0.05
 
 log = logging.getLogger("steptime.supervisor")
 
@@ -124,25 +126,6 @@ class Component:
         log.warning("%s %s; restarting it in %.0f s", self.name, why, pause)
         self._start_at = now + pause
 
-    def terminate(self) -> None:
-        """Send SIGTERM to the component."""
-        if self.process is not None:
-            self.process.terminate()
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` for the component to end; then kill the rest of its process group."""
-        if self.process is None:
-            return
-        started = time.monotonic()
-        try:
-            code = self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            log.warning("%s is still running %.0f s after SIGTERM: killing it", self.name, timeout_s)
-        else:
-            log.info("%s ended with code %d after %.1f s", self.name, code, time.monotonic() - started)
-        self._kill_group()
-        self.process.wait()
-
     def state(self) -> ComponentState:
         """Return the component's state."""
         return ComponentState(
@@ -198,24 +181,43 @@ def supervise(components: list[Component], stop: threading.Event) -> None:
 
 
 def _end(components: list[Component]) -> None:
-    """Send SIGTERM to each component, and SIGKILL to whatever is left after the grace period.
+    """End the components, and kill whatever is left of this session after the grace period.
 
     A task that still runs then is killed without its `on_kill`, which would cancel its training job. Airflow
     retries the task after the next start, and the task finds its job by name.
     """
-    deadline = time.monotonic() + STOP_GRACE_S
-    # The api-server is last because the others call it while they end.
-    for last in (False, True):
-        ending = [component for component in components if (component.name == API_SERVER) is last]
-        for component in ending:
-            component.terminate()
-        for component in ending:
-            component.wait(max(LEAST_GRACE_S, deadline - time.monotonic()))
+    end_components(
+        os.getpid(), {component.process.pid: component.name for component in components if component.process}
+    )
     for member in session_members(os.getpid()):
         if member.pid != os.getpid():
             with suppress(psutil.NoSuchProcess):
                 log.warning("killing process %d (%s), which was left behind", member.pid, member.name())
                 member.kill()
+
+
+def end_components(session: int, names: Mapping[int, str]) -> None:
+    """Send SIGTERM to the components in a session, and wait up to the grace period for them to end.
+
+    A component that ends on SIGTERM records its end in the database. After a SIGKILL its successor would have
+    to wait until the last heartbeat is too old. `names` are the components by process id.
+    """
+
+    def living(*, api_server: bool) -> list[psutil.Process]:
+        members = [member for member in session_members(session) if member.pid in names]
+        return [member for member in members if (names[member.pid] == API_SERVER) is api_server]
+
+    deadline = time.monotonic() + STOP_GRACE_S
+    # The api-server is last because the others call it while they end.
+    for api_server in (False, True):
+        for member in living(api_server=api_server):
+            with suppress(psutil.NoSuchProcess):
+                member.terminate()
+        poll_until(
+            lambda: not living(api_server=api_server),  # noqa: B023 (called at once)
+            every_s=_END_POLL_S,
+            timeout_s=max(LEAST_GRACE_S, deadline - time.monotonic()),
+        )
 
 
 def prepare_database() -> int:
