@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from .nemo_1 import container_run, nemo_1_settings, split
-from .releases import MODES, RELEASES, Nemo2, Release
+from .releases import MODES, RELEASES, DocumentRelease, Nemo2
 from .settings_record import RECORD, Flat, Row, condensed, row_of
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def extract(repository: Path, commit: str, into: Path, *paths: str) -> Path:
 
 
 def launched(
-    release: Release, row: Mapping[str, str], mode: str, scripts: Path, work: Path
+    release: DocumentRelease, row: Mapping[str, str], mode: str, scripts: Path, work: Path
 ) -> dict[str, Any]:
     """Return what launch.sh starts for a row: `arguments`, `environment`, and what it added as `exported`."""
     notes = work / "notes"
@@ -114,7 +114,7 @@ class Recorder:
         self.sources = sources
         self.scratch = scratch
 
-    def record(self, release: Release, rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    def record(self, release: DocumentRelease, rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
         """Return the record of one document."""
         scripts = self.scripts(release)
         work = self.scratch / "work"
@@ -158,7 +158,7 @@ class Recorder:
         }
 
     def settings(
-        self, release: Release, scripts: Path, starts: Mapping[Start, dict[str, Any]]
+        self, release: DocumentRelease, scripts: Path, starts: Mapping[Start, dict[str, Any]]
     ) -> dict[Start, Flat]:
         """Return the flat settings of each row in each mode, given what launch.sh started for it."""
         if not release.packages:
@@ -179,7 +179,7 @@ class Recorder:
         }
 
     def nemo_2_settings(
-        self, release: Release, packages: Nemo2, scripts: Path, starts: Mapping[Start, dict[str, Any]]
+        self, release: DocumentRelease, packages: Nemo2, scripts: Path, starts: Mapping[Start, dict[str, Any]]
     ) -> dict[Start, Flat]:
         """Run the release's launch module in its own NeMo, in one process for all of `starts`."""
         nemo = self.nemo(release, packages, scripts)
@@ -220,7 +220,7 @@ class Recorder:
             raise ChildProcessError(f"NeMo {packages.nemo} failed: {done.stderr[-4000:]}")
         return dict(zip(starts, json.loads(flat.read_text()), strict=True))
 
-    def scripts(self, release: Release) -> Path:
+    def scripts(self, release: DocumentRelease) -> Path:
         """The release's launch scripts, whose setup.sh pins what we read."""
         folder = self.scratch / f"{release.tag}-{_flat(release.folder)}"
         names = _names(
@@ -231,7 +231,7 @@ class Recorder:
         release.check_pins(setup.read_text())
         return scripts
 
-    def nemo(self, release: Release, packages: Nemo2, scripts: Path) -> Path:
+    def nemo(self, release: DocumentRelease, packages: Nemo2, scripts: Path) -> Path:
         """Return the folder of NeMo as setup.sh leaves it: patched, and with the release's own modules."""
         folder = self.scratch / f"{packages.nemo}-{_flat(release.folder)}"
         fresh = not folder.exists()

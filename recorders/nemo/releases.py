@@ -30,7 +30,7 @@ class Nemo2:
 
 
 @dataclass(frozen=True)
-class Release:
+class DocumentRelease:
     """One document's release in NVIDIA/dgxc-benchmarking."""
 
     workload: str
@@ -91,21 +91,21 @@ _NEMO_25_12 = Nemo2(
 )
 
 RELEASES = (
-    Release(
+    DocumentRelease(
         workload="llama3.1-25.04",
         tag="v25.04.02",
         folder="llama3.1",
         ask=_stage,
         packages={"h100": _NEMO_25_04},
     ),
-    Release(
+    DocumentRelease(
         workload="nemotron4-25.04",
         tag="v25.04.02",
         folder="nemotron",
         ask=_stage,
         packages={"h100": _NEMO_25_04},
     ),
-    Release(
+    DocumentRelease(
         workload="nemotron-h-25.05",
         tag="v25.05.05",
         folder="nemotronh",
@@ -113,7 +113,7 @@ RELEASES = (
         workload_folder="workloads/pretrain_nemotronh",
         packages={"h100": _NEMO_25_05},
     ),
-    Release(
+    DocumentRelease(
         workload="nemotron4-340b-25.12",
         tag="v25.12.02",
         folder="nemotron4-340b",
@@ -138,7 +138,7 @@ RELEASES = (
         ),
         corrections={"gb300": {"launch.ranks_per_numa_node": 2}},
     ),
-    Release(
+    DocumentRelease(
         workload="nemotron4-340b-24.11",
         tag="v24.11.1",
         folder="nemotron",

@@ -1,14 +1,12 @@
 """The workloads of NVIDIA's exemplar releases, compared with what their own launch scripts submit.
 
-The submissions are recorded in tests/data/exemplar (recorders/exemplar.py), by tag.
+The submissions are recorded in tests/data/exemplar (recorders/launches.py), by tag.
 """
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from launch_records import arguments_by_name, of_kind, read_launches
 from printed_tables import imported
 from slurm_jobs import asked_of_slurm, numactl_of, run_of_row
 
@@ -18,25 +16,13 @@ from steptime.recipes.sweep_planning import plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.recipes.workloads import list_workloads, load_workload
 
-DATA = Path(__file__).parents[1] / "data" / "exemplar"
-RECORDED: dict[str, Any] = json.loads((DATA / "v26.08.00.json").read_text())
+RECORDED = read_launches("exemplar/v26.08.00.json")
 OURS = {"--save_config_filepath": ["ConfigContainer.yaml"]}
 """An argument of ours: upstream's default is a folder of its launcher."""
 
 
-def upstream_rows(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the recorded runs of a workload, with size, type of GPU, dtype and number of GPUs as the key."""
-    for of_type in RECORDED[name]["of_gpu_types"]:
-        for key, row in of_type["rows"].items():
-            yield key, RECORDED[name]["common"] | of_type["common"] | row
-
-
 def key_of(row: Recipe) -> str:
     return f"{row.size} {row.gpu_type} {row.dtype} {row.gpus}"
-
-
-def of_kind(kind: str, told: dict[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(f"{kind} "): told[name] for name in told if name.startswith(f"{kind} ")}
 
 
 def test_what_is_recorded_is_shipped() -> None:
@@ -48,7 +34,7 @@ def test_each_run_is_started_and_asked_for_as_upstreams(name: str, tmp_path: Pat
     """Arguments, variables, Slurm's options, binding, time limit, image and batch are upstream's."""
     workload = load_workload(name)
     ours = {key_of(row): row for row, _ in workload.recipes()}
-    theirs = dict(upstream_rows(name))
+    theirs = RECORDED[name]
     assert ours.keys() == theirs.keys()
     bound = set()
     for key, upstream in theirs.items():
@@ -56,12 +42,7 @@ def test_each_run_is_started_and_asked_for_as_upstreams(name: str, tmp_path: Pat
         assert isinstance(row.model, NamedRecipe)
         run, asked = run_of_row(row), asked_of_slurm(row)
         script, *arguments = bridge_command(run)
-        told = {
-            words[0]: words[1:]
-            for word in arguments
-            if (words := word.split("=", 1) if word[0] == "-" else [word])
-        }
-        assert told == of_kind("argument", upstream) | OURS, key
+        assert arguments_by_name(arguments) == of_kind("argument", upstream) | OURS, key
         assert run.performance.environment == of_kind("variable", upstream), key
         slurm = of_kind("slurm", upstream)
         assert {*slurm.pop("srun_args")} <= asked.srun, key
@@ -94,7 +75,7 @@ def test_the_suites_are_planned_whole() -> None:
     assert {name.removeprefix("exemplar-"): len(keys) for name, keys in cells.items()} == {
         **{"gb300": 14, "gb200": 13, "b300": 13, "b200": 12, "h100": 5}
     }
-    recorded = {f"{name} {key}" for name in RECORDED for key, _ in upstream_rows(name)}
+    recorded = {f"{name} {key}" for name, rows in RECORDED.items() for key in rows}
     assert set().union(*cells.values()) <= recorded
 
 

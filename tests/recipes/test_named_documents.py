@@ -1,21 +1,23 @@
 """Recipes of Megatron-Bridge by name, compared with their documents and with upstream's source.
 
-What upstream prints and what its source has is in tests/data/megatron_bridge (recorders/megatron_bridge).
+What upstream prints and submits is in tests/data/megatron_bridge (recorders/launches.py).
 """
 
 import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from launch_records import arguments_by_name, of_kind, read_launches
 from printed_tables import by_name, configuration_rows, imported
-from slurm_jobs import asked_of_slurm, numactl_of
+from slurm_jobs import asked_of_slurm, numactl_of, run_of_row
 
 from docs.make_published_numbers import odd_tokens
 from steptime.measure.metrics import throughput
-from steptime.recipes.models import Mode, NamedRecipe, Recipe
+from steptime.recipes.bridge_launch import bridge_command
+from steptime.recipes.models import NamedRecipe, Recipe
 from steptime.recipes.notation import parse_time_limit
 from steptime.recipes.published import load_reference, published_performance
 from steptime.recipes.workloads import list_workloads, load_workload
@@ -23,7 +25,7 @@ from steptime.recipes.workloads import list_workloads, load_workload
 DATA = Path(__file__).parents[1] / "data" / "megatron_bridge"
 BY_NAME = [name for name in list_workloads() if by_name(name) and not imported(name)]
 ROWS = [recipe for name in BY_NAME for recipe, _ in load_workload(name).recipes()]
-CONFIGURATIONS: dict[str, Any] = json.loads((DATA / "configurations.json").read_text())
+LAUNCHES = read_launches("megatron_bridge/launches.json")
 DOCUMENTS: dict[str, dict[str, dict[str, str]]] = json.loads((DATA / "documents.json").read_text())
 
 
@@ -93,35 +95,38 @@ def test_every_configuration_that_a_document_prints_is_there_and_no_other(name: 
         for recipe in ROWS
         if recipe.workload == name and isinstance(recipe.model, NamedRecipe)
     }
-    assert launched == CONFIGURATIONS[name].keys()
+    assert launched == LAUNCHES[name].keys()
 
 
 def test_every_document_of_recipes_by_name_is_recorded() -> None:
     assert list(DOCUMENTS) == BY_NAME
 
 
-def upstream_of(row: Recipe) -> dict[str, Any]:
-    """Return upstream's configuration for the row's GPU type and dtype, in the row's or the default variant.
+ADDED = {
+    *("--tensor_model_parallel_size", "--pipeline_model_parallel_size", "--context_parallel_size"),
+    *("--virtual_pipeline_model_parallel_size", "--expert_model_parallel_size"),
+    *("--expert_tensor_parallel_size", "--micro_batch_size", "--global_batch_size"),
+    *("--save_config_filepath", "logger.save_config_filepath=ConfigContainer.yaml"),
+}
+"""Arguments that we give where upstream's launch leaves the value to the recipe, which has the same."""
 
-    If the document has a launch.sh, it is the configuration that the script starts.
+
+def upstream_of(row: Recipe) -> dict[str, Any]:
+    """Return what upstream submits for a row, with the fields of its recipe.
+
+    It is of the row's or the default variant. If the document has a launch.sh, it is what the script submits.
     """
     assert isinstance(row.model, NamedRecipe)
-    configurations = CONFIGURATIONS[row.workload]
-    name = f"{row.model.recipe}_pretrain_config_{row.gpu_type}_{row.dtype}".upper()
+    upstream = LAUNCHES[row.workload][f"{row.model.recipe} {row.gpu_type} {row.dtype} {row.gpus}"]
     if row.model.variant is None:
-        assert f"{name}_V2" not in configurations, "upstream prefers v2"
-    # The newest releases have one function for each number of GPUs.
-    cell = f"{row.gpus}gpu_{row.gpu_type}_{row.dtype.replace('_', '')}"
-    variant = (row.model.variant or "v1").upper()
-    launched = f"{row.model.recipe} {row.gpu_type} {row.dtype} {row.gpus}"
-    keys = (f"{name}_{variant}", name, f"{row.model.recipe}_pretrain_{cell}_config", launched)
-    [found] = (configurations[key] for key in keys if key in configurations)
-    return cast(dict[str, Any], found)
+        assert "v2" not in upstream["variants"], "upstream prefers v2"
+    return upstream
 
 
 def test_each_row_is_what_upstreams_recipe_has() -> None:
     for row in ROWS:
         upstream = upstream_of(row)
+        arguments = {name.removeprefix("--"): of for name, of in of_kind("argument", upstream).items()}
         ours = {
             "num_gpus": row.gpus,
             "tensor_model_parallel_size": row.parallelism.tensor,
@@ -133,19 +138,25 @@ def test_each_row_is_what_upstreams_recipe_has() -> None:
             "micro_batch_size": row.micro_batch_size,
             "global_batch_size": row.global_batch_size,
         }
-        assert ours == {field: upstream.get(field) for field in ours}, row.identity
+        theirs = {
+            field: int(arguments[field][0]) if field in arguments else upstream["fields"].get(field)
+            for field in ours
+        }
+        assert ours == theirs, row.identity
 
 
 def test_a_job_on_slurm_has_upstreams_variables_and_arguments() -> None:
     """Upstream's are set by its executor, its plugin, which may override them, and a launch.sh."""
     for row in ROWS:
-        rules = load_workload(row.workload).performance
-        launched = rules.of(row, row.size, Mode.PERFORMANCE, "slurm")
-        upstream = upstream_of(row)
-        assert launched.environment == upstream["environment"], row.identity
-        assert launched.arguments == upstream.get("arguments", {}), row.identity
-        limit = load_workload(row.workload).steps.time_limit["weak"]
-        assert limit == upstream.get("time_limit", limit)
+        run, upstream = run_of_row(row), upstream_of(row)
+        assert run.performance.environment == of_kind("variable", upstream), row.identity
+        _, *arguments = bridge_command(run)
+        ours, theirs = arguments_by_name(arguments), of_kind("argument", upstream)
+        assert {name: ours[name] for name in ours if name in theirs or name not in ADDED} == theirs, (
+            row.identity
+        )
+        if row.workload not in OF_SUMMARIES:
+            assert load_workload(row.workload).steps.time_limit["weak"] == upstream["time"]
 
 
 @pytest.mark.long
@@ -159,8 +170,8 @@ def test_a_job_on_slurm_is_asked_for_and_bound_as_upstreams(tmp_path: Path) -> N
     for row in ROWS:
         upstream, ours = upstream_of(row), asked_of_slurm(row)
         name = "·".join(map(str, row.identity.values()))
-        asked = {name: value for name, value in upstream["slurm"].items() if name != "srun_args"}
-        missing = {*upstream["slurm"]["srun_args"]} - ours.srun
+        asked = of_kind("slurm", upstream)
+        missing = {*asked.pop("srun_args")} - ours.srun
         assert ours.further == {"ntasks", "gres"}
         if ours.sbatch != asked or missing:
             differing.append(f"{name}: {ours.sbatch} {missing or ''}, upstream's {asked}")

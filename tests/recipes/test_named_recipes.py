@@ -1,13 +1,13 @@
 """Recipes of Megatron-Bridge by name: plans and commands, compared with upstream's parser and documents.
 
-What upstream's source says is in tests/data/megatron_bridge, by tag (recorders/megatron_bridge).
+What upstream's code says is in tests/data/megatron_bridge, by tag (recorders/launches.py).
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launch_records import read_launches
 from printed_tables import by_name, imported
 from typer.testing import CliRunner
 
@@ -21,7 +21,6 @@ from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.staging.checking import require_trainable
 from tests.stand_ins.megatron_bridge.argument_parser import parser_of, recorded
 
-DATA = Path(__file__).parents[1] / "data" / "megatron_bridge"
 GPT_OSS, QWEN = "gpt-oss-26.02", "qwen3-26.02"
 BY_NAME = [name for name in list_workloads() if by_name(name) and not imported(name)]
 
@@ -150,18 +149,15 @@ def test_what_the_recipe_sets_cannot_be_asked_for(option: str) -> None:
 
 def test_what_is_stated_of_recipes_is_what_upstreams_source_has() -> None:
     """These are the tokens of a sample, the parameters, and the files from the hub."""
-    upstream = json.loads((DATA / "recipes.json").read_text())
+    launches = read_launches("megatron_bridge/launches.json")
     for row in ROWS:
         model = row.model
         assert isinstance(model, NamedRecipe)
-        recorded = upstream[release_of(row)][f"{model.family} {model.recipe}"]
-        assert model.seq_length in recorded["seq_length"], row.identity
-        assert count_parameters(model) == stated(recorded["stated"]), row.identity
-        files: dict[str, list[str]] = {}
-        for name, repositories in (("config.json", "configuration"), ("tokenizer_config.json", "tokenizer")):
-            for repository in recorded[repositories]:
-                files.setdefault(repository, []).append(name)
-        assert {repository: [*names] for repository, names in row.hub_files.items()} == files, row.identity
+        upstream = launches[row.workload][f"{model.recipe} {row.gpu_type} {row.dtype} {row.gpus}"]
+        assert model.seq_length == upstream["seq_length"], row.identity
+        assert count_parameters(model) == stated(upstream["stated"]), row.identity
+        files = {repository: [*names] for repository, names in row.hub_files.items()}
+        assert files == upstream["hub"], row.identity
 
 
 def stated(text: str | None) -> Parameters | None:

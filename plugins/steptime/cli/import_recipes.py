@@ -11,7 +11,7 @@ from steptime.files import write_whole
 from steptime.recipes.importing.release import (
     Release,
     Sandbox,
-    Source,
+    UpstreamRecipe,
     read_release,
     unpack_commit,
     unpack_pinned,
@@ -20,7 +20,7 @@ from steptime.recipes.importing.suite import suites
 from steptime.recipes.importing.workload import (
     WRITTEN_BY,
     NotImportable,
-    Row,
+    RecordedRun,
     import_workload,
     name_workload,
     refusals,
@@ -84,7 +84,7 @@ def import_recipes(
         (work / "shared").mkdir()
         sandbox = Sandbox(release.folder, unpack_pinned(sources, bridge, work / "bridge"), work / "shared")
         folder.mkdir(parents=True, exist_ok=True)
-        found: dict[str, tuple[Source, list[Row]]] = {}
+        found: dict[str, tuple[UpstreamRecipe, list[RecordedRun]]] = {}
         for source in sources:
             target = folder / f"{name_workload(release, source)}.yaml"
             if why := _kept(target):

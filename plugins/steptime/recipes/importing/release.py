@@ -19,12 +19,13 @@ import yaml
 from steptime.errors import SystemFailure, UserError, one_line
 
 _RECORDER = Path(__file__).parent / "recorder"
-_BRIDGE_FOLDERS = ("scripts/performance", "src/megatron/bridge/recipes")
-_ASKED = {"checkpoint": {"ENABLE_CHECKPOINT": "true"}, "profile": {"ENABLE_PROFILE": "true"}}
+BRIDGE_FOLDERS = ("scripts", "src/megatron/bridge")
+"""Folders of Megatron-Bridge with the code that launches recipes."""
+_MODE_VARIABLES = {"checkpoint": {"ENABLE_CHECKPOINT": "true"}, "profile": {"ENABLE_PROFILE": "true"}}
 
 
 @dataclass(frozen=True)
-class Cell:
+class UpstreamRun:
     """A run of a release: one entry of its metadata.yaml at one number of GPUs."""
 
     size: str
@@ -38,14 +39,14 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Source:
+class UpstreamRecipe:
     """One recipe of a release of NVIDIA/exemplar-performance: a folder with metadata.yaml and launch.sh."""
 
     folder: str
     name: str
     """Upstream's name of the workload, such as `gpt_oss`."""
     title: str
-    cells: tuple[Cell, ...]
+    runs: tuple[UpstreamRun, ...]
     proxies: int
     """Number of runs of proxies (smaller models), which are not imported."""
     images: Mapping[str, str]
@@ -64,9 +65,9 @@ class Release:
     version: str
     """Version of the release, such as `26.08.00`."""
     folder: Path
-    sources: list[Source] = field(default_factory=list)
+    sources: list[UpstreamRecipe] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    """Folders and cells of exemplar.yaml that are not imported, and why."""
+    """Folders and runs of exemplar.yaml that are not imported, and why."""
 
     @property
     def tag(self) -> str:
@@ -115,26 +116,27 @@ def read_release(folder: Path) -> Release:
         ) from error
     release = Release(version, folder)
     for path in sorted(folder.rglob("metadata.yaml")):
-        place = path.parent.relative_to(folder).as_posix()
+        name = path.parent.relative_to(folder).as_posix()
         metadata = yaml.safe_load(path.read_text(encoding="utf-8"))
         general, run = metadata["general"], metadata["run"]
         kind, framework = general.get("workload_type"), general.get("framework")
         if (kind, run.get("launcher_type")) != ("pretrain", "megatron_bridge"):
-            release.left_out[place] = f"is {kind} with {framework}, and not pre-training with Megatron-Bridge"
+            release.left_out[name] = f"is {kind} with {framework}, and not pre-training with Megatron-Bridge"
             continue
         types = run["gpu_configs"]
-        repositories = {one: _for_gpu(metadata["repositories"], one) for one in types}
+        repositories = {gpu_type: _for_gpu(metadata["repositories"], gpu_type) for gpu_type in types}
         release.sources.append(
-            Source(
-                folder=place,
+            UpstreamRecipe(
+                folder=name,
                 name=general["workload"],
                 title=general.get("display_name", general["workload"]),
-                cells=tuple(_cells(types, "scales")),
-                proxies=sum(1 for _ in _cells(types, "proxy_scales")),
+                runs=tuple(_runs(types, "scales")),
+                proxies=sum(1 for _ in _runs(types, "proxy_scales")),
                 images={
-                    one: _for_gpu(metadata["container"]["images"], one)[0].replace("#", "/") for one in types
+                    gpu_type: _for_gpu(metadata["container"]["images"], gpu_type)[0].replace("#", "/")
+                    for gpu_type in types
                 },
-                commits={one: repositories[one]["megatron_bridge"]["commit"] for one in types},
+                commits={gpu_type: repositories[gpu_type]["megatron_bridge"]["commit"] for gpu_type in types},
                 script=run.get("launch_script", "launch.sh"),
                 downloads=_downloads(metadata.get("downloads") or {}),
             )
@@ -144,7 +146,9 @@ def read_release(folder: Path) -> Release:
 
 def _downloads(described: Mapping[str, Any]) -> tuple[str, ...]:
     hub = described.get("huggingface") or ()
-    return tuple(one["repo_id"] for one in (hub.get("repos", ()) if isinstance(hub, Mapping) else hub))
+    return tuple(
+        repository["repo_id"] for repository in (hub.get("repos", ()) if isinstance(hub, Mapping) else hub)
+    )
 
 
 def _for_gpu(values: Any, gpu_type: str) -> Any:
@@ -152,8 +156,8 @@ def _for_gpu(values: Any, gpu_type: str) -> Any:
     return values if by_gpu is None else by_gpu.get(gpu_type, by_gpu.get("default"))
 
 
-def _cells(types: Mapping[str, Any], scales: str) -> Iterator[Cell]:
-    """Yield a cell for each GPU type, model size, dtype and GPU count of a metadata.yaml.
+def _runs(types: Mapping[str, Any], scales: str) -> Iterator[UpstreamRun]:
+    """Yield a run for each GPU type, model size, dtype and GPU count of a metadata.yaml.
 
     `types` is its `gpu_configs`. `scales` is the key of the lists of GPU counts: a model has one list beside
     the key `dtypes`, or each dtype has its own.
@@ -165,7 +169,7 @@ def _cells(types: Mapping[str, Any], scales: str) -> Iterator[Cell]:
                 own = dtypes[dtype] if isinstance(dtypes, Mapping) else None
                 own = {"scales": own} if isinstance(own, list) else own or {}
                 for gpus in sorted(own.get(scales, model.get(scales, ()))):
-                    yield Cell(model["model_size"], gpu_type, dtype, int(gpus))
+                    yield UpstreamRun(model["model_size"], gpu_type, dtype, int(gpus))
 
 
 class Sandbox:
@@ -223,8 +227,8 @@ class Sandbox:
         if ended.returncode or not answered.exists():
             words = (ended.stderr or ended.stdout).strip().splitlines() or ["nothing is said"]
             raise SystemFailure(f"{script} failed in its sandbox: {one_line(words[-1])}")
-        found: list[Any] = json.loads(answered.read_text())
-        return found
+        answers: list[Any] = json.loads(answered.read_text())
+        return answers
 
 
 def names_batch(commit: str, sandbox: Sandbox) -> bool:
@@ -237,7 +241,9 @@ def names_batch(commit: str, sandbox: Sandbox) -> bool:
     return not function or "gbs_scaling_factor" in function
 
 
-def record_jobs(source: Source, sandbox: Sandbox, mode: str | None = None) -> dict[Cell, dict[str, Any]]:
+def record_jobs(
+    source: UpstreamRecipe, sandbox: Sandbox, mode: str | None = None
+) -> dict[UpstreamRun, dict[str, Any]]:
     """Return for each run of a recipe the job that its launch script would submit.
 
     If the script refuses a run, its entry is `{"refused": REASON}`. `mode` is `checkpoint` or `profile` to
@@ -248,19 +254,19 @@ def record_jobs(source: Source, sandbox: Sandbox, mode: str | None = None) -> di
             "workload": f"pretrain_{source.name}",
             "folder": f"/release/{source.folder}",
             "script": source.script,
-            "bridge": f"/bridge/{source.commits[cell.gpu_type]}",
+            "bridge": f"/bridge/{source.commits[run.gpu_type]}",
             "variables": {
-                **{"MODEL_SIZE": cell.size, "DTYPE": cell.dtype, "GPU_TYPE": cell.gpu_type},
-                **{"JOB_TOTAL_GPUS": str(cell.gpus)},
-                **_ASKED.get(mode or "", {}),
+                **{"MODEL_SIZE": run.size, "DTYPE": run.dtype, "GPU_TYPE": run.gpu_type},
+                **{"JOB_TOTAL_GPUS": str(run.gpus)},
+                **_MODE_VARIABLES.get(mode or "", {}),
             },
         }
-        for cell in source.cells
+        for run in source.runs
     ]
-    return dict(zip(source.cells, sandbox.answers("record.py", rows), strict=True))
+    return dict(zip(source.runs, sandbox.answers("record.py", rows), strict=True))
 
 
-def unpack_pinned(sources: Sequence[Source], repository: Path, into: Path) -> Path:
+def unpack_pinned(sources: Sequence[UpstreamRecipe], repository: Path, into: Path) -> Path:
     """Unpack all Megatron-Bridge commits that recipes name; return the folder with one subfolder for each.
 
     Raises UserError if a name is not a commit id, or the repository lacks the commit.
@@ -271,5 +277,5 @@ def unpack_pinned(sources: Sequence[Source], repository: Path, into: Path) -> Pa
                 f"'{one_line(commit)}' in the release's metadata is not a commit id of Megatron-Bridge, "
                 "which has 40 hexadecimal digits."
             )
-        unpack_commit(repository, commit, into / commit, *_BRIDGE_FOLDERS)
+        unpack_commit(repository, commit, into / commit, *BRIDGE_FOLDERS)
     return into

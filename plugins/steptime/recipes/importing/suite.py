@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from steptime.recipes.importing.release import Release, Source
-from steptime.recipes.importing.workload import WRITTEN_BY, Row, flow, name_workload
+from steptime.recipes.importing.release import Release, UpstreamRecipe
+from steptime.recipes.importing.workload import WRITTEN_BY, RecordedRun, flow, name_workload
 from steptime.recipes.notation import parse_time_limit
 
 _REPEATS = 3
@@ -17,7 +17,7 @@ _SECONDS = 3600
 
 
 def suites(
-    release: Release, imported: Mapping[str, tuple[Source, Sequence[Row]]]
+    release: Release, imported: Mapping[str, tuple[UpstreamRecipe, Sequence[RecordedRun]]]
 ) -> Iterator[tuple[str, str]]:
     """Yield the name and YAML text of a sweep for each GPU type in the release's exemplar.yaml.
 
@@ -54,13 +54,17 @@ def suites(
 
 
 def _found(
-    imported: Mapping[str, tuple[Source, Sequence[Row]]], wanted: str, gpu_type: str, dtype: str, gpus: int
-) -> tuple[Source, Row] | None:
+    imported: Mapping[str, tuple[UpstreamRecipe, Sequence[RecordedRun]]],
+    wanted: str,
+    gpu_type: str,
+    dtype: str,
+    gpus: int,
+) -> tuple[UpstreamRecipe, RecordedRun] | None:
     for source, rows in imported.values():
         for row in rows:
-            cell = row.cell
-            named = f"pretrain_{source.name}_{cell.size}"
-            if (named, cell.gpu_type, cell.dtype, cell.gpus) == (wanted, gpu_type, dtype, gpus):
+            run = row.upstream
+            named = f"pretrain_{source.name}_{run.size}"
+            if (named, run.gpu_type, run.dtype, run.gpus) == (wanted, gpu_type, dtype, gpus):
                 return source, row
     return None
 

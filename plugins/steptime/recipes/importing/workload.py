@@ -7,13 +7,20 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 
 from steptime.errors import SystemFailure
-from steptime.recipes.importing.release import Cell, Release, Sandbox, Source, names_batch, record_jobs
+from steptime.recipes.importing.release import (
+    Release,
+    Sandbox,
+    UpstreamRecipe,
+    UpstreamRun,
+    names_batch,
+    record_jobs,
+)
 
 WRITTEN_BY = "# Written by steptime recipes import"
 """Beginning of every file that an import may replace."""
@@ -54,7 +61,7 @@ class NotImportable(Exception):
 
 
 @dataclass(frozen=True)
-class Row:
+class RecordedRun:
     """One run as upstream's launch script submits it."""
 
     sizes: str
@@ -62,8 +69,8 @@ class Row:
     dtypes: str
     """Number format in steptime's terms, such as `fp8_mx`."""
     gpus: int
-    cell: Cell = field(compare=False)
-    """The row as in upstream's metadata."""
+    upstream: UpstreamRun = field(compare=False)
+    """The run as in upstream's metadata."""
     job: Mapping[str, Any] = field(compare=False, repr=False)
 
     @property
@@ -77,12 +84,12 @@ class Row:
 
         Raises NotImportable if the name has an unknown form.
         """
-        found = _EXPERIMENT.search(self.job["experiment"])
-        if found is None:
+        match = _EXPERIMENT.search(self.job["experiment"])
+        if match is None:
             raise NotImportable(
                 f"the names of its experiments have an unknown form: {self.job['experiment']}"
             )
-        *degrees, micro, whole = found.groups()
+        *degrees, micro, whole = match.groups()
         named = {
             name: int(degree) for name, degree in zip(_PARALLELISM, degrees, strict=True) if degree != "None"
         }
@@ -101,14 +108,14 @@ class Row:
         }
 
 
-def recorded_rows(source: Source, jobs: Mapping[Cell, Mapping[str, Any]]) -> list[Row]:
+def recorded_rows(source: UpstreamRecipe, jobs: Mapping[UpstreamRun, Mapping[str, Any]]) -> list[RecordedRun]:
     """Return the runs that a recipe's launch script submits. Raises NotImportable if it refuses all."""
     rows = []
-    for cell, job in jobs.items():
+    for run, job in jobs.items():
         if "refused" not in job:
             told = {words[0]: words[1] for words in job["arguments"] if len(words) > 1}
             dtype = _OUR_DTYPES.get(told["--compute_dtype"], told["--compute_dtype"])
-            rows.append(Row(cell.size, cell.gpu_type, dtype, cell.gpus, cell, job))
+            rows.append(RecordedRun(run.size, run.gpu_type, dtype, run.gpus, run, job))
     if not rows:
         raise NotImportable(
             f"{source.script} of this recipe refuses every run: {next(iter(jobs.values()))['refused']}"
@@ -116,15 +123,15 @@ def recorded_rows(source: Source, jobs: Mapping[Cell, Mapping[str, Any]]) -> lis
     return rows
 
 
-def name_workload(release: Release, source: Source) -> str:
+def name_workload(release: Release, source: UpstreamRecipe) -> str:
     """Return the name of a recipe's workload: `gpt-oss-mlperf-26.08`."""
     return f"{source.name.replace('_', '-')}-{'.'.join(release.version.split('.')[:2])}"
 
 
 def workload_text(
     release: Release,
-    source: Source,
-    rows: Sequence[Row],
+    source: UpstreamRecipe,
+    rows: Sequence[RecordedRun],
     profile: Mapping[str, Any],
     described: Mapping[str, Any],
 ) -> str:
@@ -234,7 +241,7 @@ def _block(indent: int = -2, **fields: Any) -> Iterator[str]:
         yield f"{' ' * (indent + 2)}{name}: {flow(value)}"
 
 
-def _script(rows: Sequence[Row]) -> str:
+def _script(rows: Sequence[RecordedRun]) -> str:
     scripts = {str(row.job["script"]).removeprefix("/bridge/").partition("/")[2] for row in rows}
     if len(scripts) > 1:
         raise NotImportable(
@@ -243,7 +250,7 @@ def _script(rows: Sequence[Row]) -> str:
     return scripts.pop()
 
 
-def _files(release: Release, rows: Sequence[Row]) -> dict[str, str]:
+def _files(release: Release, rows: Sequence[RecordedRun]) -> dict[str, str]:
     """Return the files that the release mounts into the container. Raises NotImportable for other mounts."""
     files = {}
     for mount in dict.fromkeys(mount for row in rows for mount in row.job["executor"]["container_mounts"]):
@@ -271,7 +278,7 @@ def _profile(job: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"first_step": first, "last_step": last, "max_steps": last, "ranks": [*range(8)], "nsight": nsight}
 
 
-def _time_limits(rows: Sequence[Row]) -> tuple[dict[str, str], dict[str, str]]:
+def _time_limits(rows: Sequence[RecordedRun]) -> tuple[dict[str, str], dict[str, str]]:
     """Return time limits by model size, and exceptions by GPU type.
 
     Raises NotImportable if the limits depend on anything else.
@@ -289,9 +296,9 @@ def _time_limits(rows: Sequence[Row]) -> tuple[dict[str, str], dict[str, str]]:
     return dict.fromkeys(by_size, least), {one: limit for one, limit in of_types.items() if limit != least}
 
 
-def _configurations(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+def _configurations(rows: Sequence[RecordedRun]) -> Iterator[dict[str, Any]]:
     """Yield rules that give the runs of one model size their parallelism and batch sizes."""
-    groups: dict[str, list[tuple[Row, dict[str, Any]]]] = defaultdict(list)
+    groups: dict[str, list[tuple[RecordedRun, dict[str, Any]]]] = defaultdict(list)
     for row in rows:
         degrees, micro, whole = row.spread
         ratio = whole / row.gpus
@@ -299,18 +306,18 @@ def _configurations(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
         rule = {"parallelism": degrees, "micro_batch_size": micro, "global_batch_size": {"weak": batch}}
         groups[flow(rule)].append((row, rule))
     for members in groups.values():
-        cells = [(row.gpu_types, row.dtypes, row.gpus) for row, _ in members]
-        for gpu_types, dtypes, gpus in _boxes(cells):
+        runs = [(row.gpu_types, row.dtypes, row.gpus) for row, _ in members]
+        for gpu_types, dtypes, gpus in _boxes(runs):
             yield {"gpu_types": gpu_types, "dtypes": dtypes, "gpus": sorted(gpus), **members[0][1]}
 
 
-def _boxes(cells: Sequence[tuple[str, str, int]]) -> Iterator[tuple[list[str], list[str], list[int]]]:
-    """Group cells (GPU type, dtype, GPU count) into lists of GPU types, dtypes and GPU counts.
+def _boxes(runs: Sequence[tuple[str, str, int]]) -> Iterator[tuple[list[str], list[str], list[int]]]:
+    """Group runs (GPU type, dtype, GPU count) into lists of GPU types, dtypes and GPU counts.
 
-    A yielded triple of lists means all their combinations; each cell is in exactly one triple.
+    A yielded triple of lists means all their combinations; each run is in exactly one triple.
     """
     scales: dict[tuple[str, str], tuple[int, ...]] = {}
-    for gpu_type, dtype, gpus in cells:
+    for gpu_type, dtype, gpus in runs:
         scales[gpu_type, dtype] = (*scales.get((gpu_type, dtype), ()), gpus)
     dtypes: dict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
     for (gpu_type, dtype), counts in scales.items():
@@ -325,13 +332,13 @@ def _boxes(cells: Sequence[tuple[str, str, int]]) -> Iterator[tuple[list[str], l
 Setting = tuple[str, ...]
 
 
-def _rules(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, Any]]]:
+def _rules(rows: Sequence[RecordedRun]) -> tuple[list[str], list[dict[str, Any]]]:
     """Return fixed arguments (without a value or with a placeholder), and rules for all other settings.
 
     Raises NotImportable if rows differ in a fixed argument, or bind their ranks in an unknown way.
     """
     settings = {row: dict(_settings(row)) for row in rows}
-    holders: dict[tuple[Setting, Any], list[Row]] = defaultdict(list)
+    holders: dict[tuple[Setting, Any], list[RecordedRun]] = defaultdict(list)
     for row, of_row in settings.items():
         for item in of_row.items():
             holders[item].append(row)
@@ -357,7 +364,7 @@ def _rules(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, Any]]]:
     return common, [{name: rule[name] for name in sorted(rule, key=_ORDER.index)} for rule in ordered]
 
 
-def _settings(row: Row) -> Iterator[tuple[Setting, Any]]:
+def _settings(row: RecordedRun) -> Iterator[tuple[Setting, Any]]:
     for words in row.job["arguments"]:
         if words[0] in _NOT_OURS:
             continue
@@ -376,7 +383,7 @@ def _settings(row: Row) -> Iterator[tuple[Setting, Any]]:
         yield ("priority_cores",), True
 
 
-def _conditions(held: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, list[Any]]]:
+def _conditions(held: Sequence[RecordedRun], rows: Sequence[RecordedRun]) -> list[dict[str, list[Any]]]:
     """Return conditions that select exactly the rows `held` among `rows`, as few as possible.
 
     Each item is a set of conditions that must all be met. There are several items if one set cannot select
@@ -392,7 +399,7 @@ def _conditions(held: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, list
                 return [found | ({"gpus": sorted(found["gpus"])} if "gpus" in found else {})]
     splits = []
     for name in _DIMENSIONS:
-        parts: dict[Any, list[Row]] = defaultdict(list)
+        parts: dict[Any, list[RecordedRun]] = defaultdict(list)
         for row in held:
             parts[getattr(row, name)].append(row)
         if len(parts) == 1:
@@ -405,24 +412,24 @@ def _conditions(held: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, list
     return min(splits, key=len)
 
 
-def recipe_questions(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
-    """Return the question to `recorder/describe.py` for each model size and GPU type.
-
-    A question is a recipe's family, name, GPU type, dtype and variant.
-    """
+def recipe_questions(rows: Sequence[RecordedRun]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the question to `recorder/describe.py` for each model size and GPU type."""
     return {
-        (row.sizes, row.gpu_types): [
-            row.words["model_family_name"],
-            row.words["model_recipe_name"],
-            row.gpu_types,
-            row.words["compute_dtype"],
-            row.words.get("config_variant", "v2"),
-        ]
+        (row.sizes, row.gpu_types): {
+            "family": row.words["model_family_name"],
+            "recipe": row.words["model_recipe_name"],
+            "gpu_type": row.gpu_types,
+            "dtype": row.words["compute_dtype"],
+            "variant": row.words.get("config_variant", "v2"),
+            "gpus": row.gpus,
+        }
         for row in rows
     }
 
 
-def describe_sizes(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dict[str, dict[str, Any]]:
+def describe_sizes(
+    source: UpstreamRecipe, rows: Sequence[RecordedRun], sandbox: Sandbox
+) -> dict[str, dict[str, Any]]:
     """Return the tokens per sample and the Hugging Face files of each size, from Megatron-Bridge's recipes.
 
     Raises NotImportable if recipes do not state them, or if the tokens of a size differ by GPU type.
@@ -446,10 +453,12 @@ def describe_sizes(source: Source, rows: Sequence[Row], sandbox: Sandbox) -> dic
                     f"the tokens per sample of {size} differ on {gpu_type}, which steptime does not support"
                 )
             answers[size]["hub"] |= answer["hub"]
-    return answers
+    return {size: {name: answers[size][name] for name in ("seq_length", "hub")} for size in answers}
 
 
-def import_workload(release: Release, source: Source, sandbox: Sandbox) -> tuple[str, list[Row]]:
+def import_workload(
+    release: Release, source: UpstreamRecipe, sandbox: Sandbox
+) -> tuple[str, list[RecordedRun]]:
     """Return the text of a recipe's workload file, and its runs.
 
     Raises NotImportable if the recipe cannot be imported.
@@ -461,17 +470,17 @@ def import_workload(release: Release, source: Source, sandbox: Sandbox) -> tuple
                 f"the global batch size of its runs is unknown: experiment names of Megatron-Bridge "
                 f"{commit[:10]} have the one for the recipe's default number of GPUs"
             )
-    one = Source(**{**vars(source), "cells": source.cells[:1]})
-    [profile] = record_jobs(one, sandbox, "profile").values()
+    with_one_run = replace(source, runs=source.runs[:1])
+    [profile] = record_jobs(with_one_run, sandbox, "profile").values()
     return workload_text(release, source, rows, profile, describe_sizes(source, rows, sandbox)), rows
 
 
-def refusals(source: Source, rows: Sequence[Row], text: str) -> Iterator[str]:
+def refusals(source: UpstreamRecipe, rows: Sequence[RecordedRun], text: str) -> Iterator[str]:
     """Yield a phrase for each part of a recipe that its workload file (`text`) leaves out."""
     for repository in source.downloads:
         if repository not in text:
             yield f"download {repository}, which none of its runs asks for"
-    if missing := len(source.cells) - len(rows):
+    if missing := len(source.runs) - len(rows):
         yield f"{missing} runs that its {source.script} refuses"
     if source.proxies:
         yield f"{source.proxies} runs of shrunken models (proxy_scales)"

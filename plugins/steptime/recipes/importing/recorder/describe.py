@@ -2,8 +2,9 @@
 
     python describe.py MEGATRON_BRIDGE QUESTIONS.json ANSWERS.json
 
-A question is a list of family, recipe, GPU type, dtype and variant. An answer has the tokens per sample (null
-if the recipe does not say) and the files that the recipe reads, by repository on the Hugging Face hub.
+A question has the family, recipe, GPU type, dtype, variant and number of GPUs. An answer has the tokens per
+sample (null if the recipe does not say), the files that the recipe reads, by repository on the Hugging Face
+hub, and its fields for parallelism and batch.
 Missing training libraries are replaced by stand-in objects.
 """
 
@@ -11,6 +12,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
 import json
 import sys
 import types
@@ -19,16 +21,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-FOLDERS = {
+_FOLDERS = {
     "configs": "scripts/performance/configs",
     "utils": "scripts/performance/utils",
     "megatron.bridge.recipes": "src/megatron/bridge/recipes",
+    "megatron.bridge.perf_recipes": "src/megatron/bridge/perf_recipes",
 }
 """Folders of upstream's code that are run, by their name in imports."""
-_PACKAGES = ("configs", "megatron.bridge.recipes", "megatron.bridge.perf_recipes")
+_PACKAGES = ("configs", "megatron.bridge.recipes")
 """Packages whose own code is not run: it imports every family, and only one is needed."""
 _NOT_RUN = ("megatron.bridge.recipes.utils.optimizer_utils", "megatron.bridge.recipes.utils.finetune_utils")
 """Modules that are not run, because they inspect classes of Megatron."""
+_PARALLELISM = (
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+    *("virtual_pipeline_model_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"),
+)
+_BATCH = ("micro_batch_size", "global_batch_size")
 _ABSENT = ("megatron", "torch", "transformers", "omegaconf", "hydra", "PIL", "datasets", "nemo_run")
 
 
@@ -103,17 +111,12 @@ class _Absent(types.ModuleType):
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports modules of the Megatron-Bridge checkout `tree`, and stand-ins for missing libraries."""
 
-    def __init__(self, tree: Path, folders: Mapping[str, str]) -> None:
+    def __init__(self, tree: Path) -> None:
         self.tree = tree
-        self.folders = folders
-
-    def knows(self, name: str) -> bool:
-        """Return whether a module belongs to Megatron-Bridge or is replaced by a stand-in."""
-        return name.partition(".")[0] in (*_ABSENT, *self.folders)
 
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
         """Return the spec of a module in the tree or of a stand-in; None for any other module."""
-        if not self.knows(name):
+        if name.partition(".")[0] not in (*_ABSENT, *_FOLDERS):
             return None
         file = self._find_file(name)
         if file is None:
@@ -124,7 +127,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def _find_file(self, name: str) -> Path | None:
         if name in (*_NOT_RUN, *_PACKAGES):
             return None
-        for root, folder in self.folders.items():
+        for root, folder in _FOLDERS.items():
             if name == root or name.startswith(f"{root}."):
                 path = self.tree / (folder + name[len(root) :].replace(".", "/"))
                 return next(
@@ -140,34 +143,55 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Do nothing: a stand-in has no code."""
 
 
-def _described(family: str, recipe: str, gpu_type: str, dtype: str, variant: str) -> dict[str, Any]:
+def _described(question: Mapping[str, Any]) -> dict[str, Any]:
     LOADED.clear()
-    made = importlib.import_module("utils.utils").get_perf_optimized_recipe(
-        model_family_name=family,
-        model_recipe_name=recipe,
-        train_task="pretrain",
-        gpu=gpu_type,
-        compute_dtype=dtype,
-        config_variant=variant,
-    )
-    lengths = (made.model.seq_length, made.dataset.sequence_length, made.dataset.seq_length)
-    if made.tokenizer.tokenizer_type == "HuggingFaceTokenizer":
-        LOADED.setdefault(made.tokenizer.tokenizer_model, []).append("tokenizer_config.json")
+    config = _make_config(question)
+    lengths = (config.model.seq_length, config.dataset.sequence_length, config.dataset.seq_length)
+    if config.tokenizer.tokenizer_type == "HuggingFaceTokenizer":
+        LOADED.setdefault(config.tokenizer.tokenizer_model, []).append("tokenizer_config.json")
+    fields = {name: getattr(config.model, name, None) for name in _PARALLELISM}
+    fields |= {name: getattr(config.train, name, None) for name in _BATCH} if hasattr(config, "train") else {}
     return {
         "seq_length": next((length for length in lengths if isinstance(length, int)), None),
         "hub": {name: sorted(set(files)) for name, files in sorted(LOADED.items())},
+        "fields": {name: value for name, value in fields.items() if isinstance(value, int)},
     }
+
+
+def _make_config(question: Mapping[str, Any]) -> Any:
+    """Call Megatron-Bridge's function for the configuration of a recipe, which differs by release."""
+    utils = importlib.import_module("utils.utils")
+    if not hasattr(utils, "get_perf_optimized_recipe"):  # v0.2
+        return utils.get_model_recipe(
+            model_name=question["family"],
+            model_size=question["recipe"],
+            gpu=question["gpu_type"],
+            compute_dtype=question["dtype"],
+            domain="llm",
+            task="pretrain",
+        )
+    function = utils.get_perf_optimized_recipe
+    scaled = "num_gpus" in inspect.signature(function).parameters
+    return function(
+        model_family_name=question["family"],
+        model_recipe_name=question["recipe"],
+        train_task="pretrain",
+        gpu=question["gpu_type"],
+        compute_dtype=question["dtype"],
+        config_variant=question["variant"],
+        **({"num_gpus": question["gpus"]} if scaled else {}),
+    )
 
 
 def main(tree: Path, questions: Path, answers: Path) -> None:
     """Answer questions about what Megatron-Bridge's recipes train on, by running code of the checkout `tree`.
 
-    `questions` and `answers` are JSON files, each a list in the same order. A question names a recipe's
-    family, the recipe, GPU type, dtype and variant. An error in Megatron-Bridge's code is not caught.
+    `questions` and `answers` are JSON files, each a list in the same order. An error in
+    Megatron-Bridge's code is not caught.
     """
-    sys.meta_path.insert(0, Finder(tree, FOLDERS))
+    sys.meta_path.insert(0, Finder(tree))
     sys.modules["typing_extensions"] = typing  # which has what upstream takes from it
-    answers.write_text(json.dumps([_described(*question) for question in json.loads(questions.read_text())]))
+    answers.write_text(json.dumps([_described(question) for question in json.loads(questions.read_text())]))
 
 
 if __name__ == "__main__":

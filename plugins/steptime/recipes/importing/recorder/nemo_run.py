@@ -1,5 +1,6 @@
 """A stand-in for NeMo-Run during an import: it records what would be submitted."""
 
+import argparse
 import json
 import os
 import re
@@ -59,6 +60,19 @@ def __getattr__(name: str) -> type:
     return type(name, (Kept,), {})
 
 
+_PARSERS: list[argparse.ArgumentParser] = []
+"""Parsers that have read arguments; the last one is that of upstream's launcher."""
+_parse_known_args = argparse.ArgumentParser.parse_known_args
+
+
+def _parse_and_keep(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+    _PARSERS.append(parser)
+    return _parse_known_args(parser, *args, **kwargs)
+
+
+argparse.ArgumentParser.parse_known_args = _parse_and_keep  # type: ignore[method-assign,assignment]
+
+
 def _plain(value: Any) -> Any:
     return vars(value) if isinstance(value, Kept) else str(value)
 
@@ -70,9 +84,10 @@ def _rank_arguments(script: str, words: Sequence[str]) -> list[list[str]]:
     through a shell.
     """
     folder = Path(script).parent
-    text = "".join((folder / name).read_text() for name in ("run_script.py", "utils/overrides.py"))
-    read = set(re.findall(r"\bargs\.(\w+)", text))
-    options = sys.modules["argument_parser"].parse_cli_args()._option_string_actions
+    files = (folder / "run_script.py", folder / "utils/overrides.py", folder / "utils/helpers.py")
+    text = "".join(file.read_text() for file in files if file.exists())
+    read = {name or key for name, key in re.findall(r'\bargs\.(\w+)|\bkwargs\.get\("(\w+)"', text)}
+    options = _PARSERS[-1]._option_string_actions
     found: list[list[str]] = []
     rest = iter(words)
     for word in rest:
@@ -115,7 +130,11 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Ignore the home folder that Megatron-Bridge sets: nothing is written there."""
 
 
-_submodule("nemo_run.config", get_nemorun_home=lambda: _HOME, set_nemorun_home=_nothing)
+_submodule(
+    "nemo_run.config",
+    get_nemorun_home=lambda: os.environ.get("NEMORUN_HOME", _HOME),
+    set_nemorun_home=_nothing,
+)
 for _package in ("nemo_run.core", "nemo_run.core.execution"):
     _submodule(_package)
 _submodule("nemo_run.core.execution.launcher", SlurmTemplate=SlurmTemplate)

@@ -105,6 +105,7 @@ def _submit(asked: dict[str, str]) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
+        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 

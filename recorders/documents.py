@@ -1,10 +1,11 @@
 """Read the rows of upstream's documents of published numbers, for the workloads that name one."""
 
+import functools
 import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
-
-from upstream import shown
 
 SUMMARY = re.compile(
     r"Megatron-Bridge (?P<tag>v[\d.]+), (?P<path>docs/performance-summary.md), "
@@ -32,13 +33,24 @@ OF_README = {
 }
 
 
-def rows_of(bridge: str, benchmarking: str, document: str) -> list[dict[str, str]]:
+@functools.cache
+def text_at(repository: Path, tag: str, path: str) -> str:
+    """Return the content of a file of a git repository at a tag or commit."""
+    return git(repository, "show", f"{tag}:{path}")
+
+
+def git(repository: Path, *arguments: str) -> str:
+    command = ("git", "-C", repository, *arguments)
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def rows_of(bridge: Path, benchmarking: Path, document: str) -> list[dict[str, str]]:
     """Return every row for pre-training that a document has of a workload's models."""
     if (of_readme := README.fullmatch(document)) is not None:
-        return list(_configurations(shown(benchmarking, of_readme["tag"], of_readme["path"])))
+        return list(_configurations(text_at(benchmarking, of_readme["tag"], of_readme["path"])))
     named = SUMMARY.fullmatch(document)
     assert named, f"no document that can be read: {document}"
-    text = shown(bridge, named["tag"], named["path"])
+    text = text_at(bridge, named["tag"], named["path"])
     of_container = text.partition(f"## {named['container']} NeMo Container")[2].partition("\n## ")[0]
     pre_training = of_container.partition("### Pre-Training Performance")[2].partition("\n### ")[0]
     models = re.split(" and |, ", named["models"])
