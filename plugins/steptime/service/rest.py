@@ -2,27 +2,21 @@
 
 Raises UserError with Airflow's message for mistakes of the caller (a refused password, params that do not
 validate, an unknown DAG), and SystemFailure if Airflow does not answer or has an error itself.
-
-Every command imports this module for its types. So httpx, which takes 0.1 s, is imported where it is used.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import quote
 
+import httpx
 from pydantic import BaseModel, ConfigDict
 
 from steptime.airflow_addresses import dag_run_path
 from steptime.errors import SystemFailure, UserError, one_line
 from steptime.frozen import Frozen
 from steptime.waiting import poll_until
-
-if TYPE_CHECKING:
-    import httpx
 
 _TIMEOUT_S = 30.0
 _UNDER_WAY = (
@@ -148,8 +142,6 @@ class AirflowClient:
     """A client of Airflow's REST API at `url` for one user: a context manager; the first request logs in."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
-        import httpx
-
         host = check_address(url)
         self.url = url.rstrip("/")
         self.user = user
@@ -327,8 +319,6 @@ class AirflowClient:
         return str(self._json(response)["access_token"])
 
     def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
-        import httpx
-
         try:
             return self._http.request(method, path, **request)
         except httpx.TransportError as error:
@@ -357,8 +347,6 @@ class AirflowClient:
 
 def check_address(url: str) -> str:
     """Check the URL of an Airflow and return its host. Raises UserError if it is not http(s)://host:port."""
-    import httpx
-
     try:
         address = httpx.URL(url)
     except httpx.InvalidURL as error:
