@@ -10,7 +10,7 @@ remain valid for this installation, and later tasks use the smaller one.
 """
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 
@@ -18,9 +18,8 @@ from steptime.airflow.links import base_address
 from steptime.airflow.versions import Variable
 from steptime.clusters.base import Installation, Job
 from steptime.errors import SystemFailure, UserError
-
-if TYPE_CHECKING:
-    from steptime.store.run_queries import Store
+from steptime.store.run_queries import Store
+from steptime.store.run_records import parse_record
 
 KEY_PREFIX = "steptime_installation_"
 _DESCRIPTION = (
@@ -57,17 +56,19 @@ def require_own(job: Job) -> None:
         )
 
 
-def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any]]:
+def own_runs(store: Store, dag_id: str, dag_run_id: str) -> list[dict[str, Any]]:
     """Return the store's runs of a DAG run of this Airflow, without those of other Airflows.
 
     Another Airflow may share the store and have a DAG run with the same id.
     """
-    from steptime.store.run_records import parse_record
-
     rows = store.list_runs(dag_id, dag_run_id)
     records = store.records([row["job_name"] for row in rows])
-    recorded = {job_name: parse_record(content) for job_name, content in records.items()}
-    return [row for row in rows if (found := recorded[row["job_name"]]) is None or is_own(found.job)]
+    jobs = {
+        job_name: record.job
+        for job_name, content in records.items()
+        if (record := parse_record(content)) is not None
+    }
+    return [row for row in rows if (job := jobs.get(row["job_name"])) is None or is_own(job)]
 
 
 def own_ids() -> list[str]:
