@@ -79,7 +79,7 @@ def columns() -> str:
 def cluster_fields() -> str:
     """Return the page of the fields of `config/clusters/*.yaml`."""
     lines = ["# Fields of a cluster's file", "", "[Clusters](clusters.md) explains them by topic."]
-    kinds = {name: CLUSTER_KINDS.load(name, "cluster").Config for name in CLUSTER_KINDS.built_in}
+    kinds = {name: CLUSTER_KINDS.load(name, "config").Config for name in CLUSTER_KINDS.built_in}
     parts = [("All kinds", ClusterConfig), *((f"`kind: {name}`", model) for name, model in kinds.items())]
     for title, model in [*parts, ("`node_check`", NodeCheck)]:
         rows = [(f"`{name}`", _default(model, name), text) for name, text in _documented(model)]

@@ -56,9 +56,10 @@ CLUSTER_KINDS = PlugPoint(
         "slurm": "steptime.clusters.slurm",
     },
 )
-"""Each entry is a package. Its module `cluster` has `Config`, the `ClusterConfig` for files of this kind, and
-`connect(config, connections)`, which returns the `Cluster`. `job.sh.j2` is the template of its job scripts.
-The package may define `Options`, the `recipes.options.ClusterOptions` of runs on such clusters."""
+"""Each entry is a package. Its module `config` has `Config`, the `ClusterConfig` for files of this kind. Its
+module `cluster`, which is imported only when a cluster is opened, has `connect(config, connections)`, which
+returns the `Cluster`. `job.sh.j2` is the template of its job scripts. The package may define `Options`, the
+`recipes.options.ClusterOptions` of runs on such clusters."""
 
 CONTAINERS = PlugPoint(
     "steptime.containers",

@@ -14,8 +14,9 @@ from steptime.cli.output import FORMAT_OPTION, Format, show, show_json
 from steptime.cli.phases import Phases
 from steptime.cli.usage import complain
 from steptime.clusters.base import Job
-from steptime.clusters.config import load_clusters, open_cluster
+from steptime.clusters.config import load_clusters
 from steptime.clusters.local.cluster import LocalCluster
+from steptime.clusters.local.config import LocalConfig
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.cluster_files import list_clusters
 from steptime.service import standalone
@@ -179,10 +180,9 @@ async def _live_jobs(report: Callable[[str], None], *, cancel: bool) -> list[Job
     if broken is not None:
         complain(str(broken))
     for config in clusters:
-        cluster = open_cluster(config)
-        if not isinstance(cluster, LocalCluster):
+        if not isinstance(config, LocalConfig):
             continue
-        async with cluster:
+        async with LocalCluster(config) as cluster:
             jobs = await cluster.live_jobs()
             found += jobs
             if cancel and jobs:

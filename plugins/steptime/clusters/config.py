@@ -345,7 +345,7 @@ def _parse_by_kind(document: Document) -> tuple[ClusterConfig | None, list[Mista
     if not isinstance(kind, str):
         return None, document.fit(ClusterFile)[1]
     try:
-        model: type[ClusterConfig] = CLUSTER_KINDS.load(kind, "cluster").Config
+        model: type[ClusterConfig] = CLUSTER_KINDS.load(kind, "config").Config
     except UserError as error:
         return None, [Mistake.of(error, "kind")]
     return document.fit(model)

@@ -12,13 +12,12 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path, PurePosixPath
-from typing import Any, Literal, Self
+from pathlib import Path
+from typing import Self
 
 import psutil
-from pydantic import NonNegativeFloat, PositiveInt
 
 from steptime.clusters.base import (
     SCRIPT_FILE,
@@ -27,13 +26,11 @@ from steptime.clusters.base import (
     JobSpec,
     JobState,
     JobStatus,
-    StagedFiles,
 )
 from steptime.clusters.checks import CheckFailedError, ClusterCheck, NotApplicableError, not_applicable
 from steptime.clusters.command_output import collect
-from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
-from steptime.clusters.containers import ContainerRuntime
+from steptime.clusters.local.config import LocalConfig
 from steptime.clusters.local.state import (
     JobFolder,
     LocalJob,
@@ -42,73 +39,16 @@ from steptime.clusters.local.state import (
     locked,
     settle_abandoned,
 )
-from steptime.clusters.rank_program import RankProgram
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import SystemFailure
 from steptime.files import write_whole
 from steptime.process_identity import boot_id
 from steptime.recipes.gpus import load_gpu_type
-from steptime.recipes.models import Run
 from steptime.waiting import poll_until_async
 
 _CANCEL_MARGIN_S = 60
 """How long a cancelled job may take to end after its grace period: the machine may be busy."""
 _NOT_PASSED_ON = {"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
 """Variables of steptime's own Python that commands must not see, as they may start another Python."""
-
-
-class LocalConfig(ClusterConfig):
-    """The configuration of the local cluster: the fields of its file, with `kind: local`."""
-
-    kind: Literal["local"]
-    slots: PositiveInt | Literal["auto"] = "auto"
-    """Ranks that may run at once; `auto` is the number of cores that this process may use."""
-    exclusive: bool = True
-    """Whether each job holds every slot, as with `sbatch --exclusive`."""
-    grace_s: NonNegativeFloat = 10
-    """Seconds between SIGTERM and SIGKILL when a job is ended."""
-
-    @classmethod
-    def starts(cls, runtime: ContainerRuntime) -> bool:
-        """Return whether the container program works without srun, which the local cluster does not use."""
-        return runtime.launch is not None and not runtime.of_srun
-
-    def check(self, run: Run) -> None:
-        """Raise UserError for a run that is not permitted, needs Nsight Systems, or needs too many slots."""
-        super().check(run)
-        self.check_slots(run.label, run.recipe.gpus)
-
-    def script_values(
-        self,
-        run: Run,
-        staged: StagedFiles,
-        *,
-        program: RankProgram,
-        directory: PurePosixPath,
-        environment: Mapping[str, str],
-    ) -> dict[str, Any]:
-        """Return the job script's command that starts the ranks, and the prefix for its container, if any."""
-        launch = program.on_one_machine(run)
-        if staged.python is not None or staged.image_path is None:
-            return {"launch": launch, "prefix": ()}
-        started = self.in_image((), run, staged, directory=directory, environment=environment)
-        return {"launch": launch, "prefix": started.command}
-
-    def check_slots(self, what: str, slots: int) -> None:
-        """Raise UserError if a job, called `what` in the message, needs more slots than there are."""
-        if slots > self.slot_count:
-            raise UserError(
-                f"{what} needs {slots} slots and {self.name} has {self.slot_count}: plan fewer, "
-                f"or set slots: {slots} in config/clusters/{self.name}.yaml (ranks then share cores)."
-            )
-
-    @property
-    def slot_count(self) -> int:
-        """The number of ranks that may run at once on this machine."""
-        return len(os.sched_getaffinity(0)) if self.slots == "auto" else self.slots
-
-
-Config = LocalConfig
-"""The name under which steptime finds this model in the module `cluster` of a kind of cluster."""
 
 
 def connect(config: LocalConfig, connections: Connections = no_connections) -> "LocalCluster":  # noqa: ARG001

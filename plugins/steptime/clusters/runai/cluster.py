@@ -43,8 +43,6 @@ _CANCEL_MARGIN_S = 120.0
 """Seconds beyond `grace_s` for the pods to end before the workload is deleted, and once more after that."""
 _LOOK_S = 0.5
 
-Config = RunaiConfig
-"""The name under which steptime finds this model in the module `cluster` of a kind of cluster."""
 JOB_NAME = "steptime-job"
 _DIRECTORY, _LOG = "steptime-directory", "steptime-log"
 _TIME_LIMIT_S = "steptime-time-limit-s"

@@ -139,3 +139,7 @@ class RunaiConfig(ClusterConfig):
                 f"{self.name}: ask for a multiple, or set gpus_per_node in config/clusters/{self.name}.yaml."
             )
         return max(1, gpus // self.gpus_per_node)
+
+
+Config = RunaiConfig
+"""The name under which steptime finds this model in the module `config` of a kind of cluster."""

@@ -31,6 +31,7 @@ from steptime.clusters.slurm.job_records import (
     status_by_script,
 )
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
+from steptime.clusters.slurm.ssh import LoginNode
 from steptime.clusters.slurm.submit import SUBMIT_TIMEOUT_S, error_for_refusal, submit_command
 from steptime.errors import OutOfReach, SystemFailure, UserError, one_line
 from steptime.frozen import Frozen
@@ -50,10 +51,6 @@ class _Recorded(Frozen):
     installation: Installation | None = None
 
 
-Config = SlurmConfig
-"""The name under which steptime finds this model in the module `cluster` of a kind of cluster."""
-
-
 def connect(config: SlurmConfig, connections: Connections = no_connections) -> "SlurmCluster":
     """Return the cluster of a configuration; it logs in at the first call."""
     return SlurmCluster(config, connections)
@@ -63,8 +60,6 @@ class SlurmCluster:
     """A `Cluster` whose jobs are Slurm jobs."""
 
     def __init__(self, config: SlurmConfig, connections: Connections) -> None:
-        from steptime.clusters.slurm.ssh import LoginNode
-
         self.name = config.name
         self._config = config
         self._root = config.root.rstrip("/")

@@ -292,3 +292,7 @@ class SlurmConfig(Site):
     def staging_job_options(self, run: Run) -> tuple[str, ...]:
         """Return the #SBATCH options of a job that does the staging: one task, no GPUs, the run's account."""
         return staging_job_options(run, self)
+
+
+Config = SlurmConfig
+"""The name under which steptime finds this model in the module `config` of a kind of cluster."""

@@ -6,6 +6,7 @@ from steptime.clusters.connections import Connections
 from steptime.clusters.slurm.checks import Command, parse_gres
 from steptime.clusters.slurm.commands import AccountingUnavailable, Partition, SlurmCommands
 from steptime.clusters.slurm.config import SlurmConfig
+from steptime.clusters.slurm.ssh import LoginNode
 from steptime.frozen import Frozen
 from steptime.plug_points import CONTAINERS
 from steptime.recipes.gpus import gpu_types
@@ -69,8 +70,6 @@ async def _lines(run: Command, script: str) -> list[str]:
 
 async def survey(connection: str, connections: Connections, login_nodes: Sequence[str] = ()) -> Survey:
     """Collect what the login node of a connection shows. Raises UserError or SystemFailure."""
-    from steptime.clusters.slurm.ssh import LoginNode
-
     node = LoginNode(connection, connections, login_nodes)
     slurm = SlurmCommands(node.run, cluster=connection, root="")
     try:

@@ -1,13 +1,8 @@
 """A kind of cluster: the local one, whose jobs greet."""
 
-from typing import Literal
-
+from acme_plugs.kind.config import Config
 from steptime.clusters.connections import Connections
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig
-
-
-class Config(LocalConfig):
-    kind: Literal["acme"]  # type: ignore[assignment]
+from steptime.clusters.local.cluster import LocalCluster
 
 
 def connect(config: Config, connections: Connections) -> LocalCluster:
