@@ -125,6 +125,18 @@ async def test_each_fault_is_found_by_its_check(
 
 
 @OF_SLURM
+async def test_a_mistyped_option_of_sbatch_is_found_before_anything_is_submitted(
+    make_slurm_config: MakeSlurmConfig, node: LoginNode
+) -> None:
+    tiny = plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
+    config = make_slurm_config(container="bwrap", extra_options=["--qso=high"])
+    found = await outcomes(config, node.connections, (tiny,))
+    assert failed(found) == {"placement"}
+    assert "would be refused: sbatch: unrecognized option '--qso=high'" in found["placement"].message
+    assert "extra_options" in found["placement"].remedy
+
+
+@OF_SLURM
 async def test_an_accounting_that_is_away_fails_and_one_that_is_not_kept_does_not(
     make_slurm_config: MakeSlurmConfig, node: LoginNode, mini_slurm: MiniSlurm
 ) -> None:

@@ -1,6 +1,7 @@
 """Faults of a real Slurm: lost replies, dead daemons, clashing names, and values with special characters."""
 
 import asyncio
+import shlex
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -303,6 +304,22 @@ async def test_what_slurm_can_never_run_is_the_users_in_slurms_words(
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
     assert await slurm.find("never") is None
+
+
+async def test_a_mistyped_option_of_a_clusters_file_is_named_with_its_place_and_nothing_is_submitted(
+    make_slurm_config: MakeSlurmConfig, slurm_of_session: MiniSlurm, make_spec: MakeSpec
+) -> None:
+    """Only Slurm knows all options, as plug-ins of a site add some."""
+    extra = ("--qso=high", "--constraint=a&b")
+    spec = make_spec("mistyped", "true")
+    options = "".join(f"#SBATCH {shlex.quote(option)}\n" for option in extra)
+    spec = spec.model_copy(update={"script": spec.script.replace("set -eu\n", f"{options}set -eu\n", 1)})
+    where = r"unrecognized option '--qso=high'.* \(extra_options in config/clusters/mini.yaml\)"
+    async with connect(make_slurm_config(extra_options=extra), slurm_of_session.connections) as cluster:
+        with pytest.raises(UserError, match=where):
+            await cluster.submit(spec)
+        assert await cluster.find("mistyped") is None
+    assert "mistyped" not in slurm_of_session.command("squeue", "--noheader", "--states=all", "--format=%j")
 
 
 async def test_a_named_node_that_is_drained_is_named_at_once_and_nothing_waits_for_it(

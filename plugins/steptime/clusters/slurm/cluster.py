@@ -7,6 +7,7 @@ whose folder is not below `work_dir` belongs to somebody else, whatever its name
 """
 
 import posixpath
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -247,7 +248,11 @@ class SlurmCluster:
             done = await self.run(argv, timeout_s=SUBMIT_TIMEOUT_S)
         if records := self._slurm.ours(read_squeue(done.stdout), [spec.name]).get(spec.name):
             return records[0]
-        raise error_for_refusal(spec.name, self.name, done)
+        lines = spec.script.splitlines()
+        from_file = [
+            option for option in self._config.extra_options if f"#SBATCH {shlex.quote(option)}" in lines
+        ]
+        raise error_for_refusal(spec.name, self.name, done, extra_options=from_file)
 
     async def _sacct(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
         """Return what Slurm's accounting has about these job names. Raises AccountingUnavailable."""

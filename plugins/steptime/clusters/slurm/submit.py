@@ -3,6 +3,7 @@
 import math
 import posixpath
 import re
+from collections.abc import Sequence
 
 from steptime.clusters.base import Completed, JobSpec
 from steptime.clusters.slurm.job_records import SQUEUE_FORMAT, TIME_FORMAT
@@ -83,11 +84,14 @@ _JOB_LIMIT = re.compile(r"\b(QOS|Assoc|Max)\w*(PerJob|PerNode|Min[A-Z])\w*")
 """Matches limits on one job's size or time, where waiting does not help: QOSMaxWallDurationPerJobLimit, …"""
 
 
-def error_for_refusal(job: str, cluster: str, done: Completed) -> UserError | SystemFailure:
+def error_for_refusal(
+    job: str, cluster: str, done: Completed, *, extra_options: Sequence[str] = ()
+) -> UserError | SystemFailure:
     """Return the error for a job that Slurm refused, with the message of sbatch.
 
     It is SubmitLimit if too many jobs are queued, UserError if Slurm can never run this one, else another
-    SystemFailure.
+    SystemFailure. If the message names one of `extra_options`, which the job has from the cluster's file, the
+    error says that it stands there.
     """
     lines = [
         line.strip().removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()
@@ -98,7 +102,10 @@ def error_for_refusal(job: str, cluster: str, done: Completed) -> UserError | Sy
     if _SUBMIT_LIMIT.search(message):
         return SubmitLimit(f"{cluster} accepts no more jobs for now, and refused {job}: {message}")
     if any(words in message.lower() for words in _CANNOT_BE) or _JOB_LIMIT.search(message):
-        return UserError(f"{cluster} cannot run job {job}: {message}")
+        named = re.findall(r"--[a-z][a-z-]*", message)
+        from_file = any(option.partition("=")[0] in named for option in extra_options)
+        where = f" (extra_options in config/clusters/{cluster}.yaml)" if from_file else ""
+        return UserError(f"{cluster} cannot run job {job}: {message}{where}")
     return SystemFailure(f"job {job} could not be submitted on {cluster}: {message}")
 
 
