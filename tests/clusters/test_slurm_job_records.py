@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.clusters.base import Completed, JobState, JobStatus
+from steptime.clusters.base import CommandResult, JobState, JobStatus
 from steptime.clusters.slurm.commands import SlurmCommands
 from steptime.clusters.slurm.job_records import (
     JobRecord,
@@ -223,9 +223,9 @@ async def test_sacct_looks_back_sixty_days_for_all_jobs_of_a_name() -> None:
     """Airflow may be away for weeks; without a start time sacct lists only today's jobs."""
     asked: list[list[str]] = []
 
-    async def run(argv: list[str], **_: object) -> Completed:
+    async def run(argv: list[str], **_: object) -> CommandResult:
         asked.append(argv)
-        return Completed(exit_code=0, stdout="", stderr="")
+        return CommandResult(exit_code=0, stdout="", stderr="")
 
     commands = SlurmCommands(run, cluster="eos", root="/shared")
     assert await commands.sacct("--name", ["one", "two"], ["one", "two"]) == {}
@@ -242,7 +242,7 @@ async def test_a_failed_squeue_is_out_of_reach_and_a_refused_login_stays_one(
 ) -> None:
     """A login refused before the cluster was ever reached is for the user to correct: nothing waits."""
 
-    async def run(*_: object, **_options: object) -> Completed:
+    async def run(*_: object, **_options: object) -> CommandResult:
         raise failure
 
     with pytest.raises(OutOfReach, match=str(failure)) as raised:
@@ -252,7 +252,7 @@ async def test_a_failed_squeue_is_out_of_reach_and_a_refused_login_stays_one(
 
 @pytest.mark.parametrize("directory", ["/shared2/runs/a", "/shared", "/other/shared/a", ""])
 def test_a_job_whose_folder_is_not_below_the_clusters_is_anothers(directory: str) -> None:
-    async def run(*_: object, **_options: object) -> Completed:
+    async def run(*_: object, **_options: object) -> CommandResult:
         raise AssertionError
 
     commands = SlurmCommands(run, cluster="eos", root="/shared")

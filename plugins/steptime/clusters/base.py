@@ -169,7 +169,7 @@ class StagedFiles(Frozen):
     """Variables of the image, if the container program (bwrap) does not set them."""
 
 
-class Completed(Frozen):
+class CommandResult(Frozen):
     """The exit code and output of a command that `Cluster.run` ran."""
 
     exit_code: int
@@ -237,7 +237,7 @@ class Cluster(Protocol):
         *,
         timeout_s: float = 600,
         on_output: Callable[[str], None] | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a command, a list of arguments, on the login node (on Run:ai in a pod); never through a shell.
 
         `on_output` gets each line of stdout and stderr as it arrives. If the command does not exist, the

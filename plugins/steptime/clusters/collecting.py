@@ -40,8 +40,8 @@ async def collect_log(cluster: Cluster, job: Job) -> Path:
     is a copy in `<STEPTIME_HOME>/logs-collected/<cluster>/<job>/`, which is updated now. Then this raises
     UserError if the log is missing or empty, SystemFailure if it cannot be copied.
     """
-    if (own := cluster.local_path(job.log_path)) is not None:
-        return own
+    if (local := cluster.local_path(job.log_path)) is not None:
+        return local
     folder = collected_logs_dir() / job.cluster / job.name
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -45,9 +45,9 @@ def split_address(text: str) -> tuple[str, str, int | None]:
     >>> split_address("login1")
     ('', 'login1', None)
     """
-    found = _ADDRESS.fullmatch(text.strip())
-    if found is None or int(found["port"] or 1) not in range(1, 65536):
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or int(match["port"] or 1) not in range(1, 65536):
         raise UserError(
             f"'{one_line(text)}' is not a host address: write host, host:port, or [address]:port for IPv6"
         )
-    return found["login"] or "", found["ipv6"] or found["host"], int(found["port"] or 0) or None
+    return match["login"] or "", match["ipv6"] or match["host"], int(match["port"] or 0) or None

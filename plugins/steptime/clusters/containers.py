@@ -189,19 +189,21 @@ def mounts(work_dir: str, of_site: Sequence[str], to_read: Sequence[str | None] 
     Raises:
         UserError: a folder of `to_read` contains `work_dir`.
     """
-    found = {work_dir: False} | {
+    folders = {work_dir: False} | {
         folder.removesuffix(_FOR_READING): not folder.endswith(_FOR_READING) for folder in of_site
     }
     for folder in filter(None, to_read):
-        if any(PurePosixPath(folder).is_relative_to(path) for path in found):
+        if any(PurePosixPath(folder).is_relative_to(path) for path in folders):
             continue
         if PurePosixPath(work_dir).is_relative_to(folder):
             raise UserError(
                 f"'{one_line(folder)}' cannot be mounted: it contains the cluster's work_dir '{work_dir}'; "
                 "use a folder that does not contain it, for a checkpoint the parent folder of weights/."
             )
-        found[folder] = False
-    return tuple(sorted((Mount(*each) for each in found.items()), key=lambda mount: mount.folder.count("/")))
+        folders[folder] = False
+    return tuple(
+        sorted((Mount(*each) for each in folders.items()), key=lambda mount: mount.folder.count("/"))
+    )
 
 
 def mount_points(mounted: Iterable[Mount]) -> tuple[str, ...]:

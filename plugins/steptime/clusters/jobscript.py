@@ -172,12 +172,12 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
     folder = saved_checkpoint_dir(job)
     # NeMo keeps a file `<checkpoint>-unfinished` beside a checkpoint for as long as it is being written.
     signs = ["(", "-name", "weights", "-o", "-name", _TRACKER, "-o", "-name", "*-unfinished", ")"]
-    found = await cluster.run(
+    listed = await cluster.run(
         ["find", folder, "-mindepth", "1", "-maxdepth", "2", *signs, "-print0"], timeout_s=60
     )
-    if found.exit_code:
-        raise SystemFailure(f"job {job.name} left no checkpoint: {found.stderr.strip()}; see {job.log_path}")
-    paths = [PurePosixPath(path) for path in found.stdout.split("\0") if path]
+    if listed.exit_code:
+        raise SystemFailure(f"job {job.name} left no checkpoint: {listed.stderr.strip()}; see {job.log_path}")
+    paths = [PurePosixPath(path) for path in listed.stdout.split("\0") if path]
     checkpoints = [path.parent for path in paths if path.name in ("weights", _TRACKER)]
     if any(path.name.endswith("-unfinished") for path in paths):
         raise SystemFailure(

@@ -21,7 +21,7 @@ import psutil
 
 from steptime.clusters.base import (
     SCRIPT_FILE,
-    Completed,
+    CommandResult,
     Job,
     JobSpec,
     JobState,
@@ -131,7 +131,7 @@ class LocalCluster:
         *,
         timeout_s: float = 600,
         on_output: Callable[[str], None] | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a command on this machine. Raises SystemFailure if it takes longer than `timeout_s`."""
         return await run_command(argv, timeout_s=timeout_s, on_output=on_output)
 
@@ -281,7 +281,7 @@ def _last_words(job: JobFolder) -> str:
 
 async def run_command(
     argv: Sequence[str], *, timeout_s: float, on_output: Callable[[str], None] | None
-) -> Completed:
+) -> CommandResult:
     """Run `argv` to its end; see `Cluster.run`.
 
     A command that does not exist ends with exit code 127, as over ssh. One that takes longer than `timeout_s`
@@ -301,7 +301,7 @@ async def run_command(
         # If its start were cancelled, asyncio would kill the command alone, and wait for its children.
         process = await asyncio.shield(starting)
     except (FileNotFoundError, PermissionError) as error:
-        return Completed(exit_code=127, stdout="", stderr=f"{argv[0]}: {error.strerror}\n")
+        return CommandResult(exit_code=127, stdout="", stderr=f"{argv[0]}: {error.strerror}\n")
     except asyncio.CancelledError:
         with contextlib.suppress(OSError):  # it could not be started
             await _kill(await starting)
@@ -318,7 +318,7 @@ async def run_command(
         if not isinstance(error, TimeoutError):
             raise
         raise SystemFailure(f"the command {argv[0]} was ended after {timeout_s:g} s: {list(argv)}") from None
-    return Completed(exit_code=exit_code, stdout=stdout, stderr=stderr)
+    return CommandResult(exit_code=exit_code, stdout=stdout, stderr=stderr)
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:

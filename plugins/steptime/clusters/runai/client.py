@@ -109,18 +109,18 @@ class RunaiClient:
 
     async def log_in(self) -> None:
         """Check that the application can get a token. Raises UserError if it is refused."""
-        await self._patiently(self._valid_token)
+        await self._retry(self._valid_token)
 
     async def project(self, name: str) -> Project:
         """Return the project of that name. Raises UserError if the application cannot see it."""
         answer = await self._call("GET", "/org-unit/projects", params={"filterBy": f"name=={name}"})
-        found = [project for project in _json(answer).get("projects", ()) if project.get("name") == name]
-        if not found:
+        matching = [project for project in _json(answer).get("projects", ()) if project.get("name") == name]
+        if not matching:
             raise UserError(
                 f"Run:ai at {self.base_url} shows no project '{one_line(name)}': write its name as under "
                 "Organization, Projects, and give the application a role in it."
             )
-        return Project(id=str(found[0]["id"]), cluster_id=str(found[0]["clusterId"]))
+        return Project(id=str(matching[0]["id"]), cluster_id=str(matching[0]["clusterId"]))
 
     async def create(self, kind: str, request: Mapping[str, Any]) -> Workload:
         """Create a workload.
@@ -188,9 +188,9 @@ class RunaiClient:
         had an effect is retried only if it is `repeatable`.
         """
         send = partial(self._send, method, path, repeatable=repeatable, accepted=accepted, **request)
-        return await self._patiently(send)
+        return await self._retry(send)
 
-    async def _patiently(self, send: Callable[[], Awaitable[Done]]) -> Done:
+    async def _retry(self, send: Callable[[], Awaitable[Done]]) -> Done:
         """Repeat `send` while it raises `_TryAgain`. Raises OutOfReach after `patience_s` seconds."""
 
         def note(state: RetryCallState) -> None:
@@ -215,27 +215,33 @@ class RunaiClient:
                     method, self.base_url + path, headers={"Authorization": f"Bearer {token}"}, **request
                 )
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-                raise self._again(f"cannot be reached ({_name(error)})") from None
+                raise self._retryable_error(f"cannot be reached ({_name(error)})") from None
             except httpx.TransportError as error:
-                raise self._unclear(f"broke off {what} ({_name(error)})", repeatable=repeatable) from None
+                raise self._unclear_error(
+                    f"broke off {what} ({_name(error)})", repeatable=repeatable
+                ) from None
             if answer.status_code == 401 and token != refused_token:
                 refused_token = token
                 self._forget(token)
                 continue  # once, with a new token: this one may have been revoked or have run out
             if answer.is_success or answer.status_code in accepted:
                 return answer
-            problem = f"answered {what} with {self._refusal(answer)}"
+            problem = f"answered {what} with {self._describe_refusal(answer)}"
             if answer.status_code == 429:
-                raise self._again(problem, _retry_after_s(answer))
+                raise self._retryable_error(problem, _retry_after_s(answer))
             if answer.status_code < 500:
-                raise self._refused(answer, problem)
-            raise self._unclear(problem, repeatable=repeatable)
+                raise self._error_for_refusal(answer, problem)
+            raise self._unclear_error(problem, repeatable=repeatable)
 
-    def _again(self, problem: str, retry_after_s: float = 0) -> "_TryAgain":
+    def _retryable_error(self, problem: str, retry_after_s: float = 0) -> "_TryAgain":
         return _TryAgain(f"Run:ai at {self.base_url} {problem}", retry_after_s)
 
-    def _unclear(self, problem: str, *, repeatable: bool) -> SystemFailure:
-        return self._again(problem) if repeatable else UnclearAnswer(f"Run:ai at {self.base_url} {problem}")
+    def _unclear_error(self, problem: str, *, repeatable: bool) -> SystemFailure:
+        return (
+            self._retryable_error(problem)
+            if repeatable
+            else UnclearAnswer(f"Run:ai at {self.base_url} {problem}")
+        )
 
     async def _valid_token(self) -> str:
         """Return the bearer token, renewed if it is about to expire; concurrent callers share one renewal."""
@@ -254,9 +260,9 @@ class RunaiClient:
         try:
             answer = await self._client().post(f"{self.base_url}/token", json=credentials)
         except httpx.TransportError:
-            raise self._again("gives no token") from None
+            raise self._retryable_error("gives no token") from None
         if answer.status_code == 429 or answer.status_code >= 500:
-            raise self._again("gives no token", _retry_after_s(answer))
+            raise self._retryable_error("gives no token", _retry_after_s(answer))
         given = _json(answer) if answer.is_success else {}
         if not given.get("accessToken"):
             raise UserError(
@@ -278,7 +284,7 @@ class RunaiClient:
             raise RuntimeError("the client is not open: use it as an async context manager")
         return self._http
 
-    def _refused(self, answer: httpx.Response, problem: str) -> UserError | SubmitLimit:
+    def _error_for_refusal(self, answer: httpx.Response, problem: str) -> UserError | SubmitLimit:
         if "exceeded quota" in problem.lower():  # Kubernetes' words for a ResourceQuota of the namespace
             return SubmitLimit(f"Run:ai at {self.base_url} {problem}")
         if answer.status_code == 409:
@@ -290,7 +296,7 @@ class RunaiClient:
             )
         return UserError(f"Run:ai at {self.base_url} {problem}")
 
-    def _refusal(self, answer: httpx.Response) -> str:
+    def _describe_refusal(self, answer: httpx.Response) -> str:
         """Describe an error answer by its status and message, without secrets that the server may echo."""
         message = ""
         with contextlib.suppress(ValueError, AttributeError):

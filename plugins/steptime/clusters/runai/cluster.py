@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
+from steptime.clusters.base import CommandResult, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.checks import ClusterCheck, clock_difference, not_applicable
 from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.runai.client import (
@@ -93,11 +93,11 @@ class RunaiCluster:
         self._config.pods(spec.slots)
         for path in (spec.directory, spec.log_path):
             self._volume.local(path)
-        found = await self.find(spec.name)
-        if found is not None:
-            return found
+        existing = await self.find(spec.name)
+        if existing is not None:
+            return existing
         try:
-            await asyncio.to_thread(self._lay_down, spec, notes)
+            await asyncio.to_thread(self._write_files, spec, notes)
         except OSError as error:
             raise SystemFailure(
                 f"the files of job {spec.name} could not be written to {self.name}: {error}"
@@ -120,7 +120,7 @@ class RunaiCluster:
         try:
             made = await self._client.create(kind, request)
         except (UnclearAnswer, NameTaken) as error:
-            return await self._made_after_all(spec.name, error)
+            return await self._wait_until_created(spec.name, error)
         submitted = parse_job(
             job_annotations(spec),
             workload=request["name"],
@@ -128,12 +128,12 @@ class RunaiCluster:
             kind=kind,
             created_at=made.get("createdAt"),
         )
-        await self._remember(notes, submitted)
+        await self._record(notes, submitted)
         return submitted.job(self.name)
 
     async def find(self, name: str) -> Job | None:
         """Return the job of that unique name, live or ended, or None if the cluster never had it."""
-        submitted = await self._submitted(name)
+        submitted = await self._find_submitted(name)
         return submitted.job(self.name) if submitted else None
 
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
@@ -144,16 +144,16 @@ class RunaiCluster:
         for name in wanted:
             if name in self._ended:
                 continue
-            submitted = await self._submitted(name)
+            submitted = await self._find_submitted(name)
             if submitted is None:
                 statuses[name] = JobStatus.unknown_job(self.name, name)
             else:
                 open_jobs[name] = submitted
         listed, at = await self._list(open_jobs)
-        asked = [
+        requests = [
             self._status(submitted, listed.get(submitted.workload_id), at) for submitted in open_jobs.values()
         ]
-        statuses |= dict(zip(open_jobs, await asyncio.gather(*asked), strict=True))
+        statuses |= dict(zip(open_jobs, await asyncio.gather(*requests), strict=True))
         return {name: self._ended.get(name) or statuses[name] for name in wanted}
 
     async def cancel(self, name: str) -> None:
@@ -162,7 +162,7 @@ class RunaiCluster:
         A suspended workload keeps its name, so the job cannot be submitted a second time. A workload that
         Run:ai cannot suspend is deleted.
         """
-        submitted = await self._submitted(name)
+        submitted = await self._find_submitted(name)
         if submitted is not None:
             await self._stop(submitted, Stop(JobState.CANCELLED, "cancelled"))
 
@@ -187,7 +187,7 @@ class RunaiCluster:
         *,
         timeout_s: float = 600,
         on_output: Callable[[str], None] | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a command in a workload of its own, without GPUs: there is no login node.
 
         `timeout_s` counts from its start. Raises SystemFailure if it takes longer or does not start.
@@ -239,13 +239,13 @@ class RunaiCluster:
     def _notes(self, name: str) -> JobNotes:
         return JobNotes(self._volume, self._config.state, name)
 
-    def _lay_down(self, spec: JobSpec, notes: JobNotes) -> None:
+    def _write_files(self, spec: JobSpec, notes: JobNotes) -> None:
         for name, text in spec.all_files.items():
             self._volume.write(f"{spec.directory}/{name}", text)
         self._volume.local(spec.log_path).parent.mkdir(parents=True, exist_ok=True)
         notes.prepare()
 
-    async def _remember(self, notes: JobNotes, submitted: RunaiJob) -> None:
+    async def _record(self, notes: JobNotes, submitted: RunaiJob) -> None:
         try:
             await asyncio.to_thread(notes.write_submitted, submitted)
         except OSError as error:
@@ -253,7 +253,7 @@ class RunaiCluster:
                 f"job {submitted.name} was submitted, but this could not be recorded on {self.name}: {error}"
             ) from error
 
-    async def _submitted(self, name: str) -> RunaiJob | None:
+    async def _find_submitted(self, name: str) -> RunaiJob | None:
         """Return the job from its `submitted.json`, else look it up in Run:ai and record it; else None."""
         if name in self._known:
             return self._known[name]
@@ -266,19 +266,19 @@ class RunaiCluster:
         listing = await self._client.workloads([f"projectId=={project.id}", f"name=={workload_name(name)}"])
         for workload in listing.workloads:
             if workload.get("name") == workload_name(name) and not workload.get("deletedAt"):
-                submitted = await self._described(name, workload)
-                await self._remember(notes, submitted)
+                submitted = await self._read_job(name, workload)
+                await self._record(notes, submitted)
                 return submitted
         return None
 
-    async def _described(self, name: str, workload: Workload) -> RunaiJob:
+    async def _read_job(self, name: str, workload: Workload) -> RunaiJob:
         """Return the job that a workload's annotations describe. Raises UserError unless that is `name`."""
         likely = DISTRIBUTED if workload.get("distributedFramework") else TRAININGS
         for kind in dict.fromkeys((likely, TRAININGS, DISTRIBUTED)):
             details = await self._client.details(kind, str(workload["id"]))
             if details is None:
                 continue
-            annotations = kept_annotations(details)
+            annotations = workload_annotations(details)
             if annotations.get(JOB_NAME) != name:
                 break
             return parse_job(
@@ -293,7 +293,7 @@ class RunaiCluster:
             "rename or delete it in Run:ai."
         )
 
-    async def _made_after_all(self, name: str, error: Exception) -> Job:
+    async def _wait_until_created(self, name: str, error: Exception) -> Job:
         """Wait for a workload whose creation was refused or not answered, and return its job.
 
         Raises SystemFailure if it does not appear.
@@ -330,7 +330,7 @@ class RunaiCluster:
         """
         workload = workload or await self._client.workload(job.workload_id)
         if workload is None or workload.get("deletedAt"):
-            return await self._without_workload(job, at)
+            return await self._status_without_workload(job, at)
         phase = str(workload.get("phase"))
         since_s = at - (unix_time(workload.get("phaseUpdatedAt")) or at)
         if phase == "Degraded" and since_s >= self._config.degraded_after_s:
@@ -347,7 +347,7 @@ class RunaiCluster:
             self._ended[job.name] = status
         return status
 
-    async def _without_workload(self, job: RunaiJob, at: float) -> JobStatus:
+    async def _status_without_workload(self, job: RunaiJob, at: float) -> JobStatus:
         """Return the state of a job whose workload is not listed yet, or was deleted."""
         noted = await asyncio.to_thread(self._notes(job.name).notes)
         if at - job.submitted_at < _LISTED_WITHIN_S and noted.stop is None:
@@ -376,20 +376,20 @@ class RunaiCluster:
         return status.model_copy(update={"reason": f"{status.reason}; {warning.get('reason')}: {message}"})
 
     async def _stop(self, job: RunaiJob, stop: Stop) -> None:
-        asked = False
+        suspended = False
         workload: Workload | None = None
 
         async def is_gone() -> bool:
-            nonlocal asked, workload
+            nonlocal suspended, workload
             workload = await self._client.workload(job.workload_id)
             if workload is None or workload.get("deletedAt"):
-                return asked or time.time() - job.submitted_at > _LISTED_WITHIN_S
+                return suspended or time.time() - job.submitted_at > _LISTED_WITHIN_S
             if workload.get("phase") in ENDED:
                 return True
-            if not asked:
+            if not suspended:
                 await asyncio.to_thread(self._notes(job.name).write_stop, stop)
                 await self._client.suspend(job.kind, job.workload_id)
-                asked = True
+                suspended = True
             return False
 
         patience_s = self._config.grace_s + _CANCEL_MARGIN_S
@@ -427,7 +427,7 @@ def job_annotations(spec: JobSpec) -> dict[str, str]:
     }
 
 
-def kept_annotations(details: Workload) -> dict[str, str]:
+def workload_annotations(details: Workload) -> dict[str, str]:
     """Return the annotations in a workload's details, by name."""
     kept = (details.get("spec") or {}).get("annotations") or ()
     return {str(entry.get("name")): str(entry.get("value") or "") for entry in kept}

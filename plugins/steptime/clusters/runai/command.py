@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
-from steptime.clusters.base import Completed
+from steptime.clusters.base import CommandResult
 from steptime.clusters.command_output import Lines
 from steptime.clusters.runai.client import TRAININGS, Project, RunaiClient
 from steptime.clusters.runai.config import RunaiConfig
@@ -54,21 +54,21 @@ async def run_as_workload(
     config: RunaiConfig,
     timeout_s: float,
     on_output: Callable[[str], None] | None,
-) -> Completed:
+) -> CommandResult:
     """Run `argv` to its end (see `Cluster.run`), and delete its workload in any case."""
     name = f"command-{uuid.uuid4().hex}"
     volume = config.volume
     notes = JobNotes(volume, config.state, name)
     folder = str(notes.folder)
 
-    def lay_down() -> None:
+    def write_files() -> None:
         # Data, not shell text: each argument is quoted, and the script is a file.
         script = f"#!/usr/bin/env bash\nexec {shlex.join(argv)} >{folder}/stdout 2>{folder}/stderr\n"
         volume.write(f"{folder}/job.sh", script)
         notes.prepare()
 
     try:
-        await asyncio.to_thread(lay_down)
+        await asyncio.to_thread(write_files)
     except OSError as error:
         raise SystemFailure(f"{folder} could not be written on {config.name}: {error}") from error
     kind, request = workload_request(
@@ -99,9 +99,9 @@ async def run_as_workload(
             timeout_s=timeout_s,
         )
     finally:
-        await asyncio.shield(_clear_away(client, project, name, workload_id, volume.local(folder)))
+        await asyncio.shield(_clean_up(client, project, name, workload_id, volume.local(folder)))
     stdout, stderr = (tail.text for tail in tails)
-    return Completed(exit_code=noted.ends[0].exit_code, stdout=stdout, stderr=stderr)
+    return CommandResult(exit_code=noted.ends[0].exit_code, stdout=stdout, stderr=stderr)
 
 
 async def _wait(
@@ -149,9 +149,7 @@ async def _wait(
     return cast(Notes, await poll_until_async(ended, every_s=config.poll_interval_s))
 
 
-async def _clear_away(
-    client: RunaiClient, project: Project, name: str, workload_id: str, folder: Path
-) -> None:
+async def _clean_up(client: RunaiClient, project: Project, name: str, workload_id: str, folder: Path) -> None:
     """Delete the command's files and its workload, even if its creation was not answered."""
     if not workload_id:
         listing = await client.workloads([f"projectId=={project.id}", f"name=={workload_name(name)}"])

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from steptime.clusters.base import Completed
+from steptime.clusters.base import CommandResult
 from steptime.clusters.checks import CheckFailedError, ClusterCheck, NotApplicableError, clock_difference
 from steptime.clusters.slurm.commands import Partition, SlurmCommands
 from steptime.clusters.slurm.config import SlurmConfig
@@ -13,7 +13,7 @@ from steptime.recipes.gpus import load_gpu_type
 
 _CLOCKS_APART_S = 60.0
 
-Command = Callable[..., Awaitable[Completed]]
+Command = Callable[..., Awaitable[CommandResult]]
 
 
 def slurm_checks(
@@ -31,40 +31,42 @@ def slurm_checks(
 
 
 async def _login(config: SlurmConfig, run: Command) -> str:
-    asked = await run(["sh", "-c", 'echo "$(id -un) on $(uname -n)"'], timeout_s=60)
-    return f"{asked.stdout.strip()}, by connection '{config.connection}'"
+    done = await run(["sh", "-c", 'echo "$(id -un) on $(uname -n)"'], timeout_s=60)
+    return f"{done.stdout.strip()}, by connection '{config.connection}'"
 
 
 def _file(config: SlurmConfig) -> str:
     return f"config/clusters/{config.name}.yaml"
 
 
-async def _own_partitions(config: SlurmConfig, slurm: SlurmCommands) -> list[Partition]:
+async def _used_partitions(config: SlurmConfig, slurm: SlurmCommands) -> list[Partition]:
     """Return sinfo's lines about the partitions in the cluster's file, else about Slurm's default one."""
     lines = await slurm.partitions()
-    names = config.partition.split(",") if config.partition else [one.name for one in lines if one.is_default]
-    return [one for one in lines if one.name in names]
+    names = (
+        config.partition.split(",") if config.partition else [line.name for line in lines if line.is_default]
+    )
+    return [line for line in lines if line.name in names]
 
 
 async def _partition(config: SlurmConfig, slurm: SlurmCommands) -> str:
-    own = await _own_partitions(config, slurm)
-    there = ", ".join(sorted({one.name for one in await slurm.partitions()})) or "none"
-    if not own and config.partition is None:
+    used = await _used_partitions(config, slurm)
+    shown = ", ".join(sorted({line.name for line in await slurm.partitions()})) or "none"
+    if not used and config.partition is None:
         raise CheckFailedError(
-            f"Slurm has no default partition, and the file sets no partition; partitions: {there}",
+            f"Slurm has no default partition, and the file sets no partition; partitions: {shown}",
             f"write partition: in {_file(config)}",
         )
-    missing = set((config.partition or "").split(",")) - {"", *(one.name for one in own)}
+    missing = set((config.partition or "").split(",")) - {"", *(line.name for line in used)}
     if missing:
         raise CheckFailedError(
-            f"Slurm shows this login no partition '{', '.join(sorted(missing))}'; partitions: {there}",
+            f"Slurm shows this login no partition '{', '.join(sorted(missing))}'; partitions: {shown}",
             f"change partition: in {_file(config)}",
         )
-    usable = sum(one.nodes for one in own if one.is_up and one.is_usable)
-    nodes = sum(one.nodes for one in own)
-    names = ", ".join(dict.fromkeys(one.name for one in own))
+    usable = sum(line.nodes for line in used if line.is_up and line.is_usable)
+    nodes = sum(line.nodes for line in used)
+    names = ", ".join(dict.fromkeys(line.name for line in used))
     if not usable:
-        states = ", ".join(sorted({one.state for one in own}))
+        states = ", ".join(sorted({line.state for line in used}))
         raise CheckFailedError(
             f"no node of partition {names} can be used now ({nodes} nodes: {states})",
             "ask the cluster's administrators ('sinfo -R' shows the reasons), or name another partition",
@@ -73,8 +75,8 @@ async def _partition(config: SlurmConfig, slurm: SlurmCommands) -> str:
 
 
 async def _gpus(config: SlurmConfig, slurm: SlurmCommands) -> str:
-    own = await _own_partitions(config, slurm)
-    lists = {gpus for one in own if (gpus := parse_gres(one.gres))}
+    used = await _used_partitions(config, slurm)
+    lists = {gpus for line in used if (gpus := parse_gres(line.gres))}
     if config.gpu_type == "cpu":
         raise NotApplicableError("gpu_type is cpu: jobs use no GPUs")
     if config.gpu_option == "none":
@@ -113,8 +115,8 @@ def parse_gres(gres: str) -> tuple[str, int] | None:
     >>> parse_gres("gpu:h100:8(S:0-1),nvme:1"), parse_gres("gpu:8"), parse_gres("(null)")
     (('h100', 8), ('', 8), None)
     """
-    found = re.search(r"(?:^|,)gpu(?::(?P<kind>[A-Za-z][^:,(]*))?:(?P<count>\d+)", gres)
-    return (found["kind"] or "", int(found["count"])) if found else None
+    match = re.search(r"(?:^|,)gpu(?::(?P<kind>[A-Za-z][^:,(]*))?:(?P<count>\d+)", gres)
+    return (match["kind"] or "", int(match["count"])) if match else None
 
 
 async def _accounting(slurm: SlurmCommands) -> str:
@@ -134,21 +136,22 @@ async def _limits(config: SlurmConfig, run: Command, slurm: SlurmCommands) -> st
     if not associations:
         raise NotApplicableError(f"the accounting has no entry for user {user}, so it sets no limits")
     account = config.default_account
-    accounts = sorted({one.account for one in associations})
+    accounts = sorted({association.account for association in associations})
     if account is not None and account not in accounts:
         raise CheckFailedError(
             f"user {user} has no account '{account}'; accounts: {', '.join(accounts)}",
             f"change account: in {_file(config)}, or ask for that account",
         )
     limits = [
-        f"account {one.account}: {', '.join(f'{name} {value}' for name, value in one.limits.items())}"
-        for one in associations
-        if account in (None, one.account) and one.limits
+        f"account {association.account}: "
+        + ", ".join(f"{name} {value}" for name, value in association.limits.items())
+        for association in associations
+        if account in (None, association.account) and association.limits
     ]
     return "; ".join(dict.fromkeys(limits)) or f"none for user {user} ({', '.join(accounts)})"
 
 
 async def _clock(clock: Callable[[], Awaitable[float]]) -> str:
     before = time.time()
-    there = await clock()
-    return clock_difference(there, (before + time.time()) / 2, at_most_s=_CLOCKS_APART_S)
+    cluster_time = await clock()
+    return clock_difference(cluster_time, (before + time.time()) / 2, at_most_s=_CLOCKS_APART_S)

@@ -15,7 +15,15 @@ from typing import Self
 
 from pydantic import PositiveInt
 
-from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobState, JobStatus, check_job_name
+from steptime.clusters.base import (
+    CommandResult,
+    Installation,
+    Job,
+    JobSpec,
+    JobState,
+    JobStatus,
+    check_job_name,
+)
 from steptime.clusters.checks import ClusterCheck
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.slurm.checks import slurm_checks
@@ -33,7 +41,7 @@ from steptime.clusters.slurm.job_records import (
 )
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.clusters.slurm.ssh import LoginNode
-from steptime.clusters.slurm.submit import SUBMIT_TIMEOUT_S, error_for_refusal, submit_command
+from steptime.clusters.slurm.submit import SUBMIT_TIMEOUT_S, error_for_refused_job, submit_command
 from steptime.errors import OutOfReach, SystemFailure, UserError, one_line
 from steptime.frozen import Frozen
 from steptime.waiting import poll_until_async
@@ -43,7 +51,7 @@ _CANCEL_TIMEOUT_S = 300
 _LOOK_S = 0.5
 
 
-class _Recorded(Frozen):
+class _JobFile(Frozen):
     """The content of `job.json`: what Slurm does not record about a job, or forgets too early."""
 
     directory: str
@@ -84,24 +92,24 @@ class SlurmCluster:
         Raises UserError for a job that this Slurm can never run or that asks for nodes which are out of
         order, SubmitLimit if Slurm accepts no more jobs now, another SystemFailure if the submission fails.
         """
-        recorded = _Recorded(
+        recorded = _JobFile(
             directory=spec.directory,
             log_path=spec.log_path,
             time_limit_s=spec.time_limit_s,
             installation=spec.installation,
         )
-        record = await self._known(spec.name, may_guess=await self._recorded(spec.name) is None)
+        record = await self._find_record(spec.name, may_guess=await self._read_job_file(spec.name) is None)
         if record is None:
             await self._check_nodes(spec)
             await self._write_job(spec, recorded)
-        if record is None or (record.in_queue and not await self._noted(spec.name)):
+        if record is None or (record.in_queue and not await self._submitted_record(spec.name)):
             record = await self._submit(spec)
         return self._job(record, recorded)
 
     async def find(self, name: str) -> Job | None:
         """Return the job of that unique name, live or ended, or None if the cluster never had it."""
-        recorded = await self._recorded(name)
-        record = await self._known(name, may_guess=False) if recorded else None
+        recorded = await self._read_job_file(name)
+        record = await self._find_record(name, may_guess=False) if recorded else None
         return self._job(record, recorded) if record and recorded else None
 
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
@@ -113,18 +121,18 @@ class SlurmCluster:
         """
         for name in names:
             check_job_name(name)
-        asked = [name for name in dict.fromkeys(names) if name not in self._ended]
-        queue = await self._slurm.squeue(asked)
-        await self._end_doubles(queue)
-        await self._release_again(queue)
+        not_ended = [name for name in dict.fromkeys(names) if name not in self._ended]
+        queue = await self._slurm.squeue(not_ended)
+        await self._cancel_duplicates(queue)
+        await self._release_unreleased(queue)
         self._seen_at |= dict.fromkeys(queue, time.monotonic())
         statuses = {name: record_status(records[0]) for name, records in queue.items()}
-        statuses |= await self._left_the_queue([name for name in asked if name not in queue])
+        statuses |= await self._statuses_after_queue([name for name in not_ended if name not in queue])
         for name, status in statuses.items():
             if status.cluster_fault:
                 statuses[name] = status.model_copy(update={"failed_nodes": await self._failed_nodes(status)})
             elif status.state is JobState.FAILED and status.exit_code == REFUSED:
-                statuses[name] = await self._after_check(name, status)
+                statuses[name] = await self._apply_node_check(name, status)
             if not status.state.is_live and status.state is not JobState.UNKNOWN:
                 self._ended[name] = statuses[name]
         return {name: self._ended.get(name) or statuses[name] for name in names}
@@ -177,7 +185,7 @@ class SlurmCluster:
         *,
         timeout_s: float = 600,
         on_output: Callable[[str], None] | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a command on the login node. Raises SystemFailure if it takes longer than `timeout_s`."""
         return await self._node.run(argv, timeout_s=timeout_s, on_output=on_output)
 
@@ -189,7 +197,7 @@ class SlurmCluster:
         check_job_name(name)
         return posixpath.join(self._jobs, name)
 
-    def _job(self, record: JobRecord, recorded: _Recorded) -> Job:
+    def _job(self, record: JobRecord, recorded: _JobFile) -> Job:
         return Job(
             cluster=self.name,
             name=record.name,
@@ -200,19 +208,19 @@ class SlurmCluster:
             installation=recorded.installation,
         )
 
-    async def _recorded(self, name: str) -> _Recorded | None:
-        text = await self._noted_file(name, "job.json")
-        return _Recorded.model_validate_json(text) if text else None
+    async def _read_job_file(self, name: str) -> _JobFile | None:
+        text = await self._read_note(name, "job.json")
+        return _JobFile.model_validate_json(text) if text else None
 
-    async def _known(self, name: str, *, may_guess: bool) -> JobRecord | None:
+    async def _find_record(self, name: str, *, may_guess: bool) -> JobRecord | None:
         """Return the job `name` from squeue, else from the squeue line stored at submission, else from sacct.
 
         If the accounting does not answer, raises SystemFailure, or returns None if the caller `may_guess`.
         """
         if records := (await self._slurm.squeue([name])).get(name):
             return records[0]
-        if noted := await self._noted(name):
-            return noted[0]
+        if submitted := await self._submitted_record(name):
+            return submitted
         try:
             records = (await self._sacct([name])).get(name)
         except AccountingUnavailable:
@@ -221,7 +229,7 @@ class SlurmCluster:
             raise
         return records[0] if records else None
 
-    async def _write_job(self, spec: JobSpec, recorded: _Recorded) -> None:
+    async def _write_job(self, spec: JobSpec, recorded: _JobFile) -> None:
         if not spec.directory.startswith(f"{self._root}/"):
             raise UserError(
                 f"job {spec.name}: its folder {spec.directory} is not below work_dir {self._root}"
@@ -252,28 +260,29 @@ class SlurmCluster:
         from_file = [
             option for option in self._config.extra_options if f"#SBATCH {shlex.quote(option)}" in lines
         ]
-        raise error_for_refusal(spec.name, self.name, done, extra_options=from_file)
+        raise error_for_refused_job(spec.name, self.name, done, extra_options=from_file)
 
     async def _sacct(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
         """Return what Slurm's accounting has about these job names. Raises AccountingUnavailable."""
-        found = await self._slurm.sacct("--name", names, names)
+        by_name = await self._slurm.sacct("--name", names, names)
         # By its name, sacct does not show a job that was never free to start, as one cancelled while held.
-        missing = [name for name in names if name not in found]
-        ids = [record.job_id for name in missing for record in await self._noted(name)]
-        return found | await self._slurm.sacct("--jobs", ids, missing)
+        missing = [name for name in names if name not in by_name]
+        ids = [record.job_id for name in missing if (record := await self._submitted_record(name))]
+        return by_name | await self._slurm.sacct("--jobs", ids, missing)
 
-    async def _noted(self, name: str) -> list[JobRecord]:
-        """Return the squeue line recorded at the job's submission, in a list; empty if there is none."""
-        return read_squeue((await self._noted_file(name, "squeue")).decode(errors="replace"))
+    async def _submitted_record(self, name: str) -> JobRecord | None:
+        """Return the job as squeue showed it right after its submission; None if that was not recorded."""
+        lines = (await self._read_note(name, "squeue")).decode(errors="replace")
+        return next(iter(read_squeue(lines)), None)
 
-    async def _noted_file(self, name: str, file: str) -> bytes:
+    async def _read_note(self, name: str, file: str) -> bytes:
         """Return a file recorded about the job, b"" if there is none (yet). What was read is cached."""
         path = f"{self._folder(name)}/{file}"
         if path not in self._notes and (text := await self.read(path)):
             self._notes[path] = text
         return self._notes.get(path, b"")
 
-    async def _left_the_queue(self, names: Sequence[str]) -> dict[str, JobStatus]:
+    async def _statuses_after_queue(self, names: Sequence[str]) -> dict[str, JobStatus]:
         """Return the states of jobs that left the queue; the accounting wins over the script's own record."""
         try:
             history = await self._sacct(names)
@@ -288,10 +297,10 @@ class SlurmCluster:
             accounted = next(iter(history.get(name, ())), None)
             if accounted is not None and accounted.is_settled:
                 statuses[name] = record_status(accounted)
-            elif (taken := next(iter(await self._noted(name)), accounted)) is None:
+            elif (taken := await self._submitted_record(name) or accounted) is None:
                 statuses[name] = JobStatus.unknown_job(self.name, name)
             else:
-                recorded = await self._recorded(name)
+                recorded = await self._read_job_file(name)
                 now = await self._clock() if now is None else now
                 unseen_s = time.monotonic() - self._seen_at[name] if name in self._seen_at else now
                 statuses[name] = status_by_script(
@@ -313,14 +322,14 @@ class SlurmCluster:
             raise OutOfReach(f"the clock of {self.name} cannot be read: {one_line(done.stderr.strip())}")
         return float(done.stdout)
 
-    async def _end_doubles(self, queue: dict[str, list[JobRecord]]) -> None:
+    async def _cancel_duplicates(self, queue: dict[str, list[JobRecord]]) -> None:
         """Cancel all but the first job of each name: Slurm accepted them after their submitter gave up."""
         for name, (_, *later) in queue.items():
             await self._slurm.scancel(
-                name, [one.job_id for one in later if one.in_queue and one.state != "COMPLETING"]
+                name, [record.job_id for record in later if record.in_queue and record.state != "COMPLETING"]
             )
 
-    async def _release_again(self, queue: dict[str, list[JobRecord]]) -> None:
+    async def _release_unreleased(self, queue: dict[str, list[JobRecord]]) -> None:
         """Release again the jobs whose release was lost, as when the controller dies before saving its state.
 
         Jobs that a person has held after their release stay held.
@@ -328,7 +337,8 @@ class SlurmCluster:
         held = [
             records[0].job_id
             for name, records in queue.items()
-            if (records[0].state, records[0].reason) == ("PENDING", HELD_BY_USER) and await self._noted(name)
+            if (records[0].state, records[0].reason) == ("PENDING", HELD_BY_USER)
+            and await self._submitted_record(name)
         ]
         if held:
             await self._slurm.release_never_released(held)
@@ -346,9 +356,9 @@ class SlurmCluster:
             bad = {}
         return tuple(bad) or (status.nodes if len(status.nodes) == 1 else ())
 
-    async def _after_check(self, name: str, status: JobStatus) -> JobStatus:
+    async def _apply_node_check(self, name: str, status: JobStatus) -> JobStatus:
         """Return the status, made a cluster fault if the node check before the training refused nodes."""
-        recorded = await self._recorded(name)
+        recorded = await self._read_job_file(name)
         if recorded is None:
             return status
         refused = refused_nodes(await self.read(posixpath.join(recorded.directory, REPORT)))

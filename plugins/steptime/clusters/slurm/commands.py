@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from steptime.clusters.base import Completed
+from steptime.clusters.base import CommandResult
 from steptime.clusters.slurm.job_records import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -62,7 +62,7 @@ class AccountingUnavailable(OutOfReach):
 class SlurmCommands:
     """Runs Slurm's commands for the jobs of one cluster whose folders are below `root`."""
 
-    def __init__(self, run: Callable[..., Awaitable[Completed]], *, cluster: str, root: str) -> None:
+    def __init__(self, run: Callable[..., Awaitable[CommandResult]], *, cluster: str, root: str) -> None:
         self._run = run
         self._cluster = cluster
         self._root = root
@@ -100,9 +100,9 @@ class SlurmCommands:
         options = ["--duplicates", "--allocations", "--noheader", "--parsable2"]
         options += [f"--starttime={_HISTORY}", f"--format={SACCT_FORMAT}"]
         for first in range(0, len(values) if self.has_accounting else 0, _NAMES_AT_ONCE):
-            some = ",".join(values[first : first + _NAMES_AT_ONCE])
+            selected = ",".join(values[first : first + _NAMES_AT_ONCE])
             try:
-                done = await self._slurm(["sacct", *options, f"{option}={some}"])
+                done = await self._slurm(["sacct", *options, f"{option}={selected}"])
             except (SystemFailure, UserError) as error:
                 if "accounting storage is disabled" not in str(error):
                     raise AccountingUnavailable(str(error)) from None
@@ -164,9 +164,9 @@ class SlurmCommands:
 
     async def associations(self, user: str) -> list[Association]:
         """Return the accounts and limits of a user. Raises AccountingUnavailable."""
-        asked = ["show", "assoc", f"user={user}", f"format=Account,{','.join(_LIMITS)}"]
+        query = ["show", "assoc", f"user={user}", f"format=Account,{','.join(_LIMITS)}"]
         try:
-            done = await self._slurm(["sacctmgr", "--noheader", "--parsable2", "--readonly", *asked])
+            done = await self._slurm(["sacctmgr", "--noheader", "--parsable2", "--readonly", *query])
         except (SystemFailure, UserError) as error:
             raise AccountingUnavailable(str(error)) from None
         rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") == len(_LIMITS)]
@@ -187,7 +187,7 @@ class SlurmCommands:
             if record.name in wanted and record.directory.startswith(f"{self._root}/")
         )
 
-    async def _slurm(self, argv: Sequence[str], *, harmless: tuple[str, ...] = ()) -> Completed:
+    async def _slurm(self, argv: Sequence[str], *, harmless: tuple[str, ...] = ()) -> CommandResult:
         """Run a Slurm command. Raises SystemFailure with the command's own message if it fails.
 
         An error message that ends with one of `harmless` is ignored. Raises UserError if the command is

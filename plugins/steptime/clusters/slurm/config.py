@@ -89,13 +89,13 @@ def script_values(
         "folders": (PROFILE_FOLDER,) if wants_nsight(run) else (),
         "not_handed_on": _OF_PYTHON if staged.python else (*_OF_PYTHON, *_OF_LOADER),
         "vboost": run.performance.vboost and site.vboost,
-        "check": None if site.node_check is None else _check(site.node_check, run, python, start),
+        "check": None if site.node_check is None else _node_check_values(site.node_check, run, python, start),
         "srun_options": ("--export=ALL", "--kill-on-bad-exit=1", "--wait=60", *started.srun_options),
         "command": started.command,
     }
 
 
-def _check(
+def _node_check_values(
     demands: NodeCheck, run: Run, python: str, start: Callable[[Sequence[str]], LaunchCommand]
 ) -> dict[str, Any]:
     """Return the values for the template's node check. The ranks get 60 s to end after the first one has."""
@@ -113,11 +113,11 @@ def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
     Later ones override earlier ones. Raises UserError if the GPUs do not fill whole nodes, the nodes do not
     fill whole segments (`--segment`), or an option is malformed.
     """
-    own = SlurmOptions.of(run.cluster_options)
-    per_node = _ranks_per_node(run.recipe, own.gpus_per_node or site.gpus_per_node, site)
+    run_options = SlurmOptions.of(run.cluster_options)
+    per_node = _ranks_per_node(run.recipe, run_options.gpus_per_node or site.gpus_per_node, site)
     nodes = run.recipe.gpus // per_node
     options = [f"--nodes={nodes}", f"--ntasks={run.recipe.gpus}", f"--ntasks-per-node={per_node}"]
-    gpu_option = _gpu_option(site, own)
+    gpu_option = _gpu_option(site, run_options)
     if gpu_option == "gres":
         options.append(f"--gres=gpu:{per_node}")
     elif gpu_option != "none":
@@ -128,21 +128,22 @@ def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
         options.append(f"--partition={site.partition}")
     if site.account is not None:
         options.append(f"--account={site.account}")
-    if own.segment is not None and nodes % own.segment:
+    if run_options.segment is not None and nodes % run_options.segment:
         raise UserError(
-            f"segment {own.segment} does not divide the {nodes} nodes of {run.label}: choose one that does."
+            f"segment {run_options.segment} does not divide the {nodes} nodes of {run.label}: choose one "
+            "that does."
         )
     domain = load_gpu_type(run.recipe.gpu_type).nvlink_domain_gpus
     if domain is not None:
         options.append(f"--segment={_largest_segment(nodes, domain // per_node)}")
-    return tuple(_checked(list(_by_name((*options, *site.extra_options, *own.as_given)).values())))
+    return tuple(_checked(list(_by_name((*options, *site.extra_options, *run_options.as_given)).values())))
 
 
-def _gpu_option(site: Site, own: SlurmOptions) -> str:
+def _gpu_option(site: Site, run_options: SlurmOptions) -> str:
     """Return the option that requests GPUs: the site's, unless the run turns the request on or off."""
-    if own.gres is None:
+    if run_options.gres is None:
         return site.gpu_option
-    if not own.gres:
+    if not run_options.gres:
         return "none"
     return "gres" if site.gpu_option == "none" else site.gpu_option
 
@@ -165,10 +166,10 @@ def staging_job_options(run: Run, site: Site) -> tuple[str, ...]:
 
     Raises UserError if an option of the run or of the cluster's file is malformed or refused.
     """
-    own = SlurmOptions.of(run.cluster_options)
+    run_options = SlurmOptions.of(run.cluster_options)
     ours = {"--partition": site.partition, "--account": site.account}
     given = [f"{name}={value}" for name, value in ours.items() if value is not None]
-    by_name = _by_name((*given, *site.extra_options, *own.as_given))
+    by_name = _by_name((*given, *site.extra_options, *run_options.as_given))
     wanted = _PAID_BY if site.import_partition else (*_PLACED_BY, *_PAID_BY)
     options = ["--nodes=1", "--ntasks=1"]
     if site.import_partition is not None:

@@ -25,30 +25,9 @@ _OPTION = re.compile(r"--[a-z][a-z-]*(=[A-Za-z0-9._,:;@/+*%&|()\[\]{}~^!-]+)?", 
 
 _OF_THE_JOB = (
     *("array", "chdir", "cluster-constraint", "clusters", "error", "export", "export-file", "get-user-env"),
-    *(
-        "gid",
-        "help",
-        "hold",
-        "input",
-        "job-name",
-        "kill-on-invalid-dep",
-        "no-kill",
-        "no-requeue",
-        "open-mode",
-    ),
-    *(
-        "output",
-        "parsable",
-        "priority",
-        "requeue",
-        "test-only",
-        "time",
-        "time-min",
-        "uid",
-        "usage",
-        "version",
-    ),
-    *("wait", "wrap"),
+    *("gid", "help", "hold", "input", "job-name", "kill-on-invalid-dep", "no-kill", "no-requeue"),
+    *("open-mode", "output", "parsable", "priority", "requeue", "test-only", "time", "time-min", "uid"),
+    *("usage", "version", "wait", "wrap"),
 )
 """Options by which steptime names, submits, finds or ends a job, or finds its log."""
 _OF_THE_PLAN = {
@@ -155,11 +134,13 @@ class SlurmOptions(ClusterOptions):
                     raise UserError(f"{name} is also in additional_slurm_params: keep one of the two.")
                 fields[name] = further.pop(name)
         for name in ("partition", "account", "reservation"):
-            _check(_NAMES, name, fields.get(name), "write a name of letters, digits and _ . + - only")
+            _check_value(_NAMES, name, fields.get(name), "write a name of letters, digits and _ . + - only")
         for name in ("nodelist", "exclude"):
-            _check(_NODES, name, fields.get(name), "write nodes as in node001,node002 or node[001-016,020]")
+            _check_value(
+                _NODES, name, fields.get(name), "write nodes as in node001,node002 or node[001-016,020]"
+            )
         number = re.compile(r"[1-9]\d{0,3}", re.ASCII)
-        _check(number, "segment", fields.get("segment"), "write a number of nodes")
+        _check_value(number, "segment", fields.get("segment"), "write a number of nodes")
         left = ";".join(name if value is None else f"{name}={value}" for name, value in further.items())
         return cls(**fields | {"additional_slurm_params": left or None})
 
@@ -179,7 +160,7 @@ class SlurmOptions(ClusterOptions):
         further = (self.additional_slurm_params or "").split(";")
         return (
             *(f"--{name}={value}" for name, value in values.items()),
-            *(f"--{one}" for one in further if one),
+            *(f"--{option}" for option in further if option),
         )
 
 
@@ -209,7 +190,7 @@ def check_of_every_job(option: str) -> None:
         raise UserError(f"Slurm option '{one_line(option)}' cannot be set for every job: {_INSTEAD[known]}.")
 
 
-def _check(form: re.Pattern[str], name: str, value: str | int | None, remedy: str) -> None:
+def _check_value(form: re.Pattern[str], name: str, value: str | int | None, remedy: str) -> None:
     if value is not None and not (form.fullmatch(str(value)) and len(str(value)) <= _LONGEST):
         raise UserError(f"{name} '{one_line(value)}' cannot be given to Slurm: {remedy}.")
 

@@ -111,30 +111,30 @@ class Site(ClusterConfig):
         if not self.owner_accounts:
             return
         file = f"config/clusters/{self.name}.yaml"
-        own = self.owner_accounts.get(owner)
-        if own is None:
+        account_of_owner = self.owner_accounts.get(owner)
+        if account_of_owner is None:
             raise UserError(
                 f"DAG owner '{one_line(owner)}' has no account on cluster {self.name}: change the DAG's "
                 "owner "
                 f"to one of owner_accounts in {file} ({', '.join(self.owner_accounts)}), or add this one "
                 "there."
             )
-        asked = SlurmOptions.of(run.cluster_options).account or self.default_account
-        if asked != own:
+        account = SlurmOptions.of(run.cluster_options).account or self.default_account
+        if account != account_of_owner:
             raise UserError(
-                f"account '{one_line(asked)}' is not the account of DAG owner '{one_line(owner)}' on cluster "
-                f"{self.name}: choose account '{own}' (owner_accounts in {file})."
+                f"account '{one_line(account)}' is not the account of DAG owner '{one_line(owner)}' on "
+                f"cluster {self.name}: choose account '{account_of_owner}' (owner_accounts in {file})."
             )
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
         """Return the run with these nodes excluded too, unless the run requests them by name."""
-        own, excluded = SlurmOptions.of(run.cluster_options), self.excluded_nodes(run)
+        options, excluded = SlurmOptions.of(run.cluster_options), self.excluded_nodes(run)
         kept = (*excluded, *self.requested_nodes(run))
         avoided = [node for node in nodes if node not in kept]
         if not avoided:
             return run
         exclude = fold_nodes((*excluded, *avoided))
-        return run.model_copy(update={"cluster_options": {**own.given, "exclude": exclude}})
+        return run.model_copy(update={"cluster_options": {**options.given, "exclude": exclude}})
 
     def excluded_nodes(self, run: Run) -> tuple[str, ...]:
         """Return the nodes of the option `exclude`: the run's, else the one in `extra_options`."""

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 import asyncssh
 
-from steptime.clusters.base import Completed
+from steptime.clusters.base import CommandResult
 from steptime.clusters.command_output import collect
 from steptime.clusters.connections import Connections
 from steptime.clusters.slurm.ssh_login import describe_error
@@ -107,7 +107,7 @@ class LoginNode:
         *,
         timeout_s: float,
         on_output: Callable[[str], None] | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a command; see `Cluster.run`. After a signal the exit code is 128 + its number."""
         if any("\0" in argument for argument in argv):
             raise UserError(f"an argument of {argv[0]} has a NUL character, which no command can take")
@@ -130,7 +130,7 @@ class LoginNode:
         argv: list[str],
         timeout_s: float,
         on_output: Callable[[str], None] | None,
-    ) -> Completed:
+    ) -> CommandResult:
         pid = asyncio.get_running_loop().create_future()
         said_instead: list[str] = []
 
@@ -165,7 +165,7 @@ class LoginNode:
                 f"{self._address} does not start commands: its login shell ended with exit code {exit_code} "
                 f"and said: {words_said}. It must be a POSIX shell, such as bash or zsh, and not csh or fish"
             )
-        return Completed(exit_code=exit_code, stdout=out, stderr=err)
+        return CommandResult(exit_code=exit_code, stdout=out, stderr=err)
 
     def _exit_code(self, process: "asyncssh.SSHClientProcess[bytes]", command: str) -> int:
         if process.exit_signal is not None:

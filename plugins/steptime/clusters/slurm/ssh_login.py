@@ -149,7 +149,7 @@ def error_for_untrusted_key(login: Login, error: Exception, via: str = "") -> Lo
     )
 
 
-def error_for_refusal(login: Login, reason: str, via: str = "") -> LoginRefused:
+def error_for_refused_login(login: Login, reason: str, via: str = "") -> LoginRefused:
     """Return the error for a host that refuses this login; it says whether each certificate looks valid."""
     doubts = "".join(f"; {_doubt(certificate, login.user)}" for certificate in login.certificates)
     where = login.options["config"] or "the connection"
@@ -270,25 +270,25 @@ def _trusted(connection: Connection, read: asyncssh.SSHClientConnectionOptions) 
             "steptime always checks the host's key: name a file there."
         )
     files = _known_hosts(connection, read)
-    there = [str(file) for file in files if file.is_file()]
-    if not there:
+    existing = [str(file) for file in files if file.is_file()]
+    if not existing:
         raise UserError(
             f"{_named(connection)}: the key of host {read.host} is not known, and there is no file "
             f"{one_line(', '.join(map(str, files)))}: {remedy}"
         )
     try:
-        return asyncssh.read_known_hosts(there)
+        return asyncssh.read_known_hosts(existing)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{_named(connection)}: {', '.join(there)} cannot be read: {describe_error(error)}. Write its "
+            f"{_named(connection)}: {', '.join(existing)} cannot be read: {describe_error(error)}. Write its "
             "lines as ssh-keyscan prints them."
         ) from None
 
 
 def _known_hosts(connection: Connection, read: asyncssh.SSHClientConnectionOptions) -> list[Path]:
     """Return the paths of the known_hosts files, whether they exist or not."""
-    own = connection.extra.get("known_hosts")
-    names = [str(own)] if own else cast(list[str], read.known_hosts) or [_KNOWN_HOSTS]
+    named = connection.extra.get("known_hosts")
+    names = [str(named)] if named else cast(list[str], read.known_hosts) or [_KNOWN_HOSTS]
     return [_path(connection, "known_hosts", name) for name in names]
 
 

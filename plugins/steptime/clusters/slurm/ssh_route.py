@@ -16,7 +16,7 @@ from steptime.clusters.slurm.ssh_login import (
     Login,
     at_address,
     describe_error,
-    error_for_refusal,
+    error_for_refused_login,
     error_for_untrusted_key,
     jump_connections,
     read_login,
@@ -130,7 +130,7 @@ async def _connect(login: Login, through: HostConnection | None) -> asyncssh.SSH
     except asyncssh.HostKeyNotVerifiable as error:
         raise error_for_untrusted_key(login, error, via) from None
     except asyncssh.PermissionDenied as error:
-        raise error_for_refusal(login, error.reason, via) from None
+        raise error_for_refused_login(login, error.reason, via) from None
     except asyncssh.ChannelOpenError as error:
         if through and error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
             raise LoginRefused(

@@ -5,7 +5,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from steptime.clusters.base import Completed, JobSpec
+from steptime.clusters.base import CommandResult, JobSpec
 from steptime.clusters.slurm.job_records import SQUEUE_FORMAT, TIME_FORMAT
 from steptime.errors import SubmitLimit, SystemFailure, UserError, one_line
 
@@ -84,8 +84,8 @@ _JOB_LIMIT = re.compile(r"\b(QOS|Assoc|Max)\w*(PerJob|PerNode|Min[A-Z])\w*")
 """Matches limits on one job's size or time, where waiting does not help: QOSMaxWallDurationPerJobLimit, …"""
 
 
-def error_for_refusal(
-    job: str, cluster: str, done: Completed, *, extra_options: Sequence[str] = ()
+def error_for_refused_job(
+    job: str, cluster: str, done: CommandResult, *, extra_options: Sequence[str] = ()
 ) -> UserError | SystemFailure:
     """Return the error for a job that Slurm refused, with the message of sbatch.
 

@@ -43,7 +43,11 @@ class Survey(Frozen):
         """The default partition if it has GPUs, else one with GPUs, else the default; None without any."""
         return min(
             self.partitions,
-            key=lambda one: (parse_gres(one.gres) is None, not one.is_default, not one.is_usable),
+            key=lambda partition: (
+                parse_gres(partition.gres) is None,
+                not partition.is_default,
+                not partition.is_usable,
+            ),
             default=None,
         )
 
@@ -53,10 +57,10 @@ def listed_gpu_type(partition: Partition) -> str | None:
 
     None if Slurm names no type, or one that is not listed there.
     """
-    found = parse_gres(partition.gres)
-    if found is None:
+    gpus = parse_gres(partition.gres)
+    if gpus is None:
         return "cpu"
-    kind = found[0].lower()
+    kind = gpus[0].lower()
     words = {
         (described.product or name).lower(): name for name, described in gpu_types().items() if described
     }
@@ -75,15 +79,17 @@ async def survey(connection: str, connections: Connections, login_nodes: Sequenc
     try:
         user, host = (await node.run(["sh", "-c", "echo $(id -un) $(uname -n)"], timeout_s=60)).stdout.split()
         try:
-            accounts = tuple(dict.fromkeys(one.account for one in await slurm.associations(user)))
+            accounts = tuple(
+                dict.fromkeys(association.account for association in await slurm.associations(user))
+            )
         except AccountingUnavailable:
             accounts = ()
         containers = []
         for name in SlurmConfig.containers():
             runtime = CONTAINERS.load(name)
             if runtime.probe:
-                asked = await node.run(runtime.probe, timeout_s=60)
-                if asked.exit_code == 0 and runtime.probe_prints in asked.stdout:
+                probed = await node.run(runtime.probe, timeout_s=60)
+                if probed.exit_code == 0 and runtime.probe_prints in probed.stdout:
                     containers.append(name)
         return Survey(
             where=f"{user} on {host}",
