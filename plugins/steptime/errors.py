@@ -61,13 +61,13 @@ class Overdue(SystemFailure):
 
 
 _VALUE_AT_MOST = 80
-_PATH_AT_MOST = 1000
+_PATH_AT_MOST = 800
 
 
 def one_line(value: object, *, at_most: int | None = _VALUE_AT_MOST) -> str:
     """Format `value` for a sentence: in one line, without control characters, shortened if it is long.
 
-    `at_most` is in characters, None for no limit. An absolute path is left whole up to 1,000 characters: its
+    `at_most` is in characters, None for no limit. An absolute path is left whole up to 800 characters: its
     end says which file it is.
 
     >>> one_line("8b" + chr(10) + "16b")
