@@ -16,7 +16,7 @@ from steptime.judging.node_pairs import describe_node_pairs
 from steptime.logs.reader import read_log
 from steptime.measure.metrics import measure
 from steptime.measure.quality import validate
-from steptime.recipes.models import Launcher, Run
+from steptime.recipes.models import OwnProgram, Run
 from steptime.recipes.sweep_planning import Cell, expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
 from steptime.store.run_queries import Store
@@ -25,7 +25,7 @@ from steptime.waiting import poll_until_async
 from .conftest import MakeGated
 
 ROOT = Path(__file__).parents[2]
-LAUNCHER = Launcher(kind="command", command=("python", "-m", "collective_stand_in"))
+LAUNCHER = OwnProgram(kind="command", command=("python", "-m", "collective_stand_in"))
 
 
 def run_of(cell: Cell) -> Run:

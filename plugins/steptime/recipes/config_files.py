@@ -201,19 +201,21 @@ class Document:
 
     def refusal(self, problems: Iterable[Mistake]) -> BrokenFiles:
         """Return an error that lists these mistakes by file, line and field, in the file's order."""
-        places: dict[tuple[int, str, str], list[str]] = {}
+        messages_by_line: dict[tuple[int, str, str], list[str]] = {}
         for problem in problems:
             node, location = _locate(self._root, problem.location)
             field = ".".join(str(part) for part in location if part != "[key]")
             # What each member of a union has against one value is one problem.
-            own = "" if len(location) < len(problem.location) else problem.message
-            messages = places.setdefault((problem.line or _line(node), field, own), [])
+            kind = "" if len(location) < len(problem.location) else problem.message
+            messages = messages_by_line.setdefault((problem.line or _line(node), field, kind), [])
             if problem.message not in messages:
                 messages.append(problem.message)
         return BrokenFiles.from_sentences(
             [
-                f"{self.path}, line {line}, {field or 'top level'}: {', or '.join(of_place)}."
-                for (line, field, _), of_place in sorted(places.items(), key=lambda place: place[0][0])
+                f"{self.path}, line {line}, {field or 'top level'}: {', or '.join(messages)}."
+                for (line, field, _), messages in sorted(
+                    messages_by_line.items(), key=lambda item: item[0][0]
+                )
             ]
         )
 
@@ -346,9 +348,9 @@ def _line(node: yaml.Node) -> int:
 
 def _syntax_error(path: Path, error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
-    place = f"{path}, line {mark.line + 1}" if mark else str(path)
+    where = f"{path}, line {mark.line + 1}" if mark else str(path)
     problem = " ".join(str(getattr(error, "problem", None) or error).split())
-    return f"{place}: is not valid YAML: {problem}."
+    return f"{where}: is not valid YAML: {problem}."
 
 
 def _locate(root: yaml.Node, location: Location) -> tuple[yaml.Node, Location]:

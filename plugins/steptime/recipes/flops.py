@@ -118,8 +118,8 @@ class Formula(Frozen):
 
 def flops_file() -> Path:
     """Return the path of the file of FLOPs formulas: the config folder's, or else the shipped one."""
-    own = config_dir() / "flops.yaml"
-    return own if own.exists() else shipped("config") / "flops.yaml"
+    file = config_dir() / "flops.yaml"
+    return file if file.exists() else shipped("config") / "flops.yaml"
 
 
 def formula_names() -> tuple[str, ...]:

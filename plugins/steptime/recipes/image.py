@@ -68,16 +68,16 @@ def parse_image(text: str) -> Image:
     """
     first, _, rest = text.partition("/")
     named_registry = bool(rest) and ("." in first or ":" in first or first == "localhost")
-    found = _IMAGE.fullmatch(rest if named_registry else text)
+    match = _IMAGE.fullmatch(rest if named_registry else text)
     registry = first if named_registry else None
-    if found is None or (registry is not None and not _REGISTRY.fullmatch(registry)) or len(text) > _LONGEST:
+    if match is None or (registry is not None and not _REGISTRY.fullmatch(registry)) or len(text) > _LONGEST:
         raise UserError(
             f"image '{one_line(text)}' is not a container image name: "
             "write registry/repository:tag, like nvcr.io/nvidia/nemo:25.04.01."
         )
-    if found["tag"] is None and found["digest"] is None:
+    if match["tag"] is None and match["digest"] is None:
         raise UserError(
             f"image '{text}' names no version: add its tag, like {text}:25.04.01, "
             "so that the run can be repeated."
         )
-    return Image(registry=registry, repository=found["repository"], tag=found["tag"], digest=found["digest"])
+    return Image(registry=registry, repository=match["repository"], tag=match["tag"], digest=match["digest"])

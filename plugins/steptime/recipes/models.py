@@ -377,11 +377,11 @@ LAUNCH_WORDS = (
     *("seq_length", "micro_batch_size", "global_batch_size"),
     *("tensor", "pipeline", "context", "data", "expert"),
 )
-"""Placeholders in the arguments of a `Launcher`, as in `{max_steps}`."""
+"""Placeholders in the arguments of an `OwnProgram`, as in `{max_steps}`."""
 
 
-class Launcher(Frozen):
-    """A program that trains in place of steptime's trainer."""
+class OwnProgram(Frozen):
+    """The user's program that trains in place of steptime's trainer: `launcher` in a workload's file."""
 
     kind: Literal["command"]
     command: tuple[str, ...] = Field(min_length=1)
@@ -417,7 +417,7 @@ class Recipe(Frozen, spec.Recipe):
     model: Model  # type: ignore[assignment]  # the trainer does not read runs of a NamedRecipe
     parallelism: Parallelism
     gpus_per_node: PositiveInt
-    launcher: Launcher | None = None
+    launcher: OwnProgram | None = None
     """The program that trains; None for steptime's trainer or Megatron-Bridge's script."""
     flops_formula: str
     """Name of the publication's formula for model FLOPs; MFU of different formulas must never be compared."""

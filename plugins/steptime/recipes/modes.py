@@ -46,16 +46,16 @@ def requested_mode(request: PlanRequest) -> Mode:
     Raises UserError if the request asks for several modes, or sets an option of a mode without asking for the
     mode.
     """
-    asked = [name for name in ("checkpoint", *_INSTEAD) if _is_given(request, name)]
-    if len(asked) > 1:
+    requested = [name for name in ("checkpoint", *_INSTEAD) if _is_given(request, name)]
+    if len(requested) > 1:
         raise UserError(
-            f"{' and '.join(asked)} cannot be in one request: ask for one of "
+            f"{' and '.join(requested)} cannot be in one request: ask for one of "
             f"{', '.join(('checkpoint', *_INSTEAD))}."
         )
-    mode = _INSTEAD.get(asked[0], Mode.PERFORMANCE) if asked else Mode.PERFORMANCE
-    for own, asking in _ASKS_FOR.items():
-        for name in options_only_in(own):
-            if _is_given(request, name) and not any(_is_given(request, one) for one in asking):
+    mode = _INSTEAD.get(requested[0], Mode.PERFORMANCE) if requested else Mode.PERFORMANCE
+    for mode_of_options, asking in _ASKS_FOR.items():
+        for name in options_only_in(mode_of_options):
+            if _is_given(request, name) and not any(_is_given(request, option) for option in asking):
                 raise UserError(f"{name} needs {' or '.join(asking)}: ask for that too, or leave {name} out.")
     return mode
 

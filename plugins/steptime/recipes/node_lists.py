@@ -39,7 +39,11 @@ def _family(head: str, numbers: list[str]) -> str:
         return head + "".join(numbers)
     starts = [
         0,
-        *(place + 1 for place, (one, two) in enumerate(pairwise(numbers)) if int(two) > int(one) + 1),
+        *(
+            index + 1
+            for index, (number, following) in enumerate(pairwise(numbers))
+            if int(following) > int(number) + 1
+        ),
     ]
     runs = [numbers[start:end] for start, end in pairwise([*starts, len(numbers)])]
     return f"{head}[{','.join(run[0] if len(run) == 1 else f'{run[0]}-{run[-1]}' for run in runs)}]"

@@ -103,10 +103,10 @@ class ClusterOptions(Frozen):
 @cache
 def options_of_kinds() -> Mapping[str, type[ClusterOptions]]:
     """Return the option classes by kind of cluster, for kinds that have options."""
-    found = {}
+    by_kind = {}
     for kind in CLUSTER_KINDS.names():
         with suppress(
             UserError
         ):  # a kind that cannot be loaded is refused where one of its clusters is named
-            found[kind] = getattr(CLUSTER_KINDS.load(kind), "Options", ClusterOptions)
-    return MappingProxyType({kind: options for kind, options in found.items() if options.model_fields})
+            by_kind[kind] = getattr(CLUSTER_KINDS.load(kind), "Options", ClusterOptions)
+    return MappingProxyType({kind: options for kind, options in by_kind.items() if options.model_fields})

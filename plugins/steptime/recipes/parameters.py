@@ -35,7 +35,7 @@ class Parameters(NamedTuple):
 
 def _brief(number: int) -> str:
     # What three digits round to 1,000 is one of the next unit.
-    unit, divisor = next((one for one in _UNITS if number >= 0.9995 * one[1]), _UNITS[-1])
+    unit, divisor = next((known for known in _UNITS if number >= 0.9995 * known[1]), _UNITS[-1])
     return f"{number / divisor:.3g}{unit}"
 
 

@@ -151,7 +151,7 @@ def _check_options(request: PlanRequest, recipes: Sequence[Recipe]) -> None:
 
 def _performance(selection: Selection, recipe: Recipe, mode: Mode, request: PlanRequest) -> Performance:
     """Return the workload's launch settings for a run, with the requested trainer settings."""
-    found = selection.workload.performance.of(recipe, selection.size_name, mode, selection.cluster.kind)
+    performance = selection.workload.performance.of(recipe, selection.size_name, mode, selection.cluster.kind)
     settings = {}
     for name, field in option_fields().items():
         declared = declaration(field)
@@ -161,7 +161,7 @@ def _performance(selection: Selection, recipe: Recipe, mode: Mode, request: Plan
                 value = declared.default_of(recipe)
             if value is not None:
                 settings[name] = value
-    return found.model_copy(update={"trainer": found.trainer.model_copy(update=settings)})
+    return performance.model_copy(update={"trainer": performance.trainer.model_copy(update=settings)})
 
 
 def _cluster_options(
@@ -172,18 +172,18 @@ def _cluster_options(
     Raises UserError for a value that it cannot have, and for an option of another kind.
     """
     kind, of_kinds = selection.cluster.kind, options_of_kinds()
-    own = of_kinds.get(kind, ClusterOptions)
+    known = of_kinds.get(kind, ClusterOptions)
     for name in request.cluster_options:
-        if name not in own.model_fields:
-            other = next(one for one, options in of_kinds.items() if name in options.model_fields)
+        if name not in known.model_fields:
+            other = next(another for another, options in of_kinds.items() if name in options.model_fields)
             called = of_kinds[other].clusters
-            of_kind = (one for one, cluster in readable_clusters().items() if cluster.kind == other)
-            known = ", ".join(of_kind) or "none yet"
+            of_kind = (name for name, cluster in readable_clusters().items() if cluster.kind == other)
+            listed = ", ".join(of_kind) or "none yet"
             raise UserError(
                 f"{name} is for {called} clusters, and '{request.cluster}' is of kind {kind}: "
-                f"leave it out, or name a {called} cluster ({known})."
+                f"leave it out, or name a {called} cluster ({listed})."
             )
-    options = own.of(request.cluster_options)
+    options = known.of(request.cluster_options)
     for recipe in recipes:
         options.check(recipe)
     return options.given

@@ -252,10 +252,10 @@ class PlanRequest(Frozen):
 @cache
 def option_fields() -> Mapping[str, FieldInfo]:
     """Return all options by name, in the form's order; cluster kinds may share an option."""
-    own = {name: field for name, field in PlanRequest.model_fields.items() if field.json_schema_extra}
+    fields = {name: field for name, field in PlanRequest.model_fields.items() if field.json_schema_extra}
     for options in options_of_kinds().values():
-        own |= {name: field for name, field in options.model_fields.items() if name not in own}
-    return MappingProxyType(own)
+        fields |= {name: field for name, field in options.model_fields.items() if name not in fields}
+    return MappingProxyType(fields)
 
 
 def options_only_in(mode: Mode) -> tuple[str, ...]:
@@ -266,11 +266,11 @@ def options_only_in(mode: Mode) -> tuple[str, ...]:
 @cache
 def sections() -> Mapping[str, tuple[str, ...]]:
     """Return the sections of the trigger form, which are the panels of `--help`, with their option names."""
-    found: dict[str, tuple[str, ...]] = {}
+    by_section: dict[str, tuple[str, ...]] = {}
     for name, field in option_fields().items():
         section = declaration(field).section
-        found[section] = (*found.get(section, ()), name)
-    return MappingProxyType(found)
+        by_section[section] = (*by_section.get(section, ()), name)
+    return MappingProxyType(by_section)
 
 
 @cache

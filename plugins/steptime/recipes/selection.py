@@ -157,20 +157,20 @@ def _offered(rules: Sequence[Configuration], field: Literal["gpu_types", "dtypes
 
 
 def _scaling(
-    asked: str, rules: Sequence[Configuration], all_rules: Sequence[Configuration], what: str
+    requested: str, rules: Sequence[Configuration], all_rules: Sequence[Configuration], what: str
 ) -> Scaling:
     kinds: tuple[Scaling, ...] = get_args(Scaling)
     offered = [kind for kind in kinds if any(kind in rule.global_batch_size for rule in rules)]
     for scaling in kinds:
-        if asked.lower() == scaling and scaling in offered:
+        if requested.lower() == scaling and scaling in offered:
             return scaling
-        if asked.lower() == scaling:
+        if requested.lower() == scaling:
             offering = [rule for rule in all_rules if scaling in rule.global_batch_size]
             elsewhere = f"; {scaling} is for {', '.join(_offered(offering, 'gpu_types'))}" if offering else ""
             raise UserError(
                 f"{scaling} scaling is not offered for {what}, only {' and '.join(offered)}{elsewhere}."
             )
-    raise unknown_value("scaling", asked, kinds)
+    raise unknown_value("scaling", requested, kinds)
 
 
 def select_recipes(selection: Selection, request: PlanRequest) -> list[Recipe]:
@@ -217,13 +217,13 @@ def _least_of_checkpoints(selection: Selection, request: PlanRequest) -> int:
 
 
 def _tensor_parallel(selection: Selection, request: PlanRequest, gpus: int) -> int | None:
-    asked, rule = request.tensor_parallel, selection.rule(gpus)
-    if asked is None or asked == rule.parallelism.tensor or rule.tensor_choices is None:
+    tensor, rule = request.tensor_parallel, selection.rule(gpus)
+    if tensor is None or tensor == rule.parallelism.tensor or rule.tensor_choices is None:
         return None
-    if asked not in rule.tensor_choices:
-        raise unknown_value("tensor parallel", asked, rule.tensor_choices, of=str(selection))
-    if gpus % asked:
+    if tensor not in rule.tensor_choices:
+        raise unknown_value("tensor parallel", tensor, rule.tensor_choices, of=str(selection))
+    if gpus % tensor:
         raise UserError(
-            f"tensor parallel {asked} needs a multiple of {asked} ranks: leave {gpus} out of gpus."
+            f"tensor parallel {tensor} needs a multiple of {tensor} ranks: leave {gpus} out of gpus."
         )
-    return asked
+    return tensor

@@ -129,8 +129,8 @@ def confirmation_cells(
     (alone,) = _cells(plan(request), cell.entry, cell.sweep)
     planned = alone.model_copy(update={"at_once": cell.at_once})
     return [
-        planned.model_copy(update={"label": f"{cell.label}{_CONFIRMATION}{place}", "repeat": after + place})
-        for place in range(1, number + 1)
+        planned.model_copy(update={"label": f"{cell.label}{_CONFIRMATION}{index}", "repeat": after + index})
+        for index in range(1, number + 1)
     ]
 
 
@@ -195,7 +195,7 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], No
     several combinations of an entry share is listed once. Raises it at once beyond `MOST_CELLS` cells.
     """
     asked_by: dict[str, str] = {}
-    found = 0
+    count = 0
     refused: dict[tuple[int, str], str] = {}
     for entry in range(len(sweep.runs)):
         for values in sweep.requests(entry):
@@ -208,12 +208,12 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], No
                     check(cell_plan(cell))
                     _require_new(cell, asked_by)
             except UserError as error:
-                place = f"sweep '{sweep.name}', runs.{entry} ({_words(values)})"
-                refused.setdefault((entry, str(error)), f"{place}: {error}")
+                where = f"sweep '{sweep.name}', runs.{entry} ({_words(values)})"
+                refused.setdefault((entry, str(error)), f"{where}: {error}")
             else:
-                found += len(cells)
+                count += len(cells)
                 yield from cells
-            if found > MOST_CELLS or len(refused) > MOST_CELLS:
+            if count > MOST_CELLS or len(refused) > MOST_CELLS:
                 raise UserError(
                     f"sweep '{sweep.name}' has more than {MOST_CELLS:,} runs, the most that Airflow maps a "
                     "task over by default: split it into two sweeps."
@@ -304,5 +304,5 @@ def _words(values: Mapping[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
-        return " and ".join(_text(one) for one in value)
+        return " and ".join(map(_text, value))
     return one_line(json.dumps(value) if isinstance(value, dict | bool) else value)

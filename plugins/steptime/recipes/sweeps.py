@@ -103,7 +103,7 @@ def _alternatives(name: str, values: list[JsonValue]) -> list[Any]:
     return checked
 
 
-def _value(name: str, value: JsonValue, *place: int | str) -> Any:
+def _value(name: str, value: JsonValue, *location: int | str) -> Any:
     """Check one value of an option, without coercing types."""
     if name == "gpus" and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
@@ -113,7 +113,7 @@ def _value(name: str, value: JsonValue, *place: int | str) -> Any:
         problem = error.errors()[0]
         raise FieldError(
             f"{describe_validation_error(problem)}, not {one_line(repr(problem['input']))}",
-            *(place or (name,)),
+            *(location or (name,)),
         ) from None
     return value
 
@@ -124,8 +124,8 @@ def _exclusion(exclusion: dict[str, JsonValue]) -> dict[str, JsonValue]:
         raise FieldError("an empty exclusion would exclude everything: name a field, as in size: 70b")
 
     def each(name: str, value: JsonValue) -> None:
-        for one in value if isinstance(value, list) else [value]:
-            _value(name, one)
+        for single in value if isinstance(value, list) else [value]:
+            _value(name, single)
 
     problems: list[Mistake] = []
     _checked_each(exclusion, each, problems, [name for name in _fields() if name not in _NOT_EXCLUDED])
@@ -169,9 +169,9 @@ class NodeSweep(Frozen):
         yield from ((node,) for node in nodes)
         ring: list[str | None] = [*nodes, *([None] if len(nodes) % 2 else [])]
         for _ in range(min(self.rounds or len(nodes), len(ring) - 1)):
-            for one, other in zip(ring[: len(ring) // 2], reversed(ring), strict=False):
-                if one is not None and other is not None:
-                    yield one, other
+            for node, other in zip(ring[: len(ring) // 2], reversed(ring), strict=False):
+                if node is not None and other is not None:
+                    yield node, other
             ring.insert(1, ring.pop())
 
     def requests(self, chosen: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -275,15 +275,16 @@ def excludes(exclusion: Mapping[str, JsonValue], values: Mapping[str, Any]) -> b
     return all(
         name in values
         and any(
-            _same(name, one, values[name]) for one in (excluded if isinstance(excluded, list) else [excluded])
+            _same(name, choice, values[name])
+            for choice in (excluded if isinstance(excluded, list) else [excluded])
         )
         for name, excluded in exclusion.items()
     )
 
 
 def _same(name: str, excluded: JsonValue, value: Any) -> bool:
-    one, other = str(excluded).lower(), str(value).lower()
-    return one == other or (name == "workload" and one == other.rpartition("-")[0])
+    pattern, text = str(excluded).lower(), str(value).lower()
+    return pattern == text or (name == "workload" and pattern == text.rpartition("-")[0])
 
 
 def list_sweeps() -> tuple[str, ...]:

@@ -24,8 +24,8 @@ def tune(recipe: Recipe, request: PlanRequest) -> tuple[Recipe, str]:
     The description is empty if nothing changed. Raises UserError for a recipe that cannot run.
     """
     ways = {way: getattr(request, f"{way}_parallel") for way in _WAYS}
-    own = {way: getattr(recipe.parallelism, way) for way in _WAYS}
-    changed = {way: size for way, size in ways.items() if size is not None and size != (own[way] or 1)}
+    published = {way: getattr(recipe.parallelism, way) for way in _WAYS}
+    changed = {way: size for way, size in ways.items() if size is not None and size != (published[way] or 1)}
     batches = ("micro_batch_size", "global_batch_size")
     sizes = {name: getattr(request, name) for name in batches}
     sizes = {name: size for name, size in sizes.items() if size not in (None, getattr(recipe, name))}

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, Posit
 from steptime.errors import unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import FieldError, FieldErrors, Mistake
-from steptime.recipes.models import Launcher, Model, ModelShape, Nsight, Parallelism, Recipe, Window
+from steptime.recipes.models import Model, ModelShape, Nsight, OwnProgram, Parallelism, Recipe, Window
 from steptime.recipes.notation import parse_time_limit, parse_window
 from steptime.recipes.performance_rules import PerformanceRules
 from steptime.refusals import matching
@@ -319,7 +319,7 @@ class Workload(Frozen):
     experiment: Annotated[str, AfterValidator(_experiment)]
     """Template of the experiments' names, with placeholders of `EXPERIMENT_PLACEHOLDERS`."""
     step_log: Literal["lines", "bar"] = "lines"
-    launcher: Launcher | None = None
+    launcher: OwnProgram | None = None
     """The user's own program that trains; null for steptime's trainer or Megatron-Bridge's script."""
     defaults: Defaults
     steps: Steps
