@@ -333,7 +333,7 @@ def test_logs_of_several_nodes_are_one_run_and_no_requeue(
         alone[name] for name in ("steps", "step_time_mean_s")
     ]
     assert row["log_bytes"] == len(first) + len(second)
-    assert "in log-x_123_1.out, of another node of the run, failures count" in row["warnings"]
+    assert "of log-x_123_1.out, other output of the run, only failures are read" in row["warnings"]
     assert ("out of memory" in (row["reason"] or "")) == (b"out of memory" in second)
     assert "earlier attempt" not in row["warnings"]
 

@@ -258,3 +258,12 @@ def test_a_job_whose_folder_is_not_below_the_clusters_is_anothers(directory: str
     commands = SlurmCommands(run, cluster="eos", root="/shared")
     own = record(job_id="1", directory="/shared/runs/a")
     assert commands.ours([own, record(job_id="2", directory=directory)], ["a"]) == {"a": [own]}
+
+
+@pytest.mark.parametrize("reason", ["launch_failed_requeued_held", "launch failed requeued held"])
+def test_a_job_that_a_node_could_not_launch_is_said_to_wait_for_its_release(reason: str) -> None:
+    (record,) = read_squeue(f"80634|PENDING|0|1700000000|N/A|N/A||name|{reason}|/w\n")
+    status = record_status(record)
+    assert status.state is JobState.QUEUED
+    assert "could not launch it" in status.reason
+    assert "scontrol release" in status.reason

@@ -1,6 +1,7 @@
 """How a training ended: the rule of docs/reference/logs.md, on the logs of each framework."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import pytest
 from logs import line_forms
@@ -235,3 +236,109 @@ def test_why_slurm_ended_a_job_is_quoted_whole() -> None:
         log = read(nemo2(range(7), 14), line.format(why))
         assert log.problems[0].message == f"Slurm ended the job at 2026-05-12T10:30:00: {why[3:]}"
         assert end(log) == "failed"
+
+
+def test_a_save_of_torchtitan_amid_the_steps_is_a_save_and_one_at_the_end_is_not() -> None:
+    """Torchtitan saves after the last step of every training with checkpoints."""
+    said = "[rank0]:[titan] 2026-06-01 13:34:29,215 - root - INFO - {}\n"
+    begun = said.format("Saving the checkpoint (or staging if async is enabled).")
+    for finished in (
+        "Finished saving the checkpoint (or staging if async is enabled)in 30.20 seconds.",
+        "Finished saving the checkpoint (or staging if async is enabled) in 30.20 seconds.",
+        "Last step checkpoint completed in 30.20s",
+    ):
+        save = begun + said.format(finished)
+        amid = read(titan_setup(8), titan(range(1, 6)), save, titan(range(6, 9)), TITAN)
+        assert (amid.mode, end(amid)) == ("checkpoint_save", "complete")
+        assert [(each.duration_s, each.blocked_s) for each in amid.checkpoints] == [(30.2, 30.2)]
+        last = read(titan_setup(8), titan(range(1, 9)), save, TITAN)
+        assert (last.mode, end(last)) == ("performance", "complete")
+
+
+@pytest.mark.parametrize("loading", ["from ./outputs/checkpoint/step-25.", "at step 25."])
+def test_torchtitan_resumes_where_its_checkpoint_ends(loading: str) -> None:
+    said = "[rank0]:[titan] 2026-05-21 10:58:16,211 - root - INFO - {}\n"
+    load = said.format(f"Loading the checkpoint {loading}")
+    load += said.format("Finished loading the checkpoint in 0.70 seconds.")
+    log = read(titan_setup(30), load, titan(range(26, 31)), TITAN)
+    assert (log.problems[1:], kinds(log)) == ((), {"no_step_time"})
+    assert [(each.iteration, each.duration_s) for each in log.checkpoints] == [(25, 0.7)]
+
+
+# Numbers that are no benchmark
+
+
+def timed(times_ms: Sequence[float]) -> TrainingLog:
+    total = len(times_ms)
+    lines = (
+        line_forms.megatron_bridge(step, total=total, elapsed_ms=f"{time_ms:.1f}")
+        for step, time_ms in enumerate(times_ms, 1)
+    )
+    return read(*lines)
+
+
+def test_a_step_time_that_grows_with_each_step_is_remarked() -> None:
+    log = timed([11000.0 + 435 * step for step in range(50)])
+    assert (end(log), kinds(log)) == ("complete", {"step_time_trend"})
+    assert "grows from 12.3 s to 32.31 s over steps 3 to 49" in log.problems[0].message
+    assert "falls" in timed([32000.0 - 435 * step for step in range(50)]).problems[0].message
+
+
+def test_a_step_that_took_far_longer_than_the_others_is_remarked() -> None:
+    log = timed([9000.0] * 20 + [70000.0] + [9000.0] * 20)
+    assert "global step 20 took up to 70 s, and others 9 s" in log.problems[0].message
+
+
+@pytest.mark.parametrize(
+    "times_ms",
+    [
+        [60000.0, 20000.0, 9000.0] + [9000.0] * 30,
+        [9000.0 + 300 * (step % 7) for step in range(50)],
+        [9000.0 + 5 * step for step in range(50)],
+        [9000.0, 90000.0] * 3,
+    ],
+    ids=["warm-up", "spread", "small trend", "few steps"],
+)
+def test_usual_step_times_are_not_remarked(times_ms: list[float]) -> None:
+    assert kinds(timed(times_ms)) == set()
+
+
+def test_a_field_is_known_by_its_unit() -> None:
+    """Forks of Megatron-LM rename fields, and print the mean beside the number."""
+    line = line_forms.megatron_bridge(1, total=1).splitlines()[1] + "\n"
+    renamed = line.replace("learning rate:", "compute per GPU (TFLOP/s/GPU): 579.4/573.6 | learning rate:")
+    assert read(renamed).steps[0].tflops_per_gpu == 579.4
+    both = renamed.replace("learning rate:", "throughput per GPU (TFLOP/s/GPU): 449.6 | learning rate:")
+    assert read(both).steps[0].tflops_per_gpu == 449.6
+
+
+# Logs that have no step
+
+
+def test_a_framework_that_is_not_read_is_said_to_be_that() -> None:
+    log = read(
+        *(
+            f"2026-07-11 21:03:15 | INFO | root | step {step} | epoch 0 | loss 12.4 | tps 6924\n"
+            for step in range(9)
+        )
+    )
+    assert end(log) == "unknown"
+    assert "is of a format that is read (nemo2, tqdm, megatron_bridge, torchtitan)" in log.problems[0].message
+    assert "| step 0 | epoch 0 | loss 12.4" in log.problems[0].message
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_wrapped_lines_are_said_to_be_that_or_read_right(newline: str) -> None:
+    lines = [line_forms.megatron_bridge(step, total=3).splitlines()[1] for step in (1, 2, 3)]
+    whole = read("\n".join(lines)).steps
+    for width in range(60, 240):
+        wrapped = [line[at : at + width] for line in lines for at in range(0, len(line), width)]
+        log = read(newline.join(wrapped))
+        if log.steps:
+            read_right = zip(map(asdict, log.steps), map(asdict, whole), strict=True)
+            assert all(
+                value in (None, right[name]) for step, right in read_right for name, value in step.items()
+            )
+        else:
+            assert end(log) == "unknown"
+            assert "wrapped" in log.problems[0].message

@@ -142,11 +142,11 @@ def test_the_exact_time_of_megatron_counts_beside_the_rounded_one() -> None:
     [
         ("elapsed time per iteration (ms): 991.4", 0.9914),
         ("elapsed time per iteration (s): 7.53", 7.53),
-        ("elapsed time per iteration (ms): 991.4\n", 0.9914),
+        ("elapsed time per iteration (ms): 991.4 |\n", 0.9914),
     ],
 )
 def test_megatrons_time_in_any_unit(field: str, seconds: float) -> None:
-    """This also holds if the line ends after the time."""
+    """This also holds if the line ends behind the separator that follows the time."""
     step = only_step(
         f" iteration        8/     100 | consumed samples:     32 | {field} | lm loss: 1.4E+00 |\n"
     )

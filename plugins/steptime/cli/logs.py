@@ -67,11 +67,11 @@ def parse(
     """Read training logs and show one row per run: its step time, or why there is none.
 
     Every installed log format is understood (docs/reference/plug-points.md), also in `.gz` and `.zst`. In a
-    folder, all `log*.out` are read; if there is none, all `*.out`; if there is none, `*.log` and `*.txt` with
-    training steps. The logs of a requeued job (`…_0.out`, `…_1.out`) are one run, and so are those of several
-    nodes (`%n`). Checkpoint runs, profiles and traces have tables of their own. A checkpoint save has two
-    times: `save`, until the checkpoint was complete on disk, and `save blocked`, for how long training waited
-    for it.
+    folder, all `log*.out` are read; if there is none, all `*.out`; if there is none, `*.log`, `*.txt`, `*.o`,
+    `*.err` and `*.e` with training steps. The logs of a requeued job (`…_0.out`, `…_1.out`) are one run, and
+    so are those of several nodes (`%n`) and ranks, and the error output (`.err`) beside a log. Checkpoint
+    runs, profiles and traces have tables of their own. A checkpoint save has two times: `save`, until the
+    checkpoint was complete on disk, and `save blocked`, for how long training waited for it.
     """
     given = None if window is None else parse_window(window)
     runs = group_by_run(log for path in paths or [_DEFAULT_FOLDER] for log in find_logs(path))
@@ -86,13 +86,17 @@ def parse(
 
 def _rows(runs: Sequence[RunLogs], window: Window | None) -> list[dict[str, Any]]:
     """Return a row for each run; large logs are read in parallel."""
-    sizes = [sum(log.stat().st_size for log in (*run.attempts, *run.other_nodes)) for run in runs]
+    sizes = [sum(log.stat().st_size for log in (*run.attempts, *run.other_outputs)) for run in runs]
     processes = min(len(runs), len(os.sched_getaffinity(0)))
     if processes < 2 or sum(sizes) < _PROCESSES_FROM_BYTES:
-        return [log_row(run.attempts, window, other_nodes=run.other_nodes) for run in runs]
+        return [_row(run, window) for run in runs]
     with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-        read = [pool.submit(log_row, run.attempts, window, other_nodes=run.other_nodes) for run in runs]
+        read = [pool.submit(_row, run, window) for run in runs]
         return [row.result() for row in read]
+
+
+def _row(run: RunLogs, window: Window | None) -> dict[str, Any]:
+    return log_row(run.attempts, window, other_outputs=run.other_outputs, left_out=run.left_out)
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wide: bool) -> None:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -53,10 +53,14 @@ class LogFormat:
     """Where a step begins; its named groups are quantities."""
     fields: Mapping[bytes, str]
     """Names of the fields that follow, with the quantity that each contains."""
+    units: Mapping[bytes, str] = field(default_factory=dict)
+    """Units at the end of names that `fields` lacks, such as `(TFLOP/s/GPU)`, with the quantity."""
     separator: bytes = b"|"
     """Separates fields."""
     assignment: bytes = b":"
     """Separates a field's name from its number."""
+    is_closed: bool = False
+    """Whether a separator follows the last field, too: a field without one is cut and not read."""
     counters: tuple[str, ...] = ("iteration",)
     """Quantities that count steps; the first one printed counts. A line without any belongs to the next step.
     """
@@ -80,17 +84,22 @@ class LogFormat:
 
     def values(self, text: bytes) -> Values:
         """Return the values of the fields in `text`, by quantity; if a field is repeated, its first value."""
-        values = {}
-        for pair in reversed(text.split(self.separator)):
+        values: Values = {}
+        by_unit: Values = {}
+        pairs = text.split(self.separator)
+        for pair in reversed(pairs[:-1] if self.is_closed else pairs):
             name, _, value = pair.partition(self.assignment)
-            quantity = self.fields.get(name.strip())
+            name = name.strip()
+            quantity, of_line = self.fields.get(name), values
+            if quantity is None and self.units:
+                quantity, of_line = self.units.get(name[name.rfind(b"(") :]), by_unit
             number = _FIRST_NUMBER.match(value) if quantity else None
             if quantity and number:
                 if number["comma"]:
                     values["with_comma"] = pair.strip()
                 else:
-                    values[quantity] = value
-        return values
+                    of_line[quantity] = value
+        return by_unit | values if by_unit else values
 
     def number(self, values: Values) -> int | None:
         """Return the global step of a line's values.
@@ -268,6 +277,8 @@ MEGATRON_BRIDGE = LogFormat(
         b"grad norm": "grad_norm",
         b"number of nan iterations": "nan_iterations",
     },
+    is_closed=True,
+    units={b"(TFLOP/s/GPU)": "tflops_per_gpu", b"(tokens/s/GPU)": "tokens_per_s_per_gpu"},
     first=1,
 )
 """Megatron-Bridge, Megatron-LM and Megatron-DeepSpeed: steps are counted from 1.
@@ -322,7 +333,7 @@ SETUP_WORDS = (b"Trainer is initialized with ", b" device mesh with ")
 _TOTAL_STEPS = re.compile(rb"total steps (\d{1,15})")
 _TOKENS = re.compile(rb"(\d{1,18}) tokens per train step")
 _SAMPLES = re.compile(rb"global batch size (\d{1,12}),.*sequence length (\d{1,12})")
-_MESH = re.compile(rb"device mesh with (?:parallelism:(?P<ways>.*)|\[[^\]]*\], \[(?P<sizes>[\d, ]+)\])")
+_MESH = re.compile(rb"device mesh with (?:parallelism:(?P<ways>.*)|\[[^\]]*\], \[(?P<sizes>[\d, ]*)\])")
 _WAY = re.compile(rb"\b(?:pp|dp_replicate|dp_shard|cp|tp)=(\d{1,9})")
 
 

@@ -5,18 +5,30 @@ docs/reference/logs.md has the rule: which evidence of the end exists, and which
 
 import math
 import re
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, pairwise
 from typing import NamedTuple
 
 from steptime.logs.checkpoints import Checkpoint
-from steptime.logs.formats import NotFinite
+from steptime.logs.formats import LogFormat, NotFinite
 from steptime.logs.models import Problem, Step
 
 _MOST_NAMED = 6
 """Maximum number of ranges of steps named in a sentence; the steps of the others are counted."""
 _MOST_LISTED = 10_000
 """Maximum number of missing steps listed: a garbled number may cause a gap of billions."""
+
+_LIKE_A_STEP = re.compile(
+    rb"(?m)^.{0,200}?(?<!validate )\b(?i:step|iter|iteration|global_step)\b.{0,3}?[ =:#'\"]{1,3}\d"
+    rb".{0,300}\b[Ll]oss.{0,200}"
+)
+"""A line with a number of a step and a loss."""
+_LONGEST_LINE = 120
+_WARM_UP = 3
+_LEAST_TIMED, _MOST_TIMED = 10, 1000
+_SLOW, _MOST_SLOW = 3.0, 0.1
+_TREND, _CERTAIN = 0.2, 0.8
 
 CLOSING_WORDS = (b"`Trainer.fit` stopped: ", b"[after training is done]", b"Training completed")
 _CLOSING = re.compile(
@@ -115,8 +127,14 @@ def report_early_end(numbers: Sequence[int], end: End) -> Iterator[Problem]:
         yield Problem(kind="short", message=message, fatal=True, steps=tuple(missing[:_MOST_LISTED]))
 
 
-def report_no_steps(bytes_read: int, closing: Closing | None) -> Problem:
-    """Return the problem of a log without any step: empty, nothing left to train, or no step found."""
+def report_no_steps(
+    bytes_read: int, closing: Closing | None, last_lines: bytes, formats: Sequence[LogFormat]
+) -> Problem:
+    """Return the problem of a log without any step: empty, nothing left to train, or no step found.
+
+    If `last_lines`, the end of the log, has steps that a terminal wrapped, or that are of no format of
+    `formats`, the problem says so.
+    """
     if closing is not None:
         message = (
             "training ended without a step: nothing was left to train, as of a checkpoint of its last step"
@@ -124,7 +142,19 @@ def report_no_steps(bytes_read: int, closing: Closing | None) -> Problem:
         return Problem(kind="nothing_to_train", message=message, fatal=True)
     if not bytes_read:
         return Problem(kind="empty_log", message="the log is empty", fatal=True)
-    return Problem(kind="no_steps", message=f"no training step in the log's {bytes_read:,} bytes", fatal=True)
+    message = f"no training step in the log's {bytes_read:,} bytes"
+    unwrapped = re.sub(rb"\r?\n", b"", last_lines)
+    joined = [log_format.number(values) for log_format in formats for _, values in log_format.find(unwrapped)]
+    if any(number is not None for number in joined):
+        message += ": its step lines are wrapped, as by a terminal; read the file that the job itself wrote"
+        return Problem(kind="wrapped_lines", message=message, fatal=True)
+    if unknown := _LIKE_A_STEP.search(last_lines):
+        names = ", ".join(log_format.name for log_format in formats)
+        line = unknown[0].decode(errors="replace").strip()[:_LONGEST_LINE]
+        line = "".join(letter if letter.isprintable() else " " for letter in line)
+        message += f" is of a format that is read ({names}), but it has lines such as '{line}'"
+        return Problem(kind="unknown_format", message=message, fatal=True)
+    return Problem(kind="no_steps", message=message, fatal=True)
 
 
 def report_gaps(
@@ -184,6 +214,36 @@ def report_untimed(steps: Sequence[Step]) -> Iterator[Problem]:
         which = "any step" if len(without) == len(steps) else named_steps(without)
         message = f"the log gives no step time for {which}"
         yield Problem(kind="no_step_time", message=message, fatal=False, steps=without)
+
+
+def report_uneven_times(steps: Sequence[Step]) -> Iterator[Problem]:
+    """Yield a remark if step times grow or fall steadily, or if single steps took far longer than the others.
+
+    The first `_WARM_UP` steps are left out, and of a long log only the last `_MOST_TIMED` steps count.
+    """
+    last = steps[_WARM_UP:][-_MOST_TIMED:]
+    timed = [(step.global_step, step.step_time_s) for step in last if step.step_time_s]
+    if len(timed) < _LEAST_TIMED or not all(map(math.isfinite, (time_s for _, time_s in timed))):
+        return
+    numbers, times_s = zip(*timed, strict=True)
+    median_s = statistics.median(times_s)
+    slow = [number for number, time_s in timed if time_s > _SLOW * median_s]
+    if slow and len(slow) <= _MOST_SLOW * len(timed):
+        message = (
+            f"{named_steps(slow)} took up to {max(times_s):.4g} s, and others {median_s:.4g} s: a mean over "
+            "such a step is no step time"
+        )
+        yield Problem(kind="slow_steps", message=message, fatal=False, steps=tuple(slow))
+    elif max(times_s) > min(times_s):
+        slope_s, intercept_s = statistics.linear_regression(numbers, times_s)
+        first_s, last_s = (slope_s * number + intercept_s for number in (numbers[0], numbers[-1]))
+        is_certain = statistics.correlation(numbers, times_s) ** 2 > _CERTAIN
+        if is_certain and abs(last_s - first_s) > _TREND * median_s:
+            message = (
+                f"the step time {'grows' if slope_s > 0 else 'falls'} from {first_s:.4g} s to {last_s:.4g} s "
+                f"over steps {numbers[0]} to {numbers[-1]}: a mean of it is no step time"
+            )
+            yield Problem(kind="step_time_trend", message=message, fatal=False)
 
 
 def report_repeated(repeats: Mapping[int, int]) -> Iterator[Problem]:

@@ -29,10 +29,11 @@ from steptime.logs.events import (
 from steptime.logs.excerpts import Excerpt
 from steptime.logs.failure_causes import advice, hidden_by
 from steptime.logs.failure_timeline import FailureSign, Timeline, earlier_problems
-from steptime.logs.formats import Setup, StepPrinted, writer_label
+from steptime.logs.formats import TORCHTITAN, Setup, StepPrinted, writer_label
 from steptime.logs.log_completeness import Closing, End
 from steptime.logs.models import Problem, Step, TrainingLog
 from steptime.logs.network import NetworkFacts, NetworkLine
+from steptime.plug_points import LOG_FORMATS
 from steptime.recipes.models import Mode
 
 _OfAttempts = Sequence[Sequence[Checkpoint]]
@@ -58,6 +59,8 @@ class LogBuilder:
         self._last_step: int | None = None
         self._printed: tuple[int, int] | None = None
         """Iterations done and total in the last line, if these are not global steps."""
+        self._has_saved = self._trained_after_save = False
+        """Whether a checkpoint was saved, and whether a step followed that."""
         self._has_steps = False
         """Whether the last attempt has printed a step."""
         self._closing: Closing | None = None
@@ -162,6 +165,7 @@ class LogBuilder:
                     self._attempts.begin()
                     self.start_attempt()  # a training only loads a checkpoint before its first step
                 self._checkpoint_lines[-1].append(event)
+                self._has_saved |= event.form.kind == "save"
             case Record():
                 if event.name == "start" and "start" in self._records:
                     self._start_run_again()
@@ -197,6 +201,7 @@ class LogBuilder:
                     self.start_attempt()
                 continue
             self._has_steps = True
+            self._trained_after_save |= self._has_saved
             if not event.is_late:
                 self._failures[-1].add_step()
             if self._closing is not None and not self._is_before_closing(new.global_step):
@@ -240,7 +245,8 @@ class LogBuilder:
         began_with = (line for line in self._checkpoint_lines[0] if line.form.kind == "load")
         if any(line.form.phase == "ended" or "unix" in line.numbers for line in began_with):
             return Mode.CHECKPOINT_LOAD
-        if any(line.form.kind == "save" for attempt in self._checkpoint_lines for line in attempt):
+        # Torchtitan saves after the last step of every training with checkpoints: no step waits for that.
+        if self._trained_after_save or (self._has_saved and self._format != TORCHTITAN.name):
             return Mode.CHECKPOINT_SAVE
         return Mode.PERFORMANCE if trained else None
 
@@ -276,10 +282,13 @@ class LogBuilder:
             yield from log_completeness.report_gaps(numbers, begin=begin, first=first_step, last=last)
             yield from log_completeness.report_not_finite(self._attempts.not_finite)
             yield from log_completeness.report_untimed(steps)
+            yield from log_completeness.report_uneven_times(steps)
             yield from self._attempts.restarts
             yield from log_completeness.report_repeated(self._attempts.repeats)
         else:
-            yield log_completeness.report_no_steps(self._bytes, self._closing)
+            formats = [LOG_FORMATS.load(name) for name in LOG_FORMATS.names()]
+            last_lines = self._last_lines.before
+            yield log_completeness.report_no_steps(self._bytes, self._closing, last_lines, formats)
         yield from log_completeness.report_unfinished_saves(checkpoints)
         yield from report_trainer_end(self._records)
         for name, count in self._other_formats.items():
@@ -301,7 +310,7 @@ class LogBuilder:
 def read_log(
     paths: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
-    other_nodes: Sequence[Path] = (),
+    other_outputs: Sequence[Path] = (),
     max_steps: int | None = None,
     first_step: int = 0,
     gpu_type: str | None = None,
@@ -313,7 +322,7 @@ def read_log(
 
     Args:
         paths: the log or logs.
-        other_nodes: logs of the run's other nodes; only failures are read from them.
+        other_outputs: the run's other outputs, such as logs of other nodes; only failures are read from them.
         max_steps, first_step, gpu_type: those of the planned run (`Run`). Without `max_steps` the log
             itself shows whether training is complete, see docs/reference/logs.md.
     """
@@ -323,7 +332,7 @@ def read_log(
     builder = LogBuilder()
     for file in files:
         builder.read(str(file), _pieces(file))
-    for file in other_nodes:
+    for file in other_outputs:
         builder.read_failures(str(file), _pieces(file))
     return builder.result(max_steps=max_steps, first_step=first_step, gpu_type=gpu_type)
 

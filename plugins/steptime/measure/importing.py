@@ -151,7 +151,7 @@ def _archived(file: Path, asked: ImportOptions) -> Import:
 
 def _logged(logs: RunLogs, asked: ImportOptions) -> Import:
     """Read a run from its log, or from the logs of a job that was requeued."""
-    files = (*logs.attempts, *logs.other_nodes)
+    files = (*logs.attempts, *logs.other_outputs)
     for file in files:
         check_size(file)
     last = logs.attempts[-1]
@@ -160,12 +160,12 @@ def _logged(logs: RunLogs, asked: ImportOptions) -> Import:
         raise UserError(remark)
     config = llmb_config(last) or {}
     if run is None:
-        log = read_log(logs.attempts, other_nodes=logs.other_nodes)
+        log = read_log(logs.attempts, other_outputs=logs.other_outputs)
         run = _recognised(last, log, config, asked)
     else:
         log = read_log(
             logs.attempts,
-            other_nodes=logs.other_nodes,
+            other_outputs=logs.other_outputs,
             max_steps=run.max_steps,
             first_step=run.first_step,
         )

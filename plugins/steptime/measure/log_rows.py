@@ -74,16 +74,20 @@ _OF_THE_GPU_TYPE = (
 """Columns that depend on the GPU type."""
 
 _NO_FAILURE = {
-    *("short", "end_unknown", "nothing_to_train", "stopped_early", "exit_interval", "comma_in_number")
+    *("short", "end_unknown", "nothing_to_train", "stopped_early", "exit_interval", "comma_in_number"),
+    *("unknown_format", "wrapped_lines"),
 }
 """Kinds of fatal problems that are not failures."""
+_UNKNOWN = {"end_unknown", "unknown_format", "wrapped_lines"}
+"""Kinds of fatal problems of logs that do not show whether training ended."""
 
 
 def log_row(
     logs: Sequence[Path],
     window: Window | None = None,
     *,
-    other_nodes: Sequence[Path] = (),
+    other_outputs: Sequence[Path] = (),
+    left_out: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Read the log of one run (or its logs, after a requeue) into a row with the columns `COLUMNS`.
 
@@ -95,15 +99,16 @@ def log_row(
             runs that NVIDIA's scripts started, from the files and the name of its folder.
         window: the steps to average. By default those of the plan, else those that the NVIDIA release
             averages, else the last step; the column `window_from` says which were used.
-        other_nodes: logs of the run's other nodes, which are only searched for failures.
+        other_outputs: other outputs of the run, which are only searched for failures.
+        left_out: files beside the log that are not read, for a remark.
     """
     run, remark = planned_run(logs[-1].with_name(RUN_FILE))
     if run is None:
-        log = read_log(logs, other_nodes=other_nodes)
+        log = read_log(logs, other_outputs=other_outputs)
     else:
         log = read_log(
             logs,
-            other_nodes=other_nodes,
+            other_outputs=other_outputs,
             max_steps=run.max_steps,
             first_step=run.first_step,
             gpu_type=run.recipe.gpu_type,
@@ -129,7 +134,8 @@ def log_row(
         "warnings": _sentences(
             [
                 remark,
-                _remark_other_nodes(other_nodes),
+                _remark_other_outputs(other_outputs),
+                _remark_left_out(left_out),
                 upstream.remark if upstream else None,
                 _other_mode(run, log),
                 _unknown_gpu_type(recipes),
@@ -150,11 +156,16 @@ def log_row(
     }
 
 
-def _remark_other_nodes(logs: Sequence[Path]) -> str | None:
-    if not logs:
-        return None
-    names = ", ".join(log.name for log in logs[:4]) + (f" and {len(logs) - 4} more" if len(logs) > 4 else "")
-    return f"in {names}, of another node of the run, failures count and steps do not"
+def _remark_other_outputs(logs: Sequence[Path]) -> str | None:
+    return f"of {_names(logs)}, other output of the run, only failures are read" if logs else None
+
+
+def _remark_left_out(logs: Sequence[Path]) -> str | None:
+    return f"not read, as it is not known what is in it: {_names(logs)}" if logs else None
+
+
+def _names(logs: Sequence[Path]) -> str:
+    return ", ".join(log.name for log in logs[:4]) + (f" and {len(logs) - 4} more" if len(logs) > 4 else "")
 
 
 def _other_mode(run: Run | None, log: TrainingLog) -> str | None:
@@ -260,7 +271,7 @@ def decide_state(fatal: Sequence[Problem], *, lacks_numbers: bool) -> str:
     kinds = {problem.kind for problem in fatal}
     if kinds - _NO_FAILURE:
         return "failed"
-    if "end_unknown" in kinds:
+    if kinds & _UNKNOWN:
         return "unknown"
     return "incomplete" if kinds or lacks_numbers else "complete"
 

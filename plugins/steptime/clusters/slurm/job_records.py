@@ -66,6 +66,8 @@ _EXPLAINED = {
     "RESV_DEL_HOLD": "held because its reservation was deleted: 'scontrol release' lets it go",
     HELD_BY_USER: "'scontrol release' lets it go",
     "JobHeldAdmin": "an administrator can release it",
+    "launch_failed_requeued_held": "a node could not launch it, and Slurm requeued and holds it: it never "
+    "starts by itself; 'scontrol release' lets it go, or cancel it",
     "DependencyNeverSatisfied": "it can never start",
     "PartitionNodeLimit": "it asks for more nodes than its partition gives",
     "PartitionTimeLimit": "it asks for more time than its partition gives",
@@ -172,7 +174,8 @@ def record_status(record: JobRecord) -> JobStatus:
 def _why_it_waits(record: JobRecord) -> str:
     if record.state in _EXPLAINED:
         return _EXPLAINED[record.state]
-    return f"{record.reason}: {_EXPLAINED[record.reason]}" if record.reason in _EXPLAINED else record.reason
+    explained = _EXPLAINED.get(record.reason.replace(" ", "_"))
+    return f"{record.reason}: {explained}" if explained else record.reason
 
 
 def _how_it_ended(record: JobRecord, state: JobState) -> tuple[int | None, str]:
