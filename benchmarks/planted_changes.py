@@ -19,7 +19,7 @@ from functools import cache
 from itertools import chain
 
 from steptime.judging.comparison import compare_judgements
-from steptime.judging.detection import CONFIRMATION_RUNS, FEWEST_RUNS, Standing, judge
+from steptime.judging.detection import CONFIRMATION_RUNS, FEWEST_RUNS, SeriesState, judge
 from steptime.judging.findings import Comparison
 from steptime.judging.incident_updates import close_returned, group_findings, reconcile
 from steptime.judging.incidents import ACTIVE, Incident
@@ -142,7 +142,7 @@ class HalfYear:
     """The week of each job."""
     records: dict[str, str] = field(default_factory=dict)
     hashes: dict[str, str | None] = field(default_factory=dict)
-    standings: dict[Key, Standing] = field(default_factory=dict)
+    series_states: dict[Key, SeriesState] = field(default_factory=dict)
     incidents: list[Incident] = field(default_factory=list)
     """All incidents that were opened."""
     opened: dict[int, int] = field(default_factory=dict)
@@ -155,8 +155,8 @@ class HalfYear:
             nodes = self._run(key, week, place, 0, ())
             for number in range(1, 1 + CONFIRMATION_RUNS):
                 if (
-                    self.standings[key].state != "suspected"
-                    or self.judged(key)[-1].standing.state != "suspected"
+                    self.series_states[key].state != "suspected"
+                    or self.judged(key)[-1].series_state.state != "suspected"
                 ):
                     break
                 self._run(key, week, place, number, nodes)
@@ -214,7 +214,7 @@ class HalfYear:
         self.weeks[job] = week
         self.records[job] = _record(made, nodes)
         self.hashes[job] = json.dumps(made)
-        self.standings[key] = judge(self.standings.get(key, Standing()), seconds)
+        self.series_states[key] = judge(self.series_states.get(key, SeriesState()), seconds)
         return nodes
 
     def _level(
@@ -274,7 +274,7 @@ def score(made: HalfYear) -> tuple[Counter[tuple[str, str]], list[str]]:
             if finding.verdict != "slower":
                 continue
             counts[one.name, "found"] += 1
-            named = row["cause"] or "; ".join(finding.changes)
+            named = row["cause"] or "; ".join(finding.judgement.changes)
             counts[one.name, "cause"] += one.cause in named if one.cause else not row["cause"]
             jobs = [run.job_name for run in made.runs[key]]
             began = next(place for place, job in enumerate(jobs) if made.weeks[job] >= one.week)
@@ -289,15 +289,15 @@ def score(made: HalfYear) -> tuple[Counter[tuple[str, str]], list[str]]:
         finding, row = by_series[series]
         if row["cause"] == f"node {BAD_NODE}":
             counts[NODE, "explains"] += 1
-            if key not in on_node or (key in affected and finding.standing.state == "confirmed"):
+            if key not in on_node or (key in affected and finding.series_state.state == "confirmed"):
                 wrong.append(f"{row['cell']}: cause {row['cause']}")
         elif row["cause"] and not any(
             one.cause and one.cause in row["cause"] and key in one.cells for one in PLANTED
         ):
             wrong.append(f"{row['cell']} {row['verdict']}: cause {row['cause']}")
-        if finding.moved and key not in affected and not (key in on_node and finding.verdict == "slower"):
+        if finding.changed and key not in affected and not (key in on_node and finding.verdict == "slower"):
             wrong.append(
-                f"{row['cell']}: {row['verdict']}, {row['suspicion']}, {row['change_percent']:+.1f} %"
+                f"{row['cell']}: {row['verdict']}, {row['series_state']}, {row['change_percent']:+.1f} %"
             )
         if finding.drift and key not in affected:
             wrong.append(f"{row['cell']}: drifts")
@@ -356,7 +356,7 @@ def false_reports(seed: int) -> Counter[str]:
             {
                 one.series
                 for one in found.findings
-                if one.series in slower and one.standing.state == "confirmed"
+                if one.series in slower and one.series_state.state == "confirmed"
             }
             - before
         )

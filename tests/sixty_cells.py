@@ -23,7 +23,7 @@ import pytest
 import stored
 
 from steptime.clusters.base import JobState, JobStatus, StagedFiles
-from steptime.judging.detection import CONFIRMATION_RUNS, Standing, judge
+from steptime.judging.detection import CONFIRMATION_RUNS, SeriesState, judge
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.judgements import accept, judge_all
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
@@ -158,11 +158,11 @@ def changed(cell: Cell, week: int) -> tuple[tuple[str, str], ...]:
 
 def history(seed: int, cell: Cell, bad_node: str | None) -> Iterator[Made]:
     """Yield the runs of a cell, oldest first; without a bad node nothing is planted."""
-    standing = Standing()
+    series_state = SeriesState()
     for week in range(WEEKS):
         began_with: tuple[str, ...] = ()
         if bad_node is not None and (cell, week) == (ACCEPTED, ACCEPTED_FROM):
-            standing = Standing()
+            series_state = SeriesState()
         for number in range(1 + CONFIRMATION_RUNS):
             dice = random.Random(f"{seed} {cell} {week} {number}")  # noqa: S311 - step times, not secrets
             nodes = _free_nodes(dice, cells()[cell], without=began_with)
@@ -173,9 +173,9 @@ def history(seed: int, cell: Cell, bad_node: str | None) -> Iterator[Made]:
             else:
                 level *= slowed(cell, week, nodes, bad_node)
                 made = Made(cell, week, number, level, nodes, changed(cell, week))
-            standing = judge(standing, made.level)
+            series_state = judge(series_state, made.level)
             yield made
-            if standing.state != "suspected":
+            if series_state.state != "suspected":
                 break
 
 

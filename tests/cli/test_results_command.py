@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
 from steptime.cli import app, output
-from steptime.judging.trend import OWN_VERDICT
+from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
 from steptime.recipes.models import Mode
 from steptime.store.columns import CHOICES, COLUMNS
 from steptime.store.run_models import Check, Result, Verdict
@@ -128,7 +128,7 @@ def test_csv_and_json_have_every_column_to_the_last_digit() -> None:
     rows = json.loads(call("--format", "json").stdout)["results"]
     printed = list(csv.DictReader(StringIO(call("--format", "csv").stdout)))
 
-    assert list(rows[0]) == [column.name for column in (*COLUMNS, *OWN_VERDICT)] == list(printed[0])
+    assert list(rows[0]) == [column.name for column in (*COLUMNS, *RUN_VERDICT_COLUMNS)] == list(printed[0])
     stored = Store().run("two")
     times = [column.name for column in COLUMNS if column.kind == "time"]
     assert {name: rows[1][name] for name in stored if name not in times} == {

@@ -43,7 +43,7 @@ def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
     assert compared.returncode == 3, "a slowdown is confirmed"
     found: dict[str, Any] = json.loads(compared.stdout)
     (cell,) = found["cells"]
-    assert (cell["verdict"], cell["suspicion"]) == ("slower", "confirmed")
+    assert (cell["verdict"], cell["series_state"]) == ("slower", "confirmed")
     assert cell["change_percent"] == pytest.approx(20)
     report = airflow.task(sweep, "report")
     assert report is not None
@@ -55,7 +55,7 @@ def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
     finished = airflow.asset_event(f"x-steptime://sweeps/{SLOWER}", "scaling_sweep", sweep)
     assert finished["sentence"] == lead
     [slower] = finished["cells"]
-    assert (slower["verdict"], slower["suspicion"]) == ("slower", "confirmed")
+    assert (slower["verdict"], slower["series_state"]) == ("slower", "confirmed")
     assert slower["job_name"] == cell["job_name"]
     published = airflow.asset_event("x-steptime://results/llama3.1-25.04", "scaling_sweep", sweep)
     assert published["change_percent"] == pytest.approx(20)

@@ -172,7 +172,7 @@ def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
     compared = watched.steptime("results", "compare", "--sweep", SWEEP, "--format", "json")
     assert compared.returncode == 3, compared.stdout
     [cell] = json.loads(compared.stdout)["cells"]
-    assert (cell["verdict"], cell["suspicion"]) == ("slower", "confirmed")
+    assert (cell["verdict"], cell["series_state"]) == ("slower", "confirmed")
     assert cell["suspected_on"] == first["nodes"]
     assert set(expand_nodes(cell["confirmation_on"])) == {row["nodes"] for row in confirmations}
     assert "MKL_CBWR none → COMPATIBLE" in cell["changes"]

@@ -30,7 +30,7 @@ SEARCHED = 26
 @pytest.mark.parametrize(
     ("seed", "occurring"),
     [
-        (5, {"history suspected", "history dismissed", "history unchanged", "drift slower"}),
+        (5, {"history suspected", "history dismissed", "history unchanged", "drift unchanged"}),
         *(pytest.param(seed, set(), marks=pytest.mark.exhaustive) for seed in (*range(1, 5), *range(6, 15))),
     ],
 )
@@ -50,7 +50,7 @@ def test_a_store_that_changes_run_by_run_is_judged_as_if_at_once(
         if number % 10 == 9:
             kept = stored(store.url)
             assert kept == judged_at_once(store, number)
-            seen |= {f"{row['kind']} {row['verdict']}" for row in kept["judgements"].values()}
+            seen |= {f"{row['kind']} {row['series_state']}" for row in kept["judgements"].values()}
             seen |= {"scales" for row in kept["runs"].values() if row["scaling_efficiency_percent"]}
 
     assert occurring | {"scales"} <= seen
@@ -112,7 +112,7 @@ def stored(url: str) -> dict[str, dict[Any, dict[str, Any]]]:
         judged = connection.execute(sqlalchemy.text("SELECT * FROM judgements")).mappings().all()
         runs = connection.execute(sqlalchemy.text(f"SELECT job_name, {scales} FROM runs")).mappings().all()  # noqa: S608 - names of columns
     return {
-        "judgements": {(row["run_id"], row["figure"], row["kind"]): dict(row) for row in judged},
+        "judgements": {(row["run_id"], row["metric"], row["kind"]): dict(row) for row in judged},
         "runs": {row["job_name"]: dict(row) for row in runs},
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from steptime.judging.causes import WEEK_S, CommonCause, causes
-from steptime.judging.detection import BASELINE_RUNS, Baseline, Standing, judge
+from steptime.judging.detection import BASELINE_RUNS, Baseline, SeriesState, judge
 from steptime.judging.models import Judgement
 from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
@@ -32,7 +32,7 @@ def judged(
     *,
     job: str = "job",
     at: float = 1e9,
-    before: Standing | None = None,
+    before: SeriesState | None = None,
     changes: tuple[str, ...] = (),
     since: float | None = None,
     nearby: tuple[str, ...] = (),
@@ -41,14 +41,14 @@ def judged(
 ) -> Judgement:
     """Return a judgement of a run after a usual history or after `before`, confirmed on these nodes."""
     row = {"job_name": job, "nodes": ", ".join(nodes) or None, "submitted_at": at, "stragglers": stragglers}
-    standing = judge(before or Standing("unchanged", baseline=Baseline(USUAL)), seconds)
+    series_state = judge(before or SeriesState("unchanged", baseline=Baseline(USUAL)), seconds)
     began = at if since is None else since
-    onset = Onset(job, began, began, began, nearby) if standing.since else None
+    onset = Onset(job, began, began, began, nearby) if series_state.since else None
     placement = None
     if confirmations is not None:
-        standing = judge(judge(standing, seconds), seconds)
+        series_state = judge(judge(series_state, seconds), seconds)
         placement = Placement(", ".join(nodes), tuple(confirmations))
-    return Judgement(SeriesRun(row, seconds, ""), standing, changes, None, placement, onset)
+    return Judgement(SeriesRun(row, seconds, ""), series_state, changes, None, placement, onset)
 
 
 def cells(*runs: Judgement | list[Judgement]) -> dict[Series, list[Judgement]]:
@@ -73,8 +73,8 @@ def test_a_suspicion_that_other_nodes_dismissed_is_still_that_nodes() -> None:
     moved = []
     for number in range(3):
         first = judged(1.08, ["bad", f"n{number}"], job=f"first-{number}", at=1e9 - WEEK_S)
-        second = judged(1.0, ["n1"], job=f"second-{number}", before=first.standing)
-        moved.append([judged(1.0, ["n2"], job=f"third-{number}", before=second.standing), second, first])
+        second = judged(1.0, ["n1"], job=f"second-{number}", before=first.series_state)
+        moved.append([judged(1.0, ["n2"], job=f"third-{number}", before=second.series_state), second, first])
 
     assert names(causes(cells(*usual, *moved), without)) == [("node bad", 3)], "for a week, of three cells"
 
@@ -84,9 +84,9 @@ def test_a_cell_that_large_runs_confirmed_though_one_without_the_node_was_fast_i
     usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(20)]
     slow = [judged(1.08, ["bad", f"n{number}"], job=f"slow-{number}") for number in range(3)]
     first = judged(1.1, ["bad", "n2"], job="first", at=1e9 - 20)
-    second = judged(1.1, ["bad", "n1"], job="second", at=1e9 - 10, before=first.standing)
-    third = judged(1.0, ["n1", "n2"], job="third", before=second.standing)
-    assert third.standing.state == "confirmed"
+    second = judged(1.1, ["bad", "n1"], job="second", at=1e9 - 10, before=first.series_state)
+    third = judged(1.0, ["n1", "n2"], job="third", before=second.series_state)
+    assert third.series_state.state == "confirmed"
     third = replace(third, placement=Placement("bad,n2", ("bad,n1", "n[1-2]")))
 
     assert names(causes(cells(*usual, *slow, [third, second, first]), without)) == [("node bad", 4)]
@@ -223,7 +223,7 @@ def mondays(number: int, level: Callable[[Sequence[str]], float]) -> list[set[st
         runs = []
         for cell in range(CELLS):
             nodes = dice.sample(every, 2 ** (cell % 5))
-            usual = Standing(
+            usual = SeriesState(
                 "unchanged", baseline=Baseline(tuple(dice.gauss(1, 0.01) for _ in range(BASELINE_RUNS)))
             )
             runs.append(judged(dice.gauss(level(nodes), 0.01), nodes, job=f"job-{cell}", before=usual))

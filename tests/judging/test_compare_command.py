@@ -62,13 +62,13 @@ def test_monday_morning_names_exactly_what_was_planted() -> None:
     assert remarks.pop("small·fp32·4").endswith(said)
     assert all("nothing is recorded that changed" in line for line in remarks.values())
     cells = {row["cell"]: row for row in json.loads(call("--format", "json").stdout)["cells"]}
-    told = {name: (row["verdict"], row["suspicion"]) for name, row in cells.items()}
+    told = {name: (row["verdict"], row["series_state"]) for name, row in cells.items()}
     assert {name: one for name, one in told.items() if one[0] != "unchanged"} == {
         "small·fp32·4": ("slower", "confirmed"),
         "tiny·fp32·4": ("slower", "confirmed"),
         "small·fp32·1": ("slower", "suspected"),
         "small·fp32·2": ("faster", "confirmed"),
-        "small·fp32·8": ("insufficient history", ""),
+        "small·fp32·8": ("insufficient history", "insufficient history"),
     }
     assert 3 < cells["small·fp32·4"]["change_percent"] < 7
     assert cells["tiny·fp32·8"]["minimum_detectable_change_percent"] > 10, "the noisy cell"

@@ -9,8 +9,8 @@ from steptime.judging.detection import (
     BASELINE_RUNS,
     FEWEST_RUNS,
     Baseline,
-    Standing,
-    standings,
+    SeriesState,
+    series_states,
 )
 
 USUAL = [100.0, 100.8, 99.1, 100.4, 98.9, 100.9, 99.6, 100.2, 99.3, 101.0, 99.5, 100.3]
@@ -19,7 +19,7 @@ USUAL = [100.0, 100.8, 99.1, 100.4, 98.9, 100.9, 99.6, 100.2, 99.3, 101.0, 99.5,
 
 def told(runs: list[float]) -> list[str]:
     """Return state and direction after each of the runs that follow a usual history."""
-    stood = standings([*USUAL, *runs])[len(USUAL) :]
+    stood = series_states([*USUAL, *runs])[len(USUAL) :]
     return [f"{one.state} {one.direction or ''}".strip() for one in stood]
 
 
@@ -31,7 +31,7 @@ def test_a_slowdown_is_suspected_then_confirmed_and_told_as_long_as_it_lasts() -
 
 
 def test_a_slowdown_that_ends_leaves_the_usual_baseline() -> None:
-    stood = standings([*USUAL, 104.5, 104.0, 104.4, 100.1, 99.8])
+    stood = series_states([*USUAL, 104.5, 104.0, 104.4, 100.1, 99.8])
 
     assert [one.state for one in stood[-2:]] == ["confirmed", "unchanged"]
     assert max(stood[-1].baseline.runs) < 102, "its runs are in no baseline"
@@ -58,7 +58,7 @@ def test_a_slowdown_after_a_confirmed_gain_is_a_suspicion_of_its_own() -> None:
 
 @pytest.mark.parametrize("outlier", [130, 70])
 def test_a_dismissed_outlier_counts_as_the_limit_that_it_exceeded(outlier: float) -> None:
-    stood = standings([*USUAL, outlier, 100.2, 99.9])[-1]
+    stood = series_states([*USUAL, outlier, 100.2, 99.9])[-1]
 
     assert stood.state == "dismissed"
     limit = stood.against.mean * (1 + (1 if outlier > 100 else -1) * stood.against.bound())
@@ -81,7 +81,7 @@ def test_faster_is_told_and_begins_a_new_baseline() -> None:
 
 
 def test_few_runs_are_never_a_pass() -> None:
-    stood = standings([100.0, 100.1, 99.9, 100.0, 100.1, 150.0, 100.0])
+    stood = series_states([100.0, 100.1, 99.9, 100.0, 100.1, 150.0, 100.0])
 
     assert [one.state for one in stood[:FEWEST_RUNS]] == ["insufficient history"] * FEWEST_RUNS
     assert stood[-2].change is None
@@ -92,7 +92,7 @@ def test_a_noisy_cell_needs_a_larger_change() -> None:
     noise = random.Random(3)  # noqa: S311 - step times, not secrets
     noisy = [100 * noise.gauss(1, 0.05) for _ in range(BASELINE_RUNS)]
 
-    assert standings([*noisy, 106.0])[-1].state == "unchanged"
+    assert series_states([*noisy, 106.0])[-1].state == "unchanged"
     assert Baseline(tuple(noisy)).minimum_detectable_change > 0.1
     assert Baseline(tuple(USUAL)).minimum_detectable_change == pytest.approx(0.0278, abs=0.0001)
 
@@ -100,7 +100,7 @@ def test_a_noisy_cell_needs_a_larger_change() -> None:
 def test_the_baseline_is_the_last_twelve_usual_runs() -> None:
     slow_drift = [100 * 1.002**week for week in range(40)]
 
-    stood = standings(slow_drift)
+    stood = series_states(slow_drift)
 
     assert {one.state for one in stood[FEWEST_RUNS:]} == {"unchanged"}, "a drift is not seen: docs say so"
     assert stood[-1].baseline.runs == tuple(slow_drift[-BASELINE_RUNS:])
@@ -132,6 +132,6 @@ def test_of_two_runs_the_spread_is_that_of_the_series() -> None:
 
     assert pair.change([115.5]) == pytest.approx(0.05)
     assert pair.bound() > Baseline(tuple(USUAL)).bound() * 1.3, "one run is a poor baseline"
-    assert Standing("unchanged", judged=(115.5,), against=Baseline((), (110.0,))).change == pytest.approx(
+    assert SeriesState("unchanged", judged=(115.5,), against=Baseline((), (110.0,))).change == pytest.approx(
         0.05
     )

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from steptime.judging.detection import Standing, standings
+from steptime.judging.detection import SeriesState, series_states
 from steptime.judging.findings import Comparison, Finding, rank_findings
+from steptime.judging.models import Judgement
 from steptime.judging.placement import Placement
 from steptime.judging.series import Series, SeriesRun
 from steptime.store.columns import series_columns
@@ -11,19 +12,19 @@ from steptime.store.columns import series_columns
 USUAL = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.995]
 
 
-def cell(gpus: int, standing: Standing) -> Finding:
+def cell(gpus: int, series_state: SeriesState) -> Finding:
     series = Series.from_row(
         dict.fromkeys(series_columns(), "x")
         | {"proxy": False, "tuning": "", "gpus": gpus, "mode": "performance"}
     )
-    return Finding(series, SeriesRun({"stragglers": None}, 1.0, ""), standing)
+    return Finding(series, Judgement(SeriesRun({"stragglers": None}, 1.0, ""), series_state))
 
 
 def test_what_got_slower_most_comes_first_and_is_the_worst() -> None:
     levels = (1.03, 0.92, 1.05, 0.96, 1.0, 1.04)
-    cells = [cell(level, standings([*USUAL, *[levels[level]] * 3])[-1]) for level in range(len(levels))]
+    cells = [cell(level, series_states([*USUAL, *[levels[level]] * 3])[-1]) for level in range(len(levels))]
 
-    found = Comparison(rank_findings([cell(9, Standing()), *cells]))
+    found = Comparison(rank_findings([cell(9, SeriesState()), *cells]))
 
     order = ["x·x·2", "x·x·5", "x·x·0", "x·x·3", "x·x·1", "x·x·4", "x·x·9"]
     assert found.names == order, "slower, faster, as usual, unknown"
@@ -33,8 +34,9 @@ def test_what_got_slower_most_comes_first_and_is_the_worst() -> None:
 
 
 def test_where_a_confirmation_run_ran_is_told_once_it_has_decided_something() -> None:
-    [suspected, confirmed] = standings([*USUAL, 1.06, 1.06, 1.06])[-2:]
+    [suspected, confirmed] = series_states([*USUAL, 1.06, 1.06, 1.06])[-2:]
 
-    for standing, said in ((suspected, "suspected; "), (confirmed, "confirmed on another node (b1); ")):
-        found = replace(cell(1, standing), placement=Placement("a1", ("b1",)))
-        assert f"slower by 6.0 %, {said}" in Comparison((found,)).remarks[0]
+    for series_state, said in ((suspected, "suspected; "), (confirmed, "confirmed on another node (b1); ")):
+        found = cell(1, series_state)
+        judgement = replace(found.judgement, placement=Placement("a1", ("b1",)))
+        assert f"slower by 6.0 %, {said}" in Comparison((replace(found, judgement=judgement),)).remarks[0]

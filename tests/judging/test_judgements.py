@@ -56,8 +56,8 @@ def kept_judgements(store: Store) -> dict[str, dict[str, Any]]:
         return {row["job_name"]: dict(row) for row in rows}
 
 
-def verdicts(store: Store) -> list[str]:
-    return [row["verdict"] for _, row in sorted(kept_judgements(store).items())]
+def states(store: Store) -> list[str]:
+    return [row["series_state"] for _, row in sorted(kept_judgements(store).items())]
 
 
 def test_a_run_is_judged_as_it_is_published_and_keeps_what_that_rests_on(
@@ -66,9 +66,9 @@ def test_a_run_is_judged_as_it_is_published_and_keeps_what_that_rests_on(
     for result in runs:
         publish(store, result)
 
-    assert verdicts(store) == [*["insufficient history"] * 6, "unchanged", *["suspected"] * 2, "confirmed"]
+    assert states(store) == [*["insufficient history"] * 6, "unchanged", *["suspected"] * 2, "confirmed"]
     last = kept_judgements(store)["run-9"]
-    assert (last["figure"], last["direction"], last["baseline_runs"]) == ("step_time_s", "slower", 7)
+    assert (last["metric"], last["direction"], last["baseline_runs"]) == ("step_time_s", "slower", 7)
     assert last["ratio"] == pytest.approx(1.0595 / (sum(LEVELS[:7]) / 7))
     assert 1.015 <= last["limit_ratio"] < last["ratio"]
     assert last["baseline_median_s"] == 1.001
@@ -85,7 +85,7 @@ def test_runs_that_end_in_another_order_are_judged_as_they_were_submitted(
     for result in runs:
         publish(store, result)
 
-    assert verdicts(store)[-3:] == ["suspected", "suspected", "confirmed"]
+    assert states(store)[-3:] == ["suspected", "suspected", "confirmed"]
     kept = kept_judgements(store)
     assert judge_all(store) == 1
     assert kept_judgements(store) == kept, "as if all were judged at once"
@@ -130,7 +130,9 @@ def test_a_run_that_is_rejected_or_read_anew_leaves_no_judgement(
         run_writer(store).store_measurement(runs[8].model_copy(update={"log": longer}))
 
     assert "run-8" not in kept_judgements(store)
-    assert kept_judgements(store)["run-9"]["verdict"] == "suspected", "of two confirmation runs one is gone"
+    assert kept_judgements(store)["run-9"]["series_state"] == "suspected", (
+        "of two confirmation runs one is gone"
+    )
 
 
 def test_nothing_is_stored_where_judging_fails(
@@ -157,7 +159,7 @@ def test_runs_that_were_not_judged_are_judged_by_a_command(
     shown = CliRunner().invoke(app, ["results", "judge"], catch_exceptions=False)
 
     assert shown.stdout == "1 series judged\n"
-    assert verdicts(store)[-1] == "confirmed"
+    assert states(store)[-1] == "confirmed"
     assert compare_since(store, 0).rows == told
 
 
@@ -198,11 +200,11 @@ def test_a_small_step_of_weeks_ago_is_confirmed_with_its_date_and_what_changed_t
             raised.append(one)
 
     [found] = compare_since(store, 0).findings
-    assert (found.verdict, found.standing.state) == ("slower", "confirmed")
+    assert (found.verdict, found.series_state.state) == ("slower", "confirmed")
     assert found.onset is not None
     assert found.onset.job_name == "run-20"
     assert found.onset.earliest <= found.since == found.onset.at <= found.onset.latest
-    assert found.changes == ("NCCL_ALGO none → Ring",)
+    assert found.judgement.changes == ("NCCL_ALGO none → Ring",)
     assert found.drift is None, "a step, and no drift"
     [row] = compare_since(store, 0).rows
     assert row["since"] == 1e9 + 20 * 7 * 86_400
@@ -241,11 +243,11 @@ def test_an_accepted_level_is_the_new_baseline(
         "the first slow one"
     )
 
-    assert verdicts(store)[7:] == ["insufficient history"] * 3
+    assert states(store)[7:] == ["insufficient history"] * 3
     later = [1.059, 1.062, 1.06, 1.061, 1.12]
     for number, level in enumerate(later):
         publish(store, make_result(f"seen-{number}", step_times=[level] * 20, submitted_at=2e9 + number))
-    assert verdicts(store)[-2:] == ["unchanged", "suspected"], "judged by six runs of the new level"
+    assert states(store)[-2:] == ["unchanged", "suspected"], "judged by six runs of the new level"
     kept = kept_judgements(store)
     judge_all(store)
     assert kept_judgements(store) == kept
@@ -279,7 +281,12 @@ def test_a_run_is_told_as_its_series_stood_after_it(store: Store, runs: list[Res
     def told(job_name: str) -> tuple[Any, ...]:
         judged = judgements.read_judgement(store, store.run(job_name))
         assert judged is not None
-        return judged.run.job_name, judged.standing.state, judged.standing.direction, len(judged.changes)
+        return (
+            judged.run.job_name,
+            judged.series_state.state,
+            judged.series_state.direction,
+            len(judged.changes),
+        )
 
     assert told("run-0") == ("run-0", "insufficient history", None, 0)
     assert told("run-7") == ("run-7", "suspected", "slower", 1)
@@ -334,4 +341,4 @@ def test_what_confirmation_runs_decided_says_on_which_nodes(
     publish(store, on_nodes(make_result, 10, 1.06, "c1"))
     [later] = compare_since(store, 0).findings
     if level > 1.05:
-        assert later.placement == judged.placement, "the same runs have confirmed it"
+        assert later.judgement.placement == judged.placement, "the same runs have confirmed it"

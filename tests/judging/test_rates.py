@@ -12,9 +12,18 @@ from functools import cache
 import numpy as np
 import pytest
 
-from steptime.judging.detection import BASELINE_RUNS, CONFIRMATION_RUNS, Baseline, Standing, judge, standings
+from steptime.judging.detection import (
+    BASELINE_RUNS,
+    CONFIRMATION_RUNS,
+    Baseline,
+    SeriesState,
+    judge,
+    series_states,
+)
 from steptime.judging.findings import Finding, rank_findings
+from steptime.judging.models import Judgement
 from steptime.judging.series import Series, SeriesRun
+from steptime.judging.verdicts import adjust_q_values
 from steptime.store.columns import series_columns
 
 pytestmark = pytest.mark.slow
@@ -26,9 +35,8 @@ NOISY_STEPS = [(0.1, 0.08), (0.2, 0.42), (0.3, 0.82)]
 """Steps of a cell with 8 % noise, and the share of each that is confirmed within ten weeks."""
 ALTERNATING = 0.02
 """The share of cells alternating between two levels 4 % apart that are confirmed slower in half a year."""
-RUN = SeriesRun({"stragglers": None}, 1.0, "")
 
-Cells = Mapping[Series, Standing]
+Cells = Mapping[Series, SeriesState]
 
 
 @cache
@@ -37,18 +45,28 @@ def series(number: int) -> Series:
     return Series.from_row(dict.fromkeys(series_columns()) | {"gpus": number})
 
 
+@cache
+def run_of(one: Series) -> SeriesRun:
+    """Return a run of a cell; the time of a judgement is that of its state."""
+    return SeriesRun({"job_name": f"job-{one['gpus']}", "submitted_at": 0.0, "stragglers": None}, 1.0, "")
+
+
 def usual(noise: np.random.Generator, cells: int) -> Cells:
     """Return cells with a whole baseline."""
     runs = noise.normal(1, NOISE, (cells, BASELINE_RUNS)).tolist()
     return {
-        series(number): Standing("unchanged", baseline=Baseline(tuple(some)))
+        series(number): SeriesState("unchanged", baseline=Baseline(tuple(some)))
         for number, some in enumerate(runs)
     }
 
 
 def compared(cells: Cells) -> tuple[Finding, ...]:
     """Return the cells' findings as a comparison orders them, worst first."""
-    return rank_findings(Finding(one, RUN, standing) for one, standing in cells.items())
+    judged = [(one, Judgement(run_of(one), series_state)) for one, series_state in cells.items()]
+    q_values = adjust_q_values(judged)
+    return rank_findings(
+        Finding(one, judgement, q_values.get(judgement.run.job_name, 1.0)) for one, judgement in judged
+    )
 
 
 def a_week(
@@ -74,7 +92,7 @@ def unchanged_years(cells: int, years: int) -> Counter[str]:
         for _ in range(WEEKS):
             before_confirmation, found = a_week(before, noise)
             counts["suspected"] += sum(
-                one.confirmation_runs_wanted > 0 and one.standing.direction == "slower"
+                one.confirmation_runs_wanted > 0 and one.series_state.direction == "slower"
                 for one in before_confirmation
             )
             counts["confirmation runs"] += sum(one.confirmation_runs_wanted for one in before_confirmation)
@@ -82,7 +100,7 @@ def unchanged_years(cells: int, years: int) -> Counter[str]:
             counts["confirmed"] += sum(before[one].state != "confirmed" for one in slower)
             counts["Mondays before"] += any(one.verdict == "slower" for one in before_confirmation)
             counts["Mondays"] += bool(slower)
-            before = {one.series: one.standing for one in found}
+            before = {one.series: one.series_state for one in found}
     return counts
 
 
@@ -92,7 +110,7 @@ def power(slower: float, cells: int, weeks: int) -> float:
     for _ in range(weeks):
         _, found = a_week(usual(noise, cells), noise, slower)
         confirmed += any(
-            (one.series, one.verdict, one.standing.state) == (series(0), "slower", "confirmed")
+            (one.series, one.verdict, one.series_state.state) == (series(0), "slower", "confirmed")
             for one in found
         )
     return confirmed / weeks
@@ -129,16 +147,16 @@ def confirmed_within(
     confirmed = 0
     for seed in range(series):
         rng = random.Random(seed)  # noqa: S311 - step times, not secrets
-        standing = standings(rng.gauss(level(rng), noise) for _ in range(14))[-1]
+        series_state = series_states(rng.gauss(level(rng), noise) for _ in range(14))[-1]
         if lucky:
-            against = standing.baseline
-            standing = judge(standing, against.mean * (1 - against.bound() - 0.001))
+            against = series_state.baseline
+            series_state = judge(series_state, against.mean * (1 - against.bound() - 0.001))
         for _ in range(weeks):
             for _ in range(1 + CONFIRMATION_RUNS):
-                standing = judge(standing, rng.gauss(level(rng) * (1 + step), noise))
-                if standing.state != "suspected":
+                series_state = judge(series_state, rng.gauss(level(rng) * (1 + step), noise))
+                if series_state.state != "suspected":
                     break
-            if (standing.state, standing.direction) == ("confirmed", "slower"):
+            if (series_state.state, series_state.direction) == ("confirmed", "slower"):
                 confirmed += 1
                 break
     return confirmed / series

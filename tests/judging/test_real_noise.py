@@ -7,7 +7,7 @@ The last three ran without AVX.
 import json
 from pathlib import Path
 
-from steptime.judging.detection import standings
+from steptime.judging.detection import series_states
 
 RUNS = [
     json.loads(line)
@@ -21,11 +21,11 @@ USUAL, SLOWER = (
 
 def test_thirty_runs_that_nothing_slowed_raise_no_alarm() -> None:
     assert len(USUAL) == 30
-    assert "slower" not in {one.direction for one in standings(USUAL)}
+    assert "slower" not in {one.direction for one in series_states(USUAL)}
 
 
 def test_runs_that_were_slowed_are_suspected_and_confirmed() -> None:
-    stood = standings([*USUAL, *SLOWER])[len(USUAL) :]
+    stood = series_states([*USUAL, *SLOWER])[len(USUAL) :]
 
     assert [(one.state, one.direction) for one in stood] == [
         *[("suspected", "slower")] * 2,

@@ -61,11 +61,11 @@ def test_what_is_named_has_its_reason(sixty_cells: StoresOf) -> None:
     by_cause = {cause.name: cause for cause in compared.causes}
     assert {series["cluster"] for series in by_cause[WEST_CHANGE].cells} == {"west"}
     assert {series["cluster"] for series in by_cause[f"node {stores.bad_node}"].cells} == {"east"}
-    assert (found[STEP].verdict, found[STEP].standing.state) == ("slower", "confirmed")
-    assert found[STEP].changes[0] == "NVTE_FUSED_ATTN 1 → 0"
+    assert (found[STEP].verdict, found[STEP].series_state.state) == ("slower", "confirmed")
+    assert found[STEP].judgement.changes[0] == "NVTE_FUSED_ATTN 1 → 0"
     assert found[DRIFT].drift is not None
     assert {found[cell].verdict for cell in (ACCEPTED, NOISY)} == {"unchanged"}
-    assert found[NOISY].standing.against.minimum_detectable_change > 0.1
+    assert found[NOISY].series_state.against.minimum_detectable_change > 0.1
     below = {cell for cell, row in rows.items() if row["against_publication"] == "below"}
     assert {BELOW, ACCEPTED} <= below
     assert rows["70b·bf16·2048·checkpoint load"]["against_publication"] is None

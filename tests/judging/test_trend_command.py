@@ -20,6 +20,7 @@ from typer.testing import Result as Shown
 from steptime.cli import app
 from steptime.judging.judgements import accept
 from steptime.judging.record_changes import changes
+from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
 from steptime.judging.series import Series
 from steptime.judging.trend import COLUMNS, trend
 from steptime.measure.report import export_row
@@ -84,9 +85,9 @@ def test_it_says_how_the_series_stands_and_draws_it(half_a_year: Store) -> None:
 def test_a_run_is_usual_between_what_was_usual_then(half_a_year: Store) -> None:
     rows = [row for row in trend(half_a_year, Series.from_row(half_a_year.run(SLOWER))) if row["low_s"]]
 
-    beside = [row["job_name"] for row in rows if not row["low_s"] < row["judged_s"] < row["high_s"]]
+    beside = [row["job_name"] for row in rows if not row["low_s"] < row["run_s"] < row["high_s"]]
 
-    assert beside == [row["job_name"] for row in rows if row["suspicion"]]
+    assert beside == [row["job_name"] for row in rows if row["series_state"] != "unchanged"]
     assert SLOWER in beside
 
 
@@ -101,7 +102,7 @@ def test_programs_get_what_the_page_has(half_a_year: Store) -> None:
     assert whole["sentence"] == printed.stderr.strip()
     assert whole["runs"] == [export_row(row, COLUMNS) for row in rows]
     listed = json.loads(CliRunner().invoke(app, ["results", "--format", "json"]).stdout)["results"]
-    own = ["verdict", "suspicion", "change_percent"]
+    own = [column.name for column in RUN_VERDICT_COLUMNS]
     judged = {row["job_name"]: [row[name] for name in own] for row in listed}
     assert [judged[row["job_name"]] for row in rows] == [
         [pytest.approx(row[name]) if isinstance(row[name], float) else row[name] for name in own]
@@ -109,7 +110,7 @@ def test_programs_get_what_the_page_has(half_a_year: Store) -> None:
     ]
     listed = list(csv.DictReader(StringIO(printed.stdout)))
     assert list(listed[0]) == [column.name for column in COLUMNS]
-    assert [float(row["judged_s"]) for row in listed] == [row["judged_s"] for row in rows]
+    assert [float(row["run_s"]) for row in listed] == [row["run_s"] for row in rows]
 
 
 @pytest.mark.parametrize(

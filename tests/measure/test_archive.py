@@ -267,11 +267,11 @@ AS_IMPORTED = {
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("options", "verdict", "baseline_runs"),
+    ("options", "state", "baseline_runs"),
     [([], "suspected", 6), (["--not-judged"], "insufficient history", 0)],
 )
 def test_the_next_run_is_judged_by_runs_of_llmb_unless_they_are_only_shown(
-    here: Path, make_result: MakeResult, options: list[str], verdict: str, baseline_runs: int
+    here: Path, make_result: MakeResult, options: list[str], state: str, baseline_runs: int
 ) -> None:
     """NVIDIA's own code made the archive: recorders/make_llmb_archive.py."""
     assert call("results", "import", str(LLMB), "--cluster", "mine", *options).startswith(
@@ -281,7 +281,7 @@ def test_the_next_run_is_judged_by_runs_of_llmb_unless_they_are_only_shown(
     [run] = plan(PlanRequest(**AS_IMPORTED)).runs
     row = add_own(store, make_result, run.model_copy(update={"cluster": "mine"}), step_ms=3300)
 
-    assert (row["verdict"], row["baseline_runs"]) == (verdict, baseline_runs)
+    assert (row["series_state"], row["baseline_runs"]) == (state, baseline_runs)
     assert row["direction"] == ("slower" if baseline_runs else None)
     assert len(comparison.compare_since(store, 0).rows) == 1
     imported = store.results(search="llmb-archive")

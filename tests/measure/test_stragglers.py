@@ -113,7 +113,7 @@ def test_a_straggler_stands_in_the_verdict_with_the_run_and_on_the_page_of_its_n
     assert [run["ranks_percent"] for run in node["runs"]] == [pytest.approx(5.8, abs=0.05)]
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     shown = CliRunner().invoke(app, ["results", "show", "job-1", "--format", "json"])
-    assert said in json.loads(shown.stdout)["verdict"]["sentence"]
+    assert said in json.loads(shown.stdout)["judged"]["sentence"]
     shown = CliRunner().invoke(app, ["results", "show", "job-1", "--format", "csv"])
     assert said in shown.stdout
     assert "from the median of 16 ranks in 3 steps, slowest rank " in shown.stdout

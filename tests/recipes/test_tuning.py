@@ -86,7 +86,7 @@ def test_it_is_judged_apart_from_the_document_and_its_published_number(
     add(store, make_result, tuned, "tuned", 9.0, at=2e9)
 
     [row] = judgement_queries.rows_with_judgements(store, Series.from_run(tuned).key)
-    assert (row["verdict"], row["baseline_runs"]) == ("insufficient history", 0)
+    assert (row["series_state"], row["baseline_runs"]) == ("insufficient history", 0)
     assert (row["published_step_time_s"], row["against_publication"]) == (None, None)
     assert store.run("own-6")["published_step_time_s"] is not None
     assert "tuned cp1" in Series.from_run(tuned).label

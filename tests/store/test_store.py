@@ -393,12 +393,12 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
     store, ids = Store(store_url), {}
     for gpus in (1, 2):
         stored.write(store, make_result(f"of-{gpus}", gpus=gpus, submitted_at=1e9 + gpus))
-    judged = {"figure": "step_time_s", "verdict": "slower", "judged_on": "means", "judged_s": 0.5}
+    judged = {"metric": "step_time_s", "series_state": "slower", "judged_on": "means", "judged_s": 0.5}
     unknown = dict.fromkeys(judgement_queries.columns()) | judged | {"rests_on": [1], "changes": {}}
     with write_transaction(store_url) as connection:
         for row in judgement_queries.read_runs(connection, {}, ["step_time_mean_s"]):
             ids[row["gpus"]] = row["id"]
-        drift = {"kind": "drift", "rests_on": [2], "verdict": "drifted"}
+        drift = {"kind": "drift", "rests_on": [2], "series_state": "drifted"}
         rows = [unknown | {"kind": "history"}, unknown | drift]
         for _ in range(2):
             judgement_queries.write(connection, {"gpus": 1}, {ids[1]: rows})
@@ -410,7 +410,7 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
         assert job_name == "of-1"
         assert level.items() <= kept.items()
         assert judgement_queries.accepted(connection, {"gpus": 2}) == {}
-    names = ("job_name", "verdict", "rests_on", "drift")
+    names = ("job_name", "series_state", "rests_on", "drift")
     assert [tuple(row[name] for name in names) for row in rows_with_judgements(store, {})] == [
         ("of-2", None, None, None),
         ("of-1", "slower", [1], [2]),

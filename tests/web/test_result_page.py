@@ -98,7 +98,7 @@ def test_the_tab_of_a_sweep_has_its_cells_their_verdicts_and_its_cost(page: Page
         "2 cells · 2 runs · 0.0321 GPU-hours · in the queue for 2 s"
     )
     assert column(frame, "verdict") == ["unchanged", "slower, suspected"]
-    assert column(frame, "change_percent") == ["0.0", "+20.0"]
+    assert column(frame, "run_change_percent") == ["0.0", "+20.0"]
     expect(frame.locator(".remarks li")).to_have_text(
         re.compile(r"^tiny·fp32·2: slower by 20\.0 % since \d{4}-\d\d-\d\d, suspected")
     )

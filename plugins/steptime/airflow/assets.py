@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from steptime.judging.findings import Finding
 
 _GROUP = "steptime"
-_JUDGED = ("verdict", "suspicion", "change_percent", "minimum_detectable_change_percent")
+_JUDGED = ("verdict", "series_state", "change_percent", "minimum_detectable_change_percent", "since")
 
 
 def published_results(workload: str) -> Asset:
@@ -40,9 +40,9 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
     """Return the field `extra` of the asset event for a published run: its numbers and its verdict.
 
     The verdict says whether the run's series (the comparable runs over time) got slower or faster. `verdict`,
-    `suspicion` (`suspected`, `confirmed`, `dismissed` or empty), `change_percent` and
-    `minimum_detectable_change_percent` are those that the web page *This week* shows; they are None for runs
-    that are not compared with their history, such as profiles. `against_publication` compares the run with
+    `series_state` (`suspected`, `confirmed`, …), `change_percent`, `minimum_detectable_change_percent` and
+    `since` are those that the web page *This week* shows; they are None for runs that are not compared with
+    their history, such as profiles. `against_publication` compares the run with
     the step time that NVIDIA published for its configuration; None if none is published.
     """
     from steptime.store.columns import COLUMNS
@@ -50,7 +50,8 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
     numbers = {column.name: row[column.name] for column in COLUMNS if column.in_events}
     if finding is None:
         return numbers | dict.fromkeys(_JUDGED) | {"changes": []}
-    return numbers | finding.verdict_columns | {"changes": list(finding.changes)}
+    told = finding.verdict_columns
+    return numbers | {name: told[name] for name in _JUDGED} | {"changes": list(finding.judgement.changes)}
 
 
 def extra_of_sweep(sweep: str, sentence: str, cells: Iterable["Finding"]) -> dict[str, Any]:

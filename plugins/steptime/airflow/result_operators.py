@@ -250,13 +250,13 @@ class PublishOperator(MeasuredRunOperator):
             row = self.with_store(lambda: store.run(job_name))
             record = parse_record(self.with_store(lambda: store.record(job_name))["content"])
             self._run = None if record is None else record.run
-            extra = extra_of_run(row, self.with_store(lambda: finding_of_run(store, row)))
+            finding = self.with_store(lambda: finding_of_run(store, row))
+            extra = extra_of_run(row, finding)
             asset = published_results(row["workload"])
             # Set here, and no alias: tasks that use an alias for the first time at once fail, in Airflow 3.3.
             self.outlets = [asset]
             context["outlet_events"][asset].extra = extra
-            stands = ", ".join(filter(None, (extra["verdict"], extra["suspicion"])))
-            self.log.info("published %s: %s", job_name, stands or "not judged")
+            self.log.info("published %s: %s", job_name, "not judged" if finding is None else finding.told)
         return dict(self.handle)
 
 

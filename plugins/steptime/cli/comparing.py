@@ -121,8 +121,8 @@ def compare(
         show_columns(found.rows, CELL_COLUMNS, output_format, called="cells", beside=beside)
     else:
         if found.findings:
-            columns, title = choose_columns(found.rows, of=CELL_COLUMNS)
-            show_table(found.rows, columns, title=title, wide=wide)
+            columns, title = choose_columns(_without_repetition(found.rows), of=CELL_COLUMNS)
+            show_table(_without_repetition(found.rows), columns, title=title, wide=wide)
         for remark in (*(missing.remarks if missing else ()), *found.remarks):
             typer.echo(remark)
     if found.confirmed_slower:
@@ -254,7 +254,7 @@ def _series(store: Store, run: str | None, selection: RunFilters) -> Series:
 
 def _line(rows: Sequence[Mapping[str, Any]]) -> str:
     """Draw step times as a line of bars, the latest at its end, with minimum and maximum."""
-    seconds = [row["judged_s"] for row in rows]
+    seconds = [row["run_s"] for row in rows]
     low, high = min(seconds), max(seconds)
     ends = f"{low:.4g} s", f"{high:.4g} s"
     room = (terminal_width() or _MOST_HEIGHTS) - sum(map(len, ends)) - 2
@@ -266,5 +266,13 @@ def _line(rows: Sequence[Mapping[str, Any]]) -> str:
 def _print_table(rows: Sequence[Mapping[str, Any]], *, full_names: bool, wide: bool) -> None:
     """Print the table, latest run last; columns that all runs share are left out."""
     own = [column for column in TREND_COLUMNS if not column.series]
-    columns, title = choose_columns(rows, of=own, full_names=full_names)
-    show_table(rows, columns, title=title, wide=wide)
+    columns, title = choose_columns(_without_repetition(rows), of=own, full_names=full_names)
+    show_table(_without_repetition(rows), columns, title=title, wide=wide)
+
+
+def _without_repetition(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows for a table, with an empty state where the verdict is the same word."""
+    return [
+        {**row, "series_state": row["series_state"] if row["series_state"] != row["verdict"] else ""}
+        for row in rows
+    ]

@@ -40,7 +40,7 @@ from steptime.cli.usage import Commands
 from steptime.errors import UserError, one_line
 from steptime.files import write_whole
 from steptime.judging.completeness import find_cause
-from steptime.judging.trend import OWN_VERDICT, read_verdict, with_verdicts
+from steptime.judging.run_findings import RUN_VERDICT_COLUMNS, add_verdicts, describe_run
 from steptime.measure.gpu_samples import gpu_samples
 from steptime.measure.repeating import describe_repeat
 from steptime.measure.report import choose_columns, export_row, list_notes, sum_up
@@ -126,7 +126,9 @@ def results(
         show_results([], output_format)
         typer.echo(_NO_RESULTS, err=True)
         return
-    rows = with_verdicts(store, selection.rows(store, include_rejected=everything, limit=limit))
+    rows: Sequence[Mapping[str, Any]] = selection.rows(store, include_rejected=everything, limit=limit)
+    if output_format is not Format.TABLE:
+        rows = add_verdicts(store, rows)
     show_results(rows, output_format, full_names=full_names, wide=wide)
     if not rows:
         hint = "" if everything else " --all lists rejected ones too."
@@ -138,7 +140,7 @@ def show_results(
 ) -> None:
     """Print runs of the metrics store, and below a table the notes on them."""
     if output_format is not Format.TABLE:
-        show_columns(rows, (*COLUMNS, *OWN_VERDICT), output_format, called="results")
+        show_columns(rows, (*COLUMNS, *RUN_VERDICT_COLUMNS), output_format, called="results")
     elif rows:
         typer.echo(f"{sum_up(rows).sentence}.")
         columns, title = choose_columns(rows, full_names=full_names)
@@ -168,11 +170,11 @@ def show_run(
         typer.echo(kept["content"], nl=False)
         return
     record, checks = json.loads(kept["content"]), store.checks(job_name)
-    verdict, parsed = read_verdict(store, row), store.parsed_log(job_name)
+    judged, parsed = describe_run(store, row), store.parsed_log(job_name)
     if output_format is Format.JSON:
         whole = {
-            "result": export_row(row, COLUMNS),
-            "verdict": verdict and verdict._asdict(),
+            "result": export_row(add_verdicts(store, [row])[0], (*COLUMNS, *RUN_VERDICT_COLUMNS)),
+            "judged": judged and judged._asdict(),
             "steps": store.steps(job_name),
             "checkpoints": store.checkpoints(job_name),
             "checks": checks,
@@ -183,13 +185,13 @@ def show_run(
         show_json(whole)
         return
     cause = find_cause(store, row)
-    judged = {"failed": cause} if cause else {}
-    judged |= {"verdict": verdict.sentence, "changed": verdict.changed} if verdict else {}
+    first = {"failed": cause} if cause else {}
+    first |= {"verdict": judged.sentence, "changed": judged.changed} if judged else {}
     times = rank_times(parsed["log"].get("rank_times"))
-    judged |= {"stragglers": row["stragglers"], "forward pass": times.summary if times else ""}
+    first |= {"stragglers": row["stragglers"], "forward pass": times.summary if times else ""}
     samples = gpu_samples(parsed["log"].get("gpu_samples"))
-    judged |= {"GPU samples": samples.summary if samples else ""}
-    facts = judged | _facts(row, record) | {"record, sha256": kept["sha256"]}
+    first |= {"GPU samples": samples.summary if samples else ""}
+    facts = first | _facts(row, record) | {"record, sha256": kept["sha256"]}
     headings = {"what": f"{row['label']} · {row['workload']}", "value": job_name}
     listed = [{"what": name, "value": value} for name, value in facts.items() if value]
     show(listed, output_format, called="result", headings=headings)
@@ -266,7 +268,7 @@ def export_to_mlflow(
     """
     store = Store()
     require_results(store, "export")
-    rows = with_verdicts(store, selection.rows(store))
+    rows = add_verdicts(store, selection.rows(store))
     new = export_results(rows, experiment, tracking_uri, lambda line: typer.echo(line, err=True))
     typer.echo(f"{len(rows)} results are in the experiment '{experiment}', {new} of them new.")
 

@@ -114,13 +114,13 @@ def causes(judged: Mapping[Series, Sequence[Judgement]], has_changed: HasChanged
 
 
 def _counts(judged: Judgement, since: float) -> bool:
-    return judged.standing.against.suffices and judged.run.row["submitted_at"] >= since
+    return judged.series_state.against.suffices and judged.run.row["submitted_at"] >= since
 
 
 def _evidence(series: Series, judged: Judgement) -> Evidence:
-    standing, row = judged.standing, judged.run.row
-    is_open = standing.state in ("suspected", "confirmed")
-    leaning = standing.against.direction([judged.run.seconds], alpha=LEANS, least=0.0)
+    series_state, row = judged.series_state, judged.run.row
+    is_open = series_state.state in ("suspected", "confirmed")
+    leaning = series_state.against.direction([judged.run.seconds], alpha=LEANS, least=0.0)
     confirmations = judged.placement.confirmations if judged.placement else ()
     nearby = judged.onset.nearby if judged.onset else ()
     return Evidence(
@@ -128,16 +128,16 @@ def _evidence(series: Series, judged: Judgement) -> Evidence:
         job=judged.run.job_name,
         nodes=frozenset(filter(None, (row["nodes"] or "").split(", "))),
         leaning=leaning,
-        moved=standing.direction if is_open else leaning,
+        moved=series_state.direction if is_open else leaning,
         is_open=is_open,
-        change=standing.against.change([judged.run.seconds]),
-        usual=standing.against.bound(),
+        change=series_state.against.change([judged.run.seconds]),
+        usual=series_state.against.bound(),
         since=judged.onset.at if judged.onset else row["submitted_at"],
         changes=tuple(filter(is_notable, (*judged.changes, *nearby))),
         stragglers=row["stragglers"] or "",
         decided_on=(
             tuple(frozenset(expand_nodes(nodes)) for nodes in confirmations)
-            if standing.state == "confirmed"
+            if series_state.state == "confirmed"
             else None
         ),
     )

@@ -15,12 +15,12 @@ from types import MappingProxyType
 from typing import Any
 
 from steptime.errors import UserError, one_line
-from steptime.judging.causes import WEEK_S, causes
+from steptime.judging.causes import causes
 from steptime.judging.completeness import LOOK_BACK_S, completeness
 from steptime.judging.detection import (
     CONFIRMATION_RUNS,
     Baseline,
-    Standing,
+    SeriesState,
 )
 from steptime.judging.findings import Comparison, Finding, rank_findings
 from steptime.judging.judgements import (
@@ -32,6 +32,7 @@ from steptime.judging.judgements import (
 from steptime.judging.models import Judgement
 from steptime.judging.record_changes import changes, has_changed_to
 from steptime.judging.series import Series, SeriesRun, series_runs
+from steptime.judging.verdicts import adjust_q_values, read_q_values
 from steptime.measure.goodput import compute_goodput
 from steptime.measure.repeating import repeat_command_of_record
 from steptime.measure.report import describe_cost, sum_up
@@ -47,14 +48,19 @@ _ALL: Mapping[str, Any] = MappingProxyType({})
 def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) -> Comparison:
     """Return whether each series with a run submitted at or after `since` (Unix time) got slower or faster.
 
-    `only` (values by column) selects the series to return. The false discovery rate is controlled over all
-    series, so verdicts do not depend on it.
+    `only` (values by column) selects the series to return. Verdicts depend on neither: see
+    `judging.verdicts`.
     """
     rows = store.results(include_rejected=True, since=since - LOOK_BACK_S)
     ran = [row for row in rows if row["submitted_at"] >= since]
     lost = store.lost_jobs(since=since)
     found = _with_totals(
-        store, _compare(store, judgements_since(store, since)), ran, rows[len(ran) :], lost=lost, only=only
+        store,
+        compare_stored(store, judgements_since(store, since)),
+        ran,
+        rows[len(ran) :],
+        lost=lost,
+        only=only,
     )
     length = time.time() - since
     if length > LOOK_BACK_S:
@@ -81,7 +87,9 @@ def compare_sweep_run(
     `rows` are the DAG run's runs; `only` (values by column) selects the series to return.
     """
     lost = store.lost_jobs(dag_id=rows[0]["dag_id"], dag_run_id=rows[0]["dag_run_id"])
-    return _with_totals(store, compare_cells(store, rows), rows, _before(store, rows), lost=lost, only=only)
+    return _with_totals(
+        store, compare_cells(store, rows), rows, _runs_of_previous_weeks(store, rows), lost=lost, only=only
+    )
 
 
 def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterable[Series] = ()) -> Comparison:
@@ -91,8 +99,10 @@ def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterabl
     """
     scope: dict[str, Any] = {"dag_id": dag_id, "dag_run_id": dag_run_id}
     rows = store.results(include_rejected=True, **scope)
-    found = _compare(store, select_judgements(store, scope))
-    return _with_totals(store, found, rows, _before(store, rows), planned, lost=store.lost_jobs(**scope))
+    found = compare_stored(store, select_judgements(store, scope))
+    return _with_totals(
+        store, found, rows, _runs_of_previous_weeks(store, rows), planned, lost=store.lost_jobs(**scope)
+    )
 
 
 def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:
@@ -102,29 +112,29 @@ def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> 
     """
     runs = (Series.from_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in expand_cell(cell))
     planned = [one for one in runs if one.is_judged]
-    found = _compare(store, {one: newest_judgement(store, one) for one in planned}).only(only)
-    return replace(found, completeness=completeness(store, found.standings, (), planned=planned, only=only))
+    found = compare_stored(store, {one: newest_judgement(store, one) for one in planned}).only(only)
+    return replace(
+        found, completeness=completeness(store, found.series_states, (), planned=planned, only=only)
+    )
 
 
 def compare_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison:
     """Return whether each series with a run in `rows` got slower or faster, by its newest run."""
     cells = dict.fromkeys(Series.from_row(row) for row in rows)
     stand = judgements_since(store, min((row["submitted_at"] for row in rows), default=math.inf))
-    return _compare(store, {one: stand.get(one, []) for one in cells if one.is_judged})
+    return compare_stored(store, {one: stand.get(one, []) for one in cells if one.is_judged})
 
 
 def finding_of_run(store: Store, row: Mapping[str, Any]) -> Finding | None:
     """Return whether a run's series had got slower or faster as of that run; None if the run is not judged.
 
-    `row` is the run's row of the store. The false discovery rate is controlled over all series with a run
-    since one week before this one. For the newest run of a series, this agrees with the web page
-    *This week*.
+    `row` is the run's row of the store.
     """
-    judged, series = read_judgement(store, row), Series.from_row(row)
-    if judged is None:
+    judgement = read_judgement(store, row)
+    if judgement is None:
         return None
-    among = judgements_since(store, row["submitted_at"] - WEEK_S) | {series: [judged]}
-    return next(one for one in _compare(store, among).findings if one.series == series)
+    cells = {Series.from_row(row): [judgement]}
+    return compare_stored(store, cells).findings[0]
 
 
 def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
@@ -164,26 +174,22 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
             raise UserError(f"run {name} has no measured time to compare: name a run that has one.")
     one, two = (by_name[name] for name in names)
     before = list(takewhile(lambda run: run.job_name not in names, runs))
-    standing, read = _two_runs(before, one, two), record_reader(store)
-    found = Finding(
-        series,
-        two,
-        standing,
-        tuple(changes(*map(read, names))),
-        confirmation_runs_command(two, standing, read),
-    )
-    return Comparison(rank_findings([found]))
+    series_state, read = _two_runs(before, one, two), record_reader(store)
+    judgement = Judgement(two, series_state, tuple(changes(*map(read, names))))
+    q_values = adjust_q_values([(series, judgement)])
+    command = confirmation_runs_command(two, series_state, read)
+    return Comparison((Finding(series, judgement, q_values.get(two.job_name, 1.0), command),))
 
 
 def confirmation_runs_command(
-    newest: SeriesRun, standing: Standing, read_record: Callable[[str], str]
+    newest: SeriesRun, series_state: SeriesState, read_record: Callable[[str], str]
 ) -> str | None:
     """Return the command that repeats a suspected run, to confirm or dismiss that it is slower or faster.
 
     None if nothing is suspected, or if the current recipes would no longer give this run. `read_record`
     takes a job name and returns that job's record as JSON text.
     """
-    if standing.state != "suspected":
+    if series_state.state != "suspected":
         return None
     command = repeat_command_of_record(json.loads(read_record(newest.job_name)))
     return command and f"{command} --repeats {CONFIRMATION_RUNS}"
@@ -195,26 +201,29 @@ def record_reader(store: Store) -> Callable[[str], str]:
 
 
 def compare_judgements(
-    cells: Mapping[Series, Sequence[Judgement]], read_record: Callable[[str], str]
+    cells: Mapping[Series, Sequence[Judgement]],
+    read_record: Callable[[str], str],
+    q_values: Mapping[str, float] | None = None,
 ) -> Comparison:
     """Compare series by the newest judgement of each.
 
     Args:
         cells: the judgements of each series, newest first; series without one are left out.
         read_record: returns the record of a job as JSON text.
+        q_values: by job name, the p-values of the newest runs, adjusted for the cells compared with them; by
+            default these series are compared with each other.
     """
+    newest = [(series, judgements[0]) for series, judgements in cells.items() if judgements]
+    if q_values is None:
+        q_values = adjust_q_values(newest)
     findings = [
         Finding(
             series,
-            one.run,
-            one.standing,
-            one.changes,
-            confirmation_runs_command(one.run, one.standing, read_record),
-            one.onset,
-            None if one.is_step else one.drift,
-            one.placement,
+            judgement,
+            q_values.get(judgement.run.job_name, 1.0),
+            confirmation_runs_command(judgement.run, judgement.series_state, read_record),
         )
-        for series, (one, *_) in ((series, some) for series, some in cells.items() if some)
+        for series, judgement in newest
     ]
     made = cache(lambda job_name: read_setup(read_record(job_name)))
     found = causes(cells, lambda job_name, change: has_changed_to(made(job_name), change))
@@ -233,7 +242,7 @@ def _with_totals(
 ) -> Comparison:
     """Return the comparison of the series selected by `only`, with totals, goodput and missing cells."""
     found = found.only(only)
-    missing = completeness(store, found.standings, ran, before, planned=planned, lost=lost, only=only)
+    missing = completeness(store, found.series_states, ran, before, planned=planned, lost=lost, only=only)
     selected = _selected(ran, only)
     if only:
         lost = [job for job in lost if Series.from_run(Run.model_validate(job["run"])).has(only)]
@@ -250,7 +259,7 @@ def _selected(rows: Iterable[Mapping[str, Any]], only: Mapping[str, Any]) -> lis
     return [row for row in rows if Series.from_row(row).has(only)] if only else [*rows]
 
 
-def _before(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _runs_of_previous_weeks(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the runs of the sweep of `rows` (one DAG run) in the four weeks before; none without a sweep."""
     if not rows or rows[0]["sweep"] is None:
         return []
@@ -259,16 +268,18 @@ def _before(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return [row for row in of_sweep if row["submitted_at"] < first]
 
 
-def _compare(store: Store, cells: Mapping[Series, Sequence[Judgement]]) -> Comparison:
-    return compare_judgements(cells, record_reader(store))
+def compare_stored(store: Store, cells: Mapping[Series, Sequence[Judgement]]) -> Comparison:
+    """Compare series of a store by the newest judgement of each; `cells` has them newest first."""
+    newest = [(series, judgements[0]) for series, judgements in cells.items() if judgements]
+    return compare_judgements(cells, record_reader(store), read_q_values(store, newest))
 
 
-def _two_runs(before: Sequence[SeriesRun], one: SeriesRun, two: SeriesRun) -> Standing:
+def _two_runs(before: Sequence[SeriesRun], one: SeriesRun, two: SeriesRun) -> SeriesState:
     """Return whether two single runs differ by more than the runs before them usually do."""
     usual = Baseline().with_runs(*(run.seconds for run in before))
     against = replace(usual, level=(one.seconds,))
     judged = (two.seconds,)
     if not against.suffices:
-        return Standing("insufficient history", None, judged, against)
+        return SeriesState("insufficient history", None, judged, against)
     direction = against.direction(judged)
-    return Standing("unchanged" if direction is None else "suspected", direction, judged, against)
+    return SeriesState("unchanged" if direction is None else "suspected", direction, judged, against)

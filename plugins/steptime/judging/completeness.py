@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from steptime.errors import UserError
-from steptime.judging.detection import LEAST_CHANGE, Standing
+from steptime.judging.detection import LEAST_CHANGE, SeriesState
 from steptime.judging.series import Series, recent_seconds
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
@@ -181,7 +181,7 @@ class Completeness:
 
 def completeness(
     store: Store,
-    judged: Mapping[Series, Standing],
+    judged: Mapping[Series, SeriesState],
     ran: Sequence[Row],
     before: Sequence[Row] = (),
     *,
@@ -328,8 +328,8 @@ def _alternating(store: Store, series: Collection[Series]) -> list[Series]:
     ]
 
 
-def _too_noisy(standing: Standing) -> bool:
-    against = standing.against
+def _too_noisy(series_state: SeriesState) -> bool:
+    against = series_state.against
     return against.suffices and against.minimum_detectable_change > LARGEST_UNSEEN_CHANGE
 
 

@@ -9,13 +9,13 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 ALPHA = 0.008
 """Probability that a run of an unchanged series is outside of the interval, on each side. The true rate is
 slightly higher: outliers enter the baseline at their limit, which narrows the interval."""
 FALSE_DISCOVERY_RATE = 0.05
-"""Expected share of false ones among the suspicions that one comparison reports."""
+"""Expected share of false ones among the suspicions that are reported of cells compared with each other."""
 LEAST_CHANGE = 0.015
 """Smaller relative changes are never reported, however steady a series is."""
 LEAST_DEVIATION = 0.003
@@ -30,6 +30,7 @@ DETECTED = 0.8
 
 Direction = Literal["slower", "faster"]
 State = Literal["insufficient history", "unchanged", "suspected", "confirmed", "dismissed"]
+STATES: tuple[State, ...] = get_args(State)
 
 _SIGNS: dict[Direction, int] = {"slower": 1, "faster": -1}
 
@@ -148,7 +149,7 @@ def _quantile(probability: float, degrees_of_freedom: int) -> float:
 
 
 @dataclass(frozen=True)
-class Standing:
+class SeriesState:
     """The state of a series after one of its runs (unchanged, suspected, …), and the next run's baseline."""
 
     state: State = "insufficient history"
@@ -177,20 +178,20 @@ class Standing:
         return self.against.p_value(self.judged, direction)
 
 
-def standings(runs: Iterable[float], begin_anew: Collection[int] = ()) -> list[Standing]:
+def series_states(runs: Iterable[float], begin_anew: Collection[int] = ()) -> list[SeriesState]:
     """Judge each run of a series (seconds, oldest first) by the runs before it.
 
     Returns the state after each run. `begin_anew` are indexes of runs at which the history is discarded.
     """
-    stood: list[Standing] = []
-    last = Standing()
+    stood: list[SeriesState] = []
+    last = SeriesState()
     for place, run in enumerate(runs):
-        last = judge(Standing() if place in begin_anew else last, run)
+        last = judge(SeriesState() if place in begin_anew else last, run)
         stood.append(last)
     return stood
 
 
-def judge(before: Standing, run: float) -> Standing:
+def judge(before: SeriesState, run: float) -> SeriesState:
     """Return the state of a series after one more run (seconds).
 
     A run that deviates in the other direction ends an open suspicion and raises one of its own. A confirmed
@@ -206,21 +207,21 @@ def judge(before: Standing, run: float) -> Standing:
             return _confirmed(before.direction, confirmations, against, since)
         if before.state == "suspected":
             after = against.with_runs(*map(against.limited, since))
-            return Standing("dismissed", before.direction, confirmations, against, after)
+            return SeriesState("dismissed", before.direction, confirmations, against, after)
     if not against.suffices:
-        return Standing("insufficient history", None, (run,), against, against.with_runs(run))
+        return SeriesState("insufficient history", None, (run,), against, against.with_runs(run))
     direction = against.direction([run])
     if direction is None:
-        return Standing("unchanged", None, (run,), against, against.with_runs(run))
-    return Standing("suspected", direction, (run,), against, against, since=(run,), is_open=True)
+        return SeriesState("unchanged", None, (run,), against, against.with_runs(run))
+    return SeriesState("suspected", direction, (run,), against, against, since=(run,), is_open=True)
 
 
 def _confirmed(
     direction: Direction | None, confirmations: Sequence[float], against: Baseline, since: Sequence[float]
-) -> Standing:
+) -> SeriesState:
     """Return the state of a confirmed change; a speed-up is the new baseline `FEWEST_RUNS` runs later."""
     settled = direction == "faster" and len(since) > FEWEST_RUNS
-    return Standing(
+    return SeriesState(
         state="confirmed",
         direction=direction,
         judged=tuple(confirmations),

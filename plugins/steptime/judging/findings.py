@@ -1,7 +1,4 @@
-"""Findings: whether each cell of a comparison got slower or faster, the evidence, and a sentence about it.
-
-The false discovery rate is controlled here, as it depends on which cells are compared.
-"""
+"""Findings: whether each cell of a comparison got slower or faster, the evidence, and a sentence about it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,16 +9,14 @@ from steptime.judging.causes import CommonCause
 from steptime.judging.completeness import Completeness
 from steptime.judging.detection import (
     CONFIRMATION_RUNS,
-    FALSE_DISCOVERY_RATE,
     FEWEST_RUNS,
-    Direction,
-    Standing,
-    adjust_p_values,
+    SeriesState,
 )
 from steptime.judging.drift import Drift
+from steptime.judging.models import Judgement
 from steptime.judging.onset import Onset, changed_words, date
-from steptime.judging.placement import Placement
 from steptime.judging.series import Series, SeriesRun
+from steptime.judging.verdicts import VERDICTS, SeriesVerdict, decide_verdict, describe_verdict
 from steptime.measure.report import Totals
 from steptime.store import columns
 from steptime.store.columns import Column
@@ -29,38 +24,46 @@ from steptime.store.columns import Column
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether one series of runs (cell) got slower or faster, with the evidence."""
+    """Whether one series of runs (cell) got slower or faster as of one of its runs, with the evidence."""
 
     series: Series
-    run: SeriesRun
-    """Its newest run."""
-    standing: Standing
-    changes: tuple[str, ...] = ()
-    """What changed at the run with which a slower or faster level began."""
+    judgement: Judgement
+    """The judgement of the run, in a comparison of the newest one."""
+    q_value: float = 1.0
+    """The p-value of the change, adjusted for the cells compared with it; 1 without a change."""
     confirmation_runs: str | None = None
     """The command for the runs that confirm or dismiss a suspicion; None if nothing is suspected, or if the
     current recipes would no longer give the run."""
-    onset: Onset | None = None
-    """When a slower or faster level began."""
-    drift: Drift | None = None
-    """A slow drift, if the cell is not reported as slower; advice only."""
-    placement: Placement | None = None
-    """Nodes of the suspected run and of the confirmation runs."""
-    q_values: Mapping[Direction, float] | None = None
-    """p-values by direction, adjusted for the number of cells compared."""
 
     @property
-    def verdict(self) -> str:
-        """`slower`, `faster`, `unchanged` or `insufficient history`.
+    def run(self) -> SeriesRun:
+        """The judged run."""
+        return self.judgement.run
 
-        A suspected change counts as unchanged if chance may explain it among so many series, until further
-        runs confirm it.
-        """
-        state, direction = self.standing.state, self.standing.direction
-        if state == "insufficient history":
-            return state
-        reported = state == "confirmed" or (state == "suspected" and self.q_value <= FALSE_DISCOVERY_RATE)
-        return direction if reported and direction is not None else "unchanged"
+    @property
+    def series_state(self) -> SeriesState:
+        """Where the series stood after the run: unchanged, suspected, confirmed, …"""
+        return self.judgement.series_state
+
+    @property
+    def onset(self) -> Onset | None:
+        """When the suspected or confirmed level began; None if nothing is suspected or confirmed."""
+        return self.judgement.onset
+
+    @property
+    def drift(self) -> Drift | None:
+        """A slow drift, which is advice only; None if there is none or if it is a step, which is reported."""
+        return None if self.judgement.is_step else self.judgement.drift
+
+    @property
+    def verdict(self) -> SeriesVerdict:
+        """What people are told about the series: see `judging.verdicts.decide_verdict`."""
+        return decide_verdict(self.series_state, self.q_value)
+
+    @property
+    def told(self) -> str:
+        """Verdict and state in words: `slower, confirmed`; one word if both are the same."""
+        return describe_verdict(self.verdict, self.series_state.state)
 
     @property
     def confirmation_runs_wanted(self) -> int:
@@ -69,19 +72,12 @@ class Finding:
         Suspicions that `verdict` reports as `unchanged` count too: otherwise they would have to wait for the
         next scheduled runs.
         """
-        standing = self.standing
-        if standing.state != "suspected":
+        if self.series_state.state != "suspected":
             return 0
-        return CONFIRMATION_RUNS - max(0, len(standing.since) - 1)
+        return CONFIRMATION_RUNS - max(0, len(self.series_state.since) - 1)
 
     @property
-    def q_value(self) -> float:
-        """The p-value of the change, adjusted for the number of series compared; 1 without a change."""
-        direction = self.standing.direction
-        return 1.0 if direction is None or self.q_values is None else self.q_values[direction]
-
-    @property
-    def moved(self) -> bool:
+    def changed(self) -> bool:
         """Whether the series is reported as slower or faster."""
         return self.verdict in ("slower", "faster")
 
@@ -94,16 +90,23 @@ class Finding:
 
     @property
     def verdict_columns(self) -> dict[str, Any]:
-        """The verdict, suspicion, change, its start and the detectable change, by column of `COLUMNS`."""
-        against = self.standing.against
-        least = against.minimum_detectable_change if against.suffices else None
+        """The verdict and what it rests on, by column: those of `VERDICT_COLUMNS`, and `since`."""
+        against = self.series_state.against
         return {
             "verdict": self.verdict,
-            "suspicion": self.standing.state if self.standing.direction else "",
+            "series_state": self.series_state.state,
             "change_percent": self.change_percent,
+            "baseline_s": against.mean if against.runs or against.level else None,
+            "minimum_detectable_change_percent": (
+                100 * against.minimum_detectable_change if against.suffices else None
+            ),
             "since": self.since,
-            "minimum_detectable_change_percent": None if least is None else 100 * least,
         }
+
+    @property
+    def changes_in_words(self) -> str:
+        """What changed when the suspected or confirmed level began, as text; empty if nothing did."""
+        return changed_words(self.judgement.changes, self.onset)
 
     @property
     def remarks(self) -> list[str]:
@@ -113,7 +116,7 @@ class Finding:
     @property
     def change_percent(self) -> float | None:
         """Change of the judged runs against the baseline in percent, above 0 is slower; None if unknown."""
-        return None if self.standing.change is None else 100 * self.standing.change
+        return None if self.series_state.change is None else 100 * self.series_state.change
 
 
 @dataclass(frozen=True)
@@ -155,14 +158,14 @@ class Comparison:
         return len(self.findings)
 
     @property
-    def standings(self) -> dict[Series, Standing]:
+    def series_states(self) -> dict[Series, SeriesState]:
         """The state of each series: unchanged, suspected, confirmed, …"""
-        return {one.series: one.standing for one in self.findings}
+        return {one.series: one.series_state for one in self.findings}
 
     @property
     def confirmed_slower(self) -> bool:
         """Whether any series is confirmed as slower."""
-        return any(one.verdict == "slower" and one.standing.state == "confirmed" for one in self.findings)
+        return any(one.verdict == "slower" and one.series_state.state == "confirmed" for one in self.findings)
 
     @property
     def names(self) -> list[str]:
@@ -183,7 +186,7 @@ class Comparison:
         sentence = f"{self.cells} cell{'' if self.cells == 1 else 's'}: {', '.join(parts)}"
         if counts["slower"]:
             worst = self.findings[0]
-            sentence += f"; worst {self.names[0]} {worst.change_percent:+.1f} %, {worst.standing.state}"
+            sentence += f"; worst {self.names[0]} {worst.change_percent:+.1f} %, {worst.series_state.state}"
         if drifting := sum(one.drift is not None for one in self.findings):
             sentence += f"; {drifting} drift{'s' if drifting == 1 else ''} slowly"
         if waiting := sum(one.confirmation_runs_wanted > 0 for one in self.findings):
@@ -212,43 +215,31 @@ class Comparison:
 
 
 def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Adjust the p-values of findings for their number, and return them worst first."""
-    findings = list(findings)
-    judged = [one for one in findings if one.standing.against.suffices]
-    directions: tuple[Direction, ...] = ("slower", "faster")
-    q_values = {
-        direction: adjust_p_values([one.standing.p_value(direction) for one in judged])
-        for direction in directions
-    }
-    known = [
-        replace(one, q_values={direction: q_values[direction][place] for direction in directions})
-        for place, one in enumerate(judged)
-    ]
-    unknown = [one for one in findings if not one.standing.against.suffices]
-    return tuple(sorted((*known, *unknown), key=_worst_first))
+    """Return findings worst first: slower ones, faster ones, unchanged ones, those of too few runs."""
+    return tuple(sorted(findings, key=_worst_first))
 
 
 def _worst_first(finding: Finding) -> tuple[int, float]:
-    order = ("slower", "faster", "unchanged", "insufficient history")
-    return order.index(finding.verdict), -(finding.change_percent or 0)
+    return VERDICTS.index(finding.verdict), -(finding.change_percent or 0)
 
 
 def _remarks(finding: Finding) -> list[str]:
-    standing = finding.standing
-    if standing.state not in ("suspected", "confirmed"):
+    series_state = finding.series_state
+    if series_state.state not in ("suspected", "confirmed"):
         return []
-    words = [f"{standing.direction} by {abs(finding.change_percent or 0):.1f} %"]
+    words = [f"{series_state.direction} by {abs(finding.change_percent or 0):.1f} %"]
     if finding.onset is not None:
         words.append(finding.onset.words)
-    where = finding.placement.words if finding.placement and standing.state == "confirmed" else ""
-    if len(standing.judged) > CONFIRMATION_RUNS:
-        where = f" by all {len(standing.judged)} runs since then"
-    sentence = f"{' '.join(words)}, {standing.state}{where}; "
-    changed = changed_words(finding.changes, finding.onset)
+    placement = finding.judgement.placement
+    where = placement.words if placement and series_state.state == "confirmed" else ""
+    if len(series_state.judged) > CONFIRMATION_RUNS:
+        where = f" by all {len(series_state.judged)} runs since then"
+    sentence = f"{' '.join(words)}, {series_state.state}{where}; "
+    changed = finding.changes_in_words
     sentence += f"changed then: {changed}" if changed else "nothing is recorded that changed then"
     if slow := finding.run.row["stragglers"]:
         sentence += f"; {slow}"
-    if standing.state == "suspected":
+    if series_state.state == "suspected":
         sentence += f"; {CONFIRMATION_RUNS} confirmation runs decide" + (
             f": {finding.confirmation_runs}" if finding.confirmation_runs else ""
         )
@@ -265,26 +256,25 @@ def _drift_remarks(finding: Finding) -> list[str]:
 
 
 def _row(name: str, finding: Finding) -> dict[str, Any]:
-    standing, row = finding.standing, finding.run.row
-    against, known = standing.against, standing.against.suffices
+    series_state, row = finding.series_state, finding.run.row
+    known, placement = series_state.against.suffices, finding.judgement.placement
     return (
         {column.name: row.get(column.name) for column in COLUMNS}
         | finding.verdict_columns
         | {
             "cell": name,
-            "judged_s": sum(standing.judged) / len(standing.judged),
-            "judged_runs": len(standing.judged),
+            "judged_s": sum(series_state.judged) / len(series_state.judged),
+            "judged_runs": len(series_state.judged),
             "judged_on": finding.run.judged_on,
-            "baseline_s": against.mean if against.runs or against.level else None,
-            "baseline_runs": len(against.runs),
-            "p_value": standing.p_value(standing.direction or "slower") if known else None,
-            "q_value": finding.q_value if standing.direction else None,
+            "baseline_runs": len(series_state.against.runs),
+            "p_value": series_state.p_value(series_state.direction or "slower") if known else None,
+            "q_value": finding.q_value if series_state.direction else None,
             "step_time_over_published": (
-                row["step_time_over_published"] if finding.run.figure == "step_time_s" else None
+                row["step_time_over_published"] if finding.run.metric == "step_time_s" else None
             ),
-            "changes": changed_words(finding.changes, finding.onset),
-            "suspected_on": finding.placement and finding.placement.suspected,
-            "confirmation_on": finding.placement and finding.placement.confirmation_nodes,
+            "changes": finding.changes_in_words,
+            "suspected_on": placement and placement.suspected,
+            "confirmation_on": placement and placement.confirmation_nodes,
             "drift_percent": finding.drift and 100 * finding.drift.change,
             "since_earliest": finding.onset and finding.onset.earliest,
             "since_latest": finding.onset and finding.onset.latest,
@@ -301,13 +291,15 @@ COLUMNS = (
     Column(
         "verdict",
         "text",
-        "`slower`, `faster`, `unchanged`, or `insufficient history`.",
+        "What is reported: `slower`, `faster`, `unchanged`, or `insufficient history`.",
         priority=0,
     ),
     Column(
-        "suspicion",
+        "series_state",
         "text",
-        "`suspected` until two confirmation runs have come, then `confirmed` or `dismissed`.",
+        "Where the series stands: `insufficient history`, `unchanged`, `suspected` until two confirmation "
+        "runs have come, then `confirmed` or `dismissed`.",
+        heading="state",
         priority=0,
     ),
     Column(
@@ -381,3 +373,14 @@ COLUMNS = (
     ),
 )
 """Columns of a comparison, in the order of CSV and JSON; those of results are of the newest run."""
+
+BY_NAME = {column.name: column for column in COLUMNS}
+
+VERDICT_COLUMNS = tuple(
+    BY_NAME[name]
+    for name in (
+        *("verdict", "series_state", "change_percent", "baseline_s"),
+        "minimum_detectable_change_percent",
+    )
+)
+"""The verdict with the numbers that it rests on: the same columns in every table, file and export."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from steptime.judging.causes import WEEK_S
-from steptime.judging.comparison import compare_judgements, record_reader
+from steptime.judging.comparison import compare_stored
 from steptime.judging.detection import Direction
 from steptime.judging.findings import Comparison, Finding
 from steptime.judging.incidents import ACTIVE, Incident, IncidentCell, Kind, State, stands_out
@@ -60,7 +60,7 @@ def update_incidents(store: Store, *, now: float | None = None) -> list[Incident
     now = time.time() if now is None else now
     with write_transaction(store.url) as connection:
         lock_series(connection, {"table": "incidents"})
-        found = compare_judgements(judgements_since(store, now - WEEK_S), record_reader(store))
+        found = compare_stored(store, judgements_since(store, now - WEEK_S))
         active = [Incident.stored(row) for row in incident_queries.read(connection, states=ACTIVE)]
 
         def is_accepted(incident: Incident) -> bool:
@@ -116,10 +116,10 @@ def reconcile(
         judged_cells = sum(one.series["cluster"] == group.cluster for one in found.findings)
         opened = _opened(replace(group, findings=findings), judged_cells, now)
         joined = _merged(opened, earlier, group) if earlier else opened
-        updated.append(_with_standings(joined, cells, read_judgements))
+        updated.append(_with_current_states(joined, cells, read_judgements))
         merged += earlier[1:]
         left = [one for one in left if one not in earlier]
-    return updated + [_with_standings(one, (), read_judgements) for one in left], merged
+    return updated + [_with_current_states(one, (), read_judgements) for one in left], merged
 
 
 def group_findings(found: Comparison) -> list[Group]:
@@ -143,20 +143,20 @@ def group_findings(found: Comparison) -> list[Group]:
     ]
     explained = {series for cause in found.causes for series in cause.cells}
     names = dict(zip((one.series for one in found.findings), found.names, strict=True))
-    rest = [one for one in found.findings if one.moved and one.series not in explained]
+    rest = [one for one in found.findings if one.changed and one.series not in explained]
     for alike in _families(rest):
-        first, direction = alike[0], alike[0].standing.direction or "slower"
+        first, direction = alike[0], alike[0].series_state.direction or "slower"
         cluster = first.series["cluster"]
-        change = statistics.median(one.standing.change or 0.0 for one in alike)
+        change = statistics.median(one.series_state.change or 0.0 for one in alike)
         if len(alike) > 1:
             subject = f"{first.series['size']} {first.series['dtype']} ({first.series['workload']})"
-            shared = [one for one in first.changes if is_notable(one) and _is_shared(one, alike)]
+            shared = [one for one in first.judgement.changes if is_notable(one) and _is_shared(one, alike)]
             evidence = (
                 f"changed in each then: {'; '.join(shared)}" if shared else "no recorded change in common"
             )
             groups.append(Group("family", cluster, subject, direction, evidence, change, tuple(alike)))
         else:
-            subject = "; ".join(filter(is_notable, first.changes))
+            subject = "; ".join(filter(is_notable, first.judgement.changes))
             evidence = f"{names[first.series]}: {'; '.join(first.remarks)}"
             groups.append(Group("cell", cluster, subject, direction, evidence, change, (first,)))
     return sorted(groups, key=lambda group: (group.kind not in _NAMED, -len(group.findings)))
@@ -173,7 +173,9 @@ def _with_node_sweep(group: Group, store: Store) -> Group:
 
 
 def _is_shared(change: str, findings: Iterable[Finding]) -> bool:
-    return all(any(changed_to(one) == changed_to(change) for one in found.changes) for found in findings)
+    return all(
+        any(changed_to(one) == changed_to(change) for one in found.judgement.changes) for found in findings
+    )
 
 
 def _families(findings: Iterable[Finding]) -> Iterator[list[Finding]]:
@@ -211,7 +213,9 @@ def _opened(group: Group, judged_cells: int, now: float) -> Incident:
         latest=latest,
         evidence=group.evidence,
         nodes=group.nodes,
-        cells=_in_order(IncidentCell.of(one.series, one, group.direction) for one in group.findings),
+        cells=_in_order(
+            IncidentCell.of(one.series, one.judgement, group.direction) for one in group.findings
+        ),
         change=group.change,
         judged_cells=judged_cells,
     )
@@ -252,7 +256,7 @@ def _range(findings: Collection[Finding]) -> tuple[float, float]:
     return (max(starts), min(ends)) if max(starts) <= min(ends) else (min(starts), max(ends))
 
 
-def _with_standings(
+def _with_current_states(
     incident: Incident, known: Collection[Series], read_judgements: Callable[[Series], Sequence[Judgement]]
 ) -> Incident:
     """Return an incident with the current state of its cells, except for those of series in `known`."""
@@ -261,7 +265,7 @@ def _with_standings(
         if cell.series in known:
             return cell
         latest = next(iter(read_judgements(cell.series)), None)
-        if latest is None or not stands_out(latest.standing, incident.direction):
+        if latest is None or not stands_out(latest.series_state, incident.direction):
             return replace(cell, state="returned")
         return IncidentCell.of(cell.series, latest, incident.direction)
 

@@ -14,8 +14,7 @@ from typing import Any, Literal, Self
 
 from steptime.errors import UserError
 from steptime.judging import judgements
-from steptime.judging.detection import Direction, Standing
-from steptime.judging.findings import Finding
+from steptime.judging.detection import Direction, SeriesState
 from steptime.judging.models import Judgement
 from steptime.judging.onset import date
 from steptime.judging.series import Series
@@ -50,22 +49,22 @@ class IncidentCell:
     """
 
     @classmethod
-    def of(cls, series: Series, found: Finding | Judgement, direction: Direction) -> Self:
-        """Describe a series as part of an incident, from its finding or judgement.
+    def of(cls, series: Series, judgement: Judgement, direction: Direction) -> Self:
+        """Describe a series as part of an incident, from its judgement.
 
         Its state is `suspected` or `confirmed` if it is so in `direction`; else it is `leaning`: it changed
         in the same direction as the others, but too little to be suspected. The series must have a baseline.
         """
-        standing, run = found.standing, found.run
+        series_state, run = judgement.series_state, judgement.run
         return cls(
             series,
             run.job_name,
             run.row["dag_id"],
-            found.onset.job_name if found.onset else run.job_name,
-            standing.change or 0.0,
-            statistics.fmean(standing.judged),
-            standing.against.mean,
-            standing.state if stands_out(standing, direction) else "leaning",
+            judgement.began_with,
+            series_state.change or 0.0,
+            statistics.fmean(series_state.judged),
+            series_state.against.mean,
+            series_state.state if stands_out(series_state, direction) else "leaning",
         )
 
     @classmethod
@@ -187,7 +186,7 @@ def incidents(store: Store, *, closed_since: float | None = None) -> list[Incide
     with read_connection(store.url) as connection:
         states = ACTIVE if closed_since is None else None
         rows = incident_queries.read(connection, states=states, closed_since=closed_since)
-    visible = filter(None, (_as_seen(store, Incident.stored(row)) for row in rows))
+    visible = filter(None, (_visible_part(store, Incident.stored(row)) for row in rows))
     order: dict[str, int] = {"confirmed": 0, "open": 1}
     return sorted(
         visible,
@@ -201,7 +200,7 @@ def incident(store: Store, incident_id: int) -> Incident:
     if abs(incident_id) <= sys.maxsize:  # what databases can take
         with read_connection(store.url) as connection:
             rows = incident_queries.read(connection, incident_id=incident_id)
-    found = next(filter(None, (_as_seen(store, Incident.stored(row)) for row in rows)), None)
+    found = next(filter(None, (_visible_part(store, Incident.stored(row)) for row in rows)), None)
     if found is None:
         raise UserError(f"there is no incident {incident_id}: 'steptime incidents' lists them.")
     return found
@@ -238,7 +237,7 @@ def accept(store: Store, incident_id: int, *, note: str, author: str, now: float
     return incident(store, incident_id)
 
 
-def _as_seen(store: Store, found: Incident) -> Incident | None:
+def _visible_part(store: Store, found: Incident) -> Incident | None:
     """Return an incident with the cells that the reader may see, without evidence if that is not all.
 
     None if the reader may see none.
@@ -252,6 +251,6 @@ def _as_seen(store: Store, found: Incident) -> Incident | None:
     return replace(found, cells=cells, evidence="", hidden_cells=hidden) if cells else None
 
 
-def stands_out(standing: Standing, direction: Direction) -> bool:
+def stands_out(series_state: SeriesState, direction: Direction) -> bool:
     """Return whether a series is suspected or confirmed to have got slower or faster, as `direction` says."""
-    return standing.state in ("suspected", "confirmed") and standing.direction == direction
+    return series_state.state in ("suspected", "confirmed") and series_state.direction == direction

@@ -1,13 +1,14 @@
 """Judge the stored runs, and store and read these judgements.
 
 Publishing a run judges all runs of its series again, in the same transaction, because runs do not end in the
-order in which they were submitted. There are three kinds of judgement: `history` compares a run with the
-earlier runs of its series (`judging.detection`), `publication` compares it with the published step time, and
-`drift` describes a slow change of the series, stored with its newest run.
+order in which they were submitted. There are two kinds of judgement: `history` compares a run with the
+earlier runs of its series (`judging.detection`), and `drift` describes a slow change of the series, stored
+with its newest run.
 """
 
+import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -18,11 +19,11 @@ from steptime.judging.detection import (
     CONFIRMATION_RUNS,
     Baseline,
     RunSeconds,
-    Standing,
-    standings,
+    SeriesState,
+    series_states,
 )
 from steptime.judging.drift import find_drift
-from steptime.judging.models import Judgement, read_drift, read_standing, rows_to_store, with_job_names
+from steptime.judging.models import Judgement, rows_to_store, with_job_names
 from steptime.judging.onset import Onset, likely_places
 from steptime.judging.placement import Placement
 from steptime.judging.record_changes import changes, is_notable
@@ -162,7 +163,13 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
 def newest_judgement(store: Store, series: Series) -> list[Judgement]:
     """Return the judgement of a series' newest run, as a list of one; empty if it has no time to judge."""
     rows = judgement_queries.rows_with_judgements(store, series.key, limit=1)
-    return _as_stored(store, series, rows, _hidden(store))
+    return _read_judgements(store, series, rows, hidden_series(store))
+
+
+def newest_judgements(store: Store) -> dict[Series, Judgement]:
+    """Return, by series, the judgement of its newest run, unless that run has no time to judge."""
+    latest = _latest_of_each(store, judgement_queries.latest_rows_with_judgements(store, 0.0, 1))
+    return {series: judgements[0] for series, judgements in latest.items() if judgements}
 
 
 def read_judgement(store: Store, row: Mapping[str, Any]) -> Judgement | None:
@@ -174,7 +181,20 @@ def read_judgement(store: Store, row: Mapping[str, Any]) -> Judgement | None:
     if not series.is_judged:
         return None
     rows = judgement_queries.rows_with_judgements(store, {"job_name": row["job_name"]}, limit=1)
-    return next(iter(_as_stored(store, series, rows, _hidden(store))), None)
+    return next(iter(_read_judgements(store, series, rows, hidden_series(store))), None)
+
+
+def judgements_of_runs(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Series, Judgement]]:
+    """Yield the series and the judgement of each of these runs (rows of the store) that is judged."""
+    stored = judgement_queries.by_job(store, min((row["submitted_at"] for row in rows), default=math.inf))
+    of_series: dict[Series, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["job_name"] in stored:
+            of_series.setdefault(Series.from_row(row), []).append({**row, **stored[row["job_name"]]})
+    hidden = hidden_series(store)
+    for series, runs in of_series.items():
+        if series.is_judged:
+            yield from ((series, one) for one in _read_judgements(store, series, runs, hidden))
 
 
 def judgements_since(store: Store, since: float) -> dict[Series, list[Judgement]]:
@@ -195,46 +215,33 @@ def _latest_of_each(store: Store, rows: Iterable[Mapping[str, Any]]) -> dict[Ser
     of_series: dict[Series, list[Mapping[str, Any]]] = {}
     for row in rows:
         of_series.setdefault(Series.from_row(row), []).append(row)
-    hidden = _hidden(store)
+    hidden = hidden_series(store)
     return {
-        series: _as_stored(store, series, some[:_LATEST_RUNS], hidden)
-        for series, some in of_series.items()
+        series: _read_judgements(store, series, runs[:_LATEST_RUNS], hidden)
+        for series, runs in of_series.items()
         if series.is_judged
     }
 
 
-def _hidden(store: Store) -> set[Series]:
+def hidden_series(store: Store) -> set[Series]:
     """Return the series with runs that the store's user may not read."""
     return {Series.from_row(row) for row in judgement_queries.hidden(store)}
 
 
-def _as_stored(
+def _read_judgements(
     store: Store, series: Series, rows: Sequence[Mapping[str, Any]], hidden: Collection[Series]
 ) -> list[Judgement]:
     """Return the judgement of each of a series' runs, newest first.
 
-    The runs are judged now if one has no stored judgement yet, or if the store's user may not read all runs
-    of the series: stored judgements are based on all of them.
+    `rows` are the runs, newest first, with the columns of their stored judgements. They are judged now if one
+    has no stored judgement yet, or if the store's user may not read all runs of the series: stored judgements
+    are based on all of them.
     """
     runs = series_runs(rows)
-    if all(run.row["verdict"] for run in runs) and series not in hidden:
-        return [_as_kept(run) for run in runs]
+    if all(run.row["series_state"] for run in runs) and series not in hidden:
+        return [Judgement.from_row(run) for run in runs]
     names = {run.job_name for run in runs}
     return [one for one in reversed(judge_now(store, series)) if one.run.job_name in names]
-
-
-def _as_kept(run: SeriesRun) -> Judgement:
-    """Return the judgement of a run from its row, which includes the columns of its judgement."""
-    row = run.row
-    rests_on = row["rests_on"]
-    return Judgement(
-        run,
-        read_standing(row),
-        tuple(row["changes"]),
-        read_drift(row["drift"]),
-        Placement.stored(rests_on),
-        Onset.stored(rests_on),
-    )
 
 
 def judge_now(store: Store, series: Series) -> list[Judgement]:
@@ -265,12 +272,14 @@ def judge_runs(
     """
     seconds = [RunSeconds.of(run.job_name, run.seconds) for run in runs]
     places = {place for place, run in enumerate(runs) if run.job_name in begin_anew}
-    stood = standings(seconds, places)
+    stood = series_states(seconds, places)
     judged = [
         _with_onset(
-            Judgement(run, standing, placement=Placement.from_standing(runs, place, standing)), runs, records
+            Judgement(run, series_state, placement=Placement.from_series_state(runs, place, series_state)),
+            runs,
+            records,
         )
-        for place, (run, standing) in enumerate(zip(runs, stood, strict=True))
+        for place, (run, series_state) in enumerate(zip(runs, stood, strict=True))
     ]
     if judged and not (stood[-1].direction == "slower" and stood[-1].state == "confirmed"):
         judged[-1] = _with_slow_change(judged[-1], runs[max(places, default=0) :], records)
@@ -283,19 +292,19 @@ def _with_onset(one: Judgement, runs: Sequence[SeriesRun], records: Records) -> 
     A suspected one began with the run that raised the suspicion. The beginning of a confirmed one is searched
     for among the runs from the second of the baseline to the first after the suspicion.
     """
-    standing = one.standing
-    if standing.state not in ("suspected", "confirmed") or standing.direction is None:
+    series_state = one.series_state
+    if series_state.state not in ("suspected", "confirmed") or series_state.direction is None:
         return one
     names = [run.job_name for run in runs]
-    first = names.index(with_job_names(standing.since)[0][0])
+    first = names.index(with_job_names(series_state.since)[0][0])
     places = (first, first, first)
-    if standing.state == "confirmed":
-        begin = names.index(with_job_names(standing.against.runs)[0][0])
+    if series_state.state == "confirmed":
+        begin = names.index(with_job_names(series_state.against.runs)[0][0])
         end = min(names.index(one.run.job_name), first + BASELINE_RUNS) + 1
         found = likely_places(
             [run.seconds for run in runs[begin:end]],
             range(1, first + CONFIRMATION_RUNS - begin),
-            standing.direction,
+            series_state.direction,
             records.notable(names[begin:end]),
         )
         places = (begin + found[0], begin + found[1], begin + found[2])
@@ -332,7 +341,7 @@ def _with_slow_change(one: Judgement, runs: Sequence[SeriesRun], records: Record
     drift = find_drift(seconds, [names[place] for place in records.changed(names)])
     if drift is not None and drift.step is not None:  # reading all records is slow
         drift = find_drift(seconds, [names[place] for place in records.notable(names)]) or drift
-    is_suspected = one.standing.state == "suspected" and one.standing.direction == "slower"
+    is_suspected = one.series_state.state == "suspected" and one.series_state.direction == "slower"
     if drift is None:
         return one
     drift = replace(drift, began_at=runs[names.index(drift.since)].row["submitted_at"])
@@ -346,8 +355,8 @@ def _with_slow_change(one: Judgement, runs: Sequence[SeriesRun], records: Record
     if is_suspected and own.suffices and own.direction(after[-1:]) == "slower":
         return one
     against = Baseline().with_runs(*before)
-    standing = Standing("confirmed", "slower", after, against, one.standing.baseline, after)
-    step = replace(one, standing=standing, drift=drift, placement=None)
+    series_state = SeriesState("confirmed", "slower", after, against, one.series_state.baseline, after)
+    step = replace(one, series_state=series_state, drift=drift, placement=None)
     return _began_at(step, runs, (at, earliest, latest), records)
 
 

@@ -3,9 +3,9 @@
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, Self
 
-from steptime.judging.detection import LEAST_CHANGE, Baseline, RunSeconds, Standing
+from steptime.judging.detection import LEAST_CHANGE, Baseline, RunSeconds, SeriesState
 from steptime.judging.drift import Drift, Level
 from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
@@ -18,7 +18,7 @@ class Judgement:
     """The state of a series after one of its runs, and what had changed if it got slower or faster."""
 
     run: SeriesRun
-    standing: Standing
+    series_state: SeriesState
     changes: tuple[str, ...] = ()
     """What changed at the run with which the suspected or confirmed level began."""
     drift: Drift | None = None
@@ -28,10 +28,33 @@ class Judgement:
     onset: Onset | None = None
     """When the suspected or confirmed level began."""
 
+    @classmethod
+    def from_row(cls, run: SeriesRun) -> Self:
+        """Read the judgement of a run from `run.row`, which has the columns of its stored judgement, too.
+
+        `series_state` lacks `is_open` and the baseline for the next run, which are not stored.
+        """
+        row = run.row
+        rests_on, drift = row["rests_on"], row["drift"]
+        judged, baseline, since = (
+            tuple(RunSeconds.of(*named) for named in rests_on[name])
+            for name in ("judged", "baseline", "since")
+        )
+        return cls(
+            run,
+            SeriesState(row["series_state"], row["direction"], judged, Baseline(baseline), since=since),
+            tuple(row["changes"]),
+            drift and _read_drift(drift),
+            Placement.stored(rests_on),
+            Onset.stored(rests_on),
+        )
+
     @property
     def is_step(self) -> bool:
         """Whether it is a slowdown too small for a single run to show, which all runs since confirm."""
-        return self.drift is not None and self.drift.step is not None and self.standing.state == "confirmed"
+        return (
+            self.drift is not None and self.drift.step is not None and self.series_state.state == "confirmed"
+        )
 
     @property
     def began_with(self) -> str:
@@ -39,59 +62,59 @@ class Judgement:
         return self.onset.job_name if self.onset else self.run.job_name
 
 
-def rows_to_store(one: Judgement) -> Iterator[dict[str, Any]]:
+def rows_to_store(judgement: Judgement) -> Iterator[dict[str, Any]]:
     """Yield the rows of the table `judgements` for a judgement.
 
     One of kind `history` always, and one of kind `drift` if there is a drift.
     """
-    yield _against_history(one)
-    if one.drift is not None:
-        yield _drifted(one.run, one.drift)
+    yield _against_history(judgement)
+    if judgement.drift is not None:
+        yield _drifted(judgement, judgement.drift)
 
 
-def _against_history(one: Judgement) -> dict[str, Any]:
-    standing, against = one.standing, one.standing.against
+def _against_history(judgement: Judgement) -> dict[str, Any]:
+    series_state, against = judgement.series_state, judgement.series_state.against
     known = against.suffices
     of_baseline: dict[str, Any] = (
         {
-            "ratio": 1 + against.change(standing.judged),
-            "limit_ratio": 1 + against.bound(len(standing.judged)),
+            "ratio": 1 + against.change(series_state.judged),
+            "limit_ratio": 1 + against.bound(len(series_state.judged)),
             "baseline_mean_s": against.mean,
             "baseline_median_s": statistics.median(against.runs),
             "baseline_deviation": against.deviation,
             "minimum_detectable_change": against.minimum_detectable_change,
-            "p_value": standing.p_value(standing.direction or "slower"),
+            "p_value": series_state.p_value(series_state.direction or "slower"),
         }
         if known
         else {}
     )
     return _row(
-        one.run.figure,
+        judgement.run.metric,
         "history",
-        verdict=standing.state,
-        direction=standing.direction,
-        judged_on=one.run.judged_on,
-        judged_s=statistics.fmean(standing.judged),
+        series_state=series_state.state,
+        direction=series_state.direction,
+        judged_on=judgement.run.judged_on,
+        judged_s=statistics.fmean(series_state.judged),
         baseline_runs=len(against.runs),
         rests_on={
-            "judged": with_job_names(standing.judged),
+            "judged": with_job_names(series_state.judged),
             "baseline": with_job_names(against.runs),
-            "since": with_job_names(standing.since),
-            **({"nodes": one.placement.as_stored} if one.placement else {}),
-            **({"onset": one.onset.as_stored} if one.onset else {}),
+            "since": with_job_names(series_state.since),
+            **({"nodes": judgement.placement.as_stored} if judgement.placement else {}),
+            **({"onset": judgement.onset.as_stored} if judgement.onset else {}),
         },
-        changes=list(one.changes),
+        changes=list(judgement.changes),
         **of_baseline,
     )
 
 
-def _drifted(run: SeriesRun, drift: Drift) -> dict[str, Any]:
+def _drifted(judgement: Judgement, drift: Drift) -> dict[str, Any]:
     return _row(
-        run.figure,
+        judgement.run.metric,
         "drift",
-        verdict="slower",
+        series_state=judgement.series_state.state,
         direction="slower",
-        judged_on=run.judged_on,
+        judged_on=judgement.run.judged_on,
         judged_s=drift.levels[-1].seconds,
         ratio=1 + drift.change,
         limit_ratio=1 + LEAST_CHANGE,
@@ -106,28 +129,17 @@ def _drifted(run: SeriesRun, drift: Drift) -> dict[str, Any]:
     )
 
 
-def read_drift(rests_on: Mapping[str, Any] | None) -> Drift | None:
-    """Read a drift from the column `rests_on` of a stored judgement of the kind `drift`; None for None."""
-    if rests_on is None:
-        return None
+def _read_drift(rests_on: Mapping[str, Any]) -> Drift:
+    """Read a drift from the column `rests_on` of a stored judgement of the kind `drift`."""
     levels, step = rests_on["levels"], rests_on["step"]
     return Drift(tuple(Level(*level) for level in levels), step and tuple(step), rests_on["began_at"])
 
 
-def _row(figure: str, kind: str, **values: Any) -> dict[str, Any]:
+def _row(metric: str, kind: str, **values: Any) -> dict[str, Any]:
     """Return a row of the table `judgements`; columns without a value are None."""
-    return dict.fromkeys(judgement_queries.columns()) | {"figure": figure, "kind": kind} | values
+    return dict.fromkeys(judgement_queries.columns()) | {"metric": metric, "kind": kind} | values
 
 
 def with_job_names(runs: Sequence[float]) -> list[tuple[str, float]]:
     """Return the job name and the seconds of each run that has its job's name (a `RunSeconds`)."""
     return [(run.job_name, float(run)) for run in runs if isinstance(run, RunSeconds)]
-
-
-def read_standing(row: Mapping[str, Any]) -> Standing:
-    """Read a series' state from a row of `judgements`, without `is_open` and the next run's baseline."""
-    judged, baseline, since = (
-        tuple(RunSeconds.of(*run) for run in row["rests_on"][name])
-        for name in ("judged", "baseline", "since")
-    )
-    return Standing(row["verdict"], row["direction"], judged, Baseline(baseline), since=since)

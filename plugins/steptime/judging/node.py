@@ -7,8 +7,8 @@ from typing import Any
 
 from steptime.judging.incidents import ACTIVE, incidents
 from steptime.judging.node_pairs import newest_node_sweep
+from steptime.judging.run_findings import add_verdicts
 from steptime.judging.series import Series
-from steptime.judging.trend import with_verdicts
 from steptime.measure.gpu_samples import gpu_samples
 from steptime.measure.stragglers import rank_times
 from steptime.store.run_queries import Store
@@ -20,36 +20,36 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
     """Return what the runs of the last four weeks tell about a node, as JSON.
 
     - `runs`: the runs on the node, newest first, each with its change against the baseline of its series
-      (`change_percent`), the median change of the series' runs on other nodes (`elsewhere_percent`; None if
-      there are none), how the node's ranks compare with the run's others (`ranks_percent`; None if not
+      (`run_change_percent`), the median change of the series' runs on other nodes (`elsewhere_percent`; None
+      if there are none), how the node's ranks compare with the run's others (`ranks_percent`; None if not
       timed), and the power, clock and temperature of its GPUs (`gpus`; None if not sampled).
     - `difference_percent`: how much slower the node is than others: for each series the median of
-      `change_percent` minus `elsewhere_percent`, and of these the median; during an active incident only runs
-      since its start count. `cells`: the number of these series.
+      `run_change_percent` minus `elsewhere_percent`, and of these the median; during an active incident only
+      runs since its start count. `cells`: the number of these series.
     - `incident`: title of an active incident that names the node; `since`: its start in Unix time; or None.
     - `sweep`: name of the newest node sweep (runs on single nodes and on pairs) with a run on a pair that
       includes this node, None if there is none; `pairs`: sentences on what it found about the node.
     - `excluded`: whether the newest job of the cluster, `newest_job`, excludes the node.
     """
     since = (time.time() if now is None else now) - LOOK_BACK_S
-    rows = with_verdicts(store, store.results(include_rejected=True, cluster=cluster, since=since))
+    rows = add_verdicts(store, store.results(include_rejected=True, cluster=cluster, since=since))
     named = [
         one for one in incidents(store, closed_since=since) if one.cluster == cluster and node in one.nodes
     ]
     active = next((one for one in named if one.state in ACTIVE), None)
     here, elsewhere = defaultdict[Series, list[float]](list), defaultdict[Series, list[float]](list)
     for row in rows:
-        if row["change_percent"] is None:
+        if row["run_change_percent"] is None:
             continue
         if not _had(row, node):
-            elsewhere[Series.from_row(row)].append(row["change_percent"])
+            elsewhere[Series.from_row(row)].append(row["run_change_percent"])
         elif active is None or row["submitted_at"] >= active.since:
-            here[Series.from_row(row)].append(row["change_percent"])
+            here[Series.from_row(row)].append(row["run_change_percent"])
     usual = {series: statistics.median(changes) for series, changes in elsewhere.items()}
     differences = [
         statistics.median(changes) - usual[series] for series, changes in here.items() if series in usual
     ]
-    names = ("job_name", "label", "submitted_at", "state", "change_percent", "verdict", "suspicion")
+    names = ("job_name", "label", "submitted_at", "state", "run_change_percent", "verdict", "series_state")
     own = [row for row in rows if _had(row, node)]
     jobs = [row["job_name"] for row in own]
     samples = {job: gpu_samples(record) for job, record in store.trainer_records("gpu_samples", jobs).items()}

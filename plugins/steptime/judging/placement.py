@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from steptime.judging.detection import CONFIRMATION_RUNS, Standing
+from steptime.judging.detection import CONFIRMATION_RUNS, SeriesState
 from steptime.judging.series import SeriesRun
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
 
@@ -25,12 +25,14 @@ class Placement:
     """Nodes of each confirmation run so far."""
 
     @classmethod
-    def from_standing(cls, runs: Sequence[SeriesRun], place: int, standing: Standing) -> Self | None:
+    def from_series_state(
+        cls, runs: Sequence[SeriesRun], place: int, series_state: SeriesState
+    ) -> Self | None:
         """Return the nodes of the suspected run and its confirmation runs up to index `place` of `runs`.
 
         None if nothing is or was suspected.
         """
-        involved = 1 + CONFIRMATION_RUNS if standing.state == "dismissed" else len(standing.since)
+        involved = 1 + CONFIRMATION_RUNS if series_state.state == "dismissed" else len(series_state.since)
         if not involved:
             return None
         first = place + 1 - involved

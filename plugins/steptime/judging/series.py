@@ -14,7 +14,7 @@ from steptime.store.columns import planned_values, series_columns
 from steptime.store.judgement_queries import latest_numbers, newest_of_each
 from steptime.store.run_queries import Store
 
-_FIGURES = {
+_METRICS = {
     Mode.PERFORMANCE: ("step_time_s", ("steady_step_time_s", "step_time_mean_s")),
     Mode.CHECKPOINT_SAVE: ("checkpoint_blocked_s", ("checkpoint_blocked_s", "checkpoint_save_s")),
     Mode.CHECKPOINT_LOAD: ("checkpoint_load_s", ("checkpoint_load_s",)),
@@ -60,12 +60,12 @@ class Series:
     @property
     def is_judged(self) -> bool:
         """Whether its runs are judged: not profiles and traces, nor runs imported with `--not-judged`."""
-        return self["mode"] in _FIGURES and self["for_judging"]
+        return self["mode"] in _METRICS and self["for_judging"]
 
     @property
     def time_columns(self) -> tuple[str, ...]:
         """The columns that may hold the time that a run is judged by; the first one with a value is used."""
-        return _FIGURES[self["mode"]][1]
+        return _METRICS[self["mode"]][1]
 
     @property
     def label(self) -> str:
@@ -104,7 +104,7 @@ class SeriesRun:
     seconds: float
     judged_on: str
     """Which time that is: `median of steps 30 to 49`, or a column of the results."""
-    figure: str = "step_time_s"
+    metric: str = "step_time_s"
     """What the time measures: a step, or a checkpoint operation."""
 
     @property
@@ -136,14 +136,14 @@ def recent_seconds(store: Store, runs: int = RECENT_RUNS) -> dict[Series, list[f
 
 
 def _judged(row: Mapping[str, Any]) -> SeriesRun | None:
-    figure, numbers = _FIGURES[Mode(row["mode"])]
+    metric, numbers = _METRICS[Mode(row["mode"])]
     name = _judged_column(numbers, row)
     if name is None:
         return None
     if name == "steady_step_time_s":
         first, last = row["steady_steps"].split(":")
-        return SeriesRun(row, row[name], f"median of steps {first} to {last}", figure)
-    return SeriesRun(row, row[name], name, figure)
+        return SeriesRun(row, row[name], f"median of steps {first} to {last}", metric)
+    return SeriesRun(row, row[name], name, metric)
 
 
 def _judged_column(numbers: Iterable[str], row: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from steptime.judging.completeness import MissingCell, completeness
-from steptime.judging.detection import Baseline, Standing
+from steptime.judging.detection import Baseline, SeriesState
 from steptime.judging.series import Series
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.node_lists import fold_nodes
@@ -235,7 +235,7 @@ def judge_suite(store: Store, name: str, since: float | None = None) -> Suite:
     for row in ran:
         if row["state"] == "valid" and row["step_time_mean_s"]:
             valid[Series.from_row(row)].append(row)
-    known = {series: Standing() for series, rows in valid.items() if rows}
+    known = {series: SeriesState() for series, rows in valid.items() if rows}
     found = completeness(store, known, ran, planned=cells, lost=store.lost_jobs(since=since))
     missing = {one.series: one for one in (*found.not_run, *found.failed, *found.failed_since)}
     return Suite(

@@ -3,35 +3,40 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
-from steptime.judging import findings
 from steptime.judging.completeness import MissingCell
-from steptime.judging.detection import Standing
-from steptime.judging.judgements import judge_now, read_judgement
+from steptime.judging.detection import SeriesState
+from steptime.judging.findings import BY_NAME, Finding
+from steptime.judging.judgements import judge_now
 from steptime.judging.models import Judgement
-from steptime.judging.onset import changed_words, date
+from steptime.judging.onset import date
 from steptime.judging.record_changes import node_changes, setup_changes
-from steptime.judging.series import Series, SeriesRun, series_runs
+from steptime.judging.run_findings import RUN_VERDICT_COLUMNS, make_findings, verdict_of_run
+from steptime.judging.series import Series, SeriesRun
+from steptime.judging.verdicts import describe_verdict
 from steptime.recipes.models import Mode
 from steptime.recipes.published import PUBLISHED_THROUGHPUT
-from steptime.store import columns, judgement_queries
-from steptime.store.columns import Column
+from steptime.store import judgement_queries
+from steptime.store.columns import BY_NAME as RESULT_COLUMNS
+from steptime.store.columns import Column, series_columns
 from steptime.store.database import read_connection
 from steptime.store.run_queries import Store
 
-_COMPARED = {column.name: column for column in findings.COLUMNS}
+_PRIORITIES = {"change_percent": 2, "run_change_percent": 0}
 
 COLUMNS = (
-    replace(columns.BY_NAME["submitted_at"], priority=0),
-    columns.BY_NAME["job_name"],
-    Column("judged_s", "number", "What the run is judged by.", heading="time", unit="s", priority=0),
-    *(_COMPARED[name] for name in ("change_percent", "verdict", "suspicion", "baseline_s")),
+    replace(RESULT_COLUMNS["submitted_at"], priority=0),
+    RESULT_COLUMNS["job_name"],
+    Column("run_s", "number", "What the run is judged by.", heading="time", unit="s", priority=0),
+    *(
+        replace(column, priority=_PRIORITIES.get(column.name, column.priority))
+        for column in RUN_VERDICT_COLUMNS
+    ),
     Column("low_s", "number", "Above it, one run is usual.", heading="usual from", unit="s", priority=3),
     Column("high_s", "number", "Below it, one run is usual.", heading="usual to", unit="s", priority=3),
-    *(columns.BY_NAME[name] for name in ("published_step_time_s", "against_publication")),
-    _COMPARED["minimum_detectable_change_percent"],
-    _COMPARED["since"],
+    *(RESULT_COLUMNS[name] for name in ("published_step_time_s", "against_publication")),
+    BY_NAME["since"],
     Column("changes", "text", "What changed since the run before it.", heading="changed", priority=2),
     Column(
         "node_changes", "text", "Its nodes, if they are others than before it.", heading="nodes", priority=5
@@ -45,55 +50,9 @@ COLUMNS = (
         unit="s",
         priority=4,
     ),
-    *(_COMPARED[name] for name in ("judged_on", *columns.series_columns())),
+    *(BY_NAME[name] for name in ("judged_on", *series_columns())),
 )
 """The columns of a trend, which has a row for each run."""
-
-
-OWN_VERDICT = tuple(_COMPARED[name] for name in ("verdict", "suspicion", "change_percent", "baseline_s"))
-"""Columns that compare a run with the history of its own series."""
-
-
-class RunVerdict(NamedTuple):
-    """How a run compares with the usual times of its series, in words."""
-
-    sentence: str
-    changed: str
-    """What changed when its level began; empty if nothing did."""
-
-
-def read_verdict(store: Store, row: Mapping[str, Any]) -> RunVerdict | None:
-    """Return how a run (a row of the store) compares with its history; None if it is not judged."""
-    if row["state"] != "valid" or not Series.from_row(row).is_judged:
-        return None
-    judged = read_judgement(store, row)
-    if judged is None:
-        return None
-    return RunVerdict(run_sentence(judged), changed_words(judged.changes, judged.onset))
-
-
-def with_verdicts(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of the store with the columns `OWN_VERDICT`, which compare each run with its series.
-
-    They are None for runs that are not judged.
-    """
-    first = min((row["submitted_at"] for row in rows), default=0.0)
-    kept = judgement_queries.verdicts(store, since=first)
-    found = []
-    for row in rows:
-        stood = kept.get(row["job_name"])
-        values = dict.fromkeys(column.name for column in OWN_VERDICT)
-        if stood is not None and (runs := series_runs([row])):
-            usual = stood["baseline_mean_s"]
-            change = None if usual is None else runs[0].seconds / usual - 1
-            values |= {
-                "verdict": _own_verdict(stood["verdict"], stood["direction"], change),
-                "suspicion": stood["verdict"] if stood["direction"] else "",
-                "change_percent": None if change is None else 100 * change,
-                "baseline_s": usual,
-            }
-        found.append(dict(row) | values)
-    return found
 
 
 def trend(store: Store, series: Series) -> list[dict[str, Any]]:
@@ -102,18 +61,17 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
     `low_s` and `high_s` are the limits of a usual run at that time; None if too few runs precede it.
     """
     judged = judge_now(store, series)
-    changed = _changes(store, series, [one.run for one in judged])
+    changed = _changes(store, series, [judgement.run for judgement in judged])
     with read_connection(store.url) as connection:
         accepted = judgement_queries.accepted(connection, series.key)
     levels = _levels(judged)
     return [
-        _row(one.run, one.standing, changed.get(one.run.job_name, ("", "")))
+        _row(finding, changed.get(finding.run.job_name, ("", "")))
         | {
-            "since": one.onset and one.onset.at,
-            "level_s": levels.get(one.run.job_name),
-            "accepted": _accepted(accepted.get(one.run.job_name)),
+            "level_s": levels.get(finding.run.job_name),
+            "accepted": _accepted(accepted.get(finding.run.job_name)),
         }
-        for one in judged
+        for finding in make_findings(store, [(series, judgement) for judgement in judged])
     ]
 
 
@@ -131,30 +89,15 @@ def verdict_sentence(rows: Sequence[Mapping[str, Any]], missing: MissingCell | N
     if not rows:
         return f"no run has a time to be judged by{since.replace('since then it', 'it')}."
     last, runs = rows[-1], len(rows)
-    stands = ", ".join(filter(None, (f"{last['judged_s']:.4g} s", last["verdict"], last["suspicion"])))
+    stands = f"{last['run_s']:.4g} s, {describe_verdict(last['verdict'], last['series_state'])}"
     until = f" until {date(last['submitted_at'])}" if missing else ""
     return f"{stands}{until}, after {runs} run{'' if runs == 1 else 's'}{since}."
 
 
-def run_sentence(judged: Judgement) -> str:
-    """Describe how a run compares with the usual times of its series, and how certain that is."""
-    against, seconds = judged.standing.against, judged.run.seconds
-    slow = f"; {judged.run.row['stragglers']}" if judged.run.row["stragglers"] else ""
-    if not against.suffices:
-        return f"{seconds:.4g} s, insufficient history: {len(against.runs)} earlier runs{slow}"
-    change = 100 * against.change([seconds])
-    stands = {"unchanged": "within the usual spread", "dismissed": "not confirmed by confirmation runs"}
-    return (
-        f"{seconds:.4g} s, {abs(change):.1f} % {'slower' if change > 0 else 'faster'} than usual "
-        f"({against.mean:.4g} s over {len(against.runs)} runs), "
-        f"{stands.get(judged.standing.state, judged.standing.state)}{slow}"
-    )
-
-
 def since_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say when the series got slower or faster and what changed then, or that it drifts; empty if neither."""
-    last = rows[-1] if rows else {"since": None}
-    if last["since"] is not None:
+    last = rows[-1] if rows else None
+    if last is not None and last["series_state"] in ("suspected", "confirmed"):
         began = next((row for row in rows if row["submitted_at"] == last["since"]), last)
         changed = f"; changed then: {began['changes']}" if began["changes"] else ""
         return f"Its level began with the run of {date(last['since'])}{changed}."
@@ -171,7 +114,7 @@ def shown_range(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, bool]:
     The published time is included if it is close to the runs.
     """
     published = rows[-1]["published_step_time_s"]
-    known = [row[name] for row in rows for name in ("judged_s", "low_s", "high_s") if row[name] is not None]
+    known = [row[name] for row in rows for name in ("run_s", "low_s", "high_s") if row[name] is not None]
     low, high = min(known), max(known)
     room = max(high - low, high * 0.02)
     near = published is not None and low - room < published < high + room
@@ -228,40 +171,28 @@ def _accepted(level: Mapping[str, Any] | None) -> str:
     return "" if level is None else f"{level['note']} ({level['accepted_by']})"
 
 
-def _row(run: SeriesRun, standing: Standing, changed: tuple[str, str]) -> dict[str, Any]:
-    against = standing.against
-    low, high = _usual(standing)
-    change = against.change([run.seconds]) if against.suffices else None
+def _row(finding: Finding, changed: tuple[str, str]) -> dict[str, Any]:
+    """Return the row of a run; `changed` says what changed since the run before it, and how the nodes did."""
+    run = finding.run
+    low, high = _usual(finding.series_state)
     performance = run.row["mode"] == Mode.PERFORMANCE
-    return dict(run.row) | {
+    return {
+        **run.row,
+        **verdict_of_run(finding),
         "published_step_time_s": run.row["published_step_time_s"] if performance else None,
-        "verdict": _own_verdict(standing.state, standing.direction, change),
-        "suspicion": standing.state if standing.direction else "",
-        "judged_s": run.seconds,
+        "run_s": run.seconds,
         "judged_on": run.judged_on,
-        "baseline_s": against.mean if against.runs else None,
-        "change_percent": None if change is None else 100 * change,
+        "since": finding.since,
         "low_s": low,
         "high_s": high,
-        "minimum_detectable_change_percent": (
-            100 * against.minimum_detectable_change if against.suffices else None
-        ),
         "changes": changed[0],
         "node_changes": changed[1],
     }
 
 
-def _own_verdict(state: str, direction: str | None, change: float | None) -> str:
-    """Return the verdict of one run: slower or faster only if that is suspected or confirmed."""
-    if change is None:
-        return "insufficient history"
-    stands_out = state in ("suspected", "confirmed") and (change > 0) == (direction == "slower")
-    return direction if stands_out and direction else "unchanged"
-
-
-def _usual(standing: Standing) -> tuple[float, float] | tuple[None, None]:
+def _usual(series_state: SeriesState) -> tuple[float, float] | tuple[None, None]:
     """Return the usual range of one run in seconds, or a pair of None."""
-    against = standing.against
+    against = series_state.against
     if not against.suffices:
         return None, None
     bound = against.bound()

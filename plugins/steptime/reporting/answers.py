@@ -10,12 +10,19 @@ from steptime.judging import incidents
 from steptime.judging.completeness import find_cause, find_missing, list_lost_jobs
 from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
+from steptime.judging.judgements import newest_judgements
 from steptime.judging.node import describe_node
+from steptime.judging.run_findings import (
+    RUN_VERDICT_COLUMNS,
+    add_verdicts,
+    describe_run,
+    make_findings,
+    verdict_of_run,
+)
 from steptime.judging.series import Series, all_series, recent_seconds
 from steptime.judging.trend import COLUMNS as TREND
 from steptime.judging.trend import (
     passes_until_s,
-    read_verdict,
     shown_range,
     since_sentence,
     trend,
@@ -26,7 +33,6 @@ from steptime.measure.metrics import peak_source
 from steptime.measure.repeating import describe_repeat
 from steptime.measure.stragglers import rank_times
 from steptime.store.columns import COLUMNS
-from steptime.store.judgement_queries import verdicts
 from steptime.store.run_queries import Store
 
 MayEdit = Callable[[str | None], bool]
@@ -39,10 +45,14 @@ _OF_A_TREND = [column.name for column in TREND if not column.series]
 
 
 def columns() -> dict[str, Any]:
-    """Describe each column of results (`columns`), `comparison` and `trend`: heading, unit and format."""
+    """Describe each column of results (`columns`), `comparison`, `trend`, and of the `verdict` on a run.
+
+    Each has its heading, unit and format.
+    """
     return {
         "columns": [column.published for column in COLUMNS],
         "comparison": [column.published for column in COMPARED],
+        "verdict": [column.published for column in RUN_VERDICT_COLUMNS],
         "trend": [column.published for column in TREND],
     }
 
@@ -154,29 +164,34 @@ def results(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return table([column.name for column in COLUMNS], rows)
 
 
+def judged_results(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return rows of the store as a table that also has the columns `RUN_VERDICT_COLUMNS`."""
+    names = [column.name for column in (*COLUMNS, *RUN_VERDICT_COLUMNS)]
+    return table(names, add_verdicts(store, rows))
+
+
 def series(store: Store, among: Iterable[str] | None = None) -> dict[str, Any]:
     """Return every judged series with its newest run, worst first.
 
-    `{"series": [{"label", "job_name", "state", "direction", "change_percent", …}, …]}`; `state`, `direction`
-    and `change_percent` are None if there is no stored verdict that the reader may see. `among` restricts it
-    to series whose newest run has one of these job names.
+    `{"series": [{"label", "job_name", "verdict", "series_state", "direction", "change_percent", …}, …]}`;
+    these four are None if the newest run has no time to judge. `among` restricts it to series whose newest
+    run has one of these job names.
     """
-    stood, wanted = verdicts(store, newest=True), None if among is None else set(among)
+    wanted = None if among is None else set(among)
+    findings = {one.series: one for one in make_findings(store, newest_judgements(store).items())}
     found = []
     for one, job in all_series(store):
-        if wanted is not None and job not in wanted:
-            continue
-        last = stood.get(job, {"verdict": None, "direction": None, "ratio": None})
-        change = None if last["ratio"] is None else 100 * (last["ratio"] - 1)
-        state = {"state": last["verdict"], "direction": last["direction"], "change_percent": change}
-        found.append(one.key | {"label": one.label, "job_name": job} | state)
+        if wanted is None or job in wanted:
+            told = verdict_of_run(findings.get(one))
+            told["direction"] = findings[one].series_state.direction if one in findings else None
+            found.append({**one.key, "label": one.label, "job_name": job} | told)
     return {"series": sorted(found, key=_worst_first)}
 
 
-def _worst_first(one: Mapping[str, Any]) -> tuple[int, float]:
-    slower = one["direction"] == "slower"
-    order = {"confirmed": 0, "suspected": 1}.get(one["state"], 2) if slower else 2
-    return order, -(one["change_percent"] or 0.0)
+def _worst_first(series: Mapping[str, Any]) -> tuple[int, float]:
+    slower = series["direction"] == "slower"
+    order = {"confirmed": 0, "suspected": 1}.get(series["series_state"], 2) if slower else 2
+    return order, -(series["change_percent"] or 0.0)
 
 
 def series_trend(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
@@ -215,8 +230,9 @@ def series_trend(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
 def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, Any]:
     """Return one run with its steps, checkpoints, checks and record.
 
-    - `verdict`: a sentence on how it compares with its series' usual times; `changed`: what changed when the
-      series got slower or faster. Both are None for a run that is not judged.
+    - `run`: its row, with the columns `RUN_VERDICT_COLUMNS`.
+    - `sentence`: how it compares with its series' usual times; `changed`: what changed when the series got
+      slower or faster. Both are None for a run that is not judged.
     - `cause`: why it was rejected, in one line; `repeat`: see `measure.repeating.describe_repeat`.
     - `forward_pass`: a sentence on the spread of its ranks; None if they were not timed.
     - `gpu_samples`: a sentence on power, clock and temperature of its GPUs; None if they were not sampled.
@@ -226,16 +242,16 @@ def run(store: Store, row: Mapping[str, Any], may_edit: MayEdit) -> dict[str, An
     """
     job_name = row["job_name"]
     has_trend = Series.from_row(row).is_judged
-    verdict = read_verdict(store, row)
+    judged = describe_run(store, row)
     is_mapped = row["task_id"] is not None and (row["map_index"] or 0) >= 0
     record, parsed = store.record(job_name), store.parsed_log(job_name)
     times = rank_times(parsed["log"].get("rank_times"))
     samples = gpu_samples(parsed["log"].get("gpu_samples"))
     return {
-        "run": row,
+        "run": add_verdicts(store, [row])[0],
         "peak_source": peak_source(row),
-        "verdict": verdict and verdict.sentence,
-        "changed": verdict and verdict.changed,
+        "sentence": judged and judged.sentence,
+        "changed": judged and judged.changed,
         "has_trend": has_trend,
         "may_accept": has_trend and row["state"] == "valid" and may_edit(row["dag_id"]),
         "may_run_again": is_mapped and may_edit(row["dag_id"]),

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from steptime.errors import SystemFailure, UserError
-from steptime.judging.trend import OWN_VERDICT
+from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
 from steptime.store.columns import COLUMNS, Column
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ JOB = "steptime.job_name"
 _LONGEST = 5000
 """Most characters of a value; MLflow allows 6,000 in a parameter."""
 _PAGE = 1000
-_COLUMNS = (*COLUMNS, *OWN_VERDICT)
+_COLUMNS = (*COLUMNS, *RUN_VERDICT_COLUMNS)
 
 
 def export_results(

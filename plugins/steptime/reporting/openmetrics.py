@@ -9,14 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from steptime.judging.comparison import compare_cells
+from steptime.judging.detection import STATES
 from steptime.judging.incidents import incidents
+from steptime.judging.verdicts import VERDICTS
 from steptime.measure.goodput import TRAINING, compute_goodput
 from steptime.store.budgets import format_month, month_bounds
 from steptime.store.run_queries import Store
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _RECENT_S = 31 * 86_400
-_VERDICTS = ("slower", "faster", "unchanged", "insufficient history")
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -39,10 +40,11 @@ _NUMBERS = {
 }
 _CHANGE = _Metric("steptime_change_percent", "Change against the baseline of the cell: above 0 is slower.")
 _VERDICT = _Metric("steptime_verdict", "1 for the verdict of the cell, 0 for the others.")
+_STATE = _Metric("steptime_series_state", "1 for the state of the cell's series, 0 for the others.")
 _INCIDENTS = _Metric("steptime_incidents", "Incidents that are open or confirmed.")
 _GPU_HOURS = _Metric("steptime_month_gpu_hours", "GPU-hours of jobs in this calendar month (UTC).")
 _GOODPUT = _Metric("steptime_month_goodput_percent", "Part of these GPU-hours in training steps.")
-METRICS = (*_NUMBERS.values(), _CHANGE, _VERDICT, _INCIDENTS, _GPU_HOURS, _GOODPUT)
+METRICS = (*_NUMBERS.values(), _CHANGE, _VERDICT, _STATE, _INCIDENTS, _GPU_HOURS, _GOODPUT)
 
 _Sample = tuple[_Metric, Mapping[str, str], float]
 
@@ -75,8 +77,10 @@ def _sample_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[_
                 yield metric, labels, value
         if one.change_percent is not None:
             yield _CHANGE, labels, one.change_percent
-        for verdict in _VERDICTS:
+        for verdict in VERDICTS:
             yield _VERDICT, labels | {"verdict": verdict}, int(one.verdict == verdict)
+        for state in STATES:
+            yield _STATE, labels | {"series_state": state}, int(one.series_state.state == state)
 
 
 def _sample_clusters(store: Store, rows: Sequence[Mapping[str, Any]], month: float) -> Iterator[_Sample]:

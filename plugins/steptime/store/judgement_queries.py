@@ -77,19 +77,19 @@ def write(connection: Connection, key: Key, rows: Mapping[int, Iterable[dict[str
     """Replace the stored judgements of a series with `rows`, given by run id; unchanged rows are kept."""
     in_series = select(runs.c.id).where(*(runs.c[name] == value for name, value in key.items()))
     kept = {
-        (row["run_id"], row["figure"], row["kind"]): row
+        (row["run_id"], row["metric"], row["kind"]): row
         for row in dicts(connection.execute(select(judgements).where(judgements.c.run_id.in_(in_series))))
     }
     wanted = {
-        (run_id, row["figure"], row["kind"]): {"run_id": run_id} | _as_json(row)
+        (run_id, row["metric"], row["kind"]): {"run_id": run_id} | _as_json(row)
         for run_id, some in rows.items()
         for row in some
     }
     changed = [place for place in {**kept, **wanted} if kept.get(place) != wanted.get(place)]
-    for run_id, figure, kind in (place for place in changed if place in kept):
+    for run_id, metric, kind in (place for place in changed if place in kept):
         connection.execute(
             judgements.delete().where(
-                judgements.c.run_id == run_id, judgements.c.figure == figure, judgements.c.kind == kind
+                judgements.c.run_id == run_id, judgements.c.metric == metric, judgements.c.kind == kind
             )
         )
     if added := [wanted[place] for place in changed if place in wanted]:
@@ -137,28 +137,32 @@ def latest_numbers(store: Store, limit: int) -> dict[tuple[Any, ...], list[dict[
     return found
 
 
-def verdicts(store: Store, *, newest: bool = False, since: float = 0.0) -> dict[str, dict[str, Any]]:
-    """Return, by job name, the stored judgements of runs submitted at or after `since` (Unix time).
+def by_job(store: Store, since: float) -> dict[str, dict[str, Any]]:
+    """Return the stored judgements of valid runs submitted at or after `since` (Unix time), by job name.
 
-    `newest` restricts this to the newest run of each series. Each judgement is against the history of the
-    series and has `verdict`, `direction`, `baseline_mean_s`, and `ratio`: the mean of the judged runs over
-    that of the baseline. A series is left out if the store's user may not read all of its runs, as its
-    judgements depend on all of them.
+    Each has the columns of the table `judgements`, against the history of the series, and `drift`, which
+    describes a slow drift of the step time up to this run. All are None for a run without a judgement.
     """
-    own = [judgements.c[name] for name in ("verdict", "direction", "ratio", "baseline_mean_s")]
-    series = [runs.c[name] for name in series_columns()]
-    query = select(runs.c.job_name, *own, *series).join(judgements, judgements.c.run_id == runs.c.id)
-    query = store.readable(query.where(judgements.c.kind == "history", runs.c.submitted_at >= since))
-    if newest:
-        query = query.where(runs.c.id.in_(_latest_of_each_series(store, 1)))
-    not_readable = {tuple(row.values()) for row in hidden(store)}
+    query = _judged(runs.c.job_name, *own_columns(judgements)).where(runs.c.submitted_at >= since)
     with read_connection(store.url) as connection:
-        rows = list(dicts(connection.execute(query)))
-    return {
-        row["job_name"]: row
-        for row in rows
-        if tuple(row[name] for name in series_columns()) not in not_readable
-    }
+        return {row["job_name"]: row for row in dicts(connection.execute(store.readable(query)))}
+
+
+def p_values(store: Store, since: float, until: float) -> list[dict[str, Any]]:
+    """Return the p-values of the valid runs submitted from `since` to `until` (Unix times), oldest first.
+
+    Each row has the columns of `series_columns()`, `submitted_at`, `series_state` and `direction`. `p_value`
+    is the one-sided p-value for that direction (`slower` if it is None); None if too few runs precede the
+    run. All three are None for a run without a stored judgement.
+    """
+    series = [runs.c[name] for name in series_columns()]
+    judged = [judgements.c[name] for name in ("series_state", "direction", "p_value")]
+    against_history = and_(judgements.c.run_id == runs.c.id, judgements.c.kind == "history")
+    query = select(*series, runs.c.submitted_at, *judged).outerjoin(judgements, against_history)
+    query = query.where(is_valid, runs.c.submitted_at.between(since, until))
+    with read_connection(store.url) as connection:
+        found = connection.execute(store.readable(query.order_by(runs.c.submitted_at, runs.c.id)))
+        return list(dicts(found))
 
 
 def newest_of_each(store: Store) -> list[dict[str, Any]]:
@@ -192,18 +196,20 @@ def hidden(store: Store) -> list[dict[str, Any]]:
 
 def _with_judgements() -> Select[*tuple[Any, ...]]:
     """Select valid runs, newest first, with the columns of their judgement against the history."""
+    query = _judged(*(runs.c[column.name] for column in COLUMNS), *own_columns(judgements))
+    return query.order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
+
+
+def _judged(*wanted: Any) -> Select[*tuple[Any, ...]]:
+    """Select these columns of valid runs and of their judgement against the history, and their `drift`."""
     drifts = judgements.alias()
     against_history = and_(judgements.c.run_id == runs.c.id, judgements.c.kind == "history")
     return (
-        select(
-            *(runs.c[column.name] for column in COLUMNS),
-            *own_columns(judgements),
-            drifts.c.rests_on.label("drift"),
-        )
+        select(*wanted, drifts.c.rests_on.label("drift"))
+        .select_from(runs)
         .outerjoin(judgements, against_history)
         .outerjoin(drifts, and_(drifts.c.run_id == runs.c.id, drifts.c.kind == "drift"))
         .where(is_valid)
-        .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
     )
 
 

@@ -139,9 +139,9 @@ judgements = Table(
     metadata,
     Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
     # A column of `runs`, `step_time_s` for the one of the steps.
-    Column("figure", Text, primary_key=True),
+    Column("metric", Text, primary_key=True),
     Column("kind", Text, primary_key=True),
-    Column("verdict", Text, nullable=False),
+    Column("series_state", Text, nullable=False),
     Column("direction", Text),
     Column("judged_on", Text, nullable=False),
     Column("judged_s", Double, nullable=False),

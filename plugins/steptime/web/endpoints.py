@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -18,8 +18,8 @@ from steptime.judging.comparison import compare_dag_run, compare_since
 from steptime.judging.findings import Comparison
 from steptime.judging.node_pairs import describe_node_pairs
 from steptime.judging.record_changes import record_differences
+from steptime.judging.run_findings import RUN_VERDICT_COLUMNS, add_verdicts
 from steptime.judging.series import Series
-from steptime.judging.trend import OWN_VERDICT, with_verdicts
 from steptime.measure.report import csv_text, export_row
 from steptime.reporting import answers
 from steptime.reporting.openmetrics import CONTENT_TYPE, openmetrics
@@ -32,9 +32,6 @@ from steptime.web.permissions import MayEdit, Readable
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 MAX_RUNS = 10_000
 """Most runs in one JSON answer, which is built in memory; `results_csv` has no limit."""
-
-OF_ITS_CELL = ("verdict", "suspicion", "change_percent", "minimum_detectable_change_percent")
-"""Columns of a comparison that are added to the runs of a DAG run."""
 
 
 def columns() -> Response:
@@ -92,7 +89,7 @@ def results(
 
     The answer also has the number of runs in the selection (`matching`), the number without its filters
     (`all`), and the values to filter by (`choices`). If a DAG run is selected, it also has the comparison of
-    its series, and each valid run has the verdict on its series.
+    its series, and each run has the columns `RUN_VERDICT_COLUMNS`, as it has in the CSV file.
     """
     every = store.count(include_rejected=True, **selection.scope)
     found = store.in_reading_order(limit=limit, **selection.whole)
@@ -101,7 +98,7 @@ def results(
         matching = store.count(**selection.whole) if selection.filters else every
     compared = _compared(store, selection)
     return json_response(
-        answers.table(*_with_verdicts(found, compared))
+        (answers.results(found) if compared is None else answers.judged_results(store, found))
         | ({} if compared is None else {"comparison": answers.sentences(compared)})
         | {
             "matching": matching,
@@ -113,8 +110,8 @@ def results(
 
 def results_csv(store: Readable, selection: Selected) -> Response:
     """Answer with all runs of a selection, each with its verdict, as a CSV file in the order of the pages."""
-    columns = (*COLUMNS, *OWN_VERDICT)
-    rows = with_verdicts(store, store.in_reading_order(**selection.whole))
+    columns = (*COLUMNS, *RUN_VERDICT_COLUMNS)
+    rows = add_verdicts(store, store.in_reading_order(**selection.whole))
     text = csv_text((export_row(row, columns) for row in rows), [column.name for column in columns])
     headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-results.csv"'}
     return Response(text, media_type="text/csv", headers=headers)
@@ -219,25 +216,6 @@ def _compared(store: Store, selection: SelectedRuns) -> Comparison | None:
     if selection.dag_id is None or selection.dag_run_id is None:
         return None
     return compare_dag_run(store, selection.dag_id, selection.dag_run_id)
-
-
-def _with_verdicts(
-    rows: Iterable[dict[str, Any]], compared: Comparison | None
-) -> tuple[list[str], Iterable[dict[str, Any]]]:
-    """Return column names and rows; if there is a comparison, each row has the verdict on its series."""
-    names = [column.name for column in COLUMNS]
-    if compared is None:
-        return names, rows
-    cells = {
-        one.series: {name: row[name] for name in OF_ITS_CELL}
-        for one, row in zip(compared.findings, compared.rows, strict=True)
-    }
-    unknown = dict.fromkeys(OF_ITS_CELL)
-    judged = (
-        row | (cells.get(Series.from_row(row), unknown) if row["state"] == "valid" else unknown)
-        for row in rows
-    )
-    return [*names, *OF_ITS_CELL], judged
 
 
 def _value(name: str, text: str) -> str | int:

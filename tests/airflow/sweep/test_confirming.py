@@ -128,7 +128,7 @@ def test_what_may_be_chance_among_so_many_cells_is_run_again_too(check: CheckSwe
     extra = extra_of_run(row, finding_of_run(store, row))
 
     assert week.sentence == "7 cells: 0 slower, 0 faster, 7 unchanged; 1 waits for confirmation runs"
-    assert (extra["verdict"], extra["suspicion"]) == ("unchanged", "suspected")
+    assert (extra["verdict"], extra["series_state"]) == ("unchanged", "suspected")
     assert len(scene.confirm(check())) == 2
 
 
@@ -282,7 +282,11 @@ def test_the_report_leads_with_what_got_slower_and_has_the_confirmation_runs_too
     )
     assert event.extra["sentence"] == sentence
     slower, first_save = event.extra["cells"]
-    assert (slower["verdict"], slower["suspicion"], slower["job_name"]) == ("slower", "confirmed", "job-12")
+    assert (slower["verdict"], slower["series_state"], slower["job_name"]) == (
+        "slower",
+        "confirmed",
+        "job-12",
+    )
     assert slower["change_percent"] == pytest.approx(20, abs=0.1)
     assert slower["minimum_detectable_change_percent"] == pytest.approx(1.8, abs=0.1)
     assert (first_save["mode"], first_save["verdict"]) == ("checkpoint_save", "insufficient history")

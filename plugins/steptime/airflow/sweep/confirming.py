@@ -193,7 +193,7 @@ def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) 
         cell = cells.get(row["job_name"])
         if cell is not None and missing:
             pair = row["mode"] != Mode.PERFORMANCE
-            nodes = finding.placement.suspected if finding.placement else ""
+            nodes = finding.judgement.placement.suspected if finding.judgement.placement else ""
             worse = found.get(cell.label, _Suspicion(cell, missing, pair, finding.change_percent or 0, nodes))
             found[cell.label] = worse._replace(
                 runs=max(missing, worse.runs),

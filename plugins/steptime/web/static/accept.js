@@ -4,7 +4,7 @@ import { drawAsking } from "./messages.js";
 import { send } from "./server.js";
 
 /** Whether a run belongs to a level that somebody may want to accept. */
-export const standsOut = ({ verdict, suspicion, level_s: level }) => (["slower", "faster"].includes(verdict) && suspicion !== "dismissed") || level != null;
+export const standsOut = ({ series_state: state, level_s: level }) => ["suspected", "confirmed"].includes(state) || level != null;
 
 /** Put a button into `box` that accepts the level of a run, if the user may; `then` is called afterwards. */
 export function drawAccept(box, { job_name: jobName }, mayAccept, then) {

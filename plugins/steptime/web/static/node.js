@@ -44,7 +44,7 @@ function table({ cluster, node, runs }) {
   const every = {
     "Run": (run) => viewLink({ view: "node", cluster, node, run: run.job_name }, ...cellName(run.label)),
     "Submitted": (run) => when(run.submitted_at),
-    "Change": (run) => percent(run.change_percent),
+    "Change": (run) => percent(run.run_change_percent),
     "Elsewhere": (run) => percent(run.elsewhere_percent),
     "Its ranks": (run) => percent(run.ranks_percent),
     "Its GPUs": (run) => run.gpus ?? "",

@@ -178,7 +178,7 @@ async function tryToCompare() {
 }
 
 /** How the run compares with the usual time, and what changed when its level began. */
-const verdictLine = ({ verdict, changed }) => element("p", { className: "judgement" }, element("strong", {}, capitalised(verdict)), changed ? `; changed with it: ${changed}` : "");
+const verdictLine = ({ sentence, changed }) => element("p", { className: "judgement" }, element("strong", {}, capitalised(sentence)), changed ? `; changed with it: ${changed}` : "");
 
 /** The lines of the log that show why the run failed. */
 function logExcerpt({ log: { excerpt }, cause }) {
@@ -201,7 +201,7 @@ function fill(whole) {
   chart.firstChild.setAttribute("role", "img");
   byId("detail-body").replaceChildren(
     element("p", { className: "links" }, ...(whole.has_trend ? [viewLink({ view: "trend", series: run.job_name }, "Trend of its series")] : []), ...links(run)),
-    ...(whole.verdict ? [verdictLine(whole)] : []),
+    ...(whole.sentence ? [verdictLine(whole)] : []),
     ...(whole.cause ? [element("p", { className: "verdict rejected" }, element("strong", {}, capitalised(whole.cause)))] : []),
     ...(whole.log.excerpt ? [logExcerpt(whole)] : []),
     ...(note && note.replace(/\.$/, "") !== whole.cause ? [element("p", { className: run.reason ? "remark" : "verdict warned" }, note)] : []),

@@ -39,9 +39,9 @@ const ADDED = {
 };
 
 // In the tab of a DAG run: how the cell of each run stood after it.
-const OF_ITS_CELL = {
-  verdict: { cell: ofItsCell },
-  change_percent: { write: signed },
+const ADDED_TO_VERDICT = {
+  verdict: { cell: (row) => (row.verdict ? verdictBadge(row) : "") },
+  run_change_percent: { write: signed },
   minimum_detectable_change_percent: {},
 };
 
@@ -56,10 +56,6 @@ function verdict(row) {
 
 export function stateBadge(row) {
   return element("span", { className: `state ${verdict(row)}`, title: row.reason ?? row.warnings ?? "" }, row.state);
-}
-
-function ofItsCell(row) {
-  return row.verdict ? verdictBadge(row) : "";
 }
 
 function runCell(row) {
@@ -212,7 +208,7 @@ export function open(box) {
 /** The columns of runs, with how their cells stand behind the name of the run. */
 function withVerdicts() {
   const [name, ...others] = columnsOf("results", ADDED);
-  return [name, ...columnsOf("comparison", OF_ITS_CELL).filter(({ name: one }) => one in OF_ITS_CELL), ...others];
+  return [name, ...columnsOf("verdict", ADDED_TO_VERDICT).filter(({ name: one }) => one in ADDED_TO_VERDICT), ...others];
 }
 
 /** Draw the latest answer, in the current colours and time zone. */

@@ -17,18 +17,19 @@ const TICK_DAYS = [1, 7, 14, 28, 56, 182, 364, 1820]; // between dates on the ax
 const MOST_TICKS = 9;
 // Of a point by its own verdict, and how it is called in the legend.
 const KINDS = {
-  "slower, confirmed": "--bad", "slower, suspected": "--warn", faster: "--good", unchanged: "--series-1", "insufficient history": "--series-8",
+  "slower, confirmed": "--bad", "slower, suspected": "--warn", faster: "--good", "unchanged, suspected": "--quiet", unchanged: "--series-1", "insufficient history": "--series-8",
 };
 const GAP = 1.8; // times the usual time between runs
 const ADDED = {
   submitted_at: { cell: openCell, className: "run" },
-  judged_s: { className: "main" },
+  run_s: { className: "main" },
   change_percent: { write: signed },
+  run_change_percent: { write: signed },
   verdict: { cell: verdictBadge },
   against_publication: { cell: publicationBadge },
   changes: { write: (value) => value, className: "words" },
 };
-const LEFT_OUT = ["suspicion", "baseline_s", "published_step_time_s", "job_name", "since"];
+const LEFT_OUT = ["series_state", "baseline_s", "published_step_time_s", "job_name", "since"];
 
 let [answer, other, known, parts] = [null, null, [], null];
 
@@ -86,7 +87,7 @@ const events = (rows) => ({
   },
 });
 
-const kindOf = ({ verdict, suspicion }) => (verdict === "slower" ? `slower, ${suspicion === "confirmed" ? "confirmed" : "suspected"}` : verdict);
+const kindOf = ({ verdict, series_state: state }) => (verdict === "slower" || (verdict === "unchanged" && state === "suspected") ? `${verdict}, ${state}` : verdict);
 
 /** The longest time between two runs that is no gap, in seconds; confirmation runs of one day count once. */
 function longestPause(rows) {
@@ -109,8 +110,8 @@ function datasets(rows, { published, passesUntil, range: [min, max, near] }) {
   const marks = (label, points, options) => (points.length ? [{ label, showLine: false, pointRadius: 6, pointHoverRadius: 8, pointBorderWidth: 2, ...options, data: points }] : []);
   const band = colour("--band");
   return [
-    { label: "runs", data: rows.map((row) => ({ x: row.submitted_at, y: row.judged_s, row })), borderColor: colour("--faint"), borderWidth: 1, segment: gaps(rows),
-      pointBackgroundColor: colours, pointBorderColor: colours, pointRadius: 5, pointHoverRadius: 7, pointStyle: rows.map(({ suspicion }) => (suspicion === "confirmed" ? "rectRot" : "circle")) },
+    { label: "runs", data: rows.map((row) => ({ x: row.submitted_at, y: row.run_s, row })), borderColor: colour("--faint"), borderWidth: 1, segment: gaps(rows),
+      pointBackgroundColor: colours, pointBorderColor: colours, pointRadius: 5, pointHoverRadius: 7, pointStyle: rows.map(({ series_state: state }) => (state === "confirmed" ? "rectRot" : "circle")) },
     ...marks("events", changed.map((row) => ({ x: row.submitted_at, y: max, row, text: eventText(row) })), { pointStyle: "rect", backgroundColor: colour("--quiet"), borderColor: colour("--quiet") }),
     ...marks("failed", failed.map((row) => ({ x: row.submitted_at, y: min, row, text: [`failed: ${row.reason}`] })), { pointStyle: "crossRot", borderColor: colour("--bad") }),
     line("usual, at most", "high_s", { stepped: "middle", fill: "+1", backgroundColor: band }),
@@ -142,9 +143,9 @@ const eventText = ({ changes, accepted }) => [...(changes ? changes.split("; ").
 
 function pointText({ raw: { row, text } }) {
   if (text) return text;
-  const change = row.change_percent == null ? "" : `, ${signed(row.change_percent)} %`;
-  const suspicion = row.suspicion ? `, ${row.suspicion}` : "";
-  return [`${significant(row.judged_s)} s${change}: ${row.verdict}${suspicion}`, ...(row.against_publication === "below" ? ["below the publication"] : []), ...eventText(row)];
+  const change = row.run_change_percent == null ? "" : `, ${signed(row.run_change_percent)} %`;
+  const state = row.series_state === row.verdict ? "" : `, ${row.series_state}`;
+  return [`${significant(row.run_s)} s${change}: ${row.verdict}${state}`, ...(row.against_publication === "below" ? ["below the publication"] : []), ...eventText(row)];
 }
 
 /** What is drawn, and nothing that is not. */
@@ -152,7 +153,7 @@ function legend(rows, published, { range: [min, max, near], passes_until_s: pass
   const marks = {
     "line: usual": rows.some(({ baseline_s: usual }) => usual != null),
     "band: usual for one run": rows.some(({ high_s: high }) => high != null),
-    "◆ confirmed": rows.some(({ suspicion }) => suspicion === "confirmed"),
+    "◆ confirmed": rows.some(({ series_state: state }) => state === "confirmed"),
     "dotted: something changed": rows.some(({ changes }) => changes),
     "✕ at the bottom: failed": answer.failed.length,
     "flag: level accepted": rows.some(({ accepted }) => accepted),
@@ -173,7 +174,7 @@ function colourLegend(rows) {
   }));
 }
 
-const place = ({ submitted_at: x, judged_s: seconds, change_percent: y }, usual) => ({ x, y: y ?? (usual ? 100 * (seconds / usual - 1) : null) });
+const place = ({ submitted_at: x, run_s: seconds, run_change_percent: y }, usual) => ({ x, y: y ?? (usual ? 100 * (seconds / usual - 1) : null) });
 
 /** Draw two series in one chart, each relative to its own usual time. */
 function drawOverlay(rows, label) {
@@ -190,7 +191,7 @@ function drawOverlay(rows, label) {
       interaction: { mode: "nearest", intersect: false },
       onClick: (_, [point]) => point && go({ run: sets[point.datasetIndex].data[point.index].row.job_name }),
       scales: { x: dateAxis([...rows, ...others]), y: { title: { display: true, text: "%" }, ticks: { callback: (value) => signed(value) } } },
-      plugins: { legend: { position: "bottom", labels: { boxWidth: 12, boxHeight: 12 } }, tooltip: { callbacks: { title: ([item]) => (item ? timestamps()(item.parsed.x) : ""), label: ({ dataset, raw }) => `${dataset.label}: ${significant(raw.row.judged_s)} s, ${signed(raw.y)} %` } } },
+      plugins: { legend: { position: "bottom", labels: { boxWidth: 12, boxHeight: 12 } }, tooltip: { callbacks: { title: ([item]) => (item ? timestamps()(item.parsed.x) : ""), label: ({ dataset, raw }) => `${dataset.label}: ${significant(raw.row.run_s)} s, ${signed(raw.y)} %` } } },
     },
   }, `Changes of ${answer.label} and ${other.label} over dates`);
 }
@@ -222,8 +223,8 @@ function drawChart(rows, label) {
   parts.remark.textContent = `Click a point to open its run.${laid}`;
 }
 
-const standing = ({ state, direction, change_percent: change }) => (["suspected", "confirmed"].includes(state) ? ` · ${signed(change)} % ${direction}, ${state}` : "");
-const optionOf = (one) => element("option", { value: one.job_name }, `${nameOf(one)}${standing(one)}`);
+const describeState = ({ series_state: state, direction, change_percent: change }) => (["suspected", "confirmed"].includes(state) ? ` · ${signed(change)} % ${direction}, ${state}` : "");
+const optionOf = (one) => element("option", { value: one.job_name }, `${nameOf(one)}${describeState(one)}`);
 const ownPlace = () => known.findIndex((one) => Object.keys(answer.series).every((name) => one[name] === answer.series[name]));
 
 /** The series that fit the search, the worst first; the one that is shown stays among them. */

@@ -22,11 +22,11 @@ export function cellName(name) {
   return [element("span", { className: "whole" }, scale), element("wbr"), name.slice(scale.length)];
 }
 
-/** The verdict in its colour, with the state of its suspicion. */
-export function verdictBadge({ verdict, suspicion }) {
-  const moved = ["slower", "faster"].includes(verdict);
-  const words = moved || suspicion === "suspected" ? [verdict, suspicion] : [verdict];
-  return element("span", { className: `judged ${moved ? `${verdict} ${suspicion}` : verdict.replaceAll(" ", "-")}` }, words.filter(Boolean).join(", "));
+/** The verdict in its colour, with the state of the series if that says more. */
+export function verdictBadge({ verdict, series_state: state }) {
+  const changed = ["slower", "faster"].includes(verdict);
+  const words = changed || state === "suspected" ? [verdict, state] : [verdict];
+  return element("span", { className: `judged ${changed ? `${verdict} ${state}` : verdict.replaceAll(" ", "-")}` }, words.join(", "));
 }
 
 /** Whether a run passes against the publication; empty if none is known. */
