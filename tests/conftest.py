@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from called import captured
 from half_year import half_years
 from hypothesis import settings
 from local_home import config_folder
@@ -67,6 +68,14 @@ _SUBMITTED = 1_790_000_000.0
 # Other processes may keep the cores busy: how long one example takes says nothing.
 settings.register_profile("steptime", deadline=None)
 settings.load_profile("steptime")
+
+
+@pytest.fixture(scope="session")
+def bwrap() -> None:
+    """Skip where the kernel lets bwrap make no container, as within most containers of Docker."""
+    done = captured(["bwrap", "--ro-bind", "/", "/", "true"])
+    if "namespace" in done.stderr:
+        pytest.skip(f"bwrap cannot make a container on this machine: {done.stderr.strip()}")
 
 
 @pytest.fixture(scope="session")

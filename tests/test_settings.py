@@ -1,9 +1,14 @@
 """The folders that environment variables name."""
 
+import re
+from pathlib import Path
+
 import pytest
+from called import steptime
 
 from steptime.errors import UserError
-from steptime.settings import dags_dir
+from steptime.recipes.sweeps import list_sweeps, load_sweep
+from steptime.settings import config_file, config_names, dags_dir, replaced_files, shipped
 
 
 @pytest.mark.parametrize("folder", ["gone", "~nobody-here/x"])
@@ -11,3 +16,38 @@ def test_dags_that_do_not_exist_are_refused(folder: str, monkeypatch: pytest.Mon
     monkeypatch.setenv("STEPTIME_DAGS_DIR", folder)
     with pytest.raises(UserError, match="STEPTIME_DAGS_DIR"):
         dags_dir()
+
+
+def test_a_team_writes_only_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "sweeps").mkdir()
+    text = "name: night\ngpu_hours_max: 1\ncluster: local\nruns: [{workload: llama3.1}]\n"
+    (tmp_path / "sweeps" / "night.yaml").write_text(text)
+
+    assert {"night", "weekly", "nodes"} <= set(list_sweeps())
+    assert load_sweep("night").gpu_hours_max == 1
+    assert config_file("gpus.yaml") == shipped("config") / "gpus.yaml"
+    assert config_file("clusters/selene.yaml") == tmp_path / "clusters" / "selene.yaml", "where it is written"
+    assert config_names("nothing") == ()
+    assert replaced_files() == ()
+
+
+def test_a_file_of_the_team_replaces_the_shipped_one_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "sweeps").mkdir()
+    for name in ("weekly", "nodes"):
+        text = (shipped("config") / "sweeps" / f"{name}.yaml").read_text()
+        text = (
+            re.sub("^description: .*", "description: ours", text, flags=re.MULTILINE)
+            if name == "weekly"
+            else text
+        )
+        (tmp_path / "sweeps" / f"{name}.yaml").write_text(text)
+
+    assert load_sweep("weekly").description == "ours"
+    assert replaced_files() == ("sweeps/weekly.yaml",), "the other one is the same"
+    for command in (["sweep", "list"], ["recipes", "--workload", "llama3.1"], ["plan", "llama3.1"]):
+        assert steptime(*command) == 0
+        assert f"{tmp_path} replaces shipped files: sweeps/weekly.yaml\n" in capsys.readouterr().err

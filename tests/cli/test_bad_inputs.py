@@ -78,7 +78,6 @@ NUMBERS = [
 CONFIG = [
     Bad("no config folder", PLAN, "STEPTIME_CONFIG_DIR 'gone' does not", 1, {"STEPTIME_CONFIG_DIR": "gone"}),
     Bad("config is a file", PLAN, "'it' cannot be used as a folder: it", 1, {"STEPTIME_CONFIG_DIR": "it"}),
-    Bad("no workloads", "recipes", "workloads: holds no workload (*.yaml).", 1, {"STEPTIME_CONFIG_DIR": "."}),
     Bad(
         "code in YAML",
         PLAN,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from called import captured
 from slurm_service import MiniSlurm
 from stand_ins.runai import RunaiStandIn
 
@@ -23,14 +22,6 @@ from steptime.mini_slurm import service
 from .ssh_site import log_in, site, way, way_of_module
 
 __all__ = ["log_in", "site", "way", "way_of_module"]
-
-
-@pytest.fixture(scope="session")
-def bwrap() -> None:
-    """Skip where the kernel lets bwrap make no container, as within most containers of Docker."""
-    done = captured(["bwrap", "--ro-bind", "/", "/", "true"])
-    if "namespace" in done.stderr:
-        pytest.skip(f"bwrap cannot make a container on this machine: {done.stderr.strip()}")
 
 
 DEADLINE_S = 150

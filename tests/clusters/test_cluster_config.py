@@ -42,7 +42,7 @@ def test_the_shipped_local_cluster_is_this_machine_in_the_state_folder(
 
 def test_a_cluster_of_ones_own(clusters: Path) -> None:
     write(clusters, slots=8, exclusive="false")
-    assert list_clusters() == ("mine",)
+    assert list_clusters() == ("local", "mine", "mini-slurm"), "the shipped ones beside it"
     config = load_cluster("mine")
     assert isinstance(config, LocalConfig)
     assert (config.root, config.slot_count, config.exclusive, config.grace_s) == ("/scratch", 8, False, 10)

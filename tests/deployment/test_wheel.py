@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,18 @@ def test_the_wheel_alone_has_recipes_plans_and_the_demo(environment: Path, tmp_p
     assert first["label"] == "tiny·fp32·1"
     assert "Examples" in outside(environment, tmp_path, "steptime", "demo", "--help")
     assert list(tmp_path.iterdir()) == [], "looking leaves nothing behind"
+
+
+def test_its_data_is_found_wherever_the_package_is(environment: Path, tmp_path: Path) -> None:
+    """As after `pip install --user`, or in Debian's own Python, where nothing is below `sys.prefix`."""
+    [wheel] = environment.parents[1].glob("steptime-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path / "elsewhere")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'elsewhere')!r}); sys.argv = ['steptime', 'plan', "
+        "'llama3.1', '--gpus', '1', '--format', 'csv']; from steptime.cli import main; main()"
+    )
+    assert "tiny·fp32·1" in outside(environment, tmp_path, "python", "-c", program)
 
 
 def test_its_dags_and_one_of_ones_own_are_read(environment: Path, tmp_path: Path) -> None:

@@ -241,6 +241,26 @@ def test_a_file_that_is_there_twice_is_refused(here: Path) -> None:
     assert "'x.tar.zst' cannot be unpacked: File exists" in told
 
 
+def test_of_the_config_folder_only_what_is_read_is_packed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = here / "team"
+    for name in (".git/config", ".env", "id_selene", "sweeps/.weekly.yaml.swp", "sweeps/night.yaml"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("token: ghp_secret\n")
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
+
+    archiving.write_archive(Store(), [], here / "x.tar.zst")
+
+    with zstandard.open(here / "x.tar.zst") as stream, tarfile.open(fileobj=stream, mode="r|") as packed:
+        names = [member.name for member in packed if member.name.startswith("config/")]
+    assert "config/sweeps/night.yaml" in names
+    assert "config/workloads/llama3.1-25.04.yaml" in names
+    assert [name for name in names if (folder / name.removeprefix("config/")).exists()] == [
+        "config/sweeps/night.yaml"
+    ]
+
+
 def test_links_are_left_out(here: Path) -> None:
     with archiving._new_archive(here / "x.tar.zst") as made:
         made.addfile(*member("log-x.out", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"))

@@ -54,5 +54,4 @@ def test_all_that_is_wrong_with_the_file_is_told(tmp_path: Path, monkeypatch: py
         told = broken and [sentence.removeprefix(str(path)).lstrip(",: ") for sentence in broken.sentences]
         assert told == expected, text
     path.unlink()
-    with pytest.raises(UserError, match=r"gpus\.yaml: there is no such file\."):
-        gpu_types()
+    assert "gb300" in gpu_types(), "the shipped file, as none stands over it"

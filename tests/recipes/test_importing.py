@@ -87,7 +87,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 @pytest.fixture
-def upstream(tmp_path: Path) -> tuple[Path, Path]:
+def upstream(bwrap: None, tmp_path: Path) -> tuple[Path, Path]:
     """Return a checkout of a release, and a git repository of Megatron-Bridge beside it."""
     bridge, release = tmp_path / "Megatron-Bridge", tmp_path / "exemplar-performance"
     scripts = bridge / "scripts/performance"

@@ -18,7 +18,7 @@ from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.environment import names_secret
 from steptime.refusals import matching
-from steptime.settings import config_dir
+from steptime.settings import config_file
 from steptime.store.database import wait_for_store
 
 
@@ -64,7 +64,7 @@ class Notifications(Frozen):
 
 def load_notifications() -> tuple[Notification, ...]:
     """Load `config/notifications.yaml`; () if there is no such file. Raises UserError if it is broken."""
-    file = config_dir() / "notifications.yaml"
+    file = config_file("notifications.yaml")
     return load_yaml_model(file, Notifications).notifications if file.is_file() else ()
 
 

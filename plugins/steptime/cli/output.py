@@ -14,6 +14,7 @@ from rich.text import Text
 
 from steptime.errors import one_line, unknown_value
 from steptime.measure.report import csv_text, export_row, format_column
+from steptime.settings import config_dir, replaced_files
 from steptime.store.columns import SCHEMA_VERSION, Column
 
 
@@ -51,6 +52,12 @@ RUN_ARGUMENT = typer.Argument(
     metavar="JOB", help="Job name as 'results --full-names' lists it, a unique beginning of it, or last."
 )
 """Use as `run: Annotated[str, RUN_ARGUMENT]`."""
+
+
+def name_replaced_files() -> None:
+    """Say on stderr which shipped files of the configuration are replaced by the team's own."""
+    if names := replaced_files():
+        typer.echo(f"{config_dir()} replaces shipped files: {', '.join(names)}", err=True)
 
 
 def terminal_width() -> int | None:

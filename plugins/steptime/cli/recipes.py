@@ -8,7 +8,7 @@ import typer
 
 from steptime.cli import import_recipes
 from steptime.cli.options import takes_plan_request
-from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
+from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, name_replaced_files, show
 from steptime.cli.usage import Commands
 from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import check_permitted, load_cluster
@@ -117,6 +117,7 @@ def recipes(
             columns=columns,
             wide=wide,
         )
+    name_replaced_files()
     raise_together(broken, broken_gpu_types(), broken_formulas())
 
 
@@ -150,6 +151,7 @@ def _plan(
     """
     planned = plan(request)
     show_plan(planned, output_format, _scripts(planned) if show_script else (), wide=wide)
+    name_replaced_files()
 
 
 def show_plan(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client
-from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
+from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, name_replaced_files, show
 from steptime.cli.recipes import check_budgets
 from steptime.cli.usage import Commands
 from steptime.errors import SystemFailure, UserError, one_line, unknown_value
@@ -96,6 +96,7 @@ def _list(
     sweeps, broken = load_each(list_sweeps(), load_sweep)
     rows = [sweep.model_dump(mode="json") | {"cluster": sweep.runs_on} for sweep in sweeps]
     show(rows, output_format, called="sweeps", columns=columns, wide=wide)
+    name_replaced_files()
     raise_together(broken)
 
 

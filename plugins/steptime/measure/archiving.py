@@ -23,7 +23,7 @@ from steptime import __version__, settings
 from steptime.errors import UserError, one_line
 from steptime.measure.importing import LOGS, MANIFEST, RUNS, ArchivedRun
 from steptime.measure.llmb import llmb_files
-from steptime.measure.run_files import list_files, regular
+from steptime.measure.run_files import list_files
 from steptime.store.judgement_queries import accepted_level
 from steptime.store.run_queries import Store
 
@@ -92,8 +92,8 @@ def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -
             logs += bool(files)
             for path in files:
                 archive.add(path, f"{LOGS}/{number}/{path.name}", filter=_nobodys)
-        for path in regular(settings.config_dir().rglob("*")):
-            archive.add(path, f"{_CONFIG}/{path.relative_to(settings.config_dir())}", filter=_nobodys)
+        for name, path in settings.config_files().items():
+            archive.add(path, f"{_CONFIG}/{name}", filter=_nobodys)
     return ArchiveContent(runs, logs)
 
 

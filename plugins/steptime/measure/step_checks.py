@@ -18,7 +18,7 @@ from steptime.logs.log_completeness import named_steps
 from steptime.logs.models import Step
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.models import Collective, Run
-from steptime.settings import config_dir
+from steptime.settings import config_file
 from steptime.store.run_models import Check, Severity, make_check
 
 _SHOWN = 6  # rows that a sentence names one by one before it counts the rest
@@ -49,7 +49,7 @@ class StepLimits(Frozen):
 
 def step_limits() -> StepLimits:
     """Load the thresholds from `config/expectations/steps.yaml`. Raises UserError if it has a mistake."""
-    return load_yaml_model(config_dir() / "expectations" / "steps.yaml", StepLimits)
+    return load_yaml_model(config_file("expectations/steps.yaml"), StepLimits)
 
 
 class _RowRule(NamedTuple):

@@ -12,11 +12,10 @@ from steptime.recipes.config_files import (
     file_state,
     load_each,
     load_yaml_model,
-    names_in,
     read_document,
 )
 from steptime.recipes.gpus import gpu_types, load_gpu_type
-from steptime.settings import config_dir
+from steptime.settings import config_file, config_names
 
 
 class ClusterFile(BaseModel):
@@ -31,12 +30,12 @@ class ClusterFile(BaseModel):
 
 def list_clusters() -> tuple[str, ...]:
     """List the names of all configured clusters, sorted."""
-    return names_in(_folder())
+    return config_names("clusters")
 
 
 def cluster_file(name: str) -> Path:
     """Return the path of the file of the cluster `name`."""
-    return _folder() / f"{name}.yaml"
+    return config_file(f"clusters/{name}.yaml")
 
 
 def cluster_document(name: str) -> Document:
@@ -74,7 +73,3 @@ def readable_clusters() -> dict[str, ClusterFile]:
 def _load(path: Path, _state: tuple[int, int]) -> ClusterFile:
     """Load a cluster's file. It is read again only when it changes, because forms ask for it very often."""
     return load_yaml_model(path, ClusterFile)
-
-
-def _folder() -> Path:
-    return config_dir() / "clusters"

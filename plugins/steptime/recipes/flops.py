@@ -16,7 +16,7 @@ from steptime.frozen import Frozen
 from steptime.recipes.config_files import Document, broken_entries, read_entries
 from steptime.recipes.models import Collective, HybridShape, Model, ModelShape, Recipe
 from steptime.recipes.parameters import attention_weights
-from steptime.settings import config_dir, shipped
+from steptime.settings import config_file
 
 _PASSES = 3
 """Each matrix product is computed forward, and twice backward: for its input and for its weights."""
@@ -117,9 +117,8 @@ class Formula(Frozen):
 
 
 def flops_file() -> Path:
-    """Return the path of the file of FLOPs formulas: the config folder's, or else the shipped one."""
-    file = config_dir() / "flops.yaml"
-    return file if file.exists() else shipped("config") / "flops.yaml"
+    """Return the path of the file of FLOPs formulas."""
+    return config_file("flops.yaml")
 
 
 def formula_names() -> tuple[str, ...]:

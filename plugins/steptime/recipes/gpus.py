@@ -44,7 +44,7 @@ class GpuType(Frozen):
 
 def gpus_file() -> Path:
     """Return the path of the file that describes the GPU types."""
-    return settings.config_dir() / "gpus.yaml"
+    return settings.config_file("gpus.yaml")
 
 
 def gpu_types() -> dict[str, GpuType | None]:

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from steptime import settings
 from steptime.errors import unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import file_state, load_yaml_model, names_in
+from steptime.recipes.config_files import file_state, load_yaml_model
 from steptime.recipes.models import Recipe
 
 PUBLISHED_THROUGHPUT = 0.95
@@ -141,7 +141,7 @@ class Reference(Frozen):
 
 def list_references() -> tuple[str, ...]:
     """List the workloads whose published numbers are in `config/references/`."""
-    return names_in(settings.config_dir() / "references")
+    return settings.config_names("references")
 
 
 def load_reference(document: str) -> Reference:
@@ -151,7 +151,7 @@ def load_reference(document: str) -> Reference:
     """
     if document not in list_references():
         raise unknown_value("reference document", document, list_references())
-    path = settings.config_dir() / "references" / f"{document}.yaml"
+    path = settings.config_file(f"references/{document}.yaml")
     return _load(path, file_state(path))
 
 

@@ -8,7 +8,6 @@ on the command line. `steptime.recipes.sweep_planning` turns entries into cells,
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
@@ -31,12 +30,11 @@ from steptime.recipes.config_files import (
     Mistake,
     load_each,
     load_yaml_model,
-    names_in,
 )
 from steptime.recipes.node_lists import expand_nodes
 from steptime.recipes.request import option_fields, parse_value
 from steptime.refusals import describe_validation_error, matching
-from steptime.settings import config_dir, default_cluster
+from steptime.settings import config_file, config_names, default_cluster
 
 MOST_COMBINATIONS = 10_000
 """Most combinations of one entry before exclusions: more are a mistake, and would use up the memory."""
@@ -289,7 +287,7 @@ def _same(name: str, excluded: JsonValue, value: Any) -> bool:
 
 def list_sweeps() -> tuple[str, ...]:
     """List the names of all sweeps, sorted: the stems of `config/sweeps/*.yaml`."""
-    return names_in(_folder())
+    return config_names("sweeps")
 
 
 def startable_sweeps() -> tuple[str, ...]:
@@ -302,8 +300,4 @@ def load_sweep(name: str) -> Sweep:
     """Load the sweep of that name. Raises UserError if it is missing or broken."""
     if name not in list_sweeps():
         raise unknown_value("sweep", name, list_sweeps())
-    return load_yaml_model(_folder() / f"{name}.yaml", Sweep, named_in="name")
-
-
-def _folder() -> Path:
-    return config_dir() / "sweeps"
+    return load_yaml_model(config_file(f"sweeps/{name}.yaml"), Sweep, named_in="name")

@@ -6,24 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steptime.errors import BrokenFiles, UserError, unknown_value
-from steptime.recipes.config_files import file_state, load_each, names_in, read_document
+from steptime.recipes.config_files import file_state, load_each, read_document
 from steptime.recipes.flops import flops_file
 from steptime.recipes.gpus import gpus_file
 from steptime.recipes.workload_checks import find_mistakes
 from steptime.recipes.workload_file import Workload
-from steptime.settings import config_dir
+from steptime.settings import config_file, config_names
 
 
 def list_workloads() -> tuple[str, ...]:
-    """List all workloads by name, sorted: the stems of `config/workloads/*.yaml`.
-
-    Raises UserError if there are none.
-    """
-    folder = config_dir() / "workloads"
-    names = names_in(folder)
-    if not names:
-        raise UserError(f"{folder}: holds no workload (*.yaml).")
-    return names
+    """List all workloads by name, sorted: the stems of `config/workloads/*.yaml`, own and shipped."""
+    return config_names("workloads")
 
 
 def load_workload(name: str) -> Workload:
@@ -64,7 +57,7 @@ def _is_default(path: Path, _state: tuple[int, int]) -> bool:
 
 
 def _path(name: str) -> Path:
-    return config_dir() / "workloads" / f"{name}.yaml"
+    return config_file(f"workloads/{name}.yaml")
 
 
 def load_workloads() -> tuple[Sequence[Workload], BrokenFiles | None]:
