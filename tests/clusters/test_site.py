@@ -16,8 +16,9 @@ from steptime.clusters.config import ClusterConfig
 from steptime.clusters.jobscript import job_environment, job_spec
 from steptime.clusters.local.cluster import LocalConfig
 from steptime.clusters.runai.config import RunaiConfig
-from steptime.clusters.slurm.config import Binding, SlurmConfig, bound
+from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
+from steptime.clusters.slurm.script import Binding, bound
 from steptime.recipes.models import Mode, Performance, Run
 from trainer import node_check as check_program
 

@@ -17,7 +17,7 @@ from recorders.nemo.settings_record import load
 from steptime.clusters.base import StagedFiles
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import SlurmConfig
-from steptime.clusters.slurm.config import profiled
+from steptime.clusters.slurm.script import profiled
 from steptime.clusters.slurm.submit import submit_command
 from steptime.errors import UserError
 from steptime.recipes.models import Mode, Run
