@@ -373,6 +373,20 @@ async def test_ending_a_job_that_slurm_has_forgotten_is_no_failure(behind: Slurm
     await commands.scancel("gone", ["999999"])
 
 
+async def test_a_scancel_that_the_controller_lost_is_repeated(
+    node: LoginNode, behind: SlurmCluster, make_gated: MakeGated, tmp_path: Path
+) -> None:
+    """A controller that dies before it saves its state forgets what it has accepted."""
+    lost = tmp_path / "lost"
+    node.command("scancel", f'[ -e {lost} ] && exec $real "$@"; touch {lost}')
+    job = make_gated("cancelled-twice")
+    await behind.submit(job.spec)
+    await eventually(lambda: job.pid)
+    await behind.cancel("cancelled-twice")
+    assert (await end_of(behind, "cancelled-twice")).state is JobState.CANCELLED
+    assert lost.exists()
+
+
 async def test_a_job_whose_release_the_controller_lost_is_released_again(
     behind: SlurmCluster, node: LoginNode, make_spec: MakeSpec, tmp_path: Path
 ) -> None:

@@ -95,7 +95,7 @@ async def test_a_wrong_ssh_config_is_told(way: Way, log_in: Open, tmp_path: Path
         ("Host node\n  ProxyJump outer:no", r"ProxyJump in its ssh_config: 'outer:no' is not a host address"),
         (
             "Host node\n  ProxyJump outer\nHost outer\n  ProxyJump inner\nHost inner\n  ProxyJump node",
-            "is reached through ProxyJump node, which lies behind it: its ssh_config leads in a circle",
+            "is reached through ProxyJump node, which is itself reached through it: remove one of the two",
         ),
     ]
     for lines, told in faults:

@@ -173,5 +173,8 @@ def _why(workload: Mapping[str, Any]) -> str:
 
 
 def unix_time(written: str | None) -> float | None:
-    """Convert a time as the API writes it, `2026-11-21T06:00:00.123Z`, to Unix seconds; None stays None."""
+    """Convert a time as the API writes it, `2026-11-21T06:00:00.123Z`, to Unix seconds.
+
+    None if it is None or empty. Raises ValueError for another text.
+    """
     return datetime.fromisoformat(written).timestamp() if written else None

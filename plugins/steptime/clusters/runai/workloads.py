@@ -40,7 +40,10 @@ def workload_request(
     variables: Mapping[str, str],
     annotations: Mapping[str, str],
 ) -> tuple[str, dict[str, Any]]:
-    """Return the kind and creation request of a job's workload; `gpus` 0 means one pod without GPUs."""
+    """Return the kind and creation request of a job's workload; `gpus` 0 means one pod without GPUs.
+
+    Raises UserError if the GPUs do not fill whole pods.
+    """
     pods = config.pods(gpus) if gpus else 1
     spec: dict[str, Any] = {
         "image": image or config.image,

@@ -141,7 +141,6 @@ class SlurmCluster:
         """Cancel the job and wait until its nodes are free. Raises SystemFailure if that takes too long."""
         check_job_name(name)
         live: dict[str, str] = {}
-        cancelled: set[str] = set()
         refusal: SystemFailure | None = None
 
         async def is_gone() -> bool:
@@ -152,12 +151,10 @@ class SlurmCluster:
                 return True
             if refusal is not None:
                 raise refusal
-            to_cancel = sorted(
-                id for id, state in live.items() if state != "COMPLETING" and id not in cancelled
-            )
-            try:
-                await self._slurm.scancel(name, to_cancel)
-                cancelled.update(to_cancel)
+            try:  # each time: a controller that dies before it saves its state forgets a scancel
+                await self._slurm.scancel(
+                    name, sorted(id for id, state in live.items() if state != "COMPLETING")
+                )
             except SystemFailure as failure:  # perhaps it has ended since
                 refusal = failure
             return False

@@ -140,7 +140,10 @@ def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
 
 
 def _gpu_option(site: Site, run_options: SlurmOptions) -> str:
-    """Return the option that requests GPUs: the site's, unless the run turns the request on or off."""
+    """Return the name of the option that requests GPUs, such as `gres`; `none` if GPUs are not requested.
+
+    It is the site's, unless the run turns the request on or off.
+    """
     if run_options.gres is None:
         return site.gpu_option
     if not run_options.gres:

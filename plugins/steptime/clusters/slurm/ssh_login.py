@@ -217,7 +217,11 @@ def _passphrase(connection: Connection) -> str | None:
 
 
 def _certificate(connection: Connection) -> Any:
-    """Return the user's certificate: the one in `extra`, else `<key_file>-cert.pub` as ssh does, or None."""
+    """Return the user's certificate: the one in `extra`, else `<key_file>-cert.pub` as ssh does, or None.
+
+    The file beside the key is not read if `extra` has a `private_key`. Raises UserError for a certificate
+    that cannot be read.
+    """
     extra = connection.extra
     named = "certificate" if extra.get("certificate") else "certificate_file"
     value = extra.get(named)

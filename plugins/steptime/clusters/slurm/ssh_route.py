@@ -111,8 +111,8 @@ async def _through_proxy_jump(login: Login, behind: tuple[str, ...]) -> HostConn
             continue
         if jump.host in behind:
             raise UserError(
-                f"{login.title} is reached through ProxyJump {one_line(jump.host)}, which lies behind it: "
-                "its ssh_config leads in a circle."
+                f"{login.title} is reached through ProxyJump {one_line(jump.host)}, which is itself reached "
+                "through it: remove one of the two ProxyJump lines in its ssh_config."
             )
         through = await _log_in(jump, "jump host", through, behind)
     return through
