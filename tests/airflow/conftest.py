@@ -143,7 +143,7 @@ def run_dag(
     async def nothing(*_: object) -> StagedFiles:
         return staged
 
-    monkeypatch.setattr("steptime.staging.stage.stage", nothing)
+    monkeypatch.setattr("steptime.airflow.operators.stage", nothing)
 
     def run(**conf: object) -> Any:
         return training_dag("llama31", workload="llama3.1").test(run_conf=conf)

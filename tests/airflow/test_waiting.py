@@ -51,7 +51,7 @@ def test_a_tasks_own_patience_wins_over_the_clusters_files(
         assert limits.run_s is not None, "else it would be waited for ever"
         raise Overdue(f"{limits.patience_s:.0f} {limits.queue_s:.0f}")
 
-    monkeypatch.setattr("steptime.runs.following.follow", limits_only)
+    monkeypatch.setattr("steptime.airflow.triggers.follow", limits_only)
 
     def patience(**hours: float) -> list[int]:
         trigger = trigger_of(submitted, make_context(), **hours)

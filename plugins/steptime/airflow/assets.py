@@ -8,14 +8,13 @@ with DAG("after_llama31", schedule=[published_results("llama3.1")]):
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk import Asset
 
+from steptime.judging.findings import Finding
 from steptime.recipes.workloads import load_workload
-
-if TYPE_CHECKING:
-    from steptime.judging.findings import Finding
+from steptime.store.columns import COLUMNS
 
 _GROUP = "steptime"
 _JUDGED = ("verdict", "series_state", "change_percent", "minimum_detectable_change_percent", "since")
@@ -36,7 +35,7 @@ def finished_sweep(sweep: str) -> Asset:
     return Asset(name=f"steptime_sweep_{sweep}", uri=f"x-steptime://sweeps/{sweep}", group=_GROUP)
 
 
-def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str, Any]:
+def extra_of_run(row: Mapping[str, Any], finding: Finding | None) -> dict[str, Any]:
     """Return the field `extra` of the asset event for a published run: its numbers and its verdict.
 
     The verdict says whether the run's series (the comparable runs over time) got slower or faster. `verdict`,
@@ -45,8 +44,6 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
     their history, such as profiles. `against_publication` compares the run with
     the step time that NVIDIA published for its configuration; None if none is published.
     """
-    from steptime.store.columns import COLUMNS
-
     numbers = {column.name: row[column.name] for column in COLUMNS if column.in_events}
     if finding is None:
         return numbers | dict.fromkeys(_JUDGED) | {"changes": []}
@@ -54,7 +51,7 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
     return numbers | {name: told[name] for name in _JUDGED} | {"changes": list(finding.judgement.changes)}
 
 
-def extra_of_sweep(sweep: str, sentence: str, cells: Iterable["Finding"]) -> dict[str, Any]:
+def extra_of_sweep(sweep: str, sentence: str, cells: Iterable[Finding]) -> dict[str, Any]:
     """Return the field `extra` of the asset event for a finished sweep.
 
     `sentence` sums up the sweep. `cells` has what `extra_of_run` returns, for the newest run of each series:

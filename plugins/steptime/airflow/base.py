@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from pydantic import BaseModel
@@ -294,8 +295,6 @@ def _read_state(ti: RuntimeTaskInstanceProtocol) -> str | None:
 
     It can be called in a task and in a trigger. Raises AirflowRuntimeError if Airflow does not answer.
     """
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
     states = RuntimeTaskInstance.get_task_states(
         dag_id=ti.dag_id,
         task_ids=[ti.task_id],

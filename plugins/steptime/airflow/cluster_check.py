@@ -13,6 +13,7 @@ from steptime.errors import UserError
 from steptime.recipes.cluster_files import list_clusters
 from steptime.recipes.workloads import list_workloads
 from steptime.settings import default_cluster
+from steptime.staging.cluster_check import check_cluster, runs_to_check
 
 _DOCUMENTATION = """
 Checks that a cluster's file fits the cluster: the login, the scheduler, GPUs, `work_dir`, Python, containers
@@ -28,8 +29,6 @@ class CheckClusterOperator(RefusingOperator):
 
     def execute(self, context: Context) -> None:
         """Run the checks, and log a line for each."""
-        from steptime.staging.cluster_check import check_cluster, runs_to_check
-
         params: dict[str, Any] = {**context["params"]}
         with self.refusals(context):
             config = load_cluster(params["cluster"])

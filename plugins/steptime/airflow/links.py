@@ -1,14 +1,11 @@
 """Links in the Airflow UI from steptime's tasks."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
 from steptime.airflow.versions import conf
 from steptime.airflow_addresses import RUN_ROUTE, dag_run_path
-
-if TYPE_CHECKING:
-    from airflow.sdk.types import TaskInstanceKey
 
 
 class ResultsLink(BaseOperatorLink):
@@ -16,7 +13,7 @@ class ResultsLink(BaseOperatorLink):
 
     name = "Step times"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: "TaskInstanceKey") -> str:  # noqa: ARG002
+    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:  # noqa: ARG002
         """Return the URL of the DAG run's tab with step times."""
         return f"{base_address()}{dag_run_path(ti_key.dag_id, ti_key.run_id)}/plugin/{RUN_ROUTE}"
 

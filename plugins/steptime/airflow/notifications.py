@@ -15,11 +15,14 @@ from pydantic import Field, JsonValue, field_validator
 from steptime.airflow.links import dag_run_address
 from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
+from steptime.judging.incident_updates import update_incidents
+from steptime.judging.incidents import mark_notified
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.environment import names_secret
 from steptime.refusals import matching
 from steptime.settings import config_file
 from steptime.store.database import wait_for_store
+from steptime.store.run_queries import Store
 
 
 class Event(StrEnum):
@@ -94,10 +97,6 @@ def notify_of_incidents(task: BaseOperator, context: Context) -> None:
     An incident is a group of series that got slower or faster together (`judging.incidents`). If the task
     dies before all notifications are sent, the next call sends the others.
     """
-    from steptime.judging.incident_updates import update_incidents
-    from steptime.judging.incidents import mark_notified
-    from steptime.store.run_queries import Store
-
     store, warn = Store(), task.log.warning
     for one in wait_for_store(lambda: update_incidents(store), warn):
         event = Event.INCIDENT_OPENED if one.state == "open" else Event(f"incident {one.state}")

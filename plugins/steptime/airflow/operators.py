@@ -28,14 +28,19 @@ from steptime.airflow.params import plan_from_params
 from steptime.airflow.summaries import as_text
 from steptime.clusters.base import Cluster, Job, StagedFiles
 from steptime.clusters.config import load_cluster
+from steptime.clusters.jobscript import find_saved_checkpoint, job_environment
 from steptime.errors import SystemFailure
+from steptime.judging.expected_cost import expected_cost
+from steptime.measure.record import describe_code, redact_text
 from steptime.measure.repeating import make_request
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
 from steptime.recipes.planning import Plan
+from steptime.recipes.sweep_planning import Cell
 from steptime.runs.launch import Attempt, NoRoom, end_open_jobs, launch, make_job_spec
+from steptime.staging.stage import stage
 from steptime.store.database import wait_for_store
-from steptime.store.ledger import LedgerJob, jobs_at, latest_submitted
+from steptime.store.ledger import LedgerJob, jobs_at, latest_submitted, was_reached
 from steptime.store.run_models import Provenance
 
 
@@ -61,8 +66,6 @@ class CheckParamsOperator(RefusingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Plan the params, and reserve the plan's GPU-hours in the budgets. Returns the `Plan` as JSON."""
-        from steptime.judging.expected_cost import expected_cost
-
         with self.refusals(context):
             planned = plan_from_params(self.workload, requested_options(context), owner=self.owner)
             cost = expected_cost(planned.all_runs)
@@ -113,9 +116,6 @@ class StageTrainingOperator(BaseOperator):
 
 def stage_for(run: Run, task: BaseOperator) -> StagedFiles:
     """Stage what a run needs on its cluster, and log it."""
-    from steptime.staging.stage import stage
-    from steptime.store.ledger import was_reached
-
     log = task.log
     with airflow_errors(), _folded(log.info) as report:
         config = load_cluster(run.cluster)
@@ -196,9 +196,6 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
 
     def execute(self, context: Context) -> Any:
         """Submit the job. Returns its handle: `{"cluster": …, "job": …}`."""
-        from steptime.clusters.jobscript import find_saved_checkpoint
-        from steptime.measure.record import redact_text
-
         with airflow_errors():
             attempt = self._attempt(context)
             config = load_cluster(attempt.run.cluster)
@@ -232,14 +229,9 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         return saving.job
 
     def _attempt(self, context: Context) -> Attempt:
-        from steptime.clusters.jobscript import job_environment
-        from steptime.measure.record import describe_code
-
         ti, run, staged = context["ti"], self.planned_run(), StagedFiles.model_validate(self.staged)
         cell = None
         if self.sweep_cell is not None:
-            from steptime.recipes.sweep_planning import Cell
-
             cell = Cell.model_validate(self.sweep_cell)
         asked_for = requested_options(context) if cell is None else cell.request.model_dump(mode="json")
         installation = this_installation()  # before the place, which has its id

@@ -21,9 +21,16 @@ from steptime.airflow.notifications import Event, notify, notify_of_incidents
 from steptime.airflow.summaries import as_text
 from steptime.airflow.versions import AirflowFailException, AirflowSkipException
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
+from steptime.clusters.collecting import collect_log
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, SystemFailure, UserError
+from steptime.judging.comparison import finding_of_run
+from steptime.judging.judgements import run_writer
 from steptime.logs.models import TrainingLog
+from steptime.logs.reader import read_log
+from steptime.measure.metrics import measure
+from steptime.measure.quality import validate
+from steptime.measure.record import make_record, with_script
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.runs.launch import end_job
@@ -32,6 +39,8 @@ from steptime.store.columns import BY_NAME
 from steptime.store.database import wait_for_store
 from steptime.store.ledger import jobs_at, latest_submitted
 from steptime.store.run_models import Measurement, Result, Submission, Verdict
+from steptime.store.run_queries import Store
+from steptime.store.run_records import EarlierAttempt, parse_record
 
 FAILURE_KEY = "failure"
 """XCom key of a failed task: the message of its exception."""
@@ -75,10 +84,6 @@ class ReadLogOperator(RunOperator):
 
     def execute(self, context: Context) -> dict[str, str]:
         """Read the job's log, measure the run, and store both. Returns the job's handle."""
-        from steptime.judging.judgements import run_writer
-        from steptime.measure.metrics import measure
-        from steptime.store.run_queries import Store
-
         place = task_place(context)
         jobs = wait_for_store(lambda: jobs_at(place), self.log.warning)
         job = latest_submitted(jobs)
@@ -121,11 +126,6 @@ class ReadLogOperator(RunOperator):
 
         A job that is still running is ended first, because nothing waits for it any more.
         """
-        from steptime.clusters.collecting import collect_log
-        from steptime.logs.reader import read_log
-        from steptime.measure.record import make_record, with_script
-        from steptime.store.run_records import EarlierAttempt
-
         run, job = submitted.run, submitted.job
         statuses = await cluster.poll([job.name, *(one.name for one in earlier)])
         status = statuses[job.name]
@@ -151,8 +151,6 @@ class ReadLogOperator(RunOperator):
 
     def _stored_status(self, job: Job, otherwise: JobStatus) -> JobStatus:
         """Return the job's status as stored; `otherwise` if its log was never stored."""
-        from steptime.store.run_queries import Store
-
         stored = with_store(self, job.cluster, lambda: Store().find(job.name))
         return stored.status if stored is not None and stored.job == job else otherwise
 
@@ -193,11 +191,6 @@ class ValidateOperator(MeasuredRunOperator):
 
     def execute(self, context: Context) -> dict[str, str]:  # noqa: ARG002
         """Check the run. Returns its handle; fails if the run is rejected."""
-        from steptime.judging.judgements import run_writer
-        from steptime.measure.quality import validate
-        from steptime.store.run_queries import Store
-        from steptime.store.run_records import parse_record
-
         job_name = self.handle["job"]
         with airflow_errors():
             result = self.with_store(lambda: Store().measured(job_name))
@@ -239,11 +232,6 @@ class PublishOperator(MeasuredRunOperator):
 
     def execute(self, context: Context) -> dict[str, str]:
         """Publish the run and judge its series. Returns its job's handle, `{"cluster": …, "job": …}`."""
-        from steptime.judging.comparison import finding_of_run
-        from steptime.judging.judgements import run_writer
-        from steptime.store.run_queries import Store
-        from steptime.store.run_records import parse_record
-
         job_name, store = self.handle["job"], Store()
         with airflow_errors():
             self.with_store(lambda: run_writer(store).publish(job_name))
@@ -279,8 +267,6 @@ class ReportOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Release the DAG run's reserved budget, print its results, update incidents, and notify people."""
-        from steptime.store.run_queries import Store
-
         planned = Plan.model_validate(self.plan)
         ti = context["ti"]
         with airflow_errors():

@@ -5,11 +5,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from airflow.providers.smtp.hooks.smtp import SmtpHook
 from airflow.sdk import DAG, Context, Param
 
 from steptime.airflow.base import RefusingOperator
 from steptime.airflow.versions import AirflowException
 from steptime.errors import SystemFailure
+from steptime.reporting.page import html, report_since
+from steptime.store.run_queries import Store
 
 CONNECTION = "smtp_default"
 """The Airflow connection of the mail server; its extra field `from_email` has the sender."""
@@ -27,11 +30,6 @@ class SendReportOperator(RefusingOperator):
 
     def execute(self, context: Context) -> None:
         """Write the report and send it. Raises AirflowException with the mail server's reason."""
-        from airflow.providers.smtp.hooks.smtp import SmtpHook
-
-        from steptime.reporting.page import html, report_since
-        from steptime.store.run_queries import Store
-
         params: dict[str, Any] = {**context["params"]}
         now = time.time()
         with self.refusals(context), TemporaryDirectory() as folder:

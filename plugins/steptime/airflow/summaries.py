@@ -2,18 +2,21 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from steptime.judging.findings import Comparison
-    from steptime.logs.models import TrainingLog
-    from steptime.recipes.models import Run
-    from steptime.store.run_models import Measurement, Verdict
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from steptime.judging.findings import Comparison
+from steptime.logs.models import TrainingLog
+from steptime.recipes.models import Run
+from steptime.store.run_models import Measurement, Verdict
 
 _RUNS_NAMED = 4
 
 
-def summarize_log(run: "Run", log: "TrainingLog", measurement: "Measurement | None") -> str:
+def summarize_log(run: Run, log: TrainingLog, measurement: Measurement | None) -> str:
     """Sum up a run's log: `tiny·fp32·2: 0.1213 s a step in steps 10:19, of 20 steps in its log`."""
     steps = f"{len(log.steps)} steps in its log"
     if measurement is None:
@@ -23,7 +26,7 @@ def summarize_log(run: "Run", log: "TrainingLog", measurement: "Measurement | No
     return f"{run.label}: {measurement.step_time_mean_s:.4g} s a step{where}{mfu}, {steps}"
 
 
-def summarize_verdict(run: "Run", verdict: "Verdict") -> str:
+def summarize_verdict(run: Run, verdict: Verdict) -> str:
     """Summarize a run's checks: `tiny·fp32·2 is valid: 12 checks passed, 1 warned (mfu_possible)`."""
     passed = sum(check.passed for check in verdict.checks)
     warning = [check.name for check in verdict.checks if not check.passed and check.severity == "warning"]
@@ -56,7 +59,7 @@ def summarize_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]]
     return sentence + (f"; without: {_first(missing)}" if missing else "")
 
 
-def summarize_sweep(compared: "Comparison", runs: Sequence[str], missing: Sequence[str]) -> str:
+def summarize_sweep(compared: Comparison, runs: Sequence[str], missing: Sequence[str]) -> str:
     """Summarize a sweep's findings, and name its runs without a valid result."""
     parts = [compared.sentence] if compared.cells else []
     if missing:
@@ -71,10 +74,6 @@ def _first(some: Sequence[str]) -> str:
 
 def as_text(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> str:
     """Format rows as a text table, with the first row's columns, and floats with four digits."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for name in rows[0] if rows else ():
         table.add_column(name, justify="right" if any(_is_number(row[name]) for row in rows) else "left")

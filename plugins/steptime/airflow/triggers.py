@@ -2,8 +2,9 @@
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from airflow.sdk.types import RuntimeTaskInstanceProtocol
 from airflow.triggers.base import TriggerEvent
 
 from steptime.airflow.base import WaitingTrigger, as_json, cancel, is_taken_away
@@ -11,11 +12,9 @@ from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import require_own
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
+from steptime.runs.following import follow, wait_limits
 from steptime.store import ledger
 from steptime.store.database import in_store
-
-if TYPE_CHECKING:
-    from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
 
 class TrainingTrigger(WaitingTrigger):
@@ -57,8 +56,6 @@ class TrainingTrigger(WaitingTrigger):
         Raises SystemFailure if the metrics store does not have the job as submitted.
         """
         # DAG files import this module, and never follow a job.
-        from steptime.runs.following import follow, wait_limits
-
         noted = await in_store(lambda: ledger.find(self.job), self.log.warning)
         if noted is None or noted.job is None:
             raise SystemFailure(

@@ -10,6 +10,7 @@ from airflow.sdk import Variable as _Variable
 from steptime.waiting import poll_until
 
 try:
+    from airflow.sdk import CronTriggerTimetable
     from airflow.sdk.configuration import conf
     from airflow.sdk.exceptions import (
         AirflowException,
@@ -30,6 +31,14 @@ except ImportError:
         AirflowSkipException,
         TaskDeferred,
     )
+    from airflow.timetables.trigger import CronTriggerTimetable  # type: ignore[assignment]
+
+try:
+    from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+
+    HAS_RETRY_POLICIES = True
+except ImportError:  # before 3.3
+    HAS_RETRY_POLICIES = False
 
 __all__ = [
     "AirflowException",
@@ -94,9 +103,7 @@ def never_retry(exception: type[BaseException]) -> dict[str, Any]:
 
     Airflow before 3.3 has no retry policies: there the arguments turn off all retries of the task.
     """
-    try:
-        from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
-    except ImportError:
+    if not HAS_RETRY_POLICIES:
         return {"retries": 0}
     rule = RetryRule(exception=exception, action=RetryAction.FAIL)
     return {"retry_policy": ExceptionRetryPolicy(rules=[rule])}
@@ -113,10 +120,5 @@ def response_limit(operator: type[Any], limit: timedelta) -> dict[str, Any]:
 
 def cron_timetable(cron: str) -> Any:
     """Return a cron schedule in UTC whose first run is the next matching time."""
-    try:
-        from airflow.sdk import CronTriggerTimetable
-    except ImportError:  # 3.1
-        from airflow.timetables.trigger import CronTriggerTimetable  # type: ignore[assignment]
-
     # With its default Airflow would also run the time just past, up to a tenth of the period ago.
     return CronTriggerTimetable(cron, timezone="UTC", run_immediately=timedelta(0))

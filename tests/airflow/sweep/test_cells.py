@@ -53,7 +53,7 @@ def test_each_cluster_and_image_is_staged_once(
         asked.append((config.name, run.recipe.image))
         return staged
 
-    monkeypatch.setattr("steptime.staging.stage.stage", stage)
+    monkeypatch.setattr("steptime.airflow.operators.stage", stage)
     runs = [{"workload": ["llama3.1", "nemotron4"], "size": "tiny", "gpus": [1, 2], "checkpoint": True}]
     checked = check(runs=runs)
 

@@ -40,7 +40,7 @@ def run_sweep(
     async def nothing(*_: object) -> StagedFiles:
         return staged
 
-    monkeypatch.setattr("steptime.staging.stage.stage", nothing)
+    monkeypatch.setattr("steptime.airflow.operators.stage", nothing)
 
     def run(**fields: Any) -> Any:
         write_sweep(**fields)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import BaseOperator, Context
@@ -20,6 +20,7 @@ from steptime.airflow.sweep.cells import rows_by_cell, runs_with_staged
 from steptime.airflow.versions import AirflowFailException, AirflowSkipException, response_limit
 from steptime.errors import unknown_value
 from steptime.judging.comparison import compare_dag_run
+from steptime.judging.expected_cost import Cost, expected_cost
 from steptime.judging.series import Series
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import Cell, SweepPlan, cell_plan, expand_cell
@@ -27,9 +28,6 @@ from steptime.staging.checking import checked_sweep
 from steptime.store.budgets import release
 from steptime.store.database import wait_for_store
 from steptime.store.run_queries import Store
-
-if TYPE_CHECKING:
-    from steptime.judging.expected_cost import Cost
 
 APPROVAL_TASK = "approve"
 REJECTED_BY_KEY = "rejected_by"
@@ -138,14 +136,12 @@ def approval(checked: Any) -> ApproveSweepOperator:
     return ApproveSweepOperator(task_id=APPROVAL_TASK, checked=checked, retries=0, **limit)
 
 
-def _expected(plan: SweepPlan) -> "Cost":
+def _expected(plan: SweepPlan) -> Cost:
     """Return the expected cost of a sweep's jobs, in the order of its cells."""
-    from steptime.judging.expected_cost import expected_cost
-
     return expected_cost(run for cell in plan.cells for run in expand_cell(cell))
 
 
-def _rows(plan: SweepPlan, cost: "Cost") -> Iterator[dict[str, Any]]:
+def _rows(plan: SweepPlan, cost: Cost) -> Iterator[dict[str, Any]]:
     """Yield a sweep's cells, each with the maximum and the expected cost of its jobs."""
     each = iter(cost.each)
     for cell in plan.cells:
