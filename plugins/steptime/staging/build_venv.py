@@ -82,20 +82,20 @@ def _build(target: Path, lock: Path, bootstrap: Path, part: Path, run_command: R
     run(uv, "pip", "check", "--python", python)
     if torch:
         run(python, "-W", "ignore", "-c", "import torch; print('PyTorch', torch.__version__)")
-    _replace_path(part, target)
+    _replace_name(part, target)
     print(f"{target} is complete after {time.monotonic() - began:.0f} s", flush=True)
 
 
-def _replace_path(part: Path, target: Path) -> None:
-    """Replace the temporary path by the final one where the environment has its own path.
+def _replace_name(part: Path, target: Path) -> None:
+    """Replace the folder's temporary name by its final one in the files that have the environment's path.
 
-    Only pyvenv.cfg and the first lines of its scripts (`bin/torchrun`) have it. Python itself finds its
-    packages relative to its own path.
+    Only pyvenv.cfg and scripts (`bin/torchrun`, `bin/activate`) have it. Python itself finds its packages
+    relative to its own path.
     """
     for path in (part / "pyvenv.cfg", *(part / "bin").iterdir()):
         content = b"" if path.is_symlink() else path.read_bytes()
-        if str(part).encode() in content:
-            path.write_bytes(content.replace(str(part).encode(), str(target).encode()))
+        if part.name.encode() in content:
+            path.write_bytes(content.replace(part.name.encode(), target.name.encode()))
 
 
 def _make_empty(part: Path, run: Run) -> tuple[str, ...]:
