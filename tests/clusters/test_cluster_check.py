@@ -11,7 +11,7 @@ from slurm_service import MiniSlurm
 from stand_ins.runai import RunaiStandIn
 
 from steptime.clusters import config as config_module
-from steptime.clusters.checks import CheckOutcome, CheckResult
+from steptime.clusters.checks import CheckFailedError, CheckOutcome, CheckResult, clock_difference
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.slurm import survey as survey_module
@@ -122,6 +122,13 @@ async def test_each_fault_is_found_by_its_check(
     assert failed(found) == {check}
     assert words in found[check].message
     assert remedy in found[check].remedy
+
+
+@pytest.mark.parametrize(("cluster_time", "way"), [(1600.0, "600 s ahead of"), (400.0, "600 s behind")])
+def test_a_clock_may_be_wrong_in_both_directions(cluster_time: float, way: str) -> None:
+    with pytest.raises(CheckFailedError, match=f"the cluster's clock is {way} this machine's"):
+        clock_difference(cluster_time, 1000.0, at_most_s=60)
+    assert clock_difference(cluster_time, cluster_time + 5, at_most_s=60) == "5 s behind this machine's clock"
 
 
 @OF_SLURM

@@ -14,6 +14,7 @@ from steptime.clusters.slurm.job_records import (
     read_sacct,
     read_squeue,
     record_status,
+    status_by_script,
 )
 from steptime.errors import LoginRefused, OutOfReach, SystemFailure
 
@@ -128,6 +129,10 @@ LINES: list[tuple[str, JobRecord]] = [
         "3|FAILED|777|100|101|102|n1|a|NonZeroExitCode|/scratch/a|",
         record(job_id="3", state="FAILED", exit_code=3, signal=9, reason="NonZeroExitCode"),
     ),
+    (  # it dumped core: wait(2) sets a bit for that beside the signal
+        "3|FAILED|139|100|101|102|n1|a|NonZeroExitCode|/scratch/a|",
+        record(job_id="3", state="FAILED", signal=11, reason="NonZeroExitCode"),
+    ),
     (
         "3|PENDING|0|N/A|N/A|N/A||a|Resources|/x|y|",
         record(
@@ -210,6 +215,21 @@ def test_a_status_has_times_and_nodes_as_far_as_they_have_come() -> None:
             **{"state": state, "reason": reason, "nodes": ("n1",), "started_at": 101, "ended_at": 102},
             **{"exit_code": 0 if word in ("COMPLETED", "FAILED") else None, "cluster_fault": fault},
         ), word
+
+
+def test_a_time_limit_counts_from_the_start_and_not_from_the_submission() -> None:
+    """Nobody knows how the job ended: it counts as running until its limit and the patience are over."""
+    submitted = record(submitted_at=0, started_at=None, ended_at=None)
+
+    def state_at(now: float, *, accounted: JobRecord | None) -> JobState:
+        times = {"time_limit_s": 3600, "settled_after": 7300, "within_s": 100, "now": now}
+        return status_by_script(None, submitted, accounted, "sacct is away", **times).state
+
+    started = record(submitted_at=0, started_at=7200, ended_at=None)
+    assert state_at(7200 + 3600 + 99, accounted=started) is JobState.RUNNING
+    assert state_at(7200 + 3600 + 100, accounted=started) is JobState.UNKNOWN
+    assert state_at(7300 + 99, accounted=None) is JobState.RUNNING
+    assert state_at(7300 + 100, accounted=None) is JobState.UNKNOWN
 
 
 def test_of_jobs_submitted_at_once_the_smaller_id_comes_first() -> None:

@@ -15,21 +15,24 @@ class Lines:
     def __init__(self, on_line: Callable[[str], None] | None) -> None:
         self._on_line = on_line
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._begun = ""
+        self._incomplete: list[str] = []
+        """The pieces of the last line, joined once it ends: a long line may come in thousands of them."""
 
     def take(self, chunk: bytes) -> str:
         """Pass complete lines on to `on_line`, and return the decoded text of `chunk`."""
         text = self._decoder.decode(chunk)
-        *lines, self._begun = (self._begun + text).split("\n")
-        for line in lines:
-            self._hand_on(line)
+        *complete, last = text.split("\n")
+        for line in complete:
+            self._hand_on("".join((*self._incomplete, line)))
+            self._incomplete.clear()
+        self._incomplete.append(last)
         return text
 
     def end(self) -> None:
         """Pass on the last line if it has no line break."""
-        if self._begun:
-            self._hand_on(self._begun)
-        self._begun = ""
+        if line := "".join(self._incomplete):
+            self._hand_on(line)
+        self._incomplete.clear()
 
     def _hand_on(self, line: str) -> None:
         if self._on_line:
