@@ -68,7 +68,6 @@ def test_status_shows_each_budget(budget: Path, capsys: pytest.CaptureFixture[st
     assert told.pop("month")
     assert told == {
         "cluster": "local",
-        "account": None,
         "gpu_hours_per_month": 0.4,
         "used_gpu_hours": 0.0,
         "committed_gpu_hours": pytest.approx(ASKED),

@@ -91,17 +91,13 @@ def test_a_sweep_is_killed_stopped_and_cells_of_it_run_again(scene: Scene) -> No
     assert Counter(_results(scene)) == {0: 2, **dict.fromkeys(range(1, FREE), 1), CELLS - 1: 1}
 
 
-@pytest.mark.parametrize("limit", ["at_once of the sweep", "gpus of the cluster"])
-def test_jobs_wait_for_the_gpus_that_they_may_hold_at_a_time(site: Site, limit: str) -> None:
+def test_jobs_wait_for_the_gpus_that_they_may_hold_at_a_time(site: Site) -> None:
     scene = _scene(site, "a sweep with few GPUs")
     free = site.gate("never closed").environment
     sweep = {"name": NAME, "cluster": CLUSTER, "gpu_hours_max": 1000}
     cells = [_CELL | {"max_steps": 20 + number, "environment": free} for number in range(6)]
-    if limit == "at_once of the sweep":
-        sweep["at_once"] = 2
-    else:
-        file = site.config / f"clusters/{CLUSTER}.yaml"
-        file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"gpus": 2}))
+    file = site.config / f"clusters/{CLUSTER}.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"gpus": 2}))
     site.sweep_file.with_stem(NAME).write_text(yaml.safe_dump(sweep | {"runs": cells}))
 
     scene.start_run()

@@ -63,11 +63,10 @@ def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
 def make_run(make_result: Callable[..., Result]) -> MakeRun:
     """Return a function that makes a run on `eos` that may take this many GPU-hours."""
 
-    def make(gpu_hours: int = 4, *, repeat: int = 1, account: str | None = None) -> Run:
+    def make(gpu_hours: int = 4, *, repeat: int = 1) -> Run:
         of_run = {"cluster": "eos", "time_limit_s": 3600, "repeat": repeat}
-        options = {} if account is None else {"account": account}
         run = make_result(gpus=gpu_hours).run
-        return run.model_copy(update=of_run | {"cluster_options": options})
+        return run.model_copy(update=of_run | {"cluster_options": {}})
 
     return make
 
@@ -249,31 +248,6 @@ def test_plans_that_begin_at_once_do_not_all_slip_through(
 
     assert sorted(process.exitcode or 0 for process in processes) == [0, 0, 1, 1, 1, 1]
     assert counted() == (0, 8)
-
-
-def test_budgets_of_accounts_stand_beside_that_of_the_cluster(
-    store: str, clusters: Callable[..., Path], make_run: MakeRun
-) -> None:
-    clusters(
-        "account: sites", "gpu_hours_per_month: 20", "account_gpu_hours_per_month: {sites: 8, research: 4}"
-    )
-    plans = {"a": make_run(8), "b": make_run(4, account="research"), "c": make_run(6, account="another")}
-    for dag_run, run in plans.items():
-        reserve(of(dag_run), [run], now=NOW)
-
-    found = {one.account: one.committed_gpu_hours for one in budget_balances(["eos"], now=NOW)}
-    assert found == {None: 18, "sites": 8, "research": 4}
-    refusals = []
-    for run in (make_run(1), make_run(1, account="research"), make_run(3, account="another")):
-        with pytest.raises(BudgetExceeded) as refusal:
-            reserve(of("d"), [run], now=NOW)
-        refusals.append(str(refusal.value).partition(" GPU-hours")[0])
-    assert refusals == [
-        "account 'sites' of cluster 'eos' has 8.00",
-        "account 'research' of cluster 'eos' has 4.00",
-        "cluster 'eos' has 20.00",
-    ]
-    reserve(of("d"), [make_run(2, account="another")], now=NOW)
 
 
 def test_a_budget_that_cannot_be_checked_refuses_and_without_one_nobody_asks(

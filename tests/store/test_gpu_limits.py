@@ -28,7 +28,7 @@ def waits(ledger_job: Waits, store: str) -> Callable[..., LedgerJob]:
     """Return a function that adds a job that waits for GPUs since `at`."""
 
     def add(name: str, *, at: float, **fields: object) -> LedgerJob:
-        waiting = {"cluster": "local", "waits_for": "cluster", "created_at": at, "asked_at": at}
+        waiting = {"cluster": "local", "waits_for_gpus": True, "created_at": at, "asked_at": at}
         job = ledger_job(name, **{**waiting, **fields})
         ledger.add(job)
         return job
@@ -56,7 +56,7 @@ def test_jobs_get_gpus_in_the_order_in_which_they_came(waits: Waits, limit: Limi
     assert ledger.take_room(small, limit(5), 10) == "", "the file was changed"
     found = ledger.find("d")
     assert found is not None
-    assert found.waits_for is None
+    assert not found.waits_for_gpus
 
 
 def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(waits: Waits, limit: Limit) -> None:
@@ -74,20 +74,6 @@ def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(waits: Waits
     day_s = 86_400
     longest = last.created_at + 3600 + last.time_limit_s + day_s
     assert [bool(ledger.take_room(again, one, longest + more)) for more in (-1, 0)] == [True, False]
-
-
-def test_a_sweep_holds_no_more_than_its_file_allows_and_is_in_nobodys_way(waits: Waits, limit: Limit) -> None:
-    none = limit(None)
-    first, second = (
-        waits(name, at=1, gpus=2, dag_run_id="sweep", at_once=2, waits_for="sweep") for name in "ab"
-    )
-    other = waits("c", at=2, gpus=2)
-
-    assert ledger.take_room(first, none, 10) == ""
-    assert ledger.take_room(second, none, 10).startswith("needs 2 of the 2 GPUs that its sweep may hold")
-    assert ledger.take_room(other, limit(4), 10) == ""
-    end(first)
-    assert ledger.take_room(second, none, 10) == ""
 
 
 def _ask(barrier: "multiprocessing.synchronize.Barrier", job: LedgerJob, config: ClusterConfig) -> None:

@@ -242,7 +242,6 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             run_after=context["dag_run"].run_after.timestamp(),
             max_tries=ti.max_tries,
             run=run,
-            at_once=None if cell is None else cell.at_once,
             request=make_request(run, asked_for),  # what it refuses is refused before anything runs
             made_by=Provenance(
                 **describe_code(),

@@ -215,7 +215,7 @@ def _from_the_hub(planned: Plan) -> list[str]:
 def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
     """Print the budgets that the runs would use, on stderr if `err`. Raises UserError if one is too small."""
     clusters = {run.cluster for run in runs}
-    if not any(load_cluster(cluster).budgets for cluster in clusters):
+    if all(load_cluster(cluster).gpu_hours_per_month is None for cluster in clusters):
         return
     balances = budget_balances(clusters, runs)
     for balance in balances:

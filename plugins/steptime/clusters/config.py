@@ -144,16 +144,6 @@ class ClusterConfig(ClusterFile, Frozen):
         return self.work_dir.replace("{STEPTIME_HOME}", str(home()))
 
     @property
-    def budgets(self) -> dict[str | None, float]:
-        """The monthly budgets in GPU-hours: of the whole cluster (key None) and of accounts."""
-        return {} if self.gpu_hours_per_month is None else {None: self.gpu_hours_per_month}
-
-    @property
-    def default_account(self) -> str | None:
-        """The account for runs that do not choose one; None if the cluster has no default."""
-        return None
-
-    @property
     def seconds_before_training(self) -> int:
         """Seconds that a job needs before training, added to the run's time limit."""
         return 0

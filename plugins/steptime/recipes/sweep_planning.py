@@ -43,8 +43,6 @@ class Cell(Frozen):
     jobs: PositiveInt
     gpu_hours_max: float
     """GPU-hours if every job runs into its time limit."""
-    at_once: PositiveInt | None = None
-    """GPUs that all jobs of the sweep may hold at a time."""
     planned: Plan | None = Field(None, exclude=True, repr=False)
     """Its plan; left out of JSON, as `cell_plan` plans it again."""
 
@@ -70,8 +68,8 @@ def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -
     """Plan the cells of a sweep (runs with their checkpoint pairs), entry by entry.
 
     Raises UserError, with all reasons, if `check` refuses cells or several combinations contain the same run.
-    Raises it also for an exclusion that excludes nothing, a cell that needs more GPUs than `at_once`, a sweep
-    without runs or with more than `MOST_CELLS` cells, and a plan above the budget.
+    Raises it also for an exclusion that excludes nothing, a sweep without runs or with more than `MOST_CELLS`
+    cells, and a plan above the budget.
     """
     exclusions = _Exclusions(sweep)
     cells = list(_all_cells(sweep, exclusions, check))
@@ -79,11 +77,6 @@ def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -
     if not cells:
         raise UserError(
             f"sweep '{sweep.name}' excludes every run that it asks for: correct exclude, or leave it out."
-        )
-    if sweep.at_once is not None and (largest := max(cells, key=lambda cell: cell.gpus)).gpus > sweep.at_once:
-        raise UserError(
-            f"sweep '{sweep.name}' may use {sweep.at_once} GPUs at a time, and {largest.label} needs "
-            f"{largest.gpus}: raise at_once."
         )
     total = sum(cell.gpu_hours_max for cell in cells)
     if total > sweep.gpu_hours_max:
@@ -94,7 +87,7 @@ def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -
         )
     planned = SweepPlan(
         sweep=sweep.name,
-        cells=tuple(cell.model_copy(update={"at_once": sweep.at_once}) for cell in _with_labels(cells)),
+        cells=tuple(_with_labels(cells)),
         gpu_hours_max=total,
         approval_above_gpu_hours=sweep.approval_above_gpu_hours,
     )
@@ -127,9 +120,8 @@ def confirmation_cells(
     if cluster_options is not None:
         request = request.model_copy(update={"cluster_options": dict(cluster_options)})
     (alone,) = _cells(plan(request), cell.entry, cell.sweep)
-    planned = alone.model_copy(update={"at_once": cell.at_once})
     return [
-        planned.model_copy(update={"label": f"{cell.label}{_CONFIRMATION}{index}", "repeat": after + index})
+        alone.model_copy(update={"label": f"{cell.label}{_CONFIRMATION}{index}", "repeat": after + index})
         for index in range(1, number + 1)
     ]
 

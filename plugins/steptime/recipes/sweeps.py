@@ -200,8 +200,6 @@ class Sweep(Frozen):
     """Most GPU-hours if every job runs into its time limit; a plan that may cost more is refused."""
     approval_above_gpu_hours: NonNegativeFloat | None = None
     """GPU-hours above which a person has to approve the plan before anything starts; null for no approval."""
-    at_once: PositiveInt | None = None
-    """Most GPUs that jobs of a DAG run of the sweep hold at a time; null for no limit but the cluster's."""
     confirm: bool = True
     """Whether cells suspected of a slowdown or speedup run again at the end of the sweep, to decide it."""
     nodes: NodeSweep | None = None

@@ -42,8 +42,6 @@ class Attempt:
     run: Run
     request: PlanRequest
     made_by: Provenance
-    at_once: int | None = None
-    """GPUs that all jobs of the DAG run may hold at a time; None without a limit."""
 
     def owns(self, job: LedgerJob) -> bool:
         """Return whether a job belongs to this attempt and was neither refused nor cancelled."""
@@ -79,12 +77,11 @@ class Attempt:
             run=self.run,
             request=self.request,
             made_by=self.made_by,
-            at_once=self.at_once,
         )
 
 
 class NoRoom(Exception):
-    """The job must wait, because its cluster or sweep has reached its limit of GPUs in use."""
+    """The job must wait: the jobs on its cluster hold as many GPUs as its file allows."""
 
     def __init__(self, job_name: str, why: str) -> None:
         super().__init__(f"job {job_name} {why}")
@@ -139,7 +136,7 @@ async def add_job(
                 "directory": spec.directory,
                 "log_path": spec.log_path,
                 "created_at": time.time(),
-                "waits_for": "cluster" if config.gpus else "sweep" if job.at_once else None,
+                "waits_for_gpus": config.gpus is not None,
                 "asked_at": time.time(),
             }
         )
@@ -189,7 +186,7 @@ async def add_resubmission(
 async def settle_ended(cluster: Cluster, warn: Callable[[str], None]) -> None:
     """Record which open jobs of a cluster have ended, so that budgets count their actual time."""
     still_open = await in_store(lambda: ledger.open_jobs(cluster.name), warn)
-    names = [job.name for job in still_open if job.waits_for is None]
+    names = [job.name for job in still_open if not job.waits_for_gpus]
     for name, status in (await cluster.poll(names)).items() if names else ():
         if not status.state.is_live and status.state is not JobState.UNKNOWN:
             await in_store(partial(ledger.note_status, name, status, time.time()), warn)
@@ -208,7 +205,7 @@ async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, report
     reporter.hold(job)
     if job.job is not None:
         return job
-    if job.waits_for is not None and await _take_room(job, config, reporter.warn):
+    if job.waits_for_gpus and await _take_room(job, config, reporter.warn):
         await settle_ended(cluster, reporter.warn)
         if why := await _take_room(job, config, reporter.warn):
             raise NoRoom(job.name, why)
@@ -237,7 +234,7 @@ async def wait_for_room(name: str, info: Callable[[str], None], warn: Callable[[
     async def may_go_on() -> bool:
         nonlocal said
         job = await in_store(partial(ledger.find, name), warn)
-        if job is None or job.waits_for is None or job.ended_at is not None:
+        if job is None or not job.waits_for_gpus or job.ended_at is not None:
             return True
         # The file is read each time: a person may raise the limit.
         why = await _take_room(job, load_cluster(job.cluster), warn)

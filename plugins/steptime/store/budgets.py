@@ -1,4 +1,4 @@
-"""Monthly budgets of GPU-hours (UTC) for clusters and their accounts, computed from the job ledger.
+"""Monthly budgets of GPU-hours (UTC) for clusters, computed from the job ledger.
 
 An ended job counts with its GPUs × its run time within the month. A planned, queued or running job counts
 with the most it may take: GPUs × time limit, even if that reaches into the next month.
@@ -34,7 +34,7 @@ _ROUNDING = 1e-6
 
 
 class BudgetExceeded(UserError):
-    """A plan may take more GPU-hours than its cluster's or account's budget has left this month."""
+    """A plan may take more GPU-hours than its cluster's budget has left this month."""
 
 
 class Owner(NamedTuple):
@@ -49,8 +49,6 @@ class BudgetBalance(Frozen):
     """A monthly budget of GPU-hours: its size, what is used and committed, and what a plan requests."""
 
     cluster: str
-    account: str | None
-    """The account; None if the budget covers the whole cluster."""
     month: str
     """Month, such as `2026-11`."""
     gpu_hours_per_month: float
@@ -64,9 +62,8 @@ class BudgetBalance(Frozen):
         return max(0.0, self.gpu_hours_per_month - self.used_gpu_hours - self.committed_gpu_hours)
 
     def __str__(self) -> str:
-        owner = "" if self.account is None else f" of account {self.account}"
         return (
-            f"budget{owner}: {format_hours(self.used_gpu_hours)} of {format_hours(self.gpu_hours_per_month)} "
+            f"budget: {format_hours(self.used_gpu_hours)} of {format_hours(self.gpu_hours_per_month)} "
             f"GPU-hours used in {self.month}, {format_hours(self.committed_gpu_hours)} committed, "
             f"this plan at most {format_hours(self.asked_gpu_hours)}"
         )
@@ -75,15 +72,13 @@ class BudgetBalance(Frozen):
         """Raise BudgetExceeded if the plan requests more GPU-hours than the budget has left."""
         if self.asked_gpu_hours <= self.left_gpu_hours + _ROUNDING:
             return
-        owner, field = f"cluster '{self.cluster}'", "gpu_hours_per_month"
-        if self.account is not None:
-            owner, field = f"account '{self.account}' of {owner}", "account_gpu_hours_per_month"
         raise BudgetExceeded(
-            f"{owner} has {format_hours(self.gpu_hours_per_month)} GPU-hours in {self.month}: "
-            f"{format_hours(self.used_gpu_hours)} are used and {format_hours(self.committed_gpu_hours)} "
-            f"committed to other jobs, so {format_hours(self.left_gpu_hours)} are left, and this plan may "
-            f"take {format_hours(self.asked_gpu_hours)}: request fewer GPUs or a shorter time "
-            f"limit, raise {field} in {cluster_file(self.cluster)}, or wait until "
+            f"cluster '{self.cluster}' has {format_hours(self.gpu_hours_per_month)} GPU-hours in "
+            f"{self.month}: {format_hours(self.used_gpu_hours)} are used and "
+            f"{format_hours(self.committed_gpu_hours)} committed to other jobs, "
+            f"so {format_hours(self.left_gpu_hours)} are left, and this plan may take "
+            f"{format_hours(self.asked_gpu_hours)}: request fewer GPUs or a shorter time limit, raise "
+            f"gpu_hours_per_month in {cluster_file(self.cluster)}, or wait until "
             f"{_month(self.month)[1]:%Y-%m-%d %H:%M} UTC, when the month ends."
         )
 
@@ -107,7 +102,7 @@ def _month(month: str) -> tuple[datetime, datetime]:
 def budget_balances(
     clusters: Iterable[str], runs: Sequence[Run] = (), *, now: float | None = None
 ) -> list[BudgetBalance]:
-    """Return this month's budgets of clusters and their accounts, with what `runs` may take from them.
+    """Return this month's budgets of clusters, with what `runs` may take from them.
 
     Empty if no cluster has a budget. Nothing is written. Raises UserError if a cluster's file has a mistake,
     SystemFailure if the store fails.
@@ -179,7 +174,11 @@ def list_reserving(installation_id: str, clusters: Iterable[str]) -> list[Owner]
 
 
 def _with_budget(clusters: Iterable[str]) -> list[ClusterConfig]:
-    return [config for config in map(load_cluster, sorted(set(clusters))) if config.budgets]
+    return [
+        config
+        for config in map(load_cluster, sorted(set(clusters)))
+        if config.gpu_hours_per_month is not None
+    ]
 
 
 def _planned(runs: Iterable[Run], config: ClusterConfig, now: float) -> list[dict[str, Any]]:
@@ -188,7 +187,6 @@ def _planned(runs: Iterable[Run], config: ClusterConfig, now: float) -> list[dic
         {
             "cell": run.name,
             "cluster": config.name,
-            "account": run.account,
             "gpus": run.recipe.gpus,
             "time_limit_s": run.time_limit_s + config.seconds_before_training,
             "attempt": 0,
@@ -213,7 +211,7 @@ def _reserved_for(owner: Owner) -> list[ColumnElement[bool]]:
 
 def _rows(connection: Connection, configs: Sequence[ClusterConfig], now: float) -> list[Mapping[str, Any]]:
     """Return the jobs and reservations that count this month on these clusters."""
-    names = ("cluster", "account", "gpus", "time_limit_s", "attempt", "created_at", "started_at", "ended_at")
+    names = ("cluster", "gpus", "time_limit_s", "attempt", "created_at", "started_at", "ended_at")
     counts = or_(jobs.c.ended_at.is_(None), jobs.c.ended_at > month_bounds(format_month(now))[0])
     here = jobs.c.cluster.in_([config.name for config in configs])
     query = select(*(jobs.c[name] for name in names)).where(here, counts)
@@ -226,7 +224,7 @@ def _balances(
     asked: Sequence[Mapping[str, Any]],
     now: float,
 ) -> list[BudgetBalance]:
-    """Return the budgets of clusters, the whole cluster's before those of its accounts."""
+    """Return the budget of each cluster that has one."""
     month = format_month(now)
     begins, ends = month_bounds(month)
 
@@ -243,19 +241,18 @@ def _balances(
         is_over = row["ended_at"] is not None or row["created_at"] + lasts_s <= now
         return 0.0 if is_over else int(row["gpus"]) * int(row["time_limit_s"]) / 3600
 
-    def balance(config: ClusterConfig, account: str | None, gpu_hours: float) -> BudgetBalance:
-        def of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-            here = [row for row in rows if row["cluster"] == config.name]
-            return [row for row in here if account in (None, row["account"] or config.default_account)]
+    def committed_sum(rows: Sequence[Mapping[str, Any]], config: ClusterConfig) -> float:
+        return sum(committed(row, config) for row in rows if row["cluster"] == config.name)
 
-        return BudgetBalance(
+    return [
+        BudgetBalance(
             cluster=config.name,
-            account=account,
             month=month,
-            gpu_hours_per_month=gpu_hours,
-            used_gpu_hours=sum(map(used, of(rows))),
-            committed_gpu_hours=sum(committed(row, config) for row in of(rows)),
-            asked_gpu_hours=sum(committed(row, config) for row in of(asked)),
+            gpu_hours_per_month=config.gpu_hours_per_month,
+            used_gpu_hours=sum(used(row) for row in rows if row["cluster"] == config.name),
+            committed_gpu_hours=committed_sum(rows, config),
+            asked_gpu_hours=committed_sum(asked, config),
         )
-
-    return [balance(config, *budget) for config in configs for budget in config.budgets.items()]
+        for config in configs
+        if config.gpu_hours_per_month is not None
+    ]

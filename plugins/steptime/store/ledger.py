@@ -6,7 +6,7 @@ store does not answer.
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import NonNegativeInt, PositiveInt
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
@@ -79,10 +79,8 @@ class LedgerJob(Frozen):
     directory: str
     log_path: str
     created_at: float
-    at_once: PositiveInt | None = None
-    """GPUs that all jobs of its DAG run may hold at a time; None without a limit."""
-    waits_for: Literal["cluster", "sweep"] | None = None
-    """The limit on GPUs that it waits for; None once it may be submitted."""
+    waits_for_gpus: bool = False
+    """Whether it waits for GPUs that its cluster's file limits; False once it may be submitted."""
     asked_at: float | None = None
     """When its task last asked for GPUs, in Unix time."""
     submitted_at: float | None = None
@@ -139,42 +137,38 @@ def add(job: LedgerJob, check: Callable[[Connection], None] | None = None) -> No
 
 
 def take_room(job: LedgerJob, config: ClusterConfig, now: float) -> str:
-    """Reserve the job's GPUs if the limits of its cluster and sweep allow, and return "".
+    """Reserve the job's GPUs if the limit of its cluster's file allows, and return "".
 
-    Otherwise record which limit it waits for, and return why as part of a sentence. First come, first served.
+    Otherwise record that it waits, and return why as part of a sentence. First come, first served.
     A waiting job whose task last asked more than ten minutes ago is skipped: the task has crashed.
     """
-    others = [jobs.c.attempt > 0, jobs.c.ended_at.is_(None), jobs.c.name != job.name]
+    others = [
+        jobs.c.cluster == job.cluster,
+        jobs.c.attempt > 0,
+        jobs.c.ended_at.is_(None),
+        jobs.c.name != job.name,
+    ]
     asked_at = func.coalesce(jobs.c.asked_at, jobs.c.created_at)
     lives_s = 3600 * config.queue_patience_h + jobs.c.time_limit_s + _SETTLED_WITHIN_S
     on_cluster = and_(jobs.c.job_id.is_not(None), jobs.c.created_at + lives_s > now)
-    holds = [jobs.c.waits_for.is_(None), or_(on_cluster, asked_at > now - _SUBMITTED_WITHIN_S)]
+    holds = [jobs.c.waits_for_gpus.is_(False), or_(on_cluster, asked_at > now - _SUBMITTED_WITHIN_S)]
     came_first = or_(
         jobs.c.created_at < job.created_at, and_(jobs.c.created_at == job.created_at, jobs.c.name < job.name)
     )
-    waits = [came_first, asked_at > now - _ASKS_WITHIN_S]
-    here = [jobs.c.cluster == job.cluster]
-    of_sweep = [jobs.c.dag_id == job.dag_id, jobs.c.dag_run_id == job.dag_run_id]
-    limits = (
-        ("sweep", job.at_once, of_sweep, "its sweep may hold at a time"),
-        ("cluster", config.gpus, here, f"jobs on cluster '{config.name}' may hold at a time"),
-    )
+    waits = [jobs.c.waits_for_gpus.is_(True), came_first, asked_at > now - _ASKS_WITHIN_S]
     with write_transaction(store_url()) as connection:
         lock(connection, "room")
-        values: dict[str, Any] = {"waits_for": None, "asked_at": now}
         sentence = ""
-        for kind, limit, where, whose in limits:
-            if limit is None:
-                continue
-            held = connection.scalar(select(func.sum(jobs.c.gpus)).where(*others, *where, *holds)) or 0
-            first = [*others, *where, *waits, jobs.c.waits_for == kind]
-            before = connection.scalar(select(func.count()).select_from(jobs).where(*first))
+        if (limit := config.gpus) is not None:
+            held = connection.scalar(select(func.sum(jobs.c.gpus)).where(*others, *holds)) or 0
+            before = connection.scalar(select(func.count()).select_from(jobs).where(*others, *waits))
             if before or held + job.gpus > limit:
-                values["waits_for"] = kind
-                sentence = f"needs {job.gpus} of the {limit} GPUs that {whose}: {held} are in use" + (
-                    f", and {before} job(s) wait before it" if before else ""
+                sentence = (
+                    f"needs {job.gpus} of the {limit} GPUs that jobs on cluster '{config.name}' may hold "
+                    f"at a time: {held} are in use"
                 )
-                break
+                sentence += f", and {before} job(s) wait before it" if before else ""
+        values = {"waits_for_gpus": bool(sentence), "asked_at": now}
         connection.execute(jobs.update().where(jobs.c.name == job.name).values(values))
     return sentence
 

@@ -231,10 +231,8 @@ jobs = Table(
     Column("directory", Text),
     Column("log_path", Text),
     Column("created_at", Double, nullable=False),
-    # GPUs that all jobs of its DAG run may hold at a time.
-    Column("at_once", Integer),
-    # NULL once the job may be submitted, else whose GPUs it waits for: `cluster` or `sweep`.
-    Column("waits_for", Text),
+    # Whether it waits for GPUs that its cluster's file limits; false once it may be submitted.
+    Column("waits_for_gpus", Boolean),
     # When it last asked for them.
     Column("asked_at", Double),
     Column("submitted_at", Double),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, PositiveInt, field_validator
 
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import split_address
@@ -49,8 +49,6 @@ class Site(ClusterConfig):
     """Patterns of the QOS that a run may name; all if left out."""
     owner_accounts: dict[str, str] = Field(default_factory=dict)
     """The account of each DAG owner's jobs; if there are any, other owners are refused."""
-    account_gpu_hours_per_month: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """GPU-hours a month for the jobs of each account; `gpu_hours_per_month` limits all jobs together."""
     gpus_per_node: PositiveInt | None = None
     """GPUs that a job takes of each node; as many as in the recipe if left out."""
     gpu_option: Literal["gres", "gpus-per-node", "gpus", "none"] = "gres"
@@ -68,11 +66,6 @@ class Site(ClusterConfig):
     """Whether jobs may set the GPUs' vboost with `sudo nvidia-smi` if the publication did."""
     node_check: NodeCheck | None = None
     """Thresholds for checking every node of a job before its training; no check if left out."""
-
-    @property
-    def budgets(self) -> dict[str | None, float]:
-        """The monthly budgets in GPU-hours: of the whole cluster (key None) and of accounts."""
-        return super().budgets | dict(self.account_gpu_hours_per_month)
 
     @property
     def default_account(self) -> str | None:
