@@ -210,6 +210,62 @@ def test_an_error_line_is_only_quoted_if_nothing_explains_the_end() -> None:
     assert read("ERROR: something\n", megatron(1, 5, total=5)).problems == ()
 
 
+WAITED = (
+    "DeepEP combine (scale-up wait) timeout, scale-out: 6/8, channel: 3, recv: 0, tail: -1 (wait=0)\n"
+    "DeepEP timeout check failed: rank = 6, thread = 0, value = 0)\n"
+)
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        f"[rank12]: {TRACEBACK}[rank12]: torch.AcceleratorError: CUDA error: unspecified launch failure\n",
+        TIME_LIMIT.format("n1"),
+        "srun: error: n1: task 3: Killed\n",
+    ],
+)
+def test_a_wait_that_timed_out_is_told_before_what_followed(then: str) -> None:
+    assert "DeepEP combine (scale-up wait) timeout" in first(read(titan(), WAITED, then))
+
+
+def test_slurms_own_words_of_why_it_ended_a_job_are_told_before_the_end() -> None:
+    said = "slurmstepd: error: Job 7518 exceeded memory limit (626359956 > 512000000), being killed\n"
+    assert "exceeded memory limit" in first(read(megatron(), said, JOB_CANCELLED))
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (
+            f"{TRACEBACK}OSError: [Errno 5] Input/output error\n\nThe above exception was the direct cause "
+            f"of the following exception:\n\n{TRACEBACK}RuntimeError: the checkpoint of step 9 is cut\n",
+            "RuntimeError: the checkpoint of step 9",
+        ),
+        (
+            f"{TRACEBACK}triton.runtime.errors.OutOfResources: out of resource: error\n",
+            "errors.OutOfResources",
+        ),
+        ("srun: error: gpu001: task 0: Out Of Memory\n", "the kernel killed task 0 on gpu001"),
+        (
+            "(raylet) A worker died or was killed while executing a task by an unexpected system error.\n",
+            "died",
+        ),
+        (
+            "docker: Error response from daemon: could not select device driver\n",
+            "could not select device driver",
+        ),
+        (
+            "slurmstepd: error: pyxis: mkdir: cannot create directory '/run/enroot': Permission denied\n"
+            "slurmstepd: error: pyxis: couldn't start container\n",
+            "cannot create directory '/run/enroot'",
+        ),
+        ("srun: error: Prolog failed on node gpu-12, check your job prolog\n", "gpu-12"),
+    ],
+)
+def test_ends_of_public_reports(lines: str, says: str) -> None:
+    assert says in first(read(megatron(), lines))
+
+
 # Places
 
 

@@ -505,3 +505,30 @@ def test_a_line_that_differs_from_those_before_in_more_than_numbers_of_a_step(
 def test_what_a_log_itself_lacks_is_no_cause_of_an_end() -> None:
     log = read_chunks([line_forms.nemo2_log(range(20)) + b"steptime.start {\n"], max_steps=50)
     assert kinds(log) == {"short": True, "broken_record": False}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ("12.82", "nan"),
+        ("3: Training epoch 0, iteration 7/", "1: Training epoch 0, iteration 7/"),
+        ("3: Training epoch 0, iteration 7/", "Training epoch 0, iteration 7/"),
+        ("3: Training epoch 0, iteration 7/", "3: Training epoch 0, iteration 8/"),
+        ("3: Training epoch 0, iteration 7/49", "3: Training epoch 0, iteration 7/51"),
+        ("train_step_timing in s: 7.3", "train_step_timing in s: 7,3"),
+        ("train_step_timing in s: 7.3", "Traceback (most recent call last) train_step_timing in s: 7.3"),
+    ],
+)
+def test_lines_of_ranks_are_compared_as_bytes_only_if_nothing_depends_on_them(
+    changed: tuple[str, str],
+) -> None:
+    """Given line by line, each line is parsed by itself."""
+    lines = [
+        line_forms.nemo2(step, time=f"{step}.{rank}", loss=f"12.8{rank - 1}", prefix=f"{rank}: ")
+        for attempt in (range(10), range(5, 50))
+        for step in attempt
+        for rank in range(4)
+    ]
+    for text in ("".join(lines), "".join(lines).replace(*changed)):
+        by_line = read_chunks([line.encode() for line in text.splitlines(keepends=True)])
+        assert read_chunks([text.encode()]).model_dump() == by_line.model_dump()

@@ -92,7 +92,7 @@ def test_a_line_without_end_does_not_fill_the_memory() -> None:
         waiting = fed % MAX_LINE_BYTES
         assert len(lines.feed(piece)) == (0 if waiting else MAX_LINE_BYTES)
         assert lines.waiting_bytes == waiting
-    found = LineSearch(WORDS).lines(lines.feed(b"alpha\n"))
+    found = [*LineSearch(WORDS).lines(lines.feed(b"alpha\n"))]
     assert [line.words for line in found] == [[0]]
 
 

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 
-from steptime.logs.formats import NotFinite, StepPrinted, plain
+from steptime.logs.formats import NotFinite, StepPrinted, StepsRepeated, plain
 from steptime.logs.log_completeness import report_restart
 from steptime.logs.models import Problem, Step
 
@@ -87,6 +87,26 @@ class Attempts:
         if event.not_finite:
             self.not_finite.setdefault(number, event.not_finite)
         return news
+
+    def count(self, event: StepsRepeated) -> list[bytes]:
+        """Count lines in which other ranks repeat a step; return those that have to be read, as all may be.
+
+        A rank that prints a step again, or lines without a label, may show a restart.
+        """
+        number = event.printed.step.global_step
+        if number not in self.this_attempt:
+            return [line for _, line in event.lines]
+        unclear = []
+        for label, line in event.lines:
+            rank = self.ranks[label]
+            if label is None or number in rank.steps:
+                unclear.append(line)
+                continue
+            rank.steps.add(number)
+            rank.highest = max(rank.highest, number)
+        if len(unclear) < len(event.lines):
+            self.repeats[number] += len(event.lines) - len(unclear)
+        return unclear
 
     def _is_repeat(self, number: int, label: bytes | None, text: bytes, before: bytes) -> bool:
         """Return whether a known writer repeats a step or lags behind, which is not a restart."""

@@ -3,7 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
@@ -17,7 +18,9 @@ from steptime.logs.formats import (
     LogFormat,
     Setup,
     StepPrinted,
+    StepsRepeated,
     Values,
+    label_of_prefix,
     plain,
     read_setup,
     writer_label,
@@ -36,6 +39,8 @@ _RECORD = re.compile(rf"steptime\.({'|'.join(_NAMES)}) (?=\{{)".encode())
 MAX_LINE_BYTES = 1 << 20
 """A longer line is searched in pieces, so that binary garbage cannot fill the memory."""
 _CUT_NUMBER = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{1,40}$")
+_DIGITS = b"0123456789.+-e"
+"""Characters in which lines of a step that several ranks print differ."""
 _PROFILE_WORDS = (
     b"range started in the application",  # Nsight Systems
     b"profiling setup with start_step",  # NeMo 2
@@ -93,7 +98,18 @@ def report_trainer_end(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Pro
         yield Problem(kind="trainer_state", message=message, fatal=True)
 
 
-Event = StepPrinted | Setup | Closing | CheckpointLine | Record | NetworkLine | Mode | FailureSign | Problem
+Event = (
+    StepPrinted
+    | StepsRepeated
+    | Setup
+    | Closing
+    | CheckpointLine
+    | Record
+    | NetworkLine
+    | Mode
+    | FailureSign
+    | Problem
+)
 _Reader = LogFormat | Callable[..., Iterable[Event]]
 
 
@@ -108,6 +124,13 @@ class MarkedLine(NamedTuple):
     """False if the data ended within the line: its last number may be truncated."""
     end: int
     """Position of the line's end in its block."""
+
+
+@dataclass
+class Position:
+    """The end of the lines of a block that are read."""
+
+    end: int = 0
 
 
 class WholeLines:
@@ -148,14 +171,25 @@ class LineSearch:
         # Only the leftmost kinds of match have the vectorized search: 17 GB/s against 0.7.
         self._automaton = BytesAhoCorasick(words, matchkind=MatchKind.LeftmostLongest)
 
-    def lines(self, block: bytes) -> list[MarkedLine]:
-        """Return the lines of a block that contain a marker word, in order."""
-        lines: list[MarkedLine] = []
+    def lines(self, block: bytes, read: Position | None = None) -> Iterator[MarkedLine]:
+        """Yield the lines of a block that contain a marker word, in order.
+
+        Those before the position `read`, which the caller may move, are left out.
+        """
+        line: MarkedLine | None = None
         end, newline = 0, -1
         for word, start, _ in self._automaton.find_matches_as_indexes(block):
             if start < end:
-                lines[-1].words.append(word)
+                if line is not None:
+                    line.words.append(word)
                 continue
+            if line is not None:
+                yield line
+                line = None
+                if read is not None and read.end > end:
+                    end = read.end
+                    if start < end:
+                        continue
             previous = max(block.rfind(b"\n", end, start), end - 1)
             begin = max(block.rfind(b"\r", previous + 1, start), previous) + 1
             if newline < start:
@@ -163,8 +197,9 @@ class LineSearch:
                 newline = len(block) if newline < 0 else newline
             carriage_return = block.find(b"\r", start, newline)
             end = newline if carriage_return < 0 else carriage_return
-            lines.append(MarkedLine(block[begin:end], [word], whole=end < len(block), end=end))
-        return lines
+            line = MarkedLine(block[begin:end], [word], whole=end < len(block), end=end)
+        if line is not None:
+            yield line
 
 
 @cache
@@ -232,10 +267,55 @@ class LogEvents:
                 self._looks_for_calls = 0
                 yield Mode.NCCL_TRACE
         yield from self._follow_up(block, 0)
-        for line in line_search().lines(block):
-            yield from self._read_line(line, block)
-            yield from self._follow_up(block, line.end + 1)
+        position = Position()
+        for line in line_search().lines(block, position):
+            printed: Event | None = None
+            for event in self._read_line(line, block):
+                printed = event if printed is None and isinstance(event, StepPrinted) else Mode.PERFORMANCE
+                yield event
+            if isinstance(printed, StepPrinted):
+                yield from self._repeated(printed, line, block, position)
+            if self.failures.awaits:
+                yield from self._follow_up(block, line.end + 1)
         self.last_bytes = (self.last_bytes + block[-BYTES_BEFORE:])[-BYTES_BEFORE:]
+
+    def _repeated(
+        self, printed: StepPrinted, line: MarkedLine, block: bytes, position: Position
+    ) -> Iterator[StepsRepeated]:
+        """Yield the lines behind that of a step in which other ranks repeat it, and move the position."""
+        if printed.label is None or printed.log_format.redraws or self.failures.awaits:
+            return
+        same_step = printed.log_format.identity(printed.text)
+        digitless = line.text.translate(None, _DIGITS)
+        lines: list[tuple[bytes | None, bytes]] = []
+        begin = line.end + 1
+        while same_step and (end := block.find(b"\n", begin)) >= 0:
+            text = block[begin:end]
+            at = text.find(same_step)
+            if at < 0 or text.translate(None, _DIGITS) != digitless:
+                break
+            lines.append((label_of_prefix(text[:at]), text))
+            begin = end + 1
+        if lines:
+            position.end = begin
+            read = partial(self._read_alone, printed.log_format)
+            yield StepsRepeated(printed, lines, read)
+
+    @staticmethod
+    def _read_alone(log_format: LogFormat, line: bytes) -> StepPrinted:
+        text = plain(line)
+        own_text, values = next(log_format.find(text))
+        number = log_format.number(values) or 0
+        step, not_finite = log_format.step(number, values)
+        return StepPrinted(
+            log_format,
+            step,
+            not_finite,
+            writer_label(text),
+            own_text,
+            log_format.last_step(number, values),
+            log_format.done(values),
+        )
 
     def _follow_up(self, block: bytes, begin: int) -> Iterator[FailureSign]:
         """Read the lines from `begin` on while a sign of failure needs them."""
@@ -268,14 +348,17 @@ class LogEvents:
                 self.failures.around = Excerpt.around(line.end, block, self.last_bytes)
                 yield from self.failures.read(text)
                 continue
-            if isinstance(reader, LogFormat) or reader in (read_records, read_checkpoints):
+            if isinstance(reader, LogFormat) or reader is read_records:
                 yield from self.failures.flush()  # an exception before a restart is of the earlier attempt
             elif reader is read_closing:
                 yield from self._unnumbered_steps()
             if isinstance(reader, LogFormat):
                 yield from self._steps(reader, text, whole=line.whole)
             else:
-                yield from reader(text)
+                events = reader(text)
+                if reader is read_checkpoints and events:
+                    yield from self.failures.flush()
+                yield from events
 
     def _steps(self, log_format: LogFormat, text: bytes, *, whole: bool) -> Iterator[Event]:
         uncut = text if whole else _CUT_NUMBER.sub(b"", text)

@@ -95,7 +95,10 @@ _LAST_ERROR = b"Last error:"
 _SIGNS = (*(word for word, _ in _WORDS), _TRACEBACK, _CHAINED, *_ASIDE, _LAST_ERROR, b"Error", b"Exception: ")
 FAILURE_WORDS = (*_MARKS, *(word for word in _SIGNS if not any(mark in word for mark in _MARKS)))
 
-_NAME = rb"(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)|Exception)"
+_NAME = (
+    rb"(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)|Exception"
+    rb"|(?:[a-z_]\w{0,50}\.){1,8}[A-Z]\w{1,50}(?=:))"
+)
 _EXCEPTION = re.compile(rb"(?:^|[\s\]:>)])" + _NAME + rb"(?:: ?(?P<text>.{0,300})|\s*$)")
 _SOURCE_LINE = re.compile(rb"(?:^|[\]:>)] ?) {4}")
 _OF_A_RANK = re.compile(rb"call last\): \(RANK (\d+)\)")
@@ -116,9 +119,14 @@ _SEVERE = re.compile(
     rb"(?:^|[\s\[\]|:(-])(?:ERROR|FATAL|CRITICAL|[Ee]rror|[Ff]atal(?: error)?|FATAL ERROR)(?:\]|\)|:| -| \|)"
     rb"|(?:^|[\s\[])[EF]\d{3,4} \d\d:\d\d:\d\d|\b(?:[Cc]heck|[Aa]ssertion|[Ii]nitialization|[Ii]nit) failed\b"
     rb"|: (?:command not found|Permission denied|No such file or directory)\s*$|\bnon-zero status: \d"
-    rb"|\b(?:timed out|[Tt]imeout)\b.{0,200}\bfailed\b|\)? timeout,"
+    rb"|: [Ee]rror [a-z]|\bdied or was killed\b|\bdied unexpectedly\b"
 )
-_MILD = re.compile(rb"\bINFO\b|\bDEBUG\b|\bWARN(?:ING)?\b|\b(?:no|0) errors?\b|^\s*(?:raise|except|File) ")
+_TIMED_OUT = re.compile(rb"\b(?:timed out|[Tt]imeout)\b.{0,200}\bfailed\b|\)? timeout,")
+"""A wait of one rank for others that failed, which is told in the order in time."""
+_MILD = re.compile(
+    rb"\bINFO\b|\bDEBUG\b|\bWARN(?:ING)?\b|\b(?:no|0) errors?\b|^\s*(?:raise|except|File) "
+    rb"|error: *$|pyxis: |spank"
+)
 _RANK_IN_TEXT = re.compile(rb"\b[Rr]ank(?: |[:=] ?| = )(\d{1,9})\b")
 _NODE_OF_NCCL = re.compile(rb"([\w.-]{1,255}):\d+:\d+ \[\d+\]")
 _BY_SLURM = (b"srun: ", b"slurmstepd", b"salloc: ", b"sbatch: ")
@@ -230,8 +238,11 @@ class Failures:
     def _error_line(self, line: bytes, label: bytes | None) -> list[FailureSign]:
         """Return a sign that quotes a line of severity error."""
         text = line[:_REACH_BEHIND]
-        if not _SEVERE.search(text) or _MILD.search(text):
+        timed_out = _TIMED_OUT.search(text) is not None
+        if not (timed_out or _SEVERE.search(text)) or _MILD.search(text):
             return []
+        is_by_slurm = any(words in line for words in _BY_SLURM)
+        weight = Weight.HAPPENED if timed_out else Weight.EXITED if is_by_slurm else Weight.SEVERE
         quoted = quote(text).replace("{", "{{").replace("}", "}}")
         places = {}
         if label is None and (rank := _RANK_IN_TEXT.search(text)):
@@ -239,7 +250,8 @@ class Failures:
         if label is not None and label.isdigit():
             places["rank"] = label.decode()
         sentence = f"an error line of the log: {quoted}"
-        return [self._with_excerpt(FailureSign(ERROR_LINE, sentence, Weight.SEVERE, places=places))]
+        sign = FailureSign(ERROR_LINE, sentence, weight, places=places, is_vague=timed_out)
+        return [self._with_excerpt(sign)]
 
     def _read_traceback(
         self, line: bytes, label: bytes | None, *, is_known: bool

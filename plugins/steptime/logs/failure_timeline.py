@@ -149,7 +149,9 @@ class Timeline:
         Problems that training survived come last and are not fatal. With `complete`, training reached its
         end, and only signs that spoil its numbers are fatal.
         """
-        signs = [group for group in self._groups.values() if group.sign.sentence]
+        signs = [
+            group for group in self._groups.values() if group.sign.sentence and group.sign.kind != ERROR_LINE
+        ]
         going = {id(group) for group in signs if self._is_survived(group) and not group.sign.spoils}
         best = self._best_of_each_kind(self._in_order([group for group in signs if id(group) not in going]))
         quoted = self._quoted(best, complete=complete)
@@ -168,13 +170,18 @@ class Timeline:
         return [*found, *remarks]
 
     def _quoted(self, best: Iterable[_Group], *, complete: bool) -> list[_Group]:
-        """Return the line of severity error to quote, if no known sign explains the failure."""
-        if complete or self._severe is None or self._is_survived(self._severe):
-            return []
+        """Return the error lines to quote: waits that timed out; others only if nothing else is known."""
         end = self._first_end()
         known = (Weight.EXPLAINS, Weight.HAPPENED, Weight.WARNED)
         is_known = any(group.sign.weight in known and group.order < end for group in best)
-        return [] if is_known or self._severe.order > end else [self._severe]
+        lines = [group for group in self._groups.values() if group.sign.kind == ERROR_LINE]
+        lines += [] if self._severe is None else [self._severe]
+        return [
+            line
+            for line in lines
+            if not (complete or self._is_survived(line) or line.order > end)
+            and (line.sign.weight is Weight.HAPPENED or not is_known)
+        ]
 
     def _is_survived(self, group: _Group) -> bool:
         return self._steps - group.steps >= _STEPS_SURVIVED

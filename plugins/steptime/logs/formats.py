@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from steptime.logs.models import Step
@@ -75,12 +76,15 @@ class LogFormat:
         There are several if line breaks were lost, and none if the line only resembles a step. The line must
         have no terminal codes and no truncated number at its end.
         """
-        matches = list(self.start.finditer(line))
-        ends = [following.start() for following in matches[1:]] + [len(line)]
-        for match, end in zip(matches, ends, strict=False):
+        match = self.start.search(line)
+        while match:
+            following = self.start.search(line, match.end())
+            end = len(line) if following is None else following.start()
             text = line[match.start() : min(end, match.start() + _MAX_RECORD_BYTES)]
-            groups = {name: value for name, value in match.groupdict().items() if value is not None}
-            yield text, self.values(text) | groups
+            values = self.values(text)
+            values.update((name, value) for name, value in match.groupdict().items() if value is not None)
+            yield text, values
+            match = following
 
     def values(self, text: bytes) -> Values:
         """Return the values of the fields in `text`, by quantity; if a field is repeated, its first value."""
@@ -93,13 +97,30 @@ class LogFormat:
             quantity, of_line = self.fields.get(name), values
             if quantity is None and self.units:
                 quantity, of_line = self.units.get(name[name.rfind(b"(") :]), by_unit
-            number = _FIRST_NUMBER.match(value) if quantity else None
-            if quantity and number:
+            if quantity is None:
+                continue
+            try:
+                float(value)
+            except ValueError:
+                number = _FIRST_NUMBER.match(value)
+                if number is None:
+                    continue
                 if number["comma"]:
                     values["with_comma"] = pair.strip()
-                else:
-                    of_line[quantity] = value
+                    continue
+            of_line[quantity] = value
         return by_unit | values if by_unit else values
+
+    def identity(self, text: bytes) -> bytes:
+        """Return the beginning of a step's text, which another rank's line of the same step has, too.
+
+        It includes the character that follows the step's number. Empty if there is none, or if lines of this
+        format count iterations that were NaN, which may differ between ranks.
+        """
+        match = self.start.match(text)
+        if match is None or match.end() == len(text) or "nan_iterations" in self.fields.values():
+            return b""
+        return text[: match.end() + 1]
 
     def number(self, values: Values) -> int | None:
         """Return the global step of a line's values.
@@ -132,10 +153,28 @@ class LogFormat:
         """
         if whole(values.get("nan_iterations")):
             values = values | {"loss": b"nan"}  # Megatron leaves a loss that is no number out of its line
-        numbers = {field: read(values[name]) for name, (field, read) in READERS.items() if name in values}
+        numbers: dict[str, Any] = {}
+        for name, value in values.items():
+            if name in READERS:
+                field, read = READERS[name]
+                if field not in numbers or name not in _IMPRECISE:
+                    numbers[field] = read(value)
         step = Step(number, **numbers)
         judged = {"loss": step.loss or 0.0, "gradient norm": real(values.get("grad_norm")) or 0.0}
         return step, {name: value for name, value in judged.items() if not math.isfinite(value)}
+
+
+class StepsRepeated(NamedTuple):
+    """Lines of other ranks that follow the line of a step and differ from it in digits alone.
+
+    They are compared as bytes and not parsed: of a step that several ranks print, the first line counts.
+    """
+
+    printed: "StepPrinted"
+    lines: list[tuple[bytes | None, bytes]]
+    """Labels of the writers, and their lines."""
+    read: Callable[[bytes], "StepPrinted"]
+    """Parses one of the lines."""
 
 
 class StepPrinted(NamedTuple):
@@ -167,8 +206,8 @@ def real(text: bytes | None) -> float | None:
 
 def whole(text: bytes | None) -> int | None:
     """Parse a printed integer, also `99.00` or `2e+3`; None for NaN and for impossibly large numbers."""
-    if text is not None and text.isdigit() and len(text) < _TOO_LONG:
-        return int(text)
+    if text is not None and (digits := text.strip()).isdigit() and len(digits) < _TOO_LONG:
+        return int(digits)
     number = real(text)
     return int(number) if number is not None and abs(number) <= _LARGEST_COUNT else None
 
@@ -205,15 +244,21 @@ READERS: dict[str, tuple[str, Callable[[bytes | None], Any]]] = {
     },
     **{name: (name, whole) for name in ("global_batch_size", "consumed_samples", "peak_memory_bytes")},
 }
-"""The field of `Step` for each quantity, and the function that reads it.
+"""The field of `Step` for each quantity, and the function that reads it."""
 
-If a line has two quantities for one field, the later one in this mapping counts.
-"""
+_IMPRECISE = {"rounded_step_time_s"}
+"""Quantities that do not count if a line has another one for the same field."""
 
 
 def plain(line: bytes) -> bytes:
     """Return the line without terminal control codes."""
     return _TERMINAL_CODE.sub(b"", line) if b"\x1b" in line else line
+
+
+@lru_cache(maxsize=4096)
+def label_of_prefix(prefix: bytes) -> bytes | None:
+    """Return the label of a writer from the text before its step, which is the same in many lines."""
+    return writer_label(prefix)
 
 
 def writer_label(line: bytes) -> bytes | None:
