@@ -76,7 +76,7 @@ test-versions: setup ## the wheel in each supported Airflow: AIRFLOWS='3.1 3.2' 
 	  $(BIN)/python tests/versions/foreign_airflow.py $$airflow $$python || exit 1; done; done
 
 screenshots: setup ## take the pictures of README and docs, from the running demo and from a made half year
-	STEPTIME_PICTURES=$(CURDIR)/docs/images $(BIN)/pytest -q tests/web/test_pictures.py
+	STEPTIME_PICTURES=$(CURDIR)/docs/images $(BIN)/pytest -q tests/pages/test_pictures.py
 	$(BIN)/python docs/take_screenshots.py
 
 site: setup ## build the documentation as a site, build/site/index.html; broken links fail

@@ -25,8 +25,8 @@ OUR_DATA = (
     *("config/sweeps/nodes.yaml", "config/sweeps/weekly.yaml", "requirements-bootstrap.txt"),
     *("trainer/requirements-cpu.in", "trainer/requirements-cpu.lock.txt", "plugins/steptime/py.typed"),
     *("plugins/steptime/logs/*.yaml", "plugins/steptime/*.j2", "plugins/steptime/clusters/runai/start.sh"),
-    *("plugins/steptime/web/static/*.js", "plugins/steptime/web/static/icon.svg"),
-    *("plugins/steptime/web/static/index.html", "plugins/steptime/web/static/results.css"),
+    *("plugins/steptime/pages/static/*.js", "plugins/steptime/pages/static/icon.svg"),
+    *("plugins/steptime/pages/static/index.html", "plugins/steptime/pages/static/results.css"),
 )
 """Shipped files that are not Python and not by others."""
 PAGES = ("CHANGELOG.md", "SECURITY.md")

@@ -67,7 +67,7 @@ def run_address(rows: Rows) -> str:
 
 
 def test_anonymous_requests_get_401_on_every_route(airflow: Airflow, rows: Rows) -> None:
-    static = Path(str(resources.files("steptime.web"))) / "static"
+    static = Path(str(resources.files("steptime.pages"))) / "static"
     files = [path.relative_to(static).as_posix() for path in static.rglob("*") if path.is_file()]
     assert "main.js" in files
     addresses = [

@@ -20,8 +20,8 @@ from steptime.judging.judgements import judge_all
 from steptime.judging.series import Series
 from steptime.judging.trend import sentence, trend
 from steptime.logs.models import Problem
-from steptime.reporting import answers
-from steptime.reporting.page import html, report_since
+from steptime.pages import answers
+from steptime.pages.report_file import html, report_since
 from steptime.settings import config_dir
 from steptime.store import ledger
 from steptime.store.ledger import LedgerJob

@@ -23,7 +23,7 @@ from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import incidents
 from steptime.judging.node import describe_node
 from steptime.judging.node_pairs import describe_node_pairs, find_slow_links, find_slow_nodes
-from steptime.reporting import answers
+from steptime.pages import answers
 from steptime.store.run_queries import Store
 
 NODES = tuple(f"node{number}" for number in range(1, 9))

@@ -53,14 +53,14 @@ def test_every_command_and_page_shows_it(store: Store, tmp_path: Path) -> None:
     told("report", "-o", str(tmp_path / "week.html"))
     assert "120b" in (tmp_path / "week.html").read_text()
     told("archive", "-o", str(tmp_path / "results.tar.zst"))
-    from steptime.web import endpoints
+    from steptime.pages.server import endpoints
 
     for answer in (
-        endpoints.run(store, lambda _: False, "second"),
-        endpoints.differences(store, "first", "second"),
-        endpoints.series(store),
-        endpoints.scaling(store, None),
-        endpoints.series_trend(store, may_edit=lambda *_: False, job_name="second"),
+        endpoints.get_run(store, lambda _: False, "second"),
+        endpoints.get_differences(store, "first", "second"),
+        endpoints.get_series(store),
+        endpoints.get_scaling(store, None),
+        endpoints.get_trend(store, may_edit=lambda *_: False, job_name="second"),
     ):
         assert answer.status_code == 200
 

@@ -18,7 +18,7 @@ _AsgiApp = Callable[
 
 @functools.cache
 def _pages() -> _AsgiApp:
-    from steptime.web.app import create_app
+    from steptime.pages.server.app import create_app
 
     app: _AsgiApp = create_app()
     return app

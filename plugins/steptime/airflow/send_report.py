@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Context, Param
 from steptime.airflow.base import RefusingOperator
 from steptime.airflow.versions import AirflowException
 from steptime.errors import SystemFailure
-from steptime.reporting.page import html, report_since
+from steptime.pages.report_file import html, report_since
 from steptime.store.run_queries import Store
 
 CONNECTION = "smtp_default"

@@ -11,7 +11,7 @@ from rich.text import Text
 from steptime.cli.output import FORMAT_OPTION, Format, show, show_json
 from steptime.cli.selecting import require_results
 from steptime.judging.node_pairs import describe_node_pairs
-from steptime.reporting.answers import drain_command
+from steptime.pages.answers import drain_command
 from steptime.store.run_queries import Store
 
 EXAMPLES = """

@@ -16,6 +16,7 @@ from steptime.clusters.hub import fetch_command, hub_cache
 from steptime.clusters.jobscript import job_spec
 from steptime.errors import UserError
 from steptime.judging.expected_cost import expected_cost
+from steptime.pages.plans import plan_rows, summarize_plan
 from steptime.recipes import tables
 from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.flops import broken_formulas
@@ -24,7 +25,6 @@ from steptime.recipes.models import Run
 from steptime.recipes.parameters import Parameters, count_parameters
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import load_with_own_dag, load_workloads
-from steptime.reporting.plans import plan_rows, summarize_plan
 from steptime.staging.checking import check_plan
 from steptime.store.budgets import budget_balances
 

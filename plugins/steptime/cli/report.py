@@ -11,8 +11,8 @@ from steptime.errors import UserError, one_line
 from steptime.files import write_whole
 from steptime.judging.suite import judge_suite
 from steptime.measure.archiving import check_name, write_llmb_archive
-from steptime.reporting.dossier import dossier
-from steptime.reporting.page import html, report_since, report_sweep
+from steptime.pages.dossier import dossier
+from steptime.pages.report_file import html, report_since, report_sweep
 from steptime.store.run_queries import Store
 
 _SINCE = "7d"

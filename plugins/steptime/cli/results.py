@@ -45,8 +45,8 @@ from steptime.measure.gpu_samples import gpu_samples
 from steptime.measure.repeating import describe_repeat
 from steptime.measure.report import choose_columns, export_row, list_notes, sum_up
 from steptime.measure.stragglers import rank_times
-from steptime.reporting.mlflow_export import export_results
-from steptime.reporting.openmetrics import openmetrics
+from steptime.pages.mlflow_export import export_results
+from steptime.pages.openmetrics import openmetrics
 from steptime.store.columns import COLUMNS
 from steptime.store.run_queries import Store
 

@@ -16,7 +16,7 @@ from steptime.cli import app
 from steptime.judging.comparison import compare_since
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import incidents
-from steptime.reporting.openmetrics import METRICS, openmetrics
+from steptime.pages.openmetrics import METRICS, openmetrics
 from steptime.store.run_models import Check, Result, Verdict
 from steptime.store.run_queries import Store
 

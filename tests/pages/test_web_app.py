@@ -24,12 +24,12 @@ from steptime.judging.incidents import incident
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
+from steptime.pages.server import endpoints
 from steptime.recipes.models import Mode
 from steptime.store import incident_queries
 from steptime.store.database import write_transaction
 from steptime.store.run_models import Check, Provenance, Result, Verdict
 from steptime.store.run_queries import Store
-from steptime.web import endpoints
 
 from .conftest import AuthManager
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.judging.comparison import compare_since
-from steptime.reporting.page import report_sweep
+from steptime.pages.report_file import report_sweep
 from steptime.store.run_models import Check, Result, Verdict
 from steptime.store.run_queries import Store
 

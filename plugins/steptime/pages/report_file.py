@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import steptime
 from steptime import __version__
 from steptime.judging.comparison import compare_planned, compare_since, compare_sweep_run
 from steptime.judging.findings import Comparison
 from steptime.judging.series import Series
-from steptime.reporting import answers
+from steptime.pages import answers
 from steptime.store.columns import Row
 from steptime.store.run_queries import Store
 
-_STATIC = Path(steptime.__file__).parent / "web" / "static"
+_STATIC = Path(__file__).parent / "static"
 _MOST_RUNS = 1000
 """Most rows of the table of runs: browsers are slow with a file of many thousands."""
 _MOST_TRENDS = 100
@@ -87,19 +86,21 @@ def _report(
         if any(cell["label"] in labels for cell in one["cells"])
     ]
     total = found.totals.runs if found.totals else len(rows)
-    told = {
+    answers_by_address = {
         "api/columns": answers.columns(),
         "api/comparison": answers.comparison(store, found),
         "api/incidents": {"incidents": incidents},
         "api/results": answers.results(rows) | {"matching": total, "all": total, "choices": {}},
         "api/series": answers.series(store, named.values()),
     }
-    told |= _scaling(store, together)
-    told |= {f"api/trend/{job}": answers.series_trend(store, one, False) for one, job in named.items()}
-    told |= {
+    answers_by_address |= _scaling(store, together)
+    answers_by_address |= {
+        f"api/trend/{job}": answers.series_trend(store, one, False) for one, job in named.items()
+    }
+    answers_by_address |= {
         f"api/runs/{row['job_name']}": answers.run(store, row, _nothing) for row in _opened(store, found)
     }
-    return Report(of, found, told, _aliases(store, named, told))
+    return Report(of, found, answers_by_address, _aliases(store, named, answers_by_address))
 
 
 def _scaling(store: Store, together: str | None) -> dict[str, Any]:
@@ -113,9 +114,9 @@ def _scaling(store: Store, together: str | None) -> dict[str, Any]:
     of_dag = [one for one in latest["known"] if _dag(one["together"]) == _dag(together)]
     at = next((one["submitted_at"] for one in of_dag if one["together"] == together), 0.0)
     known = [one for one in of_dag if 0 <= at - one["submitted_at"] <= _LONGEST_BEFORE_S]
-    told = {f"api/scaling?{urlencode({'together': one['together']})}": one["together"] for one in known}
+    dag_runs = {f"api/scaling?{urlencode({'together': one['together']})}": one["together"] for one in known}
     return {"api/scaling": latest | {"known": known}} | {
-        address: answers.scaling(store, name) | {"known": known} for address, name in told.items()
+        address: answers.scaling(store, name) | {"known": known} for address, name in dag_runs.items()
     }
 
 
@@ -138,13 +139,15 @@ def _opened(store: Store, found: Comparison) -> list[dict[str, Any]]:
     return [row for some in rows for row in some]
 
 
-def _aliases(store: Store, named: Mapping[Series, str], told: Mapping[str, Any]) -> dict[str, str]:
+def _aliases(
+    store: Store, named: Mapping[Series, str], answers_by_address: Mapping[str, Any]
+) -> dict[str, str]:
     """Return, for each older run that a trend link names, the newest run of its series.
 
     The file has the trend of a series only under its newest run (`named`).
     """
-    cells = [cell for one in told["api/incidents"]["incidents"] for cell in one["cells"]]
-    completeness = told["api/comparison"]["completeness"] or {"missing": []}
+    cells = [cell for one in answers_by_address["api/incidents"]["incidents"] for cell in one["cells"]]
+    completeness = answers_by_address["api/comparison"]["completeness"] or {"missing": []}
     links = {one["job_name"] for one in (*cells, *completeness["missing"])} - {None, *named.values()}
     series = {name: Series.from_row(store.run(name)) for name in sorted(links)}
     return {name: named[one] for name, one in series.items() if one in named}

@@ -23,15 +23,15 @@ with warnings.catch_warnings():
 
 from browser import Watched, chromium, watched_page
 from fastapi import FastAPI
+from pages.framed import airflow_around
 from playwright.sync_api import Browser, Page
 from sixty_cells import SEEDS, SWEEP_DAG, Stores, StoresOf
-from web.framed import airflow_around
 
+from steptime.pages.server import app as web
+from steptime.pages.server import permissions
 from steptime.recipes.models import Mode
 from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
-from steptime.web import app as web
-from steptime.web import permissions
 
 
 @dataclass

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from browser import Watched
+from pages.framed import NAVIGATION, column, ending, opened
 from playwright.sync_api import FrameLocator, Page, Route, expect
 from sixty_cells import ACCEPTED, BELOW, DRIFT, STEP, WEST_CHANGE, Stores, named, planted
-from web.framed import NAVIGATION, column, ending, opened
 
 from steptime.store.run_models import Check, Result, Verdict
 from steptime.store.run_queries import Store

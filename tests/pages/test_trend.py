@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 from browser import Watched
+from pages.framed import NAVIGATION, column, ending, opened
 from playwright.sync_api import Page, expect
 from sixty_cells import ACCEPTED, BELOW, LAST, STEP, Made, Stores
-from web.framed import NAVIGATION, column, ending, opened
 
 from steptime.judging import judgements
 from steptime.judging.series import Series, series_runs

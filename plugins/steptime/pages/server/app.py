@@ -13,10 +13,10 @@ from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 
 from steptime.errors import SystemFailure, UserError
-from steptime.web import endpoints
-from steptime.web.permissions import require_own_page
+from steptime.pages.server import endpoints
+from steptime.pages.server.permissions import require_own_page
 
-_STATIC = Path(__file__).parent / "static"
+_STATIC = Path(__file__).parents[1] / "static"
 _HEADERS = {
     # The page runs in an iframe of the Airflow UI and loads nothing from anywhere else.
     "Content-Security-Policy": "; ".join(
@@ -38,24 +38,24 @@ def create_app() -> FastAPI:
     )
     app.get("/")(_page)
     app.get("/static/{path:path}")(_asset)
-    app.get("/api/columns")(endpoints.columns)
-    app.get("/api/comparison")(endpoints.comparison)
-    app.get("/api/differences")(endpoints.differences)
-    app.get("/api/incidents")(endpoints.all_incidents)
-    app.get("/api/results")(endpoints.results)
-    app.get("/api/results.csv")(endpoints.results_csv)
-    app.get("/api/metrics")(endpoints.metrics)
-    app.get("/api/scaling")(endpoints.scaling)
-    app.get("/api/node")(endpoints.node)
-    app.get("/api/pairs")(endpoints.pairs)
-    app.get("/api/plan")(endpoints.plan)
-    app.get("/api/report.html")(endpoints.report)
-    app.get("/api/series")(endpoints.series)
-    app.get("/api/trend/{job_name:path}")(endpoints.series_trend)
-    app.get("/api/runs/{job_name:path}")(endpoints.run)
-    app.post("/api/accept", dependencies=[Depends(require_own_page)])(endpoints.accept)
+    app.get("/api/columns")(endpoints.get_columns)
+    app.get("/api/comparison")(endpoints.get_comparison)
+    app.get("/api/differences")(endpoints.get_differences)
+    app.get("/api/incidents")(endpoints.get_incidents)
+    app.get("/api/results")(endpoints.get_results)
+    app.get("/api/results.csv")(endpoints.get_results_csv)
+    app.get("/api/metrics")(endpoints.get_metrics)
+    app.get("/api/scaling")(endpoints.get_scaling)
+    app.get("/api/node")(endpoints.get_node)
+    app.get("/api/pairs")(endpoints.get_node_pairs)
+    app.get("/api/plan")(endpoints.get_plan)
+    app.get("/api/report.html")(endpoints.get_report)
+    app.get("/api/series")(endpoints.get_series)
+    app.get("/api/trend/{job_name:path}")(endpoints.get_trend)
+    app.get("/api/runs/{job_name:path}")(endpoints.get_run)
+    app.post("/api/accept", dependencies=[Depends(require_own_page)])(endpoints.post_acceptance)
     app.post("/api/incidents/{incident_id}", dependencies=[Depends(require_own_page)])(
-        endpoints.change_incident
+        endpoints.post_incident
     )
     return app
 

@@ -16,8 +16,8 @@ from steptime.judging import suite as suites
 from steptime.judging.suite import Suite
 from steptime.measure.report import choose_columns, format_column, list_notes
 from steptime.measure.run_files import log_sha256
+from steptime.pages.report_file import static_text, when
 from steptime.recipes.published import PUBLISHED_THROUGHPUT
-from steptime.reporting.page import static_text, when
 from steptime.store import columns
 from steptime.store.columns import Column
 from steptime.store.run_queries import Store
@@ -40,7 +40,7 @@ def _without_control_characters(value: object) -> object:
 
 
 _templates = jinja2.Environment(
-    loader=jinja2.PackageLoader("steptime.reporting", package_path="."),
+    loader=jinja2.PackageLoader("steptime.pages", package_path="."),
     autoescape=True,
     finalize=_without_control_characters,
     trim_blocks=True,

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable
 
 import pytest
+from pages.framed import NAVIGATION, TAB, column, ending, opened
 from playwright.sync_api import Page, expect
 from sixty_cells import BELOW, LAST, SCALED, cells
-from web.framed import NAVIGATION, TAB, column, ending, opened
 
 from steptime.recipes.published import published_performance
 from steptime.store.run_models import Result

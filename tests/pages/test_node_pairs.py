@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from pages.framed import NAVIGATION, opened
 from playwright.sync_api import Page, expect
 from stored import write_node_sweep
-from web.framed import NAVIGATION, opened
 
 from steptime.store.run_queries import Store
 

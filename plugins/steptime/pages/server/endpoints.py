@@ -3,8 +3,6 @@
 import json
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -14,123 +12,81 @@ from pydantic import StringConstraints
 from steptime.errors import UserError, one_line
 from steptime.frozen import Frozen
 from steptime.judging import incidents, judgements
-from steptime.judging.comparison import compare_dag_run, compare_since
-from steptime.judging.findings import Comparison
-from steptime.judging.node_pairs import describe_node_pairs
-from steptime.judging.record_changes import record_differences
-from steptime.judging.run_findings import RUN_VERDICT_COLUMNS, add_verdicts
+from steptime.judging.comparison import compare_since
 from steptime.judging.series import Series
-from steptime.measure.report import csv_text, export_row
-from steptime.reporting import answers
-from steptime.reporting.openmetrics import CONTENT_TYPE, openmetrics
-from steptime.reporting.page import html, report_since
-from steptime.reporting.plans import describe_plan
-from steptime.store.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
+from steptime.pages import answers
+from steptime.pages.openmetrics import CONTENT_TYPE, openmetrics
+from steptime.pages.plans import describe_plan
+from steptime.pages.report_file import html, report_since
+from steptime.pages.server.permissions import MayEdit, Readable
+from steptime.store.columns import BY_NAME, CHOICES, SCHEMA_VERSION
 from steptime.store.run_queries import Store
-from steptime.web.permissions import MayEdit, Readable
 
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 MAX_RUNS = 10_000
 """Most runs in one JSON answer, which is built in memory; `results_csv` has no limit."""
 
 
-def columns() -> Response:
+def get_columns() -> Response:
     """Answer with the heading, unit and format of each column of results, comparisons and trends."""
     return json_response(answers.columns())
 
 
-def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
+def get_comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
     """Answer with the comparison of all series with a run since `since` (Unix time): what got slower."""
     return json_response(answers.comparison(store, compare_since(store, since)))
 
 
-def all_incidents(store: Readable, may_edit: MayEdit, since: Annotated[float, Query()]) -> Response:
+def get_incidents(store: Readable, may_edit: MayEdit, since: Annotated[float, Query()]) -> Response:
     """Answer with the active incidents and those closed since `since` (Unix time)."""
     return json_response(answers.incidents_since(store, since, may_edit))
-
-
-@dataclass(frozen=True)
-class SelectedRuns:
-    """The runs that a query selects, rejected ones included, as arguments for the store's methods."""
-
-    dag_id: str | None
-    dag_run_id: str | None
-    scope: Mapping[str, Any]
-    """Conditions on the DAG run of the runs; None means any."""
-    filters: Mapping[str, Any]
-
-    @property
-    def whole(self) -> dict[str, Any]:
-        """All conditions of the selection, as keyword arguments of the store's methods."""
-        return {"include_rejected": True, **self.scope, **self.filters}
 
 
 def _selection(
     request: Request,
     since: Annotated[float | None, Query()] = None,
     search: Annotated[str, Query(max_length=200)] = "",
-) -> SelectedRuns:
+) -> answers.SelectedRuns:
     """Read the selection from a query, which may name a DAG run and any column of `CHOICES`."""
     asked = request.query_params
     filters: dict[str, Any] = {name: _value(name, asked[name]) for name in CHOICES if asked.get(name)}
     filters |= {} if since is None else {"since": since}
     filters |= {"search": search} if search else {}
     dag_id, dag_run_id = asked.get("dag_id"), asked.get("dag_run_id")
-    return SelectedRuns(dag_id, dag_run_id, {"dag_id": dag_id, "dag_run_id": dag_run_id}, filters)
+    return answers.SelectedRuns(dag_id, dag_run_id, {"dag_id": dag_id, "dag_run_id": dag_run_id}, filters)
 
 
-Selected = Annotated[SelectedRuns, Depends(_selection)]
+Selected = Annotated[answers.SelectedRuns, Depends(_selection)]
 
 
-def results(
+def get_results(
     store: Readable, selection: Selected, limit: Annotated[int, Query(ge=1, le=MAX_RUNS)] = MAX_RUNS
 ) -> Response:
-    """Answer with the newest runs of a selection, at most `limit`, in the order in which pages list them.
-
-    The answer also has the number of runs in the selection (`matching`), the number without its filters
-    (`all`), and the values to filter by (`choices`). If a DAG run is selected, it also has the comparison of
-    its series, and each run has the columns `RUN_VERDICT_COLUMNS`, as it has in the CSV file.
-    """
-    every = store.count(include_rejected=True, **selection.scope)
-    found = store.in_reading_order(limit=limit, **selection.whole)
-    matching = len(found)
-    if matching == limit:  # or more
-        matching = store.count(**selection.whole) if selection.filters else every
-    compared = _compared(store, selection)
-    return json_response(
-        (answers.results(found) if compared is None else answers.judged_results(store, found))
-        | ({} if compared is None else {"comparison": answers.sentences(compared)})
-        | {
-            "matching": matching,
-            "all": every,
-            "choices": store.choices(**selection.scope),
-        }
-    )
+    """Answer with the newest runs of a selection, at most `limit`: see `pages.answers.select_results`."""
+    return json_response(answers.select_results(store, selection, limit))
 
 
-def results_csv(store: Readable, selection: Selected) -> Response:
+def get_results_csv(store: Readable, selection: Selected) -> Response:
     """Answer with all runs of a selection, each with its verdict, as a CSV file in the order of the pages."""
-    columns = (*COLUMNS, *RUN_VERDICT_COLUMNS)
-    rows = add_verdicts(store, store.in_reading_order(**selection.whole))
-    text = csv_text((export_row(row, columns) for row in rows), [column.name for column in columns])
+    text = answers.select_csv(store, selection)
     headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-results.csv"'}
     return Response(text, media_type="text/csv", headers=headers)
 
 
-def scaling(store: Readable, together: Annotated[str | None, Query()] = None) -> Response:
+def get_scaling(store: Readable, together: Annotated[str | None, Query()] = None) -> Response:
     """Answer with how runs scale over GPU counts, for the sweep or DAG run `together`, else the newest.
 
-    See `reporting.answers.scaling`.
+    See `pages.answers.scaling`.
     """
     return json_response(answers.scaling(store, together))
 
 
-def series(store: Readable) -> Response:
+def get_series(store: Readable) -> Response:
     """Answer with every judged series and its newest run, worst first."""
     return json_response(answers.series(store))
 
 
-def series_trend(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
+def get_trend(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     """Answer with the series of the run `job_name` over time, oldest run first; 422 if it is not judged."""
     row = find_run(store, job_name)
     own = Series.from_row(row)
@@ -141,25 +97,25 @@ def series_trend(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     return json_response(answers.series_trend(store, own, may_edit(row["dag_id"])))
 
 
-def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
+def get_run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     """Answer with one run: its steps, checkpoints, checks and record."""
     return json_response(answers.run(store, find_run(store, job_name), may_edit))
 
 
-def report(store: Readable, since: Annotated[float, Query()]) -> Response:
+def get_report(store: Readable, since: Annotated[float, Query()]) -> Response:
     """Answer with the HTML file that `steptime report` writes, restricted to runs that the user may read."""
     text = html(report_since(store, since), time.time())
     headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-report.html"'}
     return Response(text, media_type="text/html", headers=headers)
 
 
-def metrics(store: Readable) -> Response:
+def get_metrics(store: Readable) -> Response:
     """Answer with metrics of the runs that the user may read, for Prometheus in OpenMetrics format."""
     text = openmetrics(store, time.time())
     return Response(text, headers=HEADERS | {"Content-Type": CONTENT_TYPE})
 
 
-def plan(request: Request, store: Readable) -> Response:
+def get_plan(request: Request, store: Readable) -> Response:
     """Answer with the plan of the options in the URL's query, or 422 if they are impossible."""
     try:
         return json_response(describe_plan(store, request.query_params))
@@ -167,7 +123,7 @@ def plan(request: Request, store: Readable) -> Response:
         raise HTTPException(status_code=422, detail=str(error)) from None
 
 
-def node(
+def get_node(
     store: Readable,
     cluster: Annotated[str, Query(max_length=200)],
     name: Annotated[str, Query(alias="node", max_length=200)],
@@ -176,46 +132,24 @@ def node(
     return json_response(answers.node(store, cluster, name))
 
 
-def pairs(store: Readable, sweep: Annotated[str, Query(max_length=200)]) -> Response:
+def get_node_pairs(store: Readable, sweep: Annotated[str, Query(max_length=200)]) -> Response:
     """Answer with what a sweep over pairs of nodes found, or 404 if no run of the sweep had two nodes."""
     try:
-        found = describe_node_pairs(store, sweep)
+        return json_response(answers.node_pairs(store, sweep))
     except UserError as error:
         raise HTTPException(status_code=404, detail=str(error)) from None
-    return json_response(found.model_dump(mode="json") | {"findings": found.findings})
 
 
-def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[str, Query()]) -> Response:
-    """Answer with how two runs differ: their rows, step times and records.
-
-    `apart` lists the columns that put them in different series, whose times are not comparable. `other` may
-    be the unique beginning of a run's name.
-    """
+def get_differences(
+    store: Readable, run: Annotated[str, Query()], other: Annotated[str, Query()]
+) -> Response:
+    """Answer with how two runs differ; `other` may be the unique beginning of a run's name."""
     row = find_run(store, run)
     try:
         another = store.run_named(other)
     except UserError as error:
         raise HTTPException(status_code=404, detail=str(error)) from None
-    names = [row["job_name"], another["job_name"]]
-    apart = Series.from_row(row).differences(Series.from_row(another))
-    records = [store.record(name)["content"] for name in names]
-    times = store.step_times(names)
-    return json_response(
-        {
-            "run": row,
-            "other": another,
-            "step_times": [sorted(times.get(name, {}).items()) for name in names],
-            "made": record_differences(*records),
-            "apart": apart,
-        }
-    )
-
-
-def _compared(store: Store, selection: SelectedRuns) -> Comparison | None:
-    """Compare the series of the selected DAG run with their history; None if no DAG run is selected."""
-    if selection.dag_id is None or selection.dag_run_id is None:
-        return None
-    return compare_dag_run(store, selection.dag_id, selection.dag_run_id)
+    return json_response(answers.differences(store, row, another))
 
 
 def _value(name: str, text: str) -> str | int:
@@ -249,7 +183,7 @@ class Acceptance(Frozen):
     note: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
 
 
-def accept(store: Readable, may_edit: MayEdit, user: GetUserDep, acceptance: Acceptance) -> Response:
+def post_acceptance(store: Readable, may_edit: MayEdit, user: GetUserDep, acceptance: Acceptance) -> Response:
     """Accept a run's changed step time as the new baseline of its series.
 
     The answer names the first run of the baseline. Allowed for users who may edit runs of the run's DAG. The
@@ -275,7 +209,7 @@ class IncidentChange(Frozen):
     accept: bool = False
 
 
-def change_incident(
+def post_incident(
     store: Readable, may_edit: MayEdit, user: GetUserDep, incident_id: int, change: IncidentChange
 ) -> Response:
     """Set the note of an incident; with `accept`, also close it, with its step times as new baselines.

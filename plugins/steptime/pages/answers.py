@@ -2,16 +2,20 @@
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.judging import incidents
+from steptime.judging.comparison import compare_dag_run
 from steptime.judging.completeness import find_cause, find_missing, list_lost_jobs
 from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
 from steptime.judging.judgements import newest_judgements
 from steptime.judging.node import describe_node
+from steptime.judging.node_pairs import describe_node_pairs
+from steptime.judging.record_changes import record_differences
 from steptime.judging.run_findings import (
     RUN_VERDICT_COLUMNS,
     add_verdicts,
@@ -31,6 +35,7 @@ from steptime.judging.trend import (
 from steptime.measure.gpu_samples import gpu_samples
 from steptime.measure.metrics import peak_source
 from steptime.measure.repeating import describe_repeat
+from steptime.measure.report import csv_text, export_row
 from steptime.measure.stragglers import rank_times
 from steptime.store.columns import COLUMNS
 from steptime.store.run_queries import Store
@@ -164,10 +169,73 @@ def results(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return table([column.name for column in COLUMNS], rows)
 
 
-def judged_results(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return rows of the store as a table that also has the columns `RUN_VERDICT_COLUMNS`."""
+@dataclass(frozen=True)
+class SelectedRuns:
+    """The runs that a query selects, rejected ones included, as arguments for the store's methods."""
+
+    dag_id: str | None
+    dag_run_id: str | None
+    scope: Mapping[str, Any]
+    """Conditions on the DAG run of the runs; None means any."""
+    filters: Mapping[str, Any]
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """All conditions of the selection, as keyword arguments of the store's methods."""
+        return {"include_rejected": True, **self.scope, **self.filters}
+
+
+def select_results(store: Store, selection: SelectedRuns, limit: int) -> dict[str, Any]:
+    """Return the newest runs of a selection, at most `limit`, as a table in the order of the pages.
+
+    `matching` is the number of runs in the selection, `all` the number without its filters, and `choices` the
+    values to filter by. If a DAG run is selected, `comparison` has the texts of the comparison of its series,
+    and each run has the columns `RUN_VERDICT_COLUMNS`, as in the CSV file.
+    """
+    every = store.count(include_rejected=True, **selection.scope)
+    rows = store.in_reading_order(limit=limit, **selection.whole)
+    matching = len(rows)
+    if matching == limit:  # or more
+        matching = store.count(**selection.whole) if selection.filters else every
+    counts = {"matching": matching, "all": every, "choices": store.choices(**selection.scope)}
+    if selection.dag_id is None or selection.dag_run_id is None:
+        return results(rows) | counts
+    compared = compare_dag_run(store, selection.dag_id, selection.dag_run_id)
     names = [column.name for column in (*COLUMNS, *RUN_VERDICT_COLUMNS)]
-    return table(names, add_verdicts(store, rows))
+    return table(names, add_verdicts(store, rows)) | {"comparison": sentences(compared)} | counts
+
+
+def select_csv(store: Store, selection: SelectedRuns) -> str:
+    """Return all runs of a selection, each with its verdict, as CSV in the order of the pages."""
+    columns = (*COLUMNS, *RUN_VERDICT_COLUMNS)
+    rows = add_verdicts(store, store.in_reading_order(**selection.whole))
+    return csv_text((export_row(row, columns) for row in rows), [column.name for column in columns])
+
+
+def differences(store: Store, run: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how two runs (rows of the store) differ: `{"run", "other", "step_times", "made", "apart"}`.
+
+    `step_times` has the seconds of each step of both runs, `made` how their records differ. `apart` lists the
+    columns that put them in different series, whose times are not comparable.
+    """
+    names = [run["job_name"], other["job_name"]]
+    times = store.step_times(names)
+    return {
+        "run": run,
+        "other": other,
+        "step_times": [sorted(times.get(name, {}).items()) for name in names],
+        "made": record_differences(*(store.record(name)["content"] for name in names)),
+        "apart": Series.from_row(run).differences(Series.from_row(other)),
+    }
+
+
+def node_pairs(store: Store, sweep: str) -> dict[str, Any]:
+    """Return what a sweep over pairs of nodes measured, with its `findings` as sentences.
+
+    Raises UserError if no run of the sweep had two nodes.
+    """
+    found = describe_node_pairs(store, sweep)
+    return found.model_dump(mode="json") | {"findings": found.findings}
 
 
 def series(store: Store, among: Iterable[str] | None = None) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from browser import watched_page
 from fastapi import FastAPI
+from pages.framed import RUNS, column, ending, opened
 from playwright.sync_api import Browser, Page, expect
-from web.framed import RUNS, column, ending, opened
 
 from steptime.store.run_models import Result
 from steptime.store.run_queries import Store

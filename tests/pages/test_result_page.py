@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import stored
 from browser import Watched, count_colours
+from pages.framed import RUNS, TAB, column, ending, number, opened
 from playwright.sync_api import Error, Page, Request, Route, expect
 from sixty_cells import BELOW, LAST, STEP, SWEEP_DAG, cells
-from web.framed import RUNS, TAB, column, ending, number, opened
 
 from steptime.clusters.base import JobState
 from steptime.measure.record import make_record

@@ -1,1 +1,0 @@
-"""The pages in the Airflow UI, and the JSON behind them."""
