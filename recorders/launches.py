@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from steptime.recipes.importing.release import (
     BRIDGE_FOLDERS,
     Sandbox,
+    launch_question,
     read_release,
     unpack_commit,
     unpack_pinned,
@@ -206,17 +207,9 @@ def launches_of(
         folder = folder / named["path"].rpartition("/")[0]
         asked = [*_asked_of_launch(printed)]
     name = workload_name(folder) if named is not None else workload.workload
-    rows = [
-        {
-            "workload": name,
-            "folder": f"/release/{folder.relative_to(work / 'release')}",
-            "script": "launch.sh",
-            "bridge": f"/bridge/{tag}",
-            "variables": {"WORKLOAD": name, **variables},
-        }
-        for variables in asked
-    ]
-    jobs = sandbox.answers("record.py", rows)
+    script = f"{folder.relative_to(work / 'release')}/launch.sh"
+    launches = [launch_question(script, name, tag, {"WORKLOAD": name, **variables}) for variables in asked]
+    jobs = sandbox.answers("record.py", launches)
     assert not any("refused" in job for job in jobs), [job for job in jobs if "refused" in job][:1]
     questions = [_question(job) for job in jobs]
     answers = sandbox.answers("describe.py", questions, f"/bridge/{tag}")

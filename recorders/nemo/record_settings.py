@@ -7,11 +7,11 @@ GIT are the git folders of public repositories: NVIDIA/dgxc-benchmarking, NVIDIA
 NVIDIA/Megatron-LM, NVIDIA-NeMo/Run and NVIDIA/NeMo-Framework-Launcher. PYTHON is the trainer's
 (`steptime up` installs it).
 
-Nothing is transcribed. For each row the document's own `launch.sh` runs, with a stand-in for the program
-that it starts, which writes down its arguments and its environment. With those, the launch module of the
-release's own NeMo runs until it would submit its job (`in_nemo.py`); for NeMo 1 Hydra composes the release's
-YAML file (`nemo_1.py`). What comes out is written to config/upstream/settings.json, with the
-commits that were read.
+Nothing is transcribed. For each row the document's own `launch.sh` runs, in the sandbox of `steptime recipes
+import`, with a stand-in for the program that it starts, which records its arguments and its environment. With
+those, the launch module of the release's own NeMo runs until it would submit its job (`in_nemo.py`); for NeMo
+1 Hydra composes the release's YAML file (`nemo_1.py`). The result, with the commits that were read, is
+config/upstream/settings.json.
 """
 
 import argparse
@@ -28,7 +28,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .nemo_1 import container_run, nemo_1_settings, split
+from steptime.recipes.importing.release import Sandbox, unpack_commit
+
+from .nemo_1 import container_run, nemo_1_settings
 from .releases import MODES, RELEASES, DocumentRelease, Nemo2
 from .settings_record import RECORD, Flat, Row, condensed, row_of
 
@@ -39,66 +41,51 @@ PERFORMANCE = "performance"
 Start = tuple[str, Row]
 """Mode and row that launch.sh was started for."""
 
-_STAND_IN = r"""#!/bin/bash
-# In the place of the program that launch.sh starts: writes its arguments and its environment down.
-printf '%s\0' "$0" "$@" > "$STEPTIME_NOTES/arguments"
-env -0 > "$STEPTIME_NOTES/environment"
-"""
-
-
-def extract(repository: Path, commit: str, into: Path, *paths: str) -> Path:
-    """Write the files below `paths` of a commit into a folder of their own."""
-    if not into.exists():
-        command = ["git", "-C", str(repository), "archive", commit, "--", *paths]
-        archive = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
-        into.mkdir(parents=True)
-        subprocess.run(["tar", "-x", "-C", into], input=archive, check=True)  # noqa: S607
-    return into
-
 
 def launched(
-    release: DocumentRelease, row: Mapping[str, str], mode: str, scripts: Path, work: Path
-) -> dict[str, Any]:
-    """Return what launch.sh starts for a row: `arguments`, `environment`, and what it added as `exported`."""
-    notes = work / "notes"
-    programs = work / "programs"
-    for folder in (notes, programs, work / release.workload_folder / "NeMo", scripts / "NeMo"):
-        folder.mkdir(parents=True, exist_ok=True)
-    for name in ("python", "python3", "srun"):
-        (programs / name).write_text(_STAND_IN)
-        (programs / name).chmod(0o755)
-    environment = {
-        "PATH": f"{programs}:/usr/bin:/bin",
-        "HOME": "/root",
-        "STEPTIME_NOTES": str(notes),
-        "SBATCH_ACCOUNT": "account",
-        "SBATCH_PARTITION": "partition",
-        "DTYPE": row["dtype"],
-        "JOB_TOTAL_GPUS": row["gpus"],
-        **release.ask(row, str(work)),
-    }
-    asked = [MODES[mode]] if mode != PERFORMANCE else []
-    (notes / "arguments").unlink(missing_ok=True)
-    done = subprocess.run(
-        ["/bin/bash", "launch.sh"],
-        cwd=scripts,
-        env=environment | dict(asked),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode or not (notes / "arguments").exists():
-        raise ChildProcessError(
-            f"{release.tag}:{release.folder}/launch.sh failed for {dict(row)}: {done.stderr}"
-        )
-    arguments, variables = ((notes / name).read_bytes() for name in ("arguments", "environment"))
-    got = dict(each.split("=", 1) for each in split(variables))
-    added = {
-        name: value
-        for name, value in got.items()
-        if name not in {*environment, "PWD", "OLDPWD", "SHLVL", "_"}
-    }
-    return {"arguments": split(arguments), "environment": got, "exported": added}
+    release: DocumentRelease, starts: Sequence[tuple[str, Mapping[str, str]]], scripts: Path, scratch: Path
+) -> list[dict[str, Any]]:
+    """Return what launch.sh starts for rows in modes: `arguments`, `environment`, and what it `exported`.
+
+    The script runs in the sandbox of `steptime recipes import`; its paths are given as those of `scratch`.
+    """
+    (scripts / "NeMo").mkdir(exist_ok=True)
+    for name in ("bridge", "shared", f"work/{release.workload_folder}/NeMo"):
+        (scratch / name).mkdir(parents=True, exist_ok=True)
+    sandbox = Sandbox(scratch, scratch / "bridge", scratch / "shared")
+    questions = [
+        {
+            "folder": f"/release/{scripts.relative_to(scratch)}",
+            "script": "launch.sh",
+            "links": {f"{release.workload_folder}/NeMo": "/tmp"},  # noqa: S108
+            "variables": {
+                **{"HOME": "/root", "SBATCH_ACCOUNT": "account", "SBATCH_PARTITION": "partition"},
+                **{"DTYPE": row["dtype"], "JOB_TOTAL_GPUS": row["gpus"], **release.ask(row, "/llmb")},
+                **dict([MODES[mode]] if mode != PERFORMANCE else []),
+            },
+        }
+        for mode, row in starts
+    ]
+    answers = sandbox.answers("start.py", questions)
+    for (_, row), answer in zip(starts, answers, strict=True):
+        if "refused" in answer:
+            raise ChildProcessError(
+                f"{release.tag}:{release.folder}/launch.sh failed for {dict(row)}: {answer['refused']}"
+            )
+    text = json.dumps(answers).replace("/llmb", str(scratch / "work")).replace("/release", str(scratch))
+    asking = {variable for variable, _ in MODES.values()}
+    return [
+        {
+            "arguments": answer["arguments"],
+            "environment": answer["environment"],
+            "exported": {
+                name: value
+                for name, value in answer["environment"].items()
+                if name not in {*answer["given"], "PWD", "OLDPWD", "SHLVL", "_"} - asking
+            },
+        }
+        for answer in json.loads(text)
+    ]
 
 
 def modes_of(scripts: Path) -> list[str]:
@@ -117,14 +104,11 @@ class Recorder:
     def record(self, release: DocumentRelease, rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
         """Return the record of one document."""
         scripts = self.scripts(release)
-        work = self.scratch / "work"
-        starts = {
-            (mode, row_of(row)): launched(release, row, mode, scripts, work)
-            for mode in modes_of(scripts)
-            for row in rows
-        }
+        asked = [(mode, row) for mode in modes_of(scripts) for row in rows]
+        answers = launched(release, asked, scripts, self.scratch)
+        starts = {(mode, row_of(row)): start for (mode, row), start in zip(asked, answers, strict=True)}
         if not release.packages:
-            launcher = extract(
+            launcher = unpack_commit(
                 self.sources.launcher, "refs/tags/24.09", self.scratch / "launcher", "launcher_scripts"
             )
             starts = {
@@ -183,10 +167,10 @@ class Recorder:
     ) -> dict[Start, Flat]:
         """Run the release's launch module in its own NeMo, in one process for all of `starts`."""
         nemo = self.nemo(release, packages, scripts)
-        megatron = extract(
+        megatron = unpack_commit(
             self.sources.megatron, packages.megatron, self.scratch / packages.megatron, "megatron"
         )
-        nemo_run = extract(
+        nemo_run = unpack_commit(
             self.sources.nemo_run, packages.nemo_run, self.scratch / packages.nemo_run, "nemo_run"
         )
         jobs = []
@@ -226,7 +210,7 @@ class Recorder:
         names = _names(
             self.sources.dgxc, release.tag, f"{release.folder}/", (".sh", ".py", ".patch", ".yaml")
         )
-        scripts = extract(self.sources.dgxc, release.tag, folder, *names) / release.folder
+        scripts = unpack_commit(self.sources.dgxc, release.tag, folder, *names) / release.folder
         setup = next(path for name in ("setup.sh", "metadata.yaml") if (path := scripts / name).exists())
         release.check_pins(setup.read_text())
         return scripts
@@ -235,7 +219,7 @@ class Recorder:
         """Return the folder of NeMo as setup.sh leaves it: patched, and with the release's own modules."""
         folder = self.scratch / f"{packages.nemo}-{_flat(release.folder)}"
         fresh = not folder.exists()
-        nemo = extract(
+        nemo = unpack_commit(
             self.sources.nemo, packages.nemo, folder, "nemo", "scripts/__init__.py", "scripts/performance"
         )
         if fresh:

@@ -249,21 +249,41 @@ def record_jobs(
     If the script refuses a run, its entry is `{"refused": REASON}`. `mode` is `checkpoint` or `profile` to
     have the script turn this on, None for a plain run.
     """
-    rows = [
-        {
-            "workload": f"pretrain_{source.name}",
-            "folder": f"/release/{source.folder}",
-            "script": source.script,
-            "bridge": f"/bridge/{source.commits[run.gpu_type]}",
-            "variables": {
+    questions = [
+        launch_question(
+            f"{source.folder}/{source.script}",
+            f"pretrain_{source.name}",
+            source.commits[run.gpu_type],
+            {
                 **{"MODEL_SIZE": run.size, "DTYPE": run.dtype, "GPU_TYPE": run.gpu_type},
                 **{"JOB_TOTAL_GPUS": str(run.gpus)},
                 **_MODE_VARIABLES.get(mode or "", {}),
             },
-        }
+        )
         for run in source.runs
     ]
-    return dict(zip(source.runs, sandbox.answers("record.py", rows), strict=True))
+    return dict(zip(source.runs, sandbox.answers("record.py", questions), strict=True))
+
+
+def launch_question(script: str, workload: str, commit: str, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return the question to `recorder/record.py` for a launch script that starts Megatron-Bridge.
+
+    Args:
+        script: path of the script in the release.
+        workload: name of the folder in which the script looks for Megatron-Bridge.
+        commit: name of the folder with Megatron-Bridge in the sandbox's `bridges`.
+        variables: what the script is asked for.
+    """
+    folder, _, name = script.rpartition("/")
+    return {
+        "folder": f"/release/{folder}",
+        "script": name,
+        "links": {f"workloads/{workload}/Megatron-Bridge": f"/bridge/{commit}"},
+        "variables": {
+            **{"LLMB_INSTALL": "/llmb", "SBATCH_ACCOUNT": "none", "SBATCH_PARTITION": "none"},
+            **{"HF_TOKEN": "none", **variables},
+        },
+    }
 
 
 def unpack_pinned(sources: Sequence[UpstreamRecipe], repository: Path, into: Path) -> Path:
