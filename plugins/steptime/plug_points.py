@@ -126,12 +126,12 @@ PLUG_POINTS = (CLUSTER_KINDS, CONTAINERS, LOG_FORMATS, CHECKS, MODEL_FAMILIES)
 @cache
 def _added(point: PlugPoint) -> Mapping[str, EntryPoint]:
     added: dict[str, EntryPoint] = {}
-    for one in entry_points(group=point.group):
-        other = added.setdefault(one.name, one)
-        if one.name in point.built_in or other.value != one.value:
-            owner = f"{one.dist.name} {one.dist.version}" if one.dist else "an installed package"
+    for entry in entry_points(group=point.group):
+        other = added.setdefault(entry.name, entry)
+        if entry.name in point.built_in or other.value != entry.value:
+            owner = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an installed package"
             raise UserError(
-                f"{point.what} '{one.name}', which {owner} adds, already exists: give it another name in "
+                f"{point.what} '{entry.name}', which {owner} adds, already exists: give it another name in "
                 f"its entry points, or uninstall that package."
             )
     return added

@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from tenacity import RetryCallState
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 Work = TypeVar("Work", bound=Callable[..., Any])
 
 
-def poll_until(look: Callable[[], Found], *, every_s: float, timeout_s: float = math.inf) -> Found:
+def poll_until(look: Callable[[], Value], *, every_s: float, timeout_s: float = math.inf) -> Value:
     """Call `look` until it returns a true value or the timeout has passed; return its last value."""
     deadline = time.monotonic() + timeout_s
-    while not (found := look()) and time.monotonic() < deadline:
+    while not (value := look()) and time.monotonic() < deadline:
         time.sleep(every_s)
-    return found
+    return value
 
 
 async def poll_until_async(
-    look: Callable[[], Awaitable[Found]], *, every_s: float, timeout_s: float = math.inf
-) -> Found:
+    look: Callable[[], Awaitable[Value]], *, every_s: float, timeout_s: float = math.inf
+) -> Value:
     """Await `look()` until it returns a true value or the timeout has passed; return its last value."""
     deadline = time.monotonic() + timeout_s
     while True:
-        found = await look()
-        if found or time.monotonic() >= deadline:
-            return found
+        value = await look()
+        if value or time.monotonic() >= deadline:
+            return value
         await asyncio.sleep(every_s)
 
 

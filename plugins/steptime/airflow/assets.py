@@ -60,5 +60,5 @@ def extra_of_sweep(sweep: str, sentence: str, cells: Iterable[Finding]) -> dict[
     return {
         "sweep": sweep,
         "sentence": sentence,
-        "cells": [extra_of_run(one.run.row, one) for one in cells],
+        "cells": [extra_of_run(finding.run.row, finding) for finding in cells],
     }

@@ -22,8 +22,8 @@ def open_cluster(cluster: ClusterConfig | str) -> Cluster:
 
     Raises UserError if there is no valid file for the name.
     """
-    found = config.load_cluster(cluster) if isinstance(cluster, str) else cluster
-    return config.open_cluster(found, airflow_connection)
+    cluster_config = config.load_cluster(cluster) if isinstance(cluster, str) else cluster
+    return config.open_cluster(cluster_config, airflow_connection)
 
 
 async def patiently(

@@ -47,5 +47,5 @@ class RunaiHook(BaseHook):
             if not project:
                 await client.log_in()
                 return f"Run:ai at {client.base_url} gives a token."
-            found = await client.project(project)
-            return f"Run:ai at {client.base_url} gives a token and shows project '{project}' ({found.id})."
+            answer = await client.project(project)
+            return f"Run:ai at {client.base_url} gives a token and shows project '{project}' ({answer.id})."

@@ -74,21 +74,22 @@ def load_notifications() -> tuple[Notification, ...]:
 def notify(event: Event, sentence: str, context: Context, error: Callable[..., None]) -> None:
     """Call each notifier that is configured for an event, from a task; failures are logged with `error`."""
     try:
-        asked = [one for one in load_notifications() if event in one.events]
+        configured = [notification for notification in load_notifications() if event in notification.events]
     except UserError as problem:
         error("nobody was notified of '%s': %s", event, problem)
         return
-    if not asked:
+    if not configured:
         return
     ti = context["ti"]
     news = {"event": event.value, "sentence": sentence, "address": dag_run_address(ti.dag_id, ti.run_id)}
-    for one in asked:
+    for notification in configured:
         try:
-            _call(one, {**context, **news})
+            _call(notification, {**context, **news})
         except (UserError, SystemFailure) as problem:
-            error("%s did not notify of '%s': %s", one.notifier, event, problem)
+            error("%s did not notify of '%s': %s", notification.notifier, event, problem)
         except Exception as problem:  # somebody else's code, whose messages may hold addresses with secrets
-            error("%s did not notify of '%s': it raised %s", one.notifier, event, type(problem).__name__)
+            kind = type(problem).__name__
+            error("%s did not notify of '%s': it raised %s", notification.notifier, event, kind)
 
 
 def notify_of_incidents(task: BaseOperator, context: Context) -> None:
@@ -98,16 +99,16 @@ def notify_of_incidents(task: BaseOperator, context: Context) -> None:
     dies before all notifications are sent, the next call sends the others.
     """
     store, warn = Store(), task.log.warning
-    for one in wait_for_store(lambda: update_incidents(store), warn):
-        event = Event.INCIDENT_OPENED if one.state == "open" else Event(f"incident {one.state}")
-        task.log.info("%s: %s", event, one.sentence)
-        notify(event, one.sentence, context, task.log.error)
-        wait_for_store(partial(mark_notified, store, one), warn)
+    for incident in wait_for_store(lambda: update_incidents(store), warn):
+        event = Event.INCIDENT_OPENED if incident.state == "open" else Event(f"incident {incident.state}")
+        task.log.info("%s: %s", event, incident.sentence)
+        notify(event, incident.sentence, context, task.log.error)
+        wait_for_store(partial(mark_notified, store, incident), warn)
 
 
-def _call(one: Notification, context: Mapping[str, Any]) -> None:
-    arguments: dict[str, Any] = dict(one.arguments)
-    notifier = _notifier_class(one.notifier)(**arguments)
+def _call(notification: Notification, context: Mapping[str, Any]) -> None:
+    arguments: dict[str, Any] = dict(notification.arguments)
+    notifier = _notifier_class(notification.notifier)(**arguments)
     given: Any = dict(context)
     notifier.render_template_fields(given)
     notifier.notify(given)  # not called as a function: that hides what goes wrong
@@ -116,14 +117,14 @@ def _call(one: Notification, context: Mapping[str, Any]) -> None:
 def _notifier_class(path: str) -> type[BaseNotifier]:
     module, _, name = path.rpartition(".")
     try:
-        found = getattr(import_module(module), name)
+        notifier = getattr(import_module(module), name)
     except (ImportError, AttributeError) as problem:
         raise UserError(
             f"the notifier '{path}' of config/notifications.yaml cannot be imported: {problem}. "
             "Install its package where steptime is, or correct the name."
         ) from None
-    if not (isinstance(found, type) and issubclass(found, BaseNotifier)):
+    if not (isinstance(notifier, type) and issubclass(notifier, BaseNotifier)):
         raise UserError(
             f"'{path}' of config/notifications.yaml is not an Airflow notifier: name a BaseNotifier."
         )
-    return found
+    return notifier

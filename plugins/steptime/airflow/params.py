@@ -156,8 +156,8 @@ class _Hints:
             return " ".join(sentences)
         if name in self._defaults:
             sentences.append(f"Default: {self._defaults[name]}.")
-        if some := self.examples(name, field):
-            as_typed = (example if isinstance(example, str) else json.dumps(example) for example in some)
+        if examples := self.examples(name, field):
+            as_typed = (example if isinstance(example, str) else json.dumps(example) for example in examples)
             condition = declaration(option_fields()[name]).needs
             beginning = "For example" if condition is None else f"{condition}, for example"
             sentences.append(f"{beginning}: {', '.join(as_typed)}.")
@@ -210,17 +210,17 @@ def _defaults(workload: Workload) -> dict[str, str]:
         "window": lambda size: workload.find_steps(size).choose_window(workload.find_steps(size).max_steps),
         "time_limit": lambda size: " or ".join(dict.fromkeys(workload.find_steps(size).time_limit.values())),
     }
-    found = {
+    defaults = {
         name: _grouped((size, value(size)) for size in workload.size_names())
         for name, value in by_size.items()
     }
-    found["size"] = _grouped((gpu_type, _size(workload, gpu_type)) for gpu_type in workload.gpu_types)
-    found["gpu_type"] = _grouped((name, cluster.gpu_type) for name, cluster in readable_clusters().items())
+    defaults["size"] = _grouped((gpu_type, _size(workload, gpu_type)) for gpu_type in workload.gpu_types)
+    defaults["gpu_type"] = _grouped((name, cluster.gpu_type) for name, cluster in readable_clusters().items())
     if workload.profile is not None:
-        found["profile_start"] = str(workload.profile.first_step)
-        found["profile_stop"] = str(workload.profile.last_step)
-        found["profile_ranks"] = _listed(workload.profile.ranks)
-    return found
+        defaults["profile_start"] = str(workload.profile.first_step)
+        defaults["profile_stop"] = str(workload.profile.last_step)
+        defaults["profile_ranks"] = _listed(workload.profile.ranks)
+    return defaults
 
 
 def _planned_examples(workload: Workload, begins_with: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -228,9 +228,9 @@ def _planned_examples(workload: Workload, begins_with: Mapping[str, Any]) -> dic
 
     If the default cluster cannot run the workload, they are for the first type of GPU that can.
     """
-    asked = {**begins_with, "workload": workload.workload}
+    options = {**begins_with, "workload": workload.workload}
     try:
-        planned = _first_plan(asked, {**asked, "gpu_type": next(iter(workload.gpu_types))})
+        planned = _first_plan(options, {**options, "gpu_type": next(iter(workload.gpu_types))})
     except UserError:  # as of the default cluster's file: the first task refuses it
         return {}
     run, counts = planned.runs[0], [run.recipe.gpus for run in planned.runs]
@@ -243,10 +243,10 @@ def _planned_examples(workload: Workload, begins_with: Mapping[str, Any]) -> dic
     }
 
 
-def _first_plan(asked: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Plan:
-    """Plan `asked`, or `otherwise` if that is impossible. Raises UserError if both are impossible."""
+def _first_plan(options: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Plan:
+    """Plan `options`, or `otherwise` if that is impossible. Raises UserError if both are impossible."""
     try:
-        return plan(PlanRequest(**asked))
+        return plan(PlanRequest(**options))
     except UserError:
         return plan(PlanRequest(**otherwise))
 

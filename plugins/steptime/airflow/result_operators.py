@@ -94,7 +94,7 @@ class ReadLogOperator(RunOperator):
                 f"'wait' stopped waiting for job '{jobs[-1].name}', which may still run: its log is not read"
             )
         self._run = run = submitted.run
-        earlier = [one.job for one in jobs if one.job is not None and one.attempt < job.attempt]
+        earlier = [other.job for other in jobs if other.job is not None and other.attempt < job.attempt]
         with airflow_errors():
             config = load_cluster(submitted.job.cluster)
             status, log, record = asyncio.run(
@@ -127,7 +127,7 @@ class ReadLogOperator(RunOperator):
         A job that is still running is ended first, because nothing waits for it any more.
         """
         run, job = submitted.run, submitted.job
-        statuses = await cluster.poll([job.name, *(one.name for one in earlier)])
+        statuses = await cluster.poll([job.name, *(other.name for other in earlier)])
         status = statuses[job.name]
         if status.state.is_live:
             # Waiting was given up (failed by hand, timed out): only a log that grows no more can be read.
@@ -146,7 +146,7 @@ class ReadLogOperator(RunOperator):
             gpu_type=run.recipe.gpu_type,
         )
         log = log.model_copy(update={"path": job.log_path})
-        attempts = tuple(EarlierAttempt(job=one, status=statuses[one.name]) for one in earlier)
+        attempts = tuple(EarlierAttempt(job=other, status=statuses[other.name]) for other in earlier)
         return status, log, make_record(await with_script(cluster, submitted), status, log, attempts)
 
     def _stored_status(self, job: Job, otherwise: JobStatus) -> JobStatus:
@@ -277,8 +277,8 @@ class ReportOperator(BaseOperator):
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
         sentence = summaries.summarize_runs([run.label for run in planned.all_runs], latest)
         self.log.info("%s", sentence)
-        if found := [latest[run.label] for run in planned.all_runs if run.label in latest]:
-            self.log.info("%s", as_text(_summaries(found), title=f"results of {ti.run_id}"))
+        if latest_rows := [latest[run.label] for run in planned.all_runs if run.label in latest]:
+            self.log.info("%s", as_text(_summaries(latest_rows), title=f"results of {ti.run_id}"))
         with airflow_errors():
             notify_of_incidents(self, context)
         missing = [run.label for run in planned.all_runs if latest.get(run.label, {}).get("state") != "valid"]

@@ -67,9 +67,9 @@ def summarize_sweep(compared: Comparison, runs: Sequence[str], missing: Sequence
     return "; ".join(parts) or f"all {len(runs)} runs have valid results, none of which is judged"
 
 
-def _first(some: Sequence[str]) -> str:
-    more = len(some) - _RUNS_NAMED
-    return ", ".join(some[:_RUNS_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _first(names: Sequence[str]) -> str:
+    more = len(names) - _RUNS_NAMED
+    return ", ".join(names[:_RUNS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def as_text(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> str:

@@ -62,8 +62,8 @@ class TrainingTrigger(WaitingTrigger):
                 f"the metrics store no longer has job '{self.job}': was the store replaced? Clear "
                 "'submit' to start a new job."
             )
-        own = {name: hours for name, hours in self.patience.items() if hours is not None}
-        config = load_cluster(self.cluster).model_copy(update=own)
+        patience = {name: hours for name, hours in self.patience.items() if hours is not None}
+        config = load_cluster(self.cluster).model_copy(update=patience)
         try:
             ended = await follow(
                 noted.run,

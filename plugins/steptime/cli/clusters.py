@@ -99,13 +99,13 @@ def add(
     asked_for = _chosen("connection", connection, name, "Airflow's SSH connection to a login node")
     seen = asyncio.run(survey(asked_for, airflow_connection))
     _describe(seen)
-    partitions = tuple(dict.fromkeys(one.name for one in seen.partitions))
+    partitions = tuple(dict.fromkeys(line.name for line in seen.partitions))
     suggested = seen.suggested_partition
     if suggested is None:
         raise SystemFailure(f"Slurm lists no partition for {seen.where}: ask the cluster's administrators.")
     chosen = _chosen("partition", partition, suggested.name, "partition", partitions)
-    lines = [one for one in seen.partitions if one.name == chosen]
-    of_slurm = next((kind for one in lines if (kind := listed_gpu_type(one)) not in (None, "cpu")), None)
+    lines = [line for line in seen.partitions if line.name == chosen]
+    of_slurm = next((kind for line in lines if (kind := listed_gpu_type(line)) not in (None, "cpu")), None)
     of_slurm = of_slurm or listed_gpu_type(lines[0])
     gpus = _chosen("gpu-type", gpu_type, of_slurm, "type of GPU", gpu_types())
     values = {
@@ -150,17 +150,17 @@ def add(
 def _describe(seen: Survey) -> None:
     """Print on stderr what the login node shows."""
     listed = ", ".join(
-        f"{one.name} ({one.nodes} {one.state}, {one.gres if one.gres != '(null)' else 'no GPUs'})"
-        for one in seen.partitions
+        f"{line.name} ({line.nodes} {line.state}, {'no GPUs' if line.gres == '(null)' else line.gres})"
+        for line in seen.partitions
     )
-    for line in (
+    for sentence in (
         f"logged in as {seen.where}",
         f"partitions: {listed or 'none'}",
         f"accounts: {', '.join(seen.accounts) or 'none in the accounting'}",
         f"containers: {', '.join(seen.containers) or 'none that steptime knows'}",
         f"Python: {', '.join(seen.pythons) or 'none from 3.11 on'}",
     ):
-        typer.echo(line, err=True)
+        typer.echo(sentence, err=True)
 
 
 def _chosen(option: str, given: str | None, suggested: str | None, what: str, choices: Any = ()) -> str:
@@ -188,7 +188,7 @@ def _account(given: str | None, seen: Survey) -> str | None:
 
 
 def _most_gpus(lines: Sequence[Any]) -> int | None:
-    return max((found[1] for one in lines if (found := parse_gres(one.gres))), default=None)
+    return max((gres[1] for line in lines if (gres := parse_gres(line.gres))), default=None)
 
 
 def _format_file(values: Mapping[str, Any]) -> str:

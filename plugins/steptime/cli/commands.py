@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 from steptime.cli.usage import Commands
 
 
-class Place(NamedTuple):
+class Entry(NamedTuple):
     """Where a command is defined."""
 
     module: str
@@ -25,56 +25,56 @@ class Place(NamedTuple):
 
 
 COMMANDS = {
-    "recipes": Place(
+    "recipes": Entry(
         "recipes", "List every recipe: sizes, dtypes, GPU types and counts, parallelism and batch sizes."
     ),
-    "plan": Place(
+    "plan": Entry(
         "recipes",
         "Show the runs that `steptime run` would start, and what they cost at most. Nothing is submitted.",
     ),
-    "run": Place("run", "Start the planned runs through Airflow."),
-    "sweep": Place("sweeps", "Plan and start many runs as one: a file of config/sweeps."),
-    "results": Place(
+    "run": Entry("run", "Start the planned runs through Airflow."),
+    "sweep": Entry("sweeps", "Plan and start many runs as one: a file of config/sweeps."),
+    "results": Entry(
         "results", "Show the results of all valid runs: step time, throughput, MFU, checkpoint times."
     ),
-    "incidents": Place(
+    "incidents": Entry(
         "incidents",
         "List the incidents: cells (configurations) that got slower or faster together, with cause and "
         "state.",
     ),
-    "report": Place(
+    "report": Entry(
         "report",
         "Write the pages of results as one HTML file to send: what got slower, scaling, trends and runs.",
     ),
-    "archive": Place(
+    "archive": Entry(
         "archive",
         "Write results to one file: runs with their steps, records and accepted baselines, logs and config.",
     ),
-    "parse": Place(
+    "parse": Entry(
         "logs", "Read training logs and show one row per run: its step time, or why there is none."
     ),
-    "metrics": Place(
+    "metrics": Entry(
         "metrics",
         "Compute tokens per second, MFU and days to a trillion tokens of a recipe at one step time.",
     ),
-    "cluster": Place("clusters", "Add a cluster, and check that it can be used."),
-    "slurm": Place(
+    "cluster": Entry("clusters", "Add a cluster, and check that it can be used."),
+    "slurm": Entry(
         "slurm",
         "Run a small, real Slurm on this machine: 8 nodes with 8 stand-in GPUs each, accounting, ssh.",
     ),
-    "demo": Place(
+    "demo": Entry(
         "demo", "Start Airflow, train a tiny Llama 3.1 on the CPU at 1 and 2 ranks, and show the results."
     ),
-    "up": Place(
+    "up": Entry(
         "service",
         "Start Airflow on this machine, wait until it is ready, and print its address, user and password.",
     ),
-    "down": Place("service", "Stop Airflow and every process that it started, and verify that none is left."),
-    "status": Place(
+    "down": Entry("service", "Stop Airflow and every process that it started, and verify that none is left."),
+    "status": Entry(
         "service",
         "Show Airflow's address, the health of its components, running DAG runs, and budgets of GPU-hours.",
     ),
-    "open": Place(
+    "open": Entry(
         "service",
         "Open the page 'Step times' of this machine's Airflow in a browser, and print its address.",
     ),
@@ -96,7 +96,7 @@ class LazyCommands(Commands):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help from the summaries above, without importing any command."""
         listing = copy.copy(self)
-        listing.commands = {name: TyperCommand(name, help=place.summary) for name, place in COMMANDS.items()}
+        listing.commands = {name: TyperCommand(name, help=entry.summary) for name, entry in COMMANDS.items()}
         super(LazyCommands, listing).format_help(ctx, formatter)
 
 

@@ -99,33 +99,39 @@ def compare(
     cannot be read.
     """
     store = Store()
-    found = _compare(store, runs or [], since, sweep, selection)
-    missing = found.completeness
-    if not found.findings and (missing is None or not missing.planned):
+    comparison = _compare(store, runs or [], since, sweep, selection)
+    missing = comparison.completeness
+    if not comparison.findings and (missing is None or not missing.planned):
         told = "No cell has run since then: give an earlier time with --since."
         typer.echo(told if sweep is None else f"No cell of the sweep '{sweep}' fits these filters.", err=True)
     is_table = output_format is Format.TABLE
     if output_format is not Format.JSON:
-        lines = (f"{found.sentence}.", missing and f"{missing.line}.", found.took, found.cost, found.goodput)
+        lines = (
+            f"{comparison.sentence}.",
+            missing and f"{missing.line}.",
+            comparison.took,
+            comparison.cost,
+            comparison.goodput,
+        )
         for line in filter(None, lines):
             typer.echo(line, err=not is_table)
     if not is_table:
         beside = {
-            "sentence": found.sentence,
+            "sentence": comparison.sentence,
             "completeness": missing and missing.as_json,
-            "took": found.took,
-            "cost": found.cost,
-            "goodput": found.goodput,
-            "remarks": found.remarks,
+            "took": comparison.took,
+            "cost": comparison.cost,
+            "goodput": comparison.goodput,
+            "remarks": comparison.remarks,
         }
-        show_columns(found.rows, CELL_COLUMNS, output_format, called="cells", beside=beside)
+        show_columns(comparison.rows, CELL_COLUMNS, output_format, called="cells", beside=beside)
     else:
-        if found.findings:
-            columns, title = choose_columns(_without_repetition(found.rows), of=CELL_COLUMNS)
-            show_table(_without_repetition(found.rows), columns, title=title, wide=wide)
-        for remark in (*(missing.remarks if missing else ()), *found.remarks):
+        if comparison.findings:
+            columns, title = choose_columns(_without_repetition(comparison.rows), of=CELL_COLUMNS)
+            show_table(_without_repetition(comparison.rows), columns, title=title, wide=wide)
+        for remark in (*(missing.remarks if missing else ()), *comparison.remarks):
             typer.echo(remark)
-    if found.confirmed_slower:
+    if comparison.confirmed_slower:
         raise typer.Exit(SLOWER_EXIT_CODE)
 
 
@@ -171,9 +177,11 @@ def _compare(
 
     Raises UserError for arguments that exclude each other, and if there are no results.
     """
-    asked = [name for name, value in (("two runs", runs), ("--since", since), ("--sweep", sweep)) if value]
-    if len(asked) > 1:
-        raise UserError(f"{' and '.join(asked)} exclude each other: name one of them.")
+    selectors = [
+        name for name, value in (("two runs", runs), ("--since", since), ("--sweep", sweep)) if value
+    ]
+    if len(selectors) > 1:
+        raise UserError(f"{' and '.join(selectors)} exclude each other: name one of them.")
     if len(runs) not in (0, 2):
         raise UserError(
             f"a comparison takes two runs, not {len(runs)} ({', '.join(runs)}): name two, or none to compare "
@@ -229,8 +237,8 @@ def _series(store: Store, run: str | None, selection: RunFilters) -> Series:
     Raises UserError if no judged series fits, if several do, or if both a run and filters are given.
     """
     if run is not None:
-        if asked := selection.flags:
-            raise UserError(f"{', '.join(asked)} and a run exclude each other: name one of them.")
+        if flags := selection.flags:
+            raise UserError(f"{', '.join(flags)} and a run exclude each other: name one of them.")
         series = Series.from_row(store.run_named(run))
         if not series.is_judged:
             raise UserError(f"runs in mode {series['mode']} are not judged, so there is no trend to show.")
@@ -259,14 +267,14 @@ def _line(rows: Sequence[Mapping[str, Any]]) -> str:
     ends = f"{low:.4g} s", f"{high:.4g} s"
     room = (terminal_width() or _MOST_HEIGHTS) - sum(map(len, ends)) - 2
     steps = (len(_HEIGHTS) - 1) / ((high - low) or 1.0)
-    heights = "".join(_HEIGHTS[round(steps * (one - low))] for one in seconds[-max(room, 1) :])
+    heights = "".join(_HEIGHTS[round(steps * (value - low))] for value in seconds[-max(room, 1) :])
     return f"{ends[0]} {heights} {ends[1]}"
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], *, full_names: bool, wide: bool) -> None:
     """Print the table, latest run last; columns that all runs share are left out."""
-    own = [column for column in TREND_COLUMNS if not column.series]
-    columns, title = choose_columns(_without_repetition(rows), of=own, full_names=full_names)
+    columns_of_runs = [column for column in TREND_COLUMNS if not column.series]
+    columns, title = choose_columns(_without_repetition(rows), of=columns_of_runs, full_names=full_names)
     show_table(_without_repetition(rows), columns, title=title, wide=wide)
 
 

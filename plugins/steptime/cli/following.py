@@ -107,8 +107,8 @@ def follow(client: AirflowClient, run: DagRun, *, of: int) -> DagRun:
             try:
                 now = client.dag_run(run.dag_id, run.dag_run_id)
                 if next(polls) % _TASKS_EVERY == 0 or now.has_ended:
-                    found = run_lines(client.task_instances(run.dag_id, run.dag_run_id))
-                    view.update(found, partial(_last_word, client, run))
+                    lines = run_lines(client.task_instances(run.dag_id, run.dag_run_id))
+                    view.update(lines, partial(_last_word, client, run))
                 last_heard = time.monotonic()
             except SystemFailure:
                 if time.monotonic() - last_heard > _PATIENCE_S:
@@ -119,13 +119,13 @@ def follow(client: AirflowClient, run: DagRun, *, of: int) -> DagRun:
             time.sleep(POLL_S)
 
 
-def progress(found: Sequence[RunLine], of: int, now: float, last_word: LastWord = lambda _line: "") -> str:
+def progress(lines: Sequence[RunLine], of: int, now: float, last_word: LastWord = lambda _line: "") -> str:
     """Describe the progress at a Unix time: `2 of 4 done · about 40 s left`.
 
     Before the first run is done, it names the task or run at work and its last log line, which `last_word`
     returns. The time left is estimated from the runs that are done.
     """
-    runs = [line for line in found if line.task.map_index >= 0]
+    runs = [line for line in lines if line.task.map_index >= 0]
     done = sum(line.state == "success" for line in runs)
     if failed := sum(line.state == "failed" for line in runs):
         return f"{done} of {of} done, {failed} failed"
@@ -134,7 +134,7 @@ def progress(found: Sequence[RunLine], of: int, now: float, last_word: LastWord 
     if done == of:
         return said
     if not done:
-        at_work = next((line for line in reversed(found) if line.state == "running"), None)
+        at_work = next((line for line in reversed(lines) if line.state == "running"), None)
         return said if at_work is None else f"{said} · {_with(at_work.label, last_word(at_work))}"
     return f"{said} · about {_about((now - began) / done * (of - done))} left"
 
@@ -164,15 +164,15 @@ class _View(Spinning):
         self._of = of
         self._printed = ""
 
-    def update(self, found: Sequence[RunLine], last_word: LastWord) -> None:
+    def update(self, lines: Sequence[RunLine], last_word: LastWord) -> None:
         """Redraw the current state, or print what has changed since the last call."""
         if self._spinner is not None:
-            said = progress(found, self._of, time.time(), last_word)
+            said = progress(lines, self._of, time.time(), last_word)
             self._spinner.update(Text(said, no_wrap=True, overflow="ellipsis"))
             return
         # Until the first is done, what is at work has lines, too: to install the trainer takes minutes.
-        text = progress(found, self._of, time.time())
-        ended = sum(line.task.map_index >= 0 and line.state in ("success", "failed") for line in found)
+        text = progress(lines, self._of, time.time())
+        ended = sum(line.task.map_index >= 0 and line.state in ("success", "failed") for line in lines)
         changed = str(ended or text)
         if self._printed != changed:
             self._printed = changed

@@ -87,12 +87,12 @@ def _monthly(store: Any, since: float) -> list[dict[str, Any]]:
         rows[format_month(row["submitted_at"]), row["sweep"] or ""].append(row)
     for job in store.lost_jobs(since=since):
         lost[format_month(job["created_at"]), job["made_by"]["sweep"] or ""].append(job)
-    found = []
+    months = []
     for month, sweep in sorted({*rows, *lost}, reverse=True):
         goodput = compute_goodput(rows[month, sweep], lost[month, sweep])
         if goodput is not None:
             percent = goodput.percent
             lost_in = {f"{part.replace(' ', '_')}_percent": percent[part] for part in _LOST}
             took = {"gpu_hours": goodput.allocated, "goodput_percent": percent[TRAINING]}
-            found.append({"month": month, "sweep": sweep, **took, **lost_in})
-    return found
+            months.append({"month": month, "sweep": sweep, **took, **lost_in})
+    return months

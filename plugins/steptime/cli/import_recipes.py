@@ -84,7 +84,7 @@ def import_recipes(
         (work / "shared").mkdir()
         sandbox = Sandbox(release.folder, unpack_pinned(sources, bridge, work / "bridge"), work / "shared")
         folder.mkdir(parents=True, exist_ok=True)
-        found: dict[str, tuple[UpstreamRecipe, list[RecordedRun]]] = {}
+        imported: dict[str, tuple[UpstreamRecipe, list[RecordedRun]]] = {}
         for source in sources:
             target = folder / f"{name_workload(release, source)}.yaml"
             if why := _kept(target):
@@ -96,11 +96,11 @@ def import_recipes(
                 release.left_out[source.folder] = str(reason)
                 continue
             write_whole(target, text)
-            found[source.name] = source, rows
+            imported[source.name] = source, rows
             typer.echo(f"{target}: {len(rows)} runs")
             for sentence in refusals(source, rows, text):
                 typer.echo(f"  left out: {sentence}")
-        for suite, text in suites(release, found) if not only else ():
+        for suite, text in suites(release, imported) if not only else ():
             sweeps = folder.parent / "sweeps" if into is None else into
             target = sweeps / f"{suite}.yaml"
             if why := _kept(target):
@@ -119,5 +119,5 @@ def _kept(target: Path) -> str | None:
 
 
 def _show_left_out(release: Release) -> None:
-    for place, reason in sorted(release.left_out.items()):
-        typer.echo(f"left out: {place} {reason}")
+    for source, reason in sorted(release.left_out.items()):
+        typer.echo(f"left out: {source} {reason}")

@@ -81,51 +81,51 @@ def import_results(
         raise UserError(f"--{next(iter(recipe))} names a recipe only together with --workload: add it.")
     if not path.exists():
         raise UserError(f"there is nothing at '{one_line(path)}': name an archive, a folder or a log.")
-    asked = ImportOptions(path.absolute().name, cluster, gpu_type, recipe, judged)
+    options = ImportOptions(path.absolute().name, cluster, gpu_type, recipe, judged)
     store, states, refused = Store(), Counter[str](), list[RefusedImport]()
     home().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home(), prefix=".import.") as scratch:
-        place = path
+        source = path
         if path.name.endswith(".tar.zst"):
-            place = Path(scratch) / "files"
-            unpack(path, place)
+            source = Path(scratch) / "files"
+            unpack(path, source)
 
         def new() -> Iterator[tuple[Result, Verdict, Mapping[str, Any] | None]]:
-            for one in find_imports(place, asked):
-                if isinstance(one, RefusedImport):
-                    refused.append(one)
-                elif store.count(include_rejected=True, job_name=one.result.job.name):
+            for found_run in find_imports(source, options):
+                if isinstance(found_run, RefusedImport):
+                    refused.append(found_run)
+                elif store.count(include_rejected=True, job_name=found_run.result.job.name):
                     states["there already"] += 1
                 else:
-                    checked = _checked(one)
+                    checked = _checked(found_run)
                     states["valid" if checked[1].valid else "rejected"] += 1
                     yield checked
 
         try:
             store_imported(store, new())
         except UserError as error:  # may name the unpacked copy
-            raise UserError(str(error).replace(str(place), str(path))) from None
+            raise UserError(str(error).replace(str(source), str(path))) from None
     counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items(), reverse=True))
-    typer.echo(f"imported from {asked.origin}: {counts or 'no run'}")
-    for one in refused:
-        typer.echo(f"{one_line(one.name)}: not imported: {one.reason.rstrip('.')}.", err=True)
+    typer.echo(f"imported from {options.origin}: {counts or 'no run'}")
+    for found_run in refused:
+        typer.echo(f"{one_line(found_run.name)}: not imported: {found_run.reason.rstrip('.')}.", err=True)
     if refused:
         raise typer.Exit(1)
 
 
-def _checked(one: Import) -> tuple[Result, Verdict, Mapping[str, Any] | None]:
+def _checked(found_run: Import) -> tuple[Result, Verdict, Mapping[str, Any] | None]:
     """Check a run and copy its files; return it, its verdict, and its acceptance as a baseline, if any."""
-    result = one.result
+    result = found_run.result
     verdict = validate(
         result.run,
         result.status,
         result.log,
         result.measurement,
-        earlier_attempts=one.earlier_attempts,
+        earlier_attempts=found_run.earlier_attempts,
         origin=result.submitted.made_by.origin,
     )
     folder = imported_dir() / result.job.name
     folder.mkdir(parents=True, exist_ok=True)
-    for file in one.files:
-        shutil.copy(file, folder / (Path(result.log.path) if file == one.log else file).name)
-    return result, verdict, None if one.accepted is None else one.accepted.model_dump()
+    for file in found_run.files:
+        shutil.copy(file, folder / (Path(result.log.path) if file == found_run.log else file).name)
+    return result, verdict, None if found_run.accepted is None else found_run.accepted.model_dump()

@@ -46,31 +46,31 @@ def list_incidents(
     if context.invoked_subcommand is not None:
         return
     store = _store("show")
-    found = incidents(store, closed_since=None if since is None else since_when(since, time.time()))
-    if not found and output_format is Format.TABLE:
+    listed = incidents(store, closed_since=None if since is None else since_when(since, time.time()))
+    if not listed and output_format is Format.TABLE:
         typer.echo("There is no incident: nothing is reported as slower or faster.", err=True)
         return
     if output_format is Format.TABLE:
         show(
-            [{"id": one.id, "state": one.state, "incident": one.title} for one in found],
+            [{"id": entry.id, "state": entry.state, "incident": entry.title} for entry in listed],
             output_format,
             called="",
         )
-        for one in found:
-            note = f" Note of {one.noted_by}: {one.note}" if one.note else ""
-            typer.echo(f"{one.id}: {one.evidence}.{note}")
+        for entry in listed:
+            note = f" Note of {entry.noted_by}: {entry.note}" if entry.note else ""
+            typer.echo(f"{entry.id}: {entry.evidence}.{note}")
     else:
-        show([_row(one) for one in found], output_format, called="incidents")
+        show([_row(entry) for entry in listed], output_format, called="incidents")
 
 
 @group.command("show")
 def show_incident(number: NUMBER, *, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
     """Show one incident with its cells."""
-    found = incident(_store("show"), number)
+    shown = incident(_store("show"), number)
     if output_format is Format.TABLE:
-        typer.echo(found.sentence)
-        if found.note:
-            typer.echo(f"Note of {found.noted_by}: {found.note}")
+        typer.echo(shown.sentence)
+        if shown.note:
+            typer.echo(f"Note of {shown.noted_by}: {shown.note}")
     cells = [
         {
             "cell": cell.series.full_name,
@@ -80,7 +80,7 @@ def show_incident(number: NUMBER, *, output_format: Annotated[Format, FORMAT_OPT
             "usual_s": cell.usual_s,
             "job": cell.job_name,
         }
-        for cell in found.affected
+        for cell in shown.affected
     ]
     show(cells, output_format, called="cells")
 
@@ -120,15 +120,15 @@ def _written(text: str, what: str) -> str:
     return text.strip()
 
 
-def _row(incident: Incident) -> dict[str, Any]:
+def _row(listed: Incident) -> dict[str, Any]:
     return {
-        "id": incident.id,
-        "state": incident.state,
-        "title": incident.title,
-        "cells": len(incident.affected),
-        "change_percent": 100 * incident.change,
-        "since": incident.since,
-        "cluster": incident.cluster,
-        "kind": incident.kind,
-        "note": incident.note,
+        "id": listed.id,
+        "state": listed.state,
+        "title": listed.title,
+        "cells": len(listed.affected),
+        "change_percent": 100 * listed.change,
+        "since": listed.since,
+        "cluster": listed.cluster,
+        "kind": listed.kind,
+        "note": listed.note,
     }

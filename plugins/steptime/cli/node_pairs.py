@@ -34,25 +34,25 @@ def show_node_pairs(
     """Show the newest node sweep: the slow nodes and links, and how much slower than usual each pair is."""
     store = Store()
     require_results(store, "compare")
-    found = describe_node_pairs(store, sweep)
+    node_pairs = describe_node_pairs(store, sweep)
     if output_format is Format.JSON:
-        show_json({"nodes": found.model_dump(mode="json") | {"findings": found.findings}})
+        show_json({"nodes": node_pairs.model_dump(mode="json") | {"findings": node_pairs.findings}})
     elif output_format is Format.CSV:
         rows = [
             pair.model_dump(exclude={"nodes"}) | dict(zip(("node", "other"), pair.nodes, strict=True))
-            for pair in found.pairs
+            for pair in node_pairs.pairs
         ]
         show(rows, output_format, called="pairs")
     else:
-        slower = {frozenset(pair.nodes): pair.slower_percent for pair in found.pairs}
-        table = Table("slower, %", *found.nodes, box=None)
-        for node in found.nodes:
-            table.add_row(node, *(_cell(slower.get(frozenset((node, other)))) for other in found.nodes))
+        slower = {frozenset(pair.nodes): pair.slower_percent for pair in node_pairs.pairs}
+        table = Table("slower, %", *node_pairs.nodes, box=None)
+        for node in node_pairs.nodes:
+            table.add_row(node, *(_cell(slower.get(frozenset((node, other)))) for other in node_pairs.nodes))
         Console(file=sys.stdout, width=None if sys.stdout.isatty() else 10_000).print(table)
-        for sentence in found.findings:
+        for sentence in node_pairs.findings:
             typer.echo(sentence)
-        for node, sentence in found.slow_nodes.items():
-            if command := drain_command(found.cluster, node, sentence):
+        for node, sentence in node_pairs.slow_nodes.items():
+            if command := drain_command(node_pairs.cluster, node, sentence):
                 typer.echo(f"To drain it, as an administrator: {command}")
 
 

@@ -29,7 +29,7 @@ def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
     `plan()`.
     """
     fields = option_fields()
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    others = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
     @wraps(command)
     def with_flags(**values: Any) -> Any:
@@ -39,8 +39,8 @@ def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
     flags = [_argument("workload", PlanRequest.model_fields["workload"])]
     flags += [_flag(name, fields[name], panel) for panel, names in sections().items() for name in names]
     # Typer reads both: the signature for names and defaults, the annotations for the types.
-    with_flags.__signature__ = inspect.Signature(flags + own)  # type: ignore[attr-defined]
-    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in flags + own}
+    with_flags.__signature__ = inspect.Signature(flags + others)  # type: ignore[attr-defined]
+    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in flags + others}
     return with_flags
 
 

@@ -95,7 +95,7 @@ def show(
         _print_csv(rows, names)
     else:
         order = names[:1] if wide is None else (*names, *reversed(least))
-        priorities = {name: place for place, name in enumerate(order)}
+        priorities = {name: index for index, name in enumerate(order)}
         _print_fitting(
             [_plain(rows, name, (headings or {}).get(name, name), priorities.get(name, 0)) for name in names],
             title,

@@ -165,7 +165,7 @@ def show_plan(
     check_permitted(planned.all_runs)
     cost = expected_cost(planned.all_runs)
     rows = plan_rows(planned, cost)
-    asked, first = planned.request, planned.runs[0].recipe
+    request, first = planned.request, planned.runs[0].recipe
     typer.echo(summarize_plan(planned), err=output_format is not Format.TABLE)
     typer.echo(cost.sentence, err=output_format is not Format.TABLE)
     if output_format is Format.TABLE:
@@ -189,7 +189,7 @@ def show_plan(
         if scripts:
             rows = [cells | {"script": script} for cells, script in zip(rows, scripts, strict=True)]
         show(rows, output_format, called="runs")
-    if asked.gpu_type == planned.cluster_gpu_type:
+    if request.gpu_type == planned.cluster_gpu_type:
         for line in _from_the_hub(planned):
             typer.echo(line, err=output_format is not Format.TABLE)
         check_plan(planned)

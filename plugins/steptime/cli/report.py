@@ -99,11 +99,13 @@ def report(
             others = "; this machine lacks the logs of the others" if made.logs < made.runs else ""
             typer.echo(f"archive: {to_archive}, {made.logs} of {made.runs} runs{others}")
         return
-    found = (
+    report_data = (
         report_since(store, since_when(since or _SINCE, now)) if sweep is None else report_sweep(store, sweep)
     )
-    content = html(found, now)
+    content = html(report_data, now)
     write_whole(to, content)
-    missing = found.comparison.completeness
+    missing = report_data.comparison.completeness
     line = f"{missing.line}.\n" if missing else ""
-    typer.echo(f"{found.comparison.sentence}.\n{line}report: {to}, {len(content.encode()) / 1e3:,.0f} kB")
+    typer.echo(
+        f"{report_data.comparison.sentence}.\n{line}report: {to}, {len(content.encode()) / 1e3:,.0f} kB"
+    )

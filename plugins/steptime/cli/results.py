@@ -331,15 +331,15 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, str]:
     return {column.heading: f"{row[column.name]:,.6g} {column.unit}".strip() for column in known}
 
 
-def _node_check(found: Mapping[str, Any] | None) -> str | None:
+def _node_check(node_check: Mapping[str, Any] | None) -> str | None:
     """Describe the check before the training: faults or lowest TFLOPS by node, and the bandwidth."""
-    if found is None:
+    if node_check is None:
         return None
     by_node = [
         f"{node['node']} {'; '.join(node['faults']) or _rate(node['matmul_tflops'], 'TFLOPS')}"
-        for node in found["nodes"]
+        for node in node_check["nodes"]
     ]
-    together = found["all_reduce"]
+    together = node_check["all_reduce"]
     return ", ".join(
         [*by_node, *([f"all-reduce {_rate(together['bus_gb_per_s'], 'GB/s')}"] if together else [])]
     )

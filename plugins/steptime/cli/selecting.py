@@ -119,15 +119,15 @@ def _with_flags(command: Callable[..., Any], names: Sequence[str]) -> Callable[.
 
     @wraps(command)
     def with_flags(*arguments: Any, **values: Any) -> Any:
-        asked = {flag.name: values.pop(flag.name) for flag in flags}
-        since = None if asked.get("since") is None else since_when(asked["since"], time.time())
-        selection = RunFilters(asked, since)
+        filters = {flag.name: values.pop(flag.name) for flag in flags}
+        since = None if filters.get("since") is None else since_when(filters["since"], time.time())
+        selection = RunFilters(filters, since)
         return command(*arguments, selection=selection, **values)
 
     given = inspect.signature(command, eval_str=True).parameters.values()
-    own = [parameter for parameter in given if parameter.name != "selection"]
-    before = [parameter for parameter in own if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
-    parameters = [*before, *flags, *own[len(before) :]]
+    others = [parameter for parameter in given if parameter.name != "selection"]
+    before = [parameter for parameter in others if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+    parameters = [*before, *flags, *others[len(before) :]]
     # Typer reads both: the signature for names and defaults, the annotations for the types.
     with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -155,16 +155,16 @@ def _parameter(name: str, text: str) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _stored(name: str, asked: Any, stored: Sequence[Any]) -> Any:
+def _stored(name: str, wanted: Any, stored: Sequence[Any]) -> Any:
     """Return the stored value that a filter means; None for no filter. Raises UserError if there is none."""
-    if asked is None:
+    if wanted is None:
         return None
-    found = [value for value in stored if str(asked).lower() == str(value).lower()]
-    if name == "workload":  # without the release its family's default is meant
-        found = found or [value for value in stored if asked.lower() == value.rpartition("-")[0].lower()]
-    if not found:
-        raise unknown_value(name.replace("_", " "), asked, stored, of="the stored results")
-    return max(found)
+    matches = [value for value in stored if str(wanted).lower() == str(value).lower()]
+    if name == "workload" and not matches:  # without the release its family's default is meant
+        matches = [value for value in stored if wanted.lower() == value.rpartition("-")[0].lower()]
+    if not matches:
+        raise unknown_value(name.replace("_", " "), wanted, stored, of="the stored results")
+    return max(matches)
 
 
 def age_s(text: str) -> int | None:

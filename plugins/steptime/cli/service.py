@@ -161,21 +161,21 @@ def open_page() -> None:
 
 def _budgets() -> list[dict[str, Any]]:
     """Return the balance of each budget; unreadable ones are reported and left out."""
-    found = []
+    balances = []
     for name in list_clusters():
         try:
-            found += budget_balances([name])
+            balances += budget_balances([name])
         except (UserError, SystemFailure) as error:
             complain(str(error))
     return [
         balance.model_dump(exclude={"asked_gpu_hours"}) | {"left_gpu_hours": balance.left_gpu_hours}
-        for balance in found
+        for balance in balances
     ]
 
 
 async def _live_jobs(report: Callable[[str], None], *, cancel: bool) -> list[Job]:
     """Return the running and waiting jobs of all local clusters; with `cancel`, end them, too."""
-    found: list[Job] = []
+    live: list[Job] = []
     clusters, broken = load_clusters()
     if broken is not None:
         complain(str(broken))
@@ -184,8 +184,8 @@ async def _live_jobs(report: Callable[[str], None], *, cancel: bool) -> list[Job
             continue
         async with LocalCluster(config) as cluster:
             jobs = await cluster.live_jobs()
-            found += jobs
+            live += jobs
             if cancel and jobs:
                 report("ending the training jobs")
                 await asyncio.gather(*(cluster.cancel(job.name) for job in jobs))
-    return found
+    return live

@@ -33,9 +33,9 @@ def rows_by_cell(store: Store, dag_id: str, run_id: str) -> dict[str, list[dict[
     """Return the stored runs of a sweep's DAG run, oldest first, by the label of their cell."""
     rows = sorted(own_runs(store, dag_id, run_id), key=lambda row: row["submitted_at"])
     records = store.records([row["job_name"] for row in rows])
-    found = defaultdict(list)
+    by_cell = defaultdict(list)
     for row in rows:
         record = parse_record(records[row["job_name"]])
         if record is not None and record.run.cell is not None:
-            found[record.run.cell].append(row)
-    return dict(found)
+            by_cell[record.run.cell].append(row)
+    return dict(by_cell)

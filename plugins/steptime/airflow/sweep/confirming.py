@@ -72,12 +72,12 @@ class ConfirmOperator(BaseOperator):
         with airflow_errors():
             begun = _begun(plan, wait_for_store(partial(_jobs_of_dag_run, context), self.log.warning))
             confirmations = self._committed(context, begun, self._added(context["ti"], plan, begun))
-        staged = {one["sweep_cell"]["label"]: one["staged"] for one in self.staged["runs"]}
+        staged = {run["sweep_cell"]["label"]: run["staged"] for run in self.staged["runs"]}
         of_confirmation = {
-            one.label: staged[cell.label]
-            for one in confirmations
+            confirmation.label: staged[cell.label]
+            for confirmation in confirmations
             for cell in plan.cells
-            if confirmation_number(one.label, cell)
+            if confirmation_number(confirmation.label, cell)
         }
         return runs_with_staged(confirmations, of_confirmation)
 
@@ -86,22 +86,24 @@ class ConfirmOperator(BaseOperator):
         store = Store()
         ran = _ran(ti, plan, store)
         suspicions = [
-            found
-            for found in _suspicions(store, ran)
-            if not any(confirmation_number(one.label, found.cell) for one in confirmations)
+            suspicion
+            for suspicion in _suspicions(store, ran)
+            if not any(confirmation_number(cell.label, suspicion.cell) for cell in confirmations)
         ]
         slow = _slow_nodes(store, suspicions[0].cell.request.cluster) if suspicions else ()
-        taken = sum(cell.gpu_hours_max for cell in confirmations) + sum(_gpu_hours(*one) for one in ran)
+        taken = sum(cell.gpu_hours_max for cell in confirmations) + sum(
+            _gpu_hours(cell, rows) for cell, rows in ran
+        )
         room = plan.confirm_up_to_gpu_hours - taken
         added: list[Cell] = []
         for cell, runs, checkpoint, change, nodes in suspicions:
-            repeats = max(one.repeat for one in (*plan.cells, *confirmations, *added))
+            repeats = max(planned.repeat for planned in (*plan.cells, *confirmations, *added))
             apart = node_exclusion(cell, nodes, slow)
             cells = confirmation_cells(
                 cell, runs, checkpoint=checkpoint, after=repeats, cluster_options=apart.cluster_options
             )
             check_plan(cell_plan(cells[0]))
-            hours = sum(one.gpu_hours_max for one in cells)
+            hours = sum(confirmation.gpu_hours_max for confirmation in cells)
             self.log.info(
                 "%s is suspected to be %s by %.1f %%: %d confirmation runs confirm or dismiss it, %s",
                 *(cell.label, "slower" if change > 0 else "faster", abs(change), runs, apart.words),
@@ -142,19 +144,19 @@ def _jobs_of_dag_run(context: Context) -> list[LedgerJob]:
 
 def _begun(plan: SweepPlan, jobs: Sequence[LedgerJob]) -> list[Cell]:
     """Return the confirmation runs of a sweep's cells that are in the ledger, by map index."""
-    found: dict[str, tuple[Cell, list[LedgerJob]]] = {}
+    jobs_by_cell: dict[str, tuple[Cell, list[LedgerJob]]] = {}
     for job in sorted(jobs, key=lambda job: job.map_index):
         for cell in plan.cells:
             if confirmation_number(job.cell, cell):
-                found.setdefault(cell.label, (cell, []))[1].append(job)
+                jobs_by_cell.setdefault(cell.label, (cell, []))[1].append(job)
     begun: list[Cell] = []
-    for cell, of_cell in found.values():
+    for cell, of_cell in jobs_by_cell.values():
         request = parse_request(of_cell[0].made_by.options)
         begun += confirmation_cells(
             cell,
             max(confirmation_number(job.cell, cell) for job in of_cell),
             checkpoint=request.checkpoint,
-            after=max(one.repeat for one in (*plan.cells, *begun)),
+            after=max(planned.repeat for planned in (*plan.cells, *begun)),
             cluster_options=request.cluster_options,
         )
     return begun
@@ -173,8 +175,8 @@ class _Suspicion(NamedTuple):
 
 def _ran(ti: Any, plan: SweepPlan, store: Store) -> list[tuple[Cell, list[dict[str, Any]]]]:
     """Return the cells of the plan, with their rows in the store."""
-    found = rows_by_cell(store, ti.dag_id, ti.run_id)
-    return [(cell, found.get(cell.label, [])) for cell in plan.cells]
+    rows = rows_by_cell(store, ti.dag_id, ti.run_id)
+    return [(cell, rows.get(cell.label, [])) for cell in plan.cells]
 
 
 def _gpu_hours(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> float:
@@ -187,20 +189,21 @@ def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) 
     """Return the cells suspected to have changed since a run of this sweep, largest slowdown first."""
     compared = compare_cells(store, [row for _, rows in ran for row in rows])
     cells = {row["job_name"]: cell for cell, rows in ran for row in rows}
-    found: dict[str, _Suspicion] = {}
+    suspicions: dict[str, _Suspicion] = {}
     for finding in compared.findings:
         row, missing = finding.run.row, finding.confirmation_runs_wanted
         cell = cells.get(row["job_name"])
         if cell is not None and missing:
             pair = row["mode"] != Mode.PERFORMANCE
             nodes = finding.judgement.placement.suspected if finding.judgement.placement else ""
-            worse = found.get(cell.label, _Suspicion(cell, missing, pair, finding.change_percent or 0, nodes))
-            found[cell.label] = worse._replace(
+            new = _Suspicion(cell, missing, pair, finding.change_percent or 0, nodes)
+            worse = suspicions.get(cell.label, new)
+            suspicions[cell.label] = worse._replace(
                 runs=max(missing, worse.runs),
                 checkpoint=pair or worse.checkpoint,
                 nodes=fold_nodes((*expand_nodes(worse.nodes), *expand_nodes(nodes))),
             )
-    return sorted(found.values(), key=lambda one: one.change_percent, reverse=True)  # slower ones first
+    return sorted(suspicions.values(), key=lambda suspicion: -suspicion.change_percent)  # slower ones first
 
 
 def _slow_nodes(store: Store, cluster: str) -> tuple[str, ...]:
@@ -228,9 +231,9 @@ def node_exclusion(cell: Cell, nodes: str, slow: Sequence[str] = ()) -> NodeExcl
     If the cluster does not answer, no node is excluded: starting the runs matters more than where they run.
     """
     if slow:
-        found = node_exclusion(cell, fold_nodes({*expand_nodes(nodes), *slow}))
-        if found.cluster_options is not None:
-            return found._replace(words=f"{found.words} (slow in a node sweep: {fold_nodes(slow)})")
+        wider = node_exclusion(cell, fold_nodes({*expand_nodes(nodes), *slow}))
+        if wider.cluster_options is not None:
+            return wider._replace(words=f"{wider.words} (slow in a node sweep: {fold_nodes(slow)})")
     if not nodes:
         return NodeExclusion(None, "on any nodes, as it is not known on which it ran")
     config = load_cluster(cell.request.cluster)

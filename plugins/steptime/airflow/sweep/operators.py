@@ -204,7 +204,7 @@ class ReportSweepOperator(BaseOperator):
             return
         with airflow_errors():
             planned = [Series.from_run(run) for cell in plan.cells for run in expand_cell(cell)]
-            found, compared = wait_for_store(
+            rows_of_cells, compared = wait_for_store(
                 lambda: (
                     rows_by_cell(Store(), ti.dag_id, ti.run_id),
                     compare_dag_run(Store(), ti.dag_id, ti.run_id, planned),
@@ -212,9 +212,9 @@ class ReportSweepOperator(BaseOperator):
                 self.log.warning,
             )
         confirmations = [
-            Cell.model_validate(one["sweep_cell"]) for one in (self.confirmed or {}).get("runs", ())
+            Cell.model_validate(run["sweep_cell"]) for run in (self.confirmed or {}).get("runs", ())
         ]
-        rows = [_row(cell, found.get(cell.label, ())) for cell in (*plan.cells, *confirmations)]
+        rows = [_row(cell, rows_of_cells.get(cell.label, ())) for cell in (*plan.cells, *confirmations)]
         missing = [row["cell"] for row in rows if row["result"] != _VALID]
         sentence = summaries.summarize_sweep(compared, [row["cell"] for row in rows], missing)
         self.log.info("%s", sentence)
