@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from airflow.utils.state import TaskInstanceState
 
-from steptime import web
+from steptime import pages
 from steptime.cli import following
 from steptime.cli.following import follow, progress, run_lines
 from steptime.errors import SystemFailure
@@ -21,7 +21,7 @@ from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 
 RUN = DagRun(dag_id="llama31", dag_run_id="r1", state="running")
 PATH = "GET /api/v2/dags/llama31/dagRuns/r1"
-AGAIN = Path(web.__file__).parent / "static" / "again.js"
+AGAIN = Path(pages.__file__).parent / "static" / "again.js"
 
 
 def task(
