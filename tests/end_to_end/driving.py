@@ -19,7 +19,9 @@ import psutil
 import pytest
 from stand_ins.trainer_python import STAND_IN
 
+from steptime.clusters.base import Job, JobStatus
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.clusters.local.state import JobFolder
 from steptime.errors import SystemFailure
 from steptime.service import standalone, standalone_config
 from steptime.service.processes import Service
@@ -176,10 +178,12 @@ class Airflow:
         # By age and not by process id: ids start again at some point, and a worker outlives its tasks.
         return sorted(members.values(), key=psutil.Process.create_time)
 
-    def jobs(self) -> dict[str, dict[str, Any]]:
-        """Return the records of all jobs that the stand-in's cluster has ever had, by name."""
-        folder = self.home / STAND_IN / "clusters" / STAND_IN / "jobs"
-        return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/job.json")}
+    def jobs(self) -> dict[str, Job]:
+        """Return all jobs that the stand-in's cluster has ever had, by name."""
+        state = self.home / STAND_IN / "clusters" / STAND_IN
+        names = [path.parent.name for path in state.glob("jobs/*/job.json")]
+        submitted = {name: JobFolder(state, name).submitted() for name in names}
+        return {name: record.job for name, record in submitted.items() if record is not None}
 
     def cancel_jobs(self) -> None:
         """End every live job of the stand-in's cluster, and wait for the ends."""
@@ -193,10 +197,9 @@ class Airflow:
 
         asyncio.run(cancel())
 
-    def ended_job(self, job_name: str) -> dict[str, Any] | None:
-        """Return the record of a job's end, or None while it lives."""
-        path = self.home / STAND_IN / "clusters" / STAND_IN / "jobs" / job_name / "ended.json"
-        return json.loads(path.read_text()) if path.is_file() else None
+    def ended_job(self, job_name: str) -> JobStatus | None:
+        """Return how a job ended, or None while it lives."""
+        return JobFolder(self.home / STAND_IN / "clusters" / STAND_IN, job_name).end()
 
 
 def start_airflow(

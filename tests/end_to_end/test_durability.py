@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import psutil
 import pytest
 from stand_ins.trainer_python import STAND_IN
 
 from end_to_end.driving import Airflow, command_of, kill, processes_of, wait_until
+from steptime.clusters.base import JobStatus
 from steptime.service.rest import DagRun, TaskInstance
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
@@ -34,7 +34,7 @@ def new_jobs(airflow: Airflow, before: set[str]) -> set[str]:
 
 def training_of(airflow: Airflow, job_name: str) -> list[psutil.Process]:
     """Return the processes that train for a job, which run in its folder."""
-    directory = airflow.jobs()[job_name]["directory"]
+    directory = airflow.jobs()[job_name].directory
     found = []
     for process in processes_of(airflow.home):
         try:
@@ -64,8 +64,8 @@ def started_training(airflow: Airflow, before: set[str]) -> str:
 
 
 def state_of(airflow: Airflow, job_name: str) -> str | None:
-    record: dict[str, Any] | None = airflow.ended_job(job_name)
-    return None if record is None else record["state"]
+    status: JobStatus | None = airflow.ended_job(job_name)
+    return None if status is None else status.state
 
 
 def test_a_killed_worker_comes_back_to_the_same_job(airflow: Airflow) -> None:

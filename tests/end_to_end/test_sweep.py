@@ -54,7 +54,7 @@ def test_marking_a_sweep_as_failed_ends_its_jobs_and_keeps_its_results(airflow: 
         name: wait_until(f"the end of {name}", lambda name=name: airflow.ended_job(name)) for name in jobs
     }
     assert len(jobs) == 3, "nothing more was submitted"
-    ends = sorted(end["state"] for end in ended.values())
+    ends = sorted(end.state for end in ended.values())
     assert set(ends) == {"succeeded", "cancelled"}
     assert states(airflow, sweep)["report", -1][0] == "failed"
 
