@@ -170,6 +170,28 @@ async def test_a_file_that_hangs_fails_and_holds_up_no_other_for_ever(
     assert (await node.run(["true"], timeout_s=20)).exit_code == 0
 
 
+async def test_a_file_server_that_does_not_begin_holds_nobody_up_for_ever(
+    own_sshd: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the home directory hangs: each of many requests fails, whenever it was made."""
+    monkeypatch.setattr(ssh, "_FILE_TIMEOUT_S", 1)
+    hangs = tmp_path / "hangs"
+    server = tmp_path / "sftp-server"
+    waits = f"while [ -e {hangs} ]; do sleep 0.1; done"
+    server.write_text(f"#!/bin/sh\n{waits}\nexec /usr/lib/openssh/sftp-server\n")
+    server.chmod(0o755)
+    node = own_sshd(options=[f"Subsystem sftp {server}"])
+    (log := tmp_path / "log").write_bytes(b"line\n")
+    hangs.touch()
+    reads = [node.read(str(log), 0, 9) for _ in range(3)]
+    async with asyncio.timeout(60):
+        failures = await asyncio.gather(*reads, return_exceptions=True)
+    assert all(isinstance(failure, SystemFailure) for failure in failures)
+    hangs.unlink()
+    monkeypatch.setattr(ssh, "_FILE_TIMEOUT_S", 60)
+    assert await node.read(str(log), 0, 9) == b"line\n"
+
+
 async def test_a_read_of_a_file_that_hangs_may_be_cancelled(
     open_node: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,7 +280,7 @@ class LoginNode:
 
         late = asyncio.get_running_loop().call_later(_FILE_TIMEOUT_S, give_up)
         try:
-            return await self._use_files(use)
+            return await self._use_files(ssh, use)
         except (*_LOST, OSError) as error:
             if hangs:
                 raise SystemFailure(
@@ -294,11 +294,20 @@ class LoginNode:
             late.cancel()
         return await self._ask_for_files(failed, use, again=False)
 
-    async def _use_files(self, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]]) -> Done:
-        """Call `use` with the connection's SFTP session, which is opened if there is none."""
+    async def _use_files(
+        self,
+        ssh: asyncssh.SSHClientConnection,
+        use: Callable[[asyncssh.SFTPClient], Awaitable[Done]],
+    ) -> Done:
+        """Call `use` with the SFTP session of the connection `ssh`, which is opened if there is none.
+
+        Raises asyncssh.ConnectionLost if the connection was dropped: the caller limits the time of this one.
+        """
         async with self._opening_files:
+            if self._ssh is not ssh:
+                raise asyncssh.ConnectionLost("another request for a file was not answered")
             if self._files is None:
-                self._files = await self._using(lambda ssh: ssh.start_sftp_client())
+                self._files = await self._using(lambda ssh: ssh.start_sftp_client(), on=ssh)
             files = self._files
         try:
             return await use(files)
