@@ -23,7 +23,7 @@ from steptime.judging.detection import CONFIRMATION_RUNS, FEWEST_RUNS, SeriesSta
 from steptime.judging.findings import Comparison
 from steptime.judging.incident_updates import close_returned, group_findings, reconcile
 from steptime.judging.incidents import ACTIVE, Incident
-from steptime.judging.judgements import Records, judge_runs
+from steptime.judging.judgements import SeriesRecords, judge_runs
 from steptime.judging.models import Judgement
 from steptime.judging.series import Series, SeriesRun
 from steptime.store.columns import COLUMNS, series_columns
@@ -163,7 +163,7 @@ class HalfYear:
 
     def judged(self, key: Key) -> list[Judgement]:
         """Judge the runs of a cell."""
-        return judge_runs(self.runs[key], Records(self.records.__getitem__, lambda: self.hashes))
+        return judge_runs(self.runs[key], SeriesRecords(self.records.__getitem__, lambda: self.hashes))
 
     def compare(self) -> Comparison:
         """Compare all cells in their current state."""

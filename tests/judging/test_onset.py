@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from steptime.judging.onset import likely_places
+from steptime.judging.onset import likely_indexes
 
 RUNS = range(1, 14)
 
@@ -17,18 +17,18 @@ def series(step: float, at: int, seed: int, noise: float = 0.01) -> list[float]:
 
 @pytest.mark.parametrize("at", [3, 8, 12])
 def test_a_clear_step_has_one_run(at: int) -> None:
-    assert likely_places(series(0.1, at, seed=1), RUNS, "slower") == (at, at, at)
-    assert likely_places(series(-0.1, at, seed=1), RUNS, "faster") == (at, at, at)
+    assert likely_indexes(series(0.1, at, seed=1), RUNS, "slower") == (at, at, at)
+    assert likely_indexes(series(-0.1, at, seed=1), RUNS, "faster") == (at, at, at)
 
 
 def test_the_range_has_the_step_as_often_as_it_says_and_a_change_makes_it_exact() -> None:
     within, exact, exact_by_change = 0, 0, 0
     for seed in range(300):
         seconds = series(0.02, 9, seed)
-        best, earliest, latest = likely_places(seconds, RUNS, "slower")
+        best, earliest, latest = likely_indexes(seconds, RUNS, "slower")
         within += earliest <= 9 <= latest
         exact += best == 9
-        exact_by_change += likely_places(seconds, RUNS, "slower", [4, 9])[0] == 9
+        exact_by_change += likely_indexes(seconds, RUNS, "slower", [4, 9])[0] == 9
 
     assert within / 300 >= 0.93
     assert exact / 300 == pytest.approx(0.55, abs=0.07)
@@ -36,4 +36,4 @@ def test_the_range_has_the_step_as_often_as_it_says_and_a_change_makes_it_exact(
 
 
 def test_without_a_step_in_that_direction_the_last_run_is_taken() -> None:
-    assert likely_places([1.0] * 8 + [0.9] * 7, range(1, 3), "slower") == (2, 2, 2)
+    assert likely_indexes([1.0] * 8 + [0.9] * 7, range(1, 3), "slower") == (2, 2, 2)

@@ -19,10 +19,10 @@ from steptime.cli.selecting import RunFilters, require_results, since_when, take
 from steptime.errors import UserError
 from steptime.judging import judgements
 from steptime.judging.comparison import compare_runs, compare_since, compare_sweep
-from steptime.judging.completeness import find_missing
 from steptime.judging.findings import COLUMNS as CELL_COLUMNS
 from steptime.judging.findings import Comparison
 from steptime.judging.judgements import judge_all
+from steptime.judging.missing_cells import find_missing
 from steptime.judging.series import Series
 from steptime.judging.trend import COLUMNS as TREND_COLUMNS
 from steptime.judging.trend import sentence, trend

@@ -39,7 +39,7 @@ from steptime.cli.selecting import RunFilters, require_results, takes_selection
 from steptime.cli.usage import Commands
 from steptime.errors import UserError, one_line
 from steptime.files import write_whole
-from steptime.judging.completeness import find_cause
+from steptime.judging.missing_cells import find_cause
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS, add_verdicts, describe_run
 from steptime.measure.gpu_samples import gpu_samples
 from steptime.measure.repeating import describe_repeat

@@ -15,8 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from steptime.errors import UserError, one_line
-from steptime.judging.causes import causes
-from steptime.judging.completeness import LOOK_BACK_S, completeness
+from steptime.judging.common_causes import causes
 from steptime.judging.detection import (
     CONFIRMATION_RUNS,
     Baseline,
@@ -29,6 +28,7 @@ from steptime.judging.judgements import (
     read_judgement,
     select_judgements,
 )
+from steptime.judging.missing_cells import LOOK_BACK_S, completeness
 from steptime.judging.models import Judgement
 from steptime.judging.record_changes import changes, has_changed_to
 from steptime.judging.series import Series, SeriesRun, series_runs

@@ -185,8 +185,8 @@ def series_states(runs: Iterable[float], begin_anew: Collection[int] = ()) -> li
     """
     stood: list[SeriesState] = []
     last = SeriesState()
-    for place, run in enumerate(runs):
-        last = judge(SeriesState() if place in begin_anew else last, run)
+    for index, run in enumerate(runs):
+        last = judge(SeriesState() if index in begin_anew else last, run)
         stood.append(last)
     return stood
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from steptime.judging.detection import FEWEST_RUNS, LEAST_CHANGE
-from steptime.judging.onset import CHANGE_ODDS, likely_places
+from steptime.judging.onset import CHANGE_ODDS, likely_indexes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,16 +94,16 @@ def find_drift(runs: Sequence[tuple[str, float]], changed: Collection[str] = ())
         return None
     ends = [0, *_changes(np.array([seconds for _, seconds in searched])), len(searched)]
     levels = tuple(_level(searched[first:last]) for first, last in pairwise(ends))
-    fastest = min(range(len(levels)), key=lambda place: levels[place].seconds)
+    fastest = min(range(len(levels)), key=lambda index: levels[index].seconds)
     slower = levels[-1].seconds / levels[fastest].seconds - 1 >= LEAST_CHANGE
     if fastest < len(levels) - 1 and not slower:
         return None
     since_fastest = searched[ends[fastest] :]
-    places = {place for place, (job, _) in enumerate(since_fastest) if job in changed}
-    step = _step(since_fastest, places, slower)
+    indexes = {index for index, (job, _) in enumerate(since_fastest) if job in changed}
+    step = _step(since_fastest, indexes, slower)
     if step is not None:
         parts = since_fastest[: step[0]], since_fastest[step[0] :]
-        at, earliest, latest = (place - len(since_fastest) for place in step)
+        at, earliest, latest = (index - len(since_fastest) for index in step)
         return Drift((_level(parts[0]), _level(parts[1])), (at, earliest, latest))
     return Drift(levels) if slower else None
 
@@ -124,15 +124,15 @@ def _step(
     from scipy import special
 
     seconds, count = np.array([one for _, one in runs]), len(runs)
-    places = np.arange(FEWEST_RUNS, count - STEP_RUNS + 1)
-    if not len(places):
+    indexes = np.arange(FEWEST_RUNS, count - STEP_RUNS + 1)
+    if not len(indexes):
         return None
-    total, before = seconds.sum(), np.cumsum(seconds)[places - 1]
-    steps = (total - before) / (count - places) - before / places
-    explained = steps**2 * places * (count - places) / count
+    total, before = seconds.sum(), np.cumsum(seconds)[indexes - 1]
+    steps = (total - before) / (count - indexes) - before / indexes
+    explained = steps**2 * indexes * (count - indexes) / count
     residual = np.maximum(((seconds - seconds.mean()) ** 2).sum() - explained, 1e-12 * seconds.mean() ** 2)
     # Half of the error rate is spent on the few runs with a change, so a step there is missed less often.
-    has_change = np.isin(places, sorted(changed))
+    has_change = np.isin(indexes, sorted(changed))
     shares = np.where(has_change, 1 / max(1, has_change.sum()), 1 / max(1, (~has_change).sum()))
     if has_change.any() and not has_change.all():
         shares = shares / 2
@@ -145,7 +145,7 @@ def _step(
     )
     if not (known or clear) or steps[best] <= 0 or better < np.log(STEP_ODDS):
         return None
-    found = likely_places(seconds.tolist(), range(places[0], places[-1] + 1), "slower", changed)
+    found = likely_indexes(seconds.tolist(), range(indexes[0], indexes[-1] + 1), "slower", changed)
     return found if seconds[found[0] :].mean() / seconds[: found[0]].mean() - 1 >= LEAST_CHANGE else None
 
 
@@ -156,13 +156,13 @@ def _changes(seconds: "Numbers") -> list[int]:
     if len(seconds) < 2 * FEWEST_RUNS:
         return []
     clear = _clearness(seconds)
-    place = FEWEST_RUNS + int(np.argmax(clear))
+    index = FEWEST_RUNS + int(np.argmax(clear))
     rng = np.random.default_rng(12)
     for _ in range(_PERMUTATIONS):
         if _clearness(rng.permutation(seconds)).max() >= clear.max():
             return []
-    after = (place + change for change in _changes(seconds[place:]))
-    return [*_changes(seconds[:place]), place, *after]
+    after = (index + change for change in _changes(seconds[index:]))
+    return [*_changes(seconds[:index]), index, *after]
 
 
 def _clearness(seconds: "Numbers") -> "Numbers":
@@ -173,13 +173,13 @@ def _clearness(seconds: "Numbers") -> "Numbers":
     import numpy as np
 
     runs = len(seconds)
-    place = np.arange(FEWEST_RUNS, runs - FEWEST_RUNS + 1)
+    index = np.arange(FEWEST_RUNS, runs - FEWEST_RUNS + 1)
     distances, upper = np.abs(seconds[:, None] - seconds), _upper(runs)
     to_earlier, to_later = (np.einsum(f"ij,ij->{kept}", distances, upper) for kept in "ji")
-    within_before = np.cumsum(to_earlier)[place - 1]
-    within_after = np.cumsum(to_later[::-1])[::-1][place]
+    within_before = np.cumsum(to_earlier)[index - 1]
+    within_after = np.cumsum(to_later[::-1])[::-1][index]
     between = to_earlier.sum() - within_before - within_after
-    before, after = place, runs - place
+    before, after = index, runs - index
     energy = (
         2 * between / (before * after)
         - 2 * within_before / (before * (before - 1))

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from steptime.judging.causes import CommonCause
-from steptime.judging.completeness import Completeness
+from steptime.judging.common_causes import CommonCause
 from steptime.judging.detection import (
     CONFIRMATION_RUNS,
     FEWEST_RUNS,
     SeriesState,
 )
 from steptime.judging.drift import Drift
+from steptime.judging.missing_cells import Completeness
 from steptime.judging.models import Judgement
 from steptime.judging.onset import Onset, changed_words, date
 from steptime.judging.series import Series, SeriesRun
@@ -125,7 +125,7 @@ class Comparison:
 
     findings: tuple[Finding, ...]
     causes: tuple[CommonCause, ...] = ()
-    """What cells that moved have in common."""
+    """What cells that got slower or faster have in common."""
     totals: Totals | None = None
     """Number and cost of all runs; None if it is not computed, as for two named runs."""
     cost: str = ""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from steptime.judging.causes import WEEK_S
+from steptime.judging.common_causes import WEEK_S
 from steptime.judging.comparison import compare_stored
 from steptime.judging.detection import Direction
 from steptime.judging.findings import Comparison, Finding
-from steptime.judging.incidents import ACTIVE, Incident, IncidentCell, Kind, State, stands_out
+from steptime.judging.incidents import ACTIVE, Incident, IncidentCell, IncidentKind, IncidentState, stands_out
 from steptime.judging.judgements import judgements_since, newest_judgement
 from steptime.judging.models import Judgement
 from steptime.judging.node_pairs import newest_node_sweep
@@ -20,7 +20,7 @@ from steptime.store import incident_queries, judgement_queries
 from steptime.store.database import lock_series, write_transaction
 from steptime.store.run_queries import Store
 
-_NAMED: tuple[Kind, ...] = ("change", "node")
+_NAMED: tuple[IncidentKind, ...] = ("change", "node")
 """Kinds with a known cause: a cell belongs to one such incident, and these absorb incidents of other kinds.
 """
 
@@ -29,7 +29,7 @@ _NAMED: tuple[Kind, ...] = ("change", "node")
 class Group:
     """Cells that got slower or faster by a common cause, or within a week of each other; or a single one."""
 
-    kind: Kind
+    kind: IncidentKind
     cluster: str
     subject: str
     direction: Direction
@@ -290,9 +290,9 @@ def close_returned(incident: Incident, now: float, is_accepted: Callable[[Incide
         incident = replace(incident, confirmed_at=now)
     if any(one.state != "returned" for one in incident.cells):
         return incident
-    state: State = "fixed" if incident.state == "confirmed" else "dismissed"
+    state: IncidentState = "fixed" if incident.state == "confirmed" else "dismissed"
     return replace(incident, state="accepted" if is_accepted(incident) else state, closed_at=now)
 
 
-def _cause_key(kind: Kind, subject: str) -> Any:
+def _cause_key(kind: IncidentKind, subject: str) -> Any:
     return changed_to(subject) if kind == "change" else subject

@@ -22,11 +22,11 @@ from steptime.store import incident_queries
 from steptime.store.database import read_connection, write_transaction
 from steptime.store.run_queries import Store
 
-Kind = Literal["change", "node", "cluster", "family", "cell"]
+IncidentKind = Literal["change", "node", "cluster", "family", "cell"]
 """What the cells have in common. `family`: workload, size, data type and mode. `cell`: it is a single one."""
-State = Literal["open", "confirmed", "accepted", "fixed", "dismissed"]
+IncidentState = Literal["open", "confirmed", "accepted", "fixed", "dismissed"]
 """`dismissed`: confirmation runs confirmed no cell. `fixed`: it was confirmed, and the level returned."""
-ACTIVE: tuple[State, ...] = ("open", "confirmed")
+ACTIVE: tuple[IncidentState, ...] = ("open", "confirmed")
 """States of incidents that are not closed."""
 
 
@@ -87,10 +87,10 @@ class Incident:
     """None before it is stored."""
     cluster: str
     direction: Direction
-    kind: Kind
+    kind: IncidentKind
     subject: str
     """The change, the nodes, the size, data type and workload, or what changed in one cell; may be empty."""
-    state: State
+    state: IncidentState
     opened_at: float
     since: float
     earliest: float
@@ -110,7 +110,7 @@ class Incident:
     note: str = ""
     noted_by: str | None = None
     noted_at: float | None = None
-    notified: State | None = None
+    notified: IncidentState | None = None
     """The state that people were last notified of."""
     hidden_cells: int = 0
     """Number of cells that `cells` lacks because the reader may not see their DAGs."""

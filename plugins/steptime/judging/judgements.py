@@ -24,7 +24,7 @@ from steptime.judging.detection import (
 )
 from steptime.judging.drift import find_drift
 from steptime.judging.models import Judgement, rows_to_store, with_job_names
-from steptime.judging.onset import Onset, likely_places
+from steptime.judging.onset import Onset, likely_indexes
 from steptime.judging.placement import Placement
 from steptime.judging.record_changes import changes, is_notable
 from steptime.judging.series import Series, SeriesRun, all_series, series_runs
@@ -39,7 +39,7 @@ _LATEST_RUNS = 6
 """Newest runs of a series that a comparison uses: one a week, with its confirmation runs, and some more."""
 
 
-class Records:
+class SeriesRecords:
     """Compares the records (settings, software, nodes) of a series' runs, and reads each only when needed."""
 
     def __init__(
@@ -56,15 +56,15 @@ class Records:
     def changed(self, jobs: Sequence[str]) -> set[int]:
         """Return the indexes of jobs whose software or settings (nodes aside) differ from the job before."""
         made = [self._made_sha256s().get(job) for job in jobs]
-        known = (place for place in range(1, len(made)) if None not in made[place - 1 : place + 1])
-        return {place for place in known if made[place - 1] != made[place]}
+        known = (index for index in range(1, len(made)) if None not in made[index - 1 : index + 1])
+        return {index for index in known if made[index - 1] != made[index]}
 
     def notable(self, jobs: Sequence[str]) -> set[int]:
         """Return the indexes of jobs at which something besides nodes and the version of steptime changed."""
         return {
-            place
-            for place in self.changed(jobs)
-            if any(map(is_notable, self.changes(jobs[place - 1], jobs[place])))
+            index
+            for index in self.changed(jobs)
+            if any(map(is_notable, self.changes(jobs[index - 1], jobs[index])))
         }
 
 
@@ -256,7 +256,7 @@ def _judge_rows(
 ) -> list[Judgement]:
     """Judge stored runs of a series, oldest first, with the baselines that people have accepted."""
     begin = judgement_queries.accepted(connection, series.key)
-    records = Records(
+    records = SeriesRecords(
         partial(judgement_queries.record, connection),
         partial(judgement_queries.made_sha256s, connection, series.key),
     )
@@ -264,99 +264,101 @@ def _judge_rows(
 
 
 def judge_runs(
-    runs: Sequence[SeriesRun], records: Records, begin_anew: Collection[str] = ()
+    runs: Sequence[SeriesRun], records: SeriesRecords, begin_anew: Collection[str] = ()
 ) -> list[Judgement]:
     """Judge runs of one series, oldest first, each by those before it.
 
     `begin_anew` has the job names of runs at which the history starts again.
     """
     seconds = [RunSeconds.of(run.job_name, run.seconds) for run in runs]
-    places = {place for place, run in enumerate(runs) if run.job_name in begin_anew}
-    stood = series_states(seconds, places)
+    indexes = {index for index, run in enumerate(runs) if run.job_name in begin_anew}
+    stood = series_states(seconds, indexes)
     judged = [
         _with_onset(
-            Judgement(run, series_state, placement=Placement.from_series_state(runs, place, series_state)),
+            Judgement(run, series_state, placement=Placement.from_series_state(runs, index, series_state)),
             runs,
             records,
         )
-        for place, (run, series_state) in enumerate(zip(runs, stood, strict=True))
+        for index, (run, series_state) in enumerate(zip(runs, stood, strict=True))
     ]
     if judged and not (stood[-1].direction == "slower" and stood[-1].state == "confirmed"):
-        judged[-1] = _with_slow_change(judged[-1], runs[max(places, default=0) :], records)
+        judged[-1] = _with_slow_change(judged[-1], runs[max(indexes, default=0) :], records)
     return judged
 
 
-def _with_onset(one: Judgement, runs: Sequence[SeriesRun], records: Records) -> Judgement:
+def _with_onset(judgement: Judgement, runs: Sequence[SeriesRun], records: SeriesRecords) -> Judgement:
     """Add when a suspected or confirmed slowdown or speed-up began, and what changed then.
 
     A suspected one began with the run that raised the suspicion. The beginning of a confirmed one is searched
     for among the runs from the second of the baseline to the first after the suspicion.
     """
-    series_state = one.series_state
+    series_state = judgement.series_state
     if series_state.state not in ("suspected", "confirmed") or series_state.direction is None:
-        return one
+        return judgement
     names = [run.job_name for run in runs]
     first = names.index(with_job_names(series_state.since)[0][0])
-    places = (first, first, first)
+    indexes = (first, first, first)
     if series_state.state == "confirmed":
         begin = names.index(with_job_names(series_state.against.runs)[0][0])
-        end = min(names.index(one.run.job_name), first + BASELINE_RUNS) + 1
-        found = likely_places(
+        end = min(names.index(judgement.run.job_name), first + BASELINE_RUNS) + 1
+        found = likely_indexes(
             [run.seconds for run in runs[begin:end]],
             range(1, first + CONFIRMATION_RUNS - begin),
             series_state.direction,
             records.notable(names[begin:end]),
         )
-        places = (begin + found[0], begin + found[1], begin + found[2])
-    return _began_at(one, runs, places, records)
+        indexes = (begin + found[0], begin + found[1], begin + found[2])
+    return _began_at(judgement, runs, indexes, records)
 
 
 def _began_at(
-    one: Judgement, runs: Sequence[SeriesRun], places: tuple[int, int, int], records: Records
+    judgement: Judgement, runs: Sequence[SeriesRun], indexes: tuple[int, int, int], records: SeriesRecords
 ) -> Judgement:
     """Add that the level began with one of these runs (likeliest, earliest, latest), and what changed."""
     names = [run.job_name for run in runs]
-    at, earliest, latest = places
-    within = {earliest - 1 + place for place in records.notable(names[earliest - 1 : latest + 1])} - {at}
+    at, earliest, latest = indexes
+    within = {earliest - 1 + index for index in records.notable(names[earliest - 1 : latest + 1])} - {at}
     nearby = [
         change
-        for place in sorted(within)
-        for change in records.changes(names[place - 1], names[place])
+        for index in sorted(within)
+        for change in records.changes(names[index - 1], names[index])
         if is_notable(change)
     ]
     return replace(
-        one,
-        onset=Onset.of(runs, places, dict.fromkeys(nearby)),
+        judgement,
+        onset=Onset.of(runs, indexes, dict.fromkeys(nearby)),
         changes=records.changes(names[at - 1], names[at]),
     )
 
 
-def _with_slow_change(one: Judgement, runs: Sequence[SeriesRun], records: Records) -> Judgement:
+def _with_slow_change(judgement: Judgement, runs: Sequence[SeriesRun], records: SeriesRecords) -> Judgement:
     """Add the slow change that ends with the last of these runs: a drift, or a step, which is confirmed.
 
     A run that is suspected as slower gets no drift, and no step if it is slower than the new level, too.
     """
     names = [run.job_name for run in runs]
     seconds = [(run.job_name, run.seconds) for run in runs]
-    drift = find_drift(seconds, [names[place] for place in records.changed(names)])
+    drift = find_drift(seconds, [names[index] for index in records.changed(names)])
     if drift is not None and drift.step is not None:  # reading all records is slow
-        drift = find_drift(seconds, [names[place] for place in records.notable(names)]) or drift
-    is_suspected = one.series_state.state == "suspected" and one.series_state.direction == "slower"
+        drift = find_drift(seconds, [names[index] for index in records.notable(names)]) or drift
+    is_suspected = (
+        judgement.series_state.state == "suspected" and judgement.series_state.direction == "slower"
+    )
     if drift is None:
-        return one
+        return judgement
     drift = replace(drift, began_at=runs[names.index(drift.since)].row["submitted_at"])
     if drift.step is None:
-        return one if is_suspected else replace(one, drift=drift)
-    at, earliest, latest = (len(runs) + place for place in drift.step)
+        return judgement if is_suspected else replace(judgement, drift=drift)
+    at, earliest, latest = (len(runs) + index for index in drift.step)
     before, after = (
         tuple(RunSeconds.of(run.job_name, run.seconds) for run in some) for some in (runs[:at], runs[at:])
     )
     own = Baseline().with_runs(*after[:-1])
     if is_suspected and own.suffices and own.direction(after[-1:]) == "slower":
-        return one
+        return judgement
     against = Baseline().with_runs(*before)
-    series_state = SeriesState("confirmed", "slower", after, against, one.series_state.baseline, after)
-    step = replace(one, series_state=series_state, drift=drift, placement=None)
+    series_state = SeriesState("confirmed", "slower", after, against, judgement.series_state.baseline, after)
+    step = replace(judgement, series_state=series_state, drift=drift, placement=None)
     return _began_at(step, runs, (at, earliest, latest), records)
 
 

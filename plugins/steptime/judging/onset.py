@@ -29,15 +29,15 @@ class Onset:
     """What changed at the other runs of this range, apart from nodes and the version of steptime."""
 
     @classmethod
-    def of(cls, runs: Sequence[SeriesRun], places: tuple[int, int, int], nearby: Iterable[str] = ()) -> Self:
+    def of(cls, runs: Sequence[SeriesRun], indexes: tuple[int, int, int], nearby: Iterable[str] = ()) -> Self:
         """Build an onset from the runs of a series, oldest first.
 
-        `places` are the indexes of the likeliest, the earliest and the latest run with which the series got
+        `indexes` are the indexes of the likeliest, the earliest and the latest run with which the series got
         slower or faster. `nearby` is what changed at the other runs of that range, apart from nodes and the
         version of steptime.
         """
-        at, earliest, latest = (runs[place].row["submitted_at"] for place in places)
-        return cls(runs[places[0]].job_name, at, earliest, latest, tuple(nearby))
+        at, earliest, latest = (runs[index].row["submitted_at"] for index in indexes)
+        return cls(runs[indexes[0]].job_name, at, earliest, latest, tuple(nearby))
 
     @classmethod
     def stored(cls, rests_on: Mapping[str, Any] | None) -> Self | None:
@@ -71,7 +71,7 @@ def date(at: float) -> str:
     return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d}"
 
 
-def likely_places(
+def likely_indexes(
     seconds: Sequence[float], candidates: range, direction: Direction, changed: Collection[int] = ()
 ) -> tuple[int, int, int]:
     """Return the likeliest, the earliest and the latest index of the run with which the last level began.
@@ -90,23 +90,23 @@ def likely_places(
     off = [one / mean - 1 for one in seconds]
     squares, total = math.fsum(one * one for one in off), math.fsum(off)
     weights: dict[int, float] = {}
-    for place in candidates:
-        before = math.fsum(off[:place])
+    for index in candidates:
+        before = math.fsum(off[:index])
         after = total - before
-        step = after / (runs - place) - before / place
+        step = after / (runs - index) - before / index
         if (step > 0) == (direction == "slower"):
-            residual = squares - before * before / place - after * after / (runs - place)
+            residual = squares - before * before / index - after * after / (runs - index)
             residual = max(residual, 0.0) + runs * LEAST_DEVIATION**2
-            likelihood = -(runs - 2) / 2 * math.log(residual) - math.log(place * (runs - place)) / 2
-            weights[place] = likelihood + (math.log(CHANGE_ODDS) if place in changed else 0.0)
+            likelihood = -(runs - 2) / 2 * math.log(residual) - math.log(index * (runs - index)) / 2
+            weights[index] = likelihood + (math.log(CHANGE_ODDS) if index in changed else 0.0)
     if not weights:
         return (candidates[-1],) * 3
-    best = max(weights, key=lambda place: weights[place])
-    odds = {place: math.exp(weight - weights[best]) for place, weight in weights.items()}
+    best = max(weights, key=lambda index: weights[index])
+    odds = {index: math.exp(weight - weights[best]) for index, weight in weights.items()}
     credible, enough, within = set[int](), CREDIBLE * math.fsum(odds.values()), 0.0
-    for place in sorted(odds, key=lambda place: -odds[place]):
-        credible.add(place)
-        within += odds[place]
+    for index in sorted(odds, key=lambda index: -odds[index]):
+        credible.add(index)
+        within += odds[index]
         if within >= enough:
             break
     return best, min(credible), max(credible)

@@ -26,18 +26,18 @@ class Placement:
 
     @classmethod
     def from_series_state(
-        cls, runs: Sequence[SeriesRun], place: int, series_state: SeriesState
+        cls, runs: Sequence[SeriesRun], index: int, series_state: SeriesState
     ) -> Self | None:
-        """Return the nodes of the suspected run and its confirmation runs up to index `place` of `runs`.
+        """Return the nodes of the suspected run and its confirmation runs up to index `index` of `runs`.
 
         None if nothing is or was suspected.
         """
         involved = 1 + CONFIRMATION_RUNS if series_state.state == "dismissed" else len(series_state.since)
         if not involved:
             return None
-        first = place + 1 - involved
+        first = index + 1 - involved
         suspected, *confirmations = (
-            _nodes(run) for run in runs[first : min(place, first + CONFIRMATION_RUNS) + 1]
+            _nodes(run) for run in runs[first : min(index, first + CONFIRMATION_RUNS) + 1]
         )
         return cls(suspected, tuple(confirmations))
 

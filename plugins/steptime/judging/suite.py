@@ -12,8 +12,8 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from steptime.judging.completeness import MissingCell, completeness
 from steptime.judging.detection import Baseline, SeriesState
+from steptime.judging.missing_cells import MissingCell, completeness
 from steptime.judging.series import Series
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.node_lists import fold_nodes
@@ -27,7 +27,7 @@ from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import Sweep, load_sweep
 from steptime.recipes.workloads import load_workload
 from steptime.store import columns
-from steptime.store.columns import Column
+from steptime.store.columns import Column, Row
 from steptime.store.run_queries import Store
 
 CONFIDENCE = 0.95
@@ -36,8 +36,6 @@ FEWEST_RUNS = 2
 _USUAL_REPEATS = 3
 _MOST_REPEATS = 30
 """Most runs of a cell that are proposed to decide it."""
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any
 
-from steptime.judging.completeness import MissingCell
 from steptime.judging.detection import SeriesState
 from steptime.judging.findings import BY_NAME, Finding
 from steptime.judging.judgements import judge_now
+from steptime.judging.missing_cells import MissingCell
 from steptime.judging.models import Judgement
 from steptime.judging.onset import date
 from steptime.judging.record_changes import node_changes, setup_changes

@@ -9,10 +9,10 @@ from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.judging import incidents
 from steptime.judging.comparison import compare_dag_run
-from steptime.judging.completeness import find_cause, find_missing, list_lost_jobs
 from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
 from steptime.judging.judgements import newest_judgements
+from steptime.judging.missing_cells import find_cause, find_missing, list_lost_jobs
 from steptime.judging.node import describe_node
 from steptime.judging.node_pairs import describe_node_pairs
 from steptime.judging.record_changes import record_differences

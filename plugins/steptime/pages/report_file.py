@@ -133,8 +133,8 @@ def _opened(store: Store, found: Comparison) -> list[dict[str, Any]]:
     """Return the runs whose details the file includes: failed ones, and the newest of each changed series."""
     missing = found.completeness.missing if found.completeness else []
     failed = [one["job_name"] for one in missing if one["attempts"] and one["job_name"]]
-    moved = [one.run.job_name for one in found.findings if one.changed]
-    names = list(dict.fromkeys([*failed, *moved]))[:_MOST_DETAILS]
+    changed = [one.run.job_name for one in found.findings if one.changed]
+    names = list(dict.fromkeys([*failed, *changed]))[:_MOST_DETAILS]
     rows = (store.results(job_name=name, include_rejected=True) for name in names)
     return [row for some in rows for row in some]
 

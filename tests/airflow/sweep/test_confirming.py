@@ -12,7 +12,7 @@ from stored import publish
 
 from steptime.airflow.assets import extra_of_run
 from steptime.clusters.base import StagedFiles
-from steptime.judging.causes import WEEK_S
+from steptime.judging.common_causes import WEEK_S
 from steptime.judging.comparison import compare_since, finding_of_run
 from steptime.judging.detection import Baseline
 from steptime.recipes.models import Mode

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from steptime.judging.causes import WEEK_S, CommonCause, causes
+from steptime.judging.common_causes import WEEK_S, CommonCause, causes
 from steptime.judging.detection import BASELINE_RUNS, Baseline, SeriesState, judge
 from steptime.judging.models import Judgement
 from steptime.judging.onset import Onset

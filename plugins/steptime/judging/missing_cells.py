@@ -21,6 +21,7 @@ from steptime.judging.series import Series, recent_seconds
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
+from steptime.store.columns import Row
 from steptime.store.run_queries import Store
 
 WEEK_S = 7 * 86_400.0
@@ -40,8 +41,6 @@ _UNUSUAL_DEVIATION = 1.5
 """Least relative deviation of an alternating cell, as a multiple of the median over all cells."""
 _NAMED = 4
 """Most cells with one cause that the line names."""
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -296,13 +295,13 @@ def two_levels(seconds: Sequence[float]) -> tuple[float, float] | None:
     if len(seconds) < _FEWEST_RUNS:
         return None
     ordered = sorted(seconds)
-    places = range(_FEWEST_OF_A_LEVEL, len(ordered) - _FEWEST_OF_A_LEVEL + 1)
-    squares, place = min((_squares(ordered[:one]) + _squares(ordered[one:]), one) for one in places)
-    low, high = statistics.fmean(ordered[:place]), statistics.fmean(ordered[place:])
+    indexes = range(_FEWEST_OF_A_LEVEL, len(ordered) - _FEWEST_OF_A_LEVEL + 1)
+    squares, index = min((_squares(ordered[:one]) + _squares(ordered[one:]), one) for one in indexes)
+    low, high = statistics.fmean(ordered[:index]), statistics.fmean(ordered[index:])
     deviation = (squares / (len(ordered) - 2)) ** 0.5
     if high - low < max(low * LEAST_CHANGE, (3 + 28 / len(ordered)) * deviation):
         return None
-    is_high = [one >= ordered[place] for one in seconds]
+    is_high = [one >= ordered[index] for one in seconds]
     alternations = sum(one != after for one, after in pairwise(is_high))
     return (low, high) if alternations >= _FEWEST_ALTERNATIONS else None
 

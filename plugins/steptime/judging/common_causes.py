@@ -20,7 +20,7 @@ from steptime.recipes.node_lists import expand_nodes
 
 WEEK_S = 7 * 86_400.0
 """Runs that are older than the newest one by more than this are ignored. Cells whose levels began further
-apart than this did not move together."""
+apart than this did not change together."""
 FEWEST_CELLS_ON_NODE = 3
 NODE_ALPHA = 0.01
 """Probability that chance alone names any node of the cluster."""
@@ -34,7 +34,7 @@ LEANS = 0.05
 
 FEWEST_CELLS_SHARING = 2
 SHARED_ALPHA = 0.01
-"""Probability that chance alone makes this many of the moved cells share a change."""
+"""Probability that chance alone makes this many of the changed cells share a change."""
 
 HasChanged = Callable[[str, str], bool]
 """Takes a job name and a change such as `image a → b`; returns whether the job ran with the new value."""
@@ -47,10 +47,10 @@ class Evidence:
     cell: Series
     job: str
     nodes: frozenset[str]
-    leaning: Direction | None
+    tendency: Direction | None
     """Whether the run by itself is slower or faster than usual, at the probability `LEANS`."""
-    moved: Direction | None
-    """Direction of the cell's suspected or confirmed change; without one, the same as `leaning`."""
+    direction: Direction | None
+    """Direction of the cell's suspected or confirmed change; without one, the same as `tendency`."""
     is_open: bool
     """Whether its cell has a suspected or confirmed change."""
     change: float
@@ -120,15 +120,15 @@ def _counts(judged: Judgement, since: float) -> bool:
 def _evidence(series: Series, judged: Judgement) -> Evidence:
     series_state, row = judged.series_state, judged.run.row
     is_open = series_state.state in ("suspected", "confirmed")
-    leaning = series_state.against.direction([judged.run.seconds], alpha=LEANS, least=0.0)
+    tendency = series_state.against.direction([judged.run.seconds], alpha=LEANS, least=0.0)
     confirmations = judged.placement.confirmations if judged.placement else ()
     nearby = judged.onset.nearby if judged.onset else ()
     return Evidence(
         cell=series,
         job=judged.run.job_name,
         nodes=frozenset(filter(None, (row["nodes"] or "").split(", "))),
-        leaning=leaning,
-        moved=series_state.direction if is_open else leaning,
+        tendency=tendency,
+        direction=series_state.direction if is_open else tendency,
         is_open=is_open,
         change=series_state.against.change([judged.run.seconds]),
         usual=series_state.against.bound(),
@@ -156,10 +156,10 @@ def _slow_nodes(cluster: str, cells: Mapping[Series, Sequence[Evidence]]) -> Ite
     while True:
         slow_cells: dict[str, set[Series]] = {}
         for series, some in cells.items():
-            for node in {node for run in some if run.leaning == "slower" for node in run.nodes}:
+            for node in {node for run in some if run.tendency == "slower" for node in run.nodes}:
                 slow_cells.setdefault(node, set()).add(series)
         tables = {
-            node: _Table.of(node, cells)
+            node: _NodeTable.of(node, cells)
             for node, slow in slow_cells.items()
             if len(slow) >= FEWEST_CELLS_ON_NODE
         }
@@ -189,7 +189,7 @@ def _slow_nodes(cluster: str, cells: Mapping[Series, Sequence[Evidence]]) -> Ite
 
 
 @dataclass(frozen=True)
-class _Table:
+class _NodeTable:
     """The contingency table of a node: cells that ran on it and cells that ran elsewhere."""
 
     on: Mapping[Series, Sequence[Evidence]]
@@ -198,7 +198,7 @@ class _Table:
     """For each cell with runs elsewhere, whether most of those are slow."""
 
     @classmethod
-    def of(cls, node: str, cells: Mapping[Series, Sequence[Evidence]]) -> "_Table":
+    def of(cls, node: str, cells: Mapping[Series, Sequence[Evidence]]) -> "_NodeTable":
         """Build the table of a node, without cells confirmed on other nodes: those have another cause."""
         counted = {
             series: some for series, some in cells.items() if some and not _confirmed_without(node, some)
@@ -227,17 +227,17 @@ def _confirmed_without(node: str, some: Sequence[Evidence]) -> bool:
     `some` are the cell's runs, newest first.
     """
     decided_on = some[0].decided_on
-    not_slow = {run.nodes for run in some if run.leaning != "slower"}
+    not_slow = {run.nodes for run in some if run.tendency != "slower"}
     return decided_on is not None and (
         not decided_on or any(nodes and node not in nodes and nodes not in not_slow for nodes in decided_on)
     )
 
 
 def _mostly_slow(runs: Collection[Evidence]) -> bool:
-    return sum(run.leaning == "slower" for run in runs) * 2 > len(runs)
+    return sum(run.tendency == "slower" for run in runs) * 2 > len(runs)
 
 
-def _named_node(cluster: str, alike: Sequence[str], table: _Table) -> CommonCause:
+def _named_node(cluster: str, alike: Sequence[str], table: _NodeTable) -> CommonCause:
     """Describe slow nodes as a common cause of the cells whose slowdown there is close to the median one."""
     changes = {series: statistics.median(run.change for run in some) for series, some in table.slow.items()}
     change = statistics.median(changes.values())
@@ -270,12 +270,12 @@ def _shared(cluster: str, latest: Sequence[Evidence], has_changed: HasChanged) -
     """
     directions: tuple[Direction, ...] = ("slower", "faster")
     for direction in directions:
-        open_ones = [run for run in latest if run.is_open and run.moved == direction]
-        found = _moved_together(cluster, direction, latest, has_changed)
+        open_ones = [run for run in latest if run.is_open and run.direction == direction]
+        found = _changed_together(cluster, direction, latest, has_changed)
         if found is not None:
             yield found
         left = [run for run in open_ones if found is None or run.cell not in found.cells]
-        others = [run for run in latest if not (run.is_open and run.moved == direction)]
+        others = [run for run in latest if not (run.is_open and run.direction == direction)]
         while (change := _most_shared(left)) is not None:
             sharing = _sharing(left, change)
             having = sum(has_changed(run.job, change) for run in others)
@@ -284,18 +284,18 @@ def _shared(cluster: str, latest: Sequence[Evidence], has_changed: HasChanged) -
             left = [run for run in left if run not in sharing]
 
 
-def _is_chance(sharing: int, moved: int, others_with: int, others: int) -> bool:
-    """Return whether it may be chance that `sharing` of the `moved` (slower or faster) cells share a change.
+def _is_chance(sharing: int, changed: int, others_with: int, others: int) -> bool:
+    """Return whether chance explains that `sharing` of the `changed` (slower or faster) cells share a change.
 
     Of the `others` cells, `others_with` have the same change.
     """
     from scipy import stats
 
-    every, having = moved + others, sharing + others_with
-    return float(stats.hypergeom.sf(sharing - 1, every, having, moved)) > SHARED_ALPHA
+    every, having = changed + others, sharing + others_with
+    return float(stats.hypergeom.sf(sharing - 1, every, having, changed)) > SHARED_ALPHA
 
 
-def _moved_together(
+def _changed_together(
     cluster: str, direction: Direction, latest: Sequence[Evidence], has_changed: HasChanged
 ) -> CommonCause | None:
     """Return the common cause if many of a cluster's cells got slower (or faster) within one week, else None.
@@ -305,24 +305,26 @@ def _moved_together(
     """
     from scipy import stats
 
-    moved = [run for run in latest if run.moved == direction]
-    weeks = [[run for run in moved if 0 <= run.since - first.since <= WEEK_S] for first in moved]
+    changed = [run for run in latest if run.direction == direction]
+    weeks = [[run for run in changed if 0 <= run.since - first.since <= WEEK_S] for first in changed]
     together = max(weeks, key=len, default=[])
     # Cells that moved at another time have another reason.
-    every = len(latest) - len(moved) + len(together)
+    every = len(latest) - len(changed) + len(together)
     chance = float(stats.binom.sf(len(together) - 1, every, LEANS)) if together else 1.0
     if len(together) < max(FEWEST_CELLS_TOGETHER, LEAST_PART_TOGETHER * every) or chance > TOGETHER_ALPHA:
         return None
-    open_ones = [run for run in moved if run.is_open]
+    open_ones = [run for run in changed if run.is_open]
     known = [run for run in together if run.is_open]
     change = _most_shared(known)
     if change is not None and 2 * len(_sharing(known, change)) > len(known):
-        leaning = [run for run in moved if not run.is_open and has_changed(run.job, change)]
-        return _named_change(change, _sharing(open_ones, change), open_ones, leaning)
+        tending = [run for run in changed if not run.is_open and has_changed(run.job, change)]
+        return _named_change(change, _sharing(open_ones, change), open_ones, tending)
     percent = 100 * statistics.median(run.change for run in together)
     since = min(run.since for run in together)
     apart = (
-        f" ({len(moved) - len(together)} more moved at another time)" if len(moved) > len(together) else ""
+        f" ({len(changed) - len(together)} more moved at another time)"
+        if len(changed) > len(together)
+        else ""
     )
     return CommonCause(
         "cluster",
@@ -354,9 +356,9 @@ def _named_change(
     change: str,
     sharing: Sequence[Evidence],
     open_ones: Sequence[Evidence],
-    leaning: Sequence[Evidence] = (),
+    tending: Sequence[Evidence] = (),
 ) -> CommonCause:
-    cluster, direction = sharing[0].cell["cluster"], sharing[0].moved or "slower"
+    cluster, direction = sharing[0].cell["cluster"], sharing[0].direction or "slower"
     counted = Counter(changed_to(one) for run in sharing for one in dict.fromkeys(run.changes))
     of_first = {changed_to(one): one for run in reversed(sharing) for one in run.changes}
     also = [
@@ -364,7 +366,7 @@ def _named_change(
         for key, count in counted.items()
         if key != changed_to(change) and 2 * count > len(sharing)
     ]
-    median = statistics.median(run.change for run in (*sharing, *leaning))
+    median = statistics.median(run.change for run in (*sharing, *tending))
     since = min(run.since for run in sharing)
     return CommonCause(
         "change",
@@ -372,9 +374,9 @@ def _named_change(
         change,
         f"{change}: {len(sharing)} of the {len(open_ones)} {direction} cells on {cluster} began with it, "
         f"since {date(since)}, by {abs(100 * median):.1f} % at the median"
-        + (f"; {len(leaning)} more that have it lean the same way" if leaning else "")
+        + (f"; {len(tending)} more that have it lean the same way" if tending else "")
         + (f"; also changed: {'; '.join(also)}" if also else ""),
-        frozenset(run.cell for run in (*sharing, *leaning)),
+        frozenset(run.cell for run in (*sharing, *tending)),
         direction,
         median,
         since,
