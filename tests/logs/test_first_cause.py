@@ -280,7 +280,18 @@ def test_all_nodes_that_failed_to_launch_are_named() -> None:
     assert "on p4d-33, p4d-38, p4d-35: " in first(log)
 
 
-@pytest.mark.parametrize("label", ["[rank{}]: ", "{}: ", "[default{}]:[rank{}]: ", "[1,{}]<stderr>: "])
+@pytest.mark.parametrize(
+    "label",
+    [
+        *("[rank{}]: ", "{}: ", "[default{}]:[rank{}]: ", "[1,{}]<stderr>: "),
+        *("i.pretrain/0 [default{}]:[rank{}]:", "2026-05-12T10:00:00.123456789Z [rank{}]: "),
+        *(
+            "[2026-05-12 10:00:00] [rank{}]: ",
+            "2026-05-12T16:13:44.884Z: [1,{}]<stdout>:",
+            "10.1.2.3: [rank{}]: ",
+        ),
+    ],
+)
 def test_the_ranks_that_print_a_cause_are_named(label: str) -> None:
     labels = [label.replace("{}", str(rank)) for rank in (2, 5)]
     lines = "".join(f"{each}torch.OutOfMemoryError: CUDA out of memory.\n" for each in labels)

@@ -20,12 +20,15 @@ _FIRST_NUMBER = re.compile(rb"\s*(" + NUMBER + rb")(?P<comma>,\d)?")
 
 _TERMINAL_CODE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _LABEL = re.compile(
-    rb"\s{0,8}(?:(?P<srun>\d{1,9}): |(?P<pod>[^\s/]{1,200}/\d{1,9}) "
-    rb"|(?:20[\d:.TZ-]{8,30} ?)?\[\d{1,9},(?P<mpi>\d{1,9})\]<std(?:out|err)>: ?"
+    rb"\s{0,8}(?:\[?20\d\d-\d\d-\d\d[T ][\d:.,]{8,30}Z?\]?:? )?(?:\d{1,3}(?:\.\d{1,3}){3}: )?"
+    rb"(?:(?P<srun>\d{1,9}): |(?P<pod>[^\s/]{1,200}/\d{1,9}) |\[\d{1,9},(?P<mpi>\d{1,9})\]<std(?:out|err)>: ?"
     rb"|\((?P<ray>\w{1,100} pid=\d{1,9}[^)]{0,100})\) )?"
     rb"(?:\[default(?P<local>\d{1,9})\]:? ?)?(?:\[rank(?P<rank>\d{1,9})\]:?)?"
 )
-"""Prefixes of srun (`3: `), pods (`pod-7/2 `), mpirun (`[1,3]<stdout>:`), Ray and torch (`[rank3]:`)."""
+"""Prefixes of srun (`3: `), pods (`pod-7/2 `), mpirun (`[1,3]<stdout>:`), Ray and torch (`[rank3]:`).
+
+A time or an address may come before.
+"""
 
 _TOO_LONG = 16
 """Integers with this many digits may be too large."""
@@ -264,7 +267,7 @@ def label_of_prefix(prefix: bytes) -> bytes | None:
 def writer_label(line: bytes) -> bytes | None:
     """Return the label of a line's writer, its rank if that is known; None if the line has none."""
     label = _LABEL.match(line)
-    if label is None or not label[0]:
+    if label is None:
         return None
     rank = label["rank"] or label["srun"] or label["mpi"]
     if rank or not label["pod"]:
