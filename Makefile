@@ -30,7 +30,7 @@ define LINT
 	$(BIN)/mypy
 endef
 
-.PHONY: help check-packages test-packages setup demo check test test-all drills test-compose test-versions screenshots site dist audit lock clean
+.PHONY: help check-packages test-packages setup demo check test test-all drills test-bare test-compose test-versions screenshots site dist audit lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,10 @@ drills: test-packages setup ## break things on purpose: SEEDS=100 draws that man
 
 test-compose: setup ## build, start and break the team deployment on a Docker engine; skipped if none can be started
 	$(BIN)/python tests/compose/deployment.py
+
+test-bare: ## the README's commands in containers of Debian 12 and 13 that have python3, make and git; skipped without Docker
+	for debian in bookworm trixie; do for step in check demo; do \
+	  python3 tests/bare/bare_machine.py $$step --debian $$debian || exit 1; done; done
 
 test-versions: setup ## the wheel in each supported Airflow: AIRFLOWS='3.1 3.2' PYTHONS=3.12 for some of them
 	for airflow in $(AIRFLOWS); do for python in $(PYTHONS); do \

@@ -22,7 +22,7 @@ elif sudo -n true 2>/dev/null || { [ -t 0 ] && command -v sudo >/dev/null; }; th
   as_root=(sudo) # in a terminal it may ask for the password
 else
   echo "setup: ${#missing[@]} Debian packages are missing, and this is neither root nor a user with sudo. Run as root:" >&2
-  echo "  apt-get update && apt-get install --no-install-recommends ${missing[*]}" >&2
+  echo "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" >&2
   echo "or set SKIP_PACKAGES=1 if their programs are here by other means." >&2
   exit 1
 fi

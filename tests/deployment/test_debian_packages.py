@@ -74,7 +74,7 @@ def test_a_user_with_sudo_installs_by_it(tmp_path: Path) -> None:
 def test_a_plain_user_is_told_the_command_and_nothing_starts(tmp_path: Path, without: str) -> None:
     outcome = look(tmp_path, "munge", "g++", user=1000, refuses=True, without=without)
     assert outcome.done.returncode == 1
-    assert "  apt-get update && apt-get install --no-install-recommends munge g++\n" in outcome.done.stderr
+    assert "  apt-get update && apt-get install -y --no-install-recommends munge g++\n" in outcome.done.stderr
     assert outcome.calls == []
 
 

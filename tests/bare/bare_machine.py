@@ -1,0 +1,165 @@
+"""The README's commands on a bare machine: a container that has python3, make and git, and nothing else.
+
+    tests/bare/bare_machine.py check [--debian trixie]     make check, as a plain user with a long name
+    tests/bare/bare_machine.py demo [--debian trixie]      make demo, as root
+
+The container is made by debootstrap, and runs a fresh clone of the last commit. Only Python's own library is
+used here, as this runs before anything is installed.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from compose.engine import DEBIAN, NoEngineError, engine  # noqa: E402
+
+USER = "performance-engineer"
+"""A plain user without sudo, whose name makes the paths of temporary folders long."""
+_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+_SITE = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_INDEX_URL", "UV_INDEX_URL", "PIP_FIND_LINKS")
+"""Variables by which a machine names its mirrors and certificates."""
+
+
+class Failed(Exception):
+    """A command in the container did not do what it should."""
+
+
+class BareMachine:
+    """A running container with a clone of the last commit in the home of `USER` and in that of root."""
+
+    def __init__(self, name: str, environment: dict[str, str]) -> None:
+        self.name, self.environment = name, environment
+
+    def run(self, command: str, user: str, *, shown: bool = True) -> tuple[int, str]:
+        """Run a shell command in the user's clone; return its exit code and what it printed."""
+        home = "/root" if user == "root" else f"/home/{user}"
+        folder = f"{home}/steptime"
+        site = [f"--env={name}={os.environ[name]}" for name in _SITE if name in os.environ]
+        argv = ["docker", "exec", f"--user={user}", f"--workdir={folder}", f"--env=HOME={home}", *site]
+        argv += [self.name, "bash", "-c", command]
+        _say(f"$ {command}    (as {user})")
+        printed = []
+        with subprocess.Popen(
+            argv, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                printed.append(line)
+                if shown:
+                    print(f"    {line}", end="", flush=True)
+        return process.returncode, "".join(printed)
+
+    def succeed(self, command: str, user: str, *, shown: bool = True) -> str:
+        """Run a shell command and return what it printed. Raises Failed if its exit code is not 0."""
+        code, printed = self.run(command, user, shown=shown)
+        if code:
+            raise Failed(f"'{command}' of {user} ended with {code}:\n{printed[-5000:]}")
+        return printed
+
+
+@contextmanager
+def bare_machine(debian: str, environment: dict[str, str]) -> Iterator[BareMachine]:
+    """Yield a container of that release of Debian; it is removed afterwards."""
+
+    def docker(*arguments: str) -> None:
+        subprocess.run(["docker", *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
+
+    image, name = f"steptime-bare/{debian}", f"steptime-bare-{os.getpid()}"
+    with tempfile.TemporaryDirectory() as folder:
+        root, clone = Path(folder) / "root", Path(folder) / "steptime"
+        _say(f"debootstrap of {debian}")
+        packages = "--include=ca-certificates,git,make,python3"
+        bootstrap = ["debootstrap", "--variant=minbase", packages, debian, str(root), DEBIAN]
+        subprocess.run(bootstrap, check=True, stdout=subprocess.DEVNULL)
+        with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
+            load = ["docker", "import", "-", image]
+            subprocess.run(load, env=environment, stdin=tar.stdout, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        # bwrap makes a container within this one, as it may on a machine without Docker.
+        options = [f"--security-opt={part}=unconfined" for part in ("seccomp", "systempaths")]
+        mounts = [Path(os.environ.get("PIP_FIND_LINKS", "/nowhere"))]
+        mounts += [_CERTIFICATES] if _CERTIFICATES.exists() else []
+        options += [f"--volume={path}:{path}:ro" for path in mounts if path.exists()]
+        docker(
+            "run",
+            "--detach",
+            "--init",
+            "--network=host",
+            *options,
+            "--name",
+            name,
+            image,
+            "sleep",
+            "infinity",
+        )
+        try:
+            docker("exec", name, "useradd", "--create-home", "--shell=/bin/bash", USER)
+            for home, user in ((f"/home/{USER}", USER), ("/root", "root")):
+                docker("cp", str(clone), f"{name}:{home}/")
+                docker("exec", name, "chown", "-R", f"{user}:", f"{home}/steptime")
+            yield BareMachine(name, environment)
+        finally:
+            docker("rm", "--force", name)
+
+
+def check(machine: BareMachine) -> None:
+    """A plain user is told the command for root, and nothing runs; then root calls it, and all is green."""
+    for _ in range(2):  # what a Python without venv needs, and then what the tests use
+        code, printed = machine.run("make check", USER)
+        if code == 0:
+            return
+        commands = [line.strip() for line in printed.splitlines() if line.strip().startswith("apt-get ")]
+        if len(commands) != 1 or " passed" in printed:
+            raise Failed("make check is red, and names no command that would help")
+        machine.succeed(f"({commands[0]}) </dev/null >/dev/null", "root")
+    machine.succeed("make check", USER)
+
+
+def demo(machine: BareMachine) -> None:
+    """Root has everything installed, and sees four valid runs; nothing is left running."""
+    printed = machine.succeed("make demo", "root")
+    if "4 of 4 valid" not in printed:
+        raise Failed("make demo shows no four valid runs")
+    machine.succeed(".venv/bin/steptime down", "root")
+
+
+_STEPS = {"check": check, "demo": demo}
+
+
+def _say(sentence: str) -> None:
+    print(f"bare machine, {time.strftime('%H:%M:%S')}: {sentence}", flush=True)
+
+
+def main() -> int:
+    """Run one step; return 0 if it succeeded, or if no Docker engine can be started."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("step", choices=_STEPS)
+    parser.add_argument("--debian", default="bookworm", help="release of Debian (default: %(default)s)")
+    asked = parser.parse_args()
+    started = time.monotonic()
+    try:
+        with engine() as environment, bare_machine(asked.debian, environment) as machine:
+            _STEPS[asked.step](machine)
+    except NoEngineError as reason:
+        _say(f"SKIPPED: {reason}")
+        return 0
+    except Failed as failure:
+        _say(f"FAILED: {failure}")
+        return 1
+    _say(f"make {asked.step} succeeded on a bare {asked.debian} in {time.monotonic() - started:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
