@@ -59,6 +59,9 @@ def engine() -> Iterator[dict[str, str]]:
         finally:
             daemon.terminate()
             daemon.wait()
+            # A container on the host's network leaves this mount, and a folder with one cannot be removed.
+            for namespace in (folder / "exec-root/netns").glob("*"):
+                subprocess.run(["umount", str(namespace)], check=False)
 
 
 def _works(environment: dict[str, str]) -> bool:
