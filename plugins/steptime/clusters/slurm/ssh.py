@@ -324,7 +324,8 @@ class LoginNode:
     ) -> Done:
         """Open a session with `begin`, on the connection `on` if it is given, else on a usable one.
 
-        This is retried only if no session was opened, so that no command runs twice.
+        This is retried only if no session was opened, so that no command runs twice. Raises
+        asyncssh.ConnectionLost if the connection `on` is closed.
         """
         for pause_s in _OPENING_PAUSES_S:
             ssh = on or await self._connected()
@@ -342,6 +343,8 @@ class LoginNode:
                 ) from None
             except (asyncssh.Error, OSError) as error:
                 raise self._lost("when asked", error) from None
+            if on is not None and on.is_closed():
+                raise asyncssh.ConnectionLost(refusal.reason)
             if not ssh.is_closed():  # sshd counts a session that has ended for a moment longer than we do
                 await asyncio.sleep(pause_s)
         taken = self._commands + (self._files is not None)
