@@ -225,7 +225,7 @@ def _result(
         else None,
         ended={"state": "completed", "global_step": max_steps - 1, "steps_trained": len(numbers)},
     )
-    made_by = Provenance(
+    provenance = Provenance(
         steptime_version="0.1.0",
         git_commit="675de01b859eae371bc01bf59b001889438a7a12",
         git_clean=True,
@@ -255,7 +255,7 @@ def _result(
             submitted_at=submitted_at,
         ),
         attempt=1,
-        made_by=made_by,
+        provenance=provenance,
     )
     parts = {name: replaced.pop(name) for name in Submission.model_fields if name in replaced}
     result = CheckedResult(

@@ -34,7 +34,7 @@ from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import published_performance
 from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
-from steptime.store.run_records import made_sha256
+from steptime.store.run_records import setup_sha256
 
 MakeResult = Callable[..., Result]
 
@@ -243,7 +243,7 @@ def _checkpoints(run: Run) -> tuple[CheckpointTiming, ...]:
 
 def _ran(make_result: MakeResult) -> dict[str, Any]:
     """Return what the first run of each cell ran with, and which sweep it was of."""
-    made_by = make_result().submitted.made_by
+    provenance = make_result().submitted.provenance
     of_sweep = {
         "sweep": "weekly",
         "dag_id": SWEEP_DAG,
@@ -259,7 +259,7 @@ def _ran(make_result: MakeResult) -> dict[str, Any]:
         ),
     }
     ended = JobStatus(state=JobState.SUCCEEDED, exit_code=0, started_at=1.79e9, ended_at=1.79e9 + 600)
-    return {"made_by": made_by.model_copy(update=of_sweep), "status": ended}
+    return {"provenance": provenance.model_copy(update=of_sweep), "status": ended}
 
 
 _SLOWER = {
@@ -343,7 +343,7 @@ def _rows(connection: sqlite3.Connection, runs: Sequence[Made], now: float) -> I
             "content_sha256": hashlib.sha256(made.job_name.encode()).hexdigest(),
             "content": content,
             "sha256": sha256,
-            "made_sha256": made_sha256(content),
+            "setup_sha256": setup_sha256(content),
         }  # fmt: skip
 
 

@@ -48,8 +48,8 @@ def write_node_sweep(
         plain = make_result(f"pairs-{number}", **shared)
         measured = plain.measurement.model_copy(update={"bus_bandwidth_gb_s": 1 / seconds})
         status = plain.status.model_copy(update={"nodes": nodes})
-        made_by = plain.submitted.made_by.model_copy(update={"sweep": "nodes"})
-        replaced = {"measurement": measured, "status": status, "made_by": made_by}
+        provenance = plain.submitted.provenance.model_copy(update={"sweep": "nodes"})
+        replaced = {"measurement": measured, "status": status, "provenance": provenance}
         write(store, make_result(f"pairs-{number}", **shared, **replaced))
 
 

@@ -28,6 +28,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 from staged import staged_files
+from sync_ledger import ledger
 
 from steptime.airflow import base, installation
 from steptime.airflow.base import DELETED
@@ -42,7 +43,6 @@ from steptime.judging.judgements import run_writer
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.runs.launch import Attempt
-from steptime.store import ledger
 from steptime.store.ledger import LedgerJob
 from steptime.store.run_models import Result, Submission
 from steptime.store.run_queries import Store
@@ -251,13 +251,13 @@ def add_to_ledger(submitted: dict[str, Any]) -> None:
     if ledger.find(given.job.name) is not None:
         return
     attempt = Attempt(
-        place=base.task_place({"ti": TaskInstance()}),  # type: ignore[typeddict-item]
+        task_key=base.task_key({"ti": TaskInstance()}),  # type: ignore[typeddict-item]
         installation=given.job.installation or installation.this_installation(),
         run_after=RUN_AFTER.timestamp(),
         max_tries=TaskInstance.max_tries,
         run=given.run,
         request=given.request,
-        made_by=given.made_by,
+        provenance=given.provenance,
     )
     job = attempt.job(given.attempt, load_cluster("local"))
     ledger.add(job.model_copy(update={"name": given.job.name, "created_at": time.time()}))

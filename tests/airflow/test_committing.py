@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sync_ledger import ledger
 
 from steptime.airflow import budgets
 from steptime.airflow.base import Refused
 from steptime.airflow.installation import this_installation
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
+from steptime.clusters.config import ClusterConfig
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import OutOfReach, UserError
 from steptime.recipes.models import Run
-from steptime.store import ledger
 from steptime.store.budgets import BudgetExceeded, budget_balances, list_reserving
 
 from .conftest import (
@@ -52,8 +53,8 @@ class Asked:
         return {name: self.jobs.get(name, JobStatus(state=JobState.RUNNING)) for name in names}
 
     @asynccontextmanager
-    async def open(self, name: str) -> AsyncIterator["Asked"]:
-        assert name == self.name
+    async def open(self, config: ClusterConfig, _connections: object) -> AsyncIterator["Asked"]:
+        assert config.name == self.name
         if self.away:
             raise OutOfReach("no route to host")
         yield self

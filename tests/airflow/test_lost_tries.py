@@ -85,7 +85,7 @@ def test_a_worker_that_is_cut_off_in_its_last_try_leaves_the_job_alone(
     airflow_says("failed")
     task = wait_task(submitted, deferrable=False)
     held = noted(submitted["job"]["name"])
-    task.hold(held, make_context(try_number=try_number))
+    task.guard(held, make_context(try_number=try_number))
 
     task.on_kill()
 

@@ -65,13 +65,15 @@ def test_a_job_that_has_ended_has_its_record(
     assert record.status.started_at is not None
     assert record.versions == {"nemo": "none", "megatron_core": "none", "torch": "none", "python": "3"}
     assert record.nodes == ("localhost",)
-    made_by = record.provenance
-    assert made_by.steptime_version == __version__
-    assert made_by.script == Path(submitted["job"]["directory"], "job.sh").read_text()
-    assert made_by.environment["STAND_IN_STEP_S"] == "0.001"
-    assert made_by.environment["OMP_NUM_THREADS"] == "1"
-    assert made_by.task_id == "performance.wait"
-    assert made_by.dag_run == f"{submitted['made_by']['dag_id']}/{submitted['made_by']['dag_run_id']}"
+    provenance = record.provenance
+    assert provenance.steptime_version == __version__
+    assert provenance.script == Path(submitted["job"]["directory"], "job.sh").read_text()
+    assert provenance.environment["STAND_IN_STEP_S"] == "0.001"
+    assert provenance.environment["OMP_NUM_THREADS"] == "1"
+    assert provenance.task_id == "performance.wait"
+    assert (
+        provenance.dag_run == f"{submitted['provenance']['dag_id']}/{submitted['provenance']['dag_run_id']}"
+    )
 
 
 def test_a_job_that_its_cluster_has_forgotten_keeps_its_end_and_its_record(

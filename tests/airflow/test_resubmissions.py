@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from sync_ledger import ledger
 
-from steptime.airflow.base import task_place
+from steptime.airflow.base import task_key
 from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
@@ -16,7 +17,7 @@ from steptime.clusters.config import ClusterConfig
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import UserError
 from steptime.recipes.models import Run
-from steptime.store.ledger import jobs_at, latest_submitted
+from steptime.store.ledger import latest_submitted
 from steptime.store.run_models import Submission
 
 from .conftest import (
@@ -109,7 +110,7 @@ def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
     assert len({first.directory, second.directory, third.directory}) == 3
     assert list(dict.fromkeys(avoided)) == [("node3",), ("node3", "node5")]
     assert live_jobs(cluster) == [third.name]
-    handed_on = latest_submitted(jobs_at(task_place(context)))
+    handed_on = latest_submitted(ledger.jobs_of_task(task_key(context)))
     assert handed_on is not None
     assert handed_on.job == third
     assert handed_on.excluded_nodes == ("node3", "node5")
@@ -267,7 +268,7 @@ def test_a_resubmitted_job_is_waited_for_in_the_worker_as_well(
 
     wait_task(submitted, deferrable=False).execute(context)
 
-    handed_on = latest_submitted(jobs_at(task_place(context)))
+    handed_on = latest_submitted(ledger.jobs_of_task(task_key(context)))
     assert handed_on is not None
     assert handed_on.job.name != submitted["job"]["name"]
     assert state_of(cluster, handed_on.job.name) is JobState.SUCCEEDED

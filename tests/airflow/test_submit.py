@@ -16,6 +16,7 @@ from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SubmitLimit, SystemFailure
 from steptime.runs.launch import end_job
 from steptime.store.budgets import budget_balances
+from steptime.store.ledger import Ledger
 from steptime.store.run_models import Submission
 
 from .conftest import (
@@ -104,7 +105,7 @@ def test_a_retry_after_its_job_was_cancelled_begins_a_new_attempt(
     submit: Submit, cluster: LocalCluster
 ) -> None:
     first = submit()
-    asyncio.run(end_job(cluster, first.job.name, print))
+    asyncio.run(end_job(cluster, first.job.name, Ledger(print)))
 
     assert submit().job.name != first.job.name
 
@@ -169,7 +170,7 @@ def test_a_job_whose_end_is_not_settled_is_not_waited_for(
 
     monkeypatch.setattr(LocalCluster, "poll", poll)
     task_of("performance.end").execute(make_context())
-    ended = asyncio.run(end_job(cluster, left.job.name, print))
+    ended = asyncio.run(end_job(cluster, left.job.name, Ledger(print)))
     assert (ended.state, ended.reason) == (JobState.UNKNOWN, "it has left the queue")
 
 

@@ -56,7 +56,7 @@ def test_a_tasks_own_patience_wins_over_the_clusters_files(
     def patience(**hours: float) -> list[int]:
         trigger = trigger_of(submitted, make_context(), **hours)
         again = TrainingTrigger(**trigger.serialize()[1])
-        return [int(seconds) for seconds in asyncio.run(again.news())["overdue"].split()]
+        return [int(seconds) for seconds in asyncio.run(again.wait_for_end())["overdue"].split()]
 
     of_file = patience()
     assert patience(patience_h=2, queue_patience_h=3) == [7200, 10_800]
@@ -81,12 +81,12 @@ def test_no_event_comes_before_airflow_has_settled(
         pauses.append(seconds)
         await sleep(0)
 
-    async def news(*_: object) -> dict[str, Any]:
+    async def end(*_: object) -> dict[str, Any]:
         clock.now += took_s
         return {}
 
     monkeypatch.setattr(asyncio, "sleep", slept)
-    monkeypatch.setattr(trigger, "news", news)
+    monkeypatch.setattr(trigger, "wait_for_end", end)
     monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: clock.now))
     assert asyncio.run(event_of(trigger)) == {}
     assert pauses == [pause_s]
@@ -106,7 +106,7 @@ def test_a_job_that_succeeded_is_noted_and_a_cleared_wait_asks_no_cluster(
     assert in_ledger.state is JobState.SUCCEEDED
     assert in_ledger.started_at is not None
     assert in_ledger.ended_at is not None
-    monkeypatch.delattr("steptime.airflow.connections.config.open_cluster")
+    monkeypatch.delattr("steptime.runs.patience.open_cluster")
 
     again = make_context(max_tries=5, try_number=4)
     assert wait_task(submitted).execute(again) == handle
@@ -231,16 +231,19 @@ async def test_a_triggerer_that_shuts_down_leaves_the_job_alone(
 
 
 @pytest.mark.long
-def test_a_task_that_is_taken_away_while_it_waits_in_the_worker_ends_its_job(
+def test_a_task_that_is_over_while_it_waits_in_the_worker_ends_its_job(
     submission: Submit, make_context: MakeContext, airflow_says: AirflowSays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits, news = wait_task(submission(STAND_IN="hang"), deferrable=False), TrainingTrigger.news
+    waits, wait_for_end = (
+        wait_task(submission(STAND_IN="hang"), deferrable=False),
+        TrainingTrigger.wait_for_end,
+    )
 
     async def after_a_signal(self: TrainingTrigger) -> dict[str, Any]:
         airflow_says("failed")
         await asyncio.to_thread(waits.on_kill)
-        return await asyncio.wait_for(news(self), 60)
+        return await asyncio.wait_for(wait_for_end(self), 60)
 
-    monkeypatch.setattr(TrainingTrigger, "news", after_a_signal)
+    monkeypatch.setattr(TrainingTrigger, "wait_for_end", after_a_signal)
     with pytest.raises(AirflowFailException, match="was cancelled"):
         waits.execute(make_context())

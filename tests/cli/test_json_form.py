@@ -62,8 +62,8 @@ def test_it_is_one_document_with_a_version(call: str, key: str, here: Path, make
 
         made = make_result("one")
         status = made.status.model_copy(update={"nodes": ("node1", "node2")})
-        made_by = made.submitted.made_by.model_copy(update={"sweep": "pairs"})
-        stored.write(Store(), make_result("one", status=status, made_by=made_by))
+        provenance = made.submitted.provenance.model_copy(update={"sweep": "pairs"})
+        stored.write(Store(), make_result("one", status=status, provenance=provenance))
     if call.startswith("incidents"):
         from steptime.judging.incident_updates import update_incidents
         from steptime.store.run_queries import Store

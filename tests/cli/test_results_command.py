@@ -172,8 +172,8 @@ def test_the_cells_of_a_sweep_are_named_by_its_dag_run(make_result: MakeResult) 
     for name in ("cell", "other"):
         one = make_result(name)
         told = {"dag_id": "scaling_sweep", "dag_run_id": f"week-{name}", "sweep": "weekly"}
-        made_by = one.submitted.made_by.model_copy(update=told)
-        stored.write(Store(), make_result(name, made_by=made_by))
+        provenance = one.submitted.provenance.model_copy(update=told)
+        stored.write(Store(), make_result(name, provenance=provenance))
 
     stored.write(Store(), make_result("of-no-sweep"))
 

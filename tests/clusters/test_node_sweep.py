@@ -76,9 +76,9 @@ async def test_a_node_sweep_around_a_running_job(
         verdict = validate(run, status, log, measured)
         assert verdict.valid, verdict.reason
         plain = make_result(name, run=run, status=status, log=log, measurement=measured, verdict=verdict)
-        made_by = plain.submitted.made_by.model_copy(update={"sweep": "nodes"})
+        provenance = plain.submitted.provenance.model_copy(update={"sweep": "nodes"})
         shared = {"run": run, "status": status, "log": log, "measurement": measured, "verdict": verdict}
-        write(store, make_result(name, **shared, made_by=made_by))
+        write(store, make_result(name, **shared, provenance=provenance))
     found = describe_node_pairs(store, "nodes")
     assert (len(found.nodes), len(found.pairs)) == (4, 6)
     assert (found.slow_nodes, list(found.slow_links)) == ({}, ["node3 - node7"])

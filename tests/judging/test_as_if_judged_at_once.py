@@ -91,7 +91,7 @@ class Walk:
         """Return the run of that number; with `again` it was read anew, with another step time and day."""
         name, scale = f"run-{number:02}", number % 8
         at = 1e9 + (number + again) // 2 * DAY_S  # two at a time
-        made_by = self.make_result("x").submitted.made_by.model_copy(
+        provenance = self.make_result("x").submitted.provenance.model_copy(
             update={"dag_run_id": f"of-{number // 4 if scale < 2 else number}"}
         )
         return self.make_result(
@@ -99,7 +99,7 @@ class Walk:
             gpus=1 if scale == 0 else 4 if scale == 1 else 2,
             step_times=[self.levels[(number + again) % CHANGES]] * 20,
             submitted_at=at,
-            made_by=made_by,
+            provenance=provenance,
             status=JobStatus(state=JobState.SUCCEEDED, started_at=at, ended_at=at + 9, nodes=(f"n{scale}",)),
             **options,
         )

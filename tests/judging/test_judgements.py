@@ -165,8 +165,12 @@ def test_runs_that_were_not_judged_are_judged_by_a_command(
 
 def test_a_sweep_is_compared_by_the_cells_of_its_newest_run(store: Store, make_result: MakeResult) -> None:
     for number, (dag_run, gpus) in enumerate((("1", 2), ("1", 4), ("2", 2), ("2", 1))):
-        made_by = make_result("x", dag_run_id=dag_run).submitted.made_by.model_copy(update={"sweep": "gone"})
-        publish(store, make_result(f"run-{number}", gpus=gpus, made_by=made_by, submitted_at=1e9 + number))
+        provenance = make_result("x", dag_run_id=dag_run).submitted.provenance.model_copy(
+            update={"sweep": "gone"}
+        )
+        publish(
+            store, make_result(f"run-{number}", gpus=gpus, provenance=provenance, submitted_at=1e9 + number)
+        )
 
     found = compare_sweep(store, "gone")
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import stored
 from stored import publish
+from sync_ledger import ledger
 from typer.testing import CliRunner
 
 from steptime.cli import app
@@ -23,7 +24,6 @@ from steptime.logs.models import Problem
 from steptime.pages import answers
 from steptime.pages.report_file import html, report_since
 from steptime.settings import config_dir
-from steptime.store import ledger
 from steptime.store.ledger import LedgerJob
 from steptime.store.run_models import Check, Result, Verdict
 from steptime.store.run_queries import Store
@@ -51,11 +51,13 @@ def run(
     **options: Any,
 ) -> Result:
     """Return a run of the cell `tiny·fp32·GPUS`, `week` weeks ago; with a `cause` it failed."""
-    made_by = make_result("x", dag_run_id=str(week)).submitted.made_by.model_copy(update={"sweep": sweep})
+    provenance = make_result("x", dag_run_id=str(week)).submitted.provenance.model_copy(
+        update={"sweep": sweep}
+    )
     name = f"tiny-{gpus}-{week}-{attempt}{sweep or ''}"
     at = NOW - 3600 - week * WEEK_S + 60 * attempt
     made = make_result(
-        name, gpus=gpus, submitted_at=at, made_by=made_by, step_times=[seconds * gpus] * 20, **options
+        name, gpus=gpus, submitted_at=at, provenance=provenance, step_times=[seconds * gpus] * 20, **options
     )
     if cause is None:
         return made

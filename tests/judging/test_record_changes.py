@@ -7,7 +7,7 @@ import pytest
 
 from steptime.judging.record_changes import changed_to, changes, has_changed_to, is_notable, node_changes
 from steptime.store.run_models import Result
-from steptime.store.run_records import made_sha256
+from steptime.store.run_records import setup_sha256
 
 MakeResult = Callable[..., Result]
 
@@ -80,10 +80,10 @@ def test_runs_made_alike_share_a_hash_on_whatever_nodes(make_result: MakeResult)
     elsewhere = one | {"nodes": ["n7"]}
     reordered = dict(reversed(one.items())) | {"versions": dict(reversed(one["versions"].items()))}
     newer = one | {"versions": one["versions"] | {"nemo": "2.8.0"}}
-    hashes = [made_sha256(json.dumps(record)) for record in (one, elsewhere, reordered, newer)]
+    hashes = [setup_sha256(json.dumps(record)) for record in (one, elsewhere, reordered, newer)]
     assert hashes[0] == hashes[1] == hashes[2] != hashes[3]
     assert None not in hashes
-    assert made_sha256("{}") is None
+    assert setup_sha256("{}") is None
 
 
 def test_which_events_may_slow_a_run_and_which_runs_share_them() -> None:

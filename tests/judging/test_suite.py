@@ -70,7 +70,7 @@ def ran(
             step_times=[time] * 20,
             run=run.model_copy(update={"max_steps": 20, "window": make_result("x").run.window}),
             job=made.job.model_copy(update={"name": name, "submitted_at": submitted_at}),
-            made_by=made.made_by.model_copy(update={"sweep": "mini", "dag_id": "scaling_sweep"}),
+            provenance=made.provenance.model_copy(update={"sweep": "mini", "dag_id": "scaling_sweep"}),
             verdict=verdict,
         )
         log = result.log.model_copy(update={"path": str(folder / "log.out")})
@@ -127,13 +127,13 @@ def test_each_verdict_and_the_dossier(make_result: MakeResult, cells: list[Run],
 def test_only_runs_since_the_newest_run_of_the_sweep_count(make_result: MakeResult, cells: list[Run]) -> None:
     ran(make_result, cells[0], 3.0, 3.0, 3.0, at=1e9 - 1e6)
     assert judge_suite(Store(), "mini").cells[0].verdict == "below"
-    made = make_result("x").submitted.made_by
+    made = make_result("x").submitted.provenance
     newer = {"sweep": "mini", "dag_id": "scaling_sweep", "dag_run_id": "newer"}
     for number in range(3):
         job = make_result("x").job.model_copy(update={"name": f"n{number}", "submitted_at": 1e9 + number})
         run = cells[0].model_copy(update={"max_steps": 20, "window": make_result("x").run.window})
-        made_by = made.model_copy(update=newer if number == 0 else {"dag_run_id": f"alone {number}"})
-        publish(Store(), make_result("x", run=run, job=job, made_by=made_by, step_times=[2.0] * 20))
+        provenance = made.model_copy(update=newer if number == 0 else {"dag_run_id": f"alone {number}"})
+        publish(Store(), make_result("x", run=run, job=job, provenance=provenance, step_times=[2.0] * 20))
 
     suite = judge_suite(Store(), "mini")
     assert (suite.since, suite.cells[0].verdict, len(suite.cells[0].runs)) == (1e9, "passes", 3)

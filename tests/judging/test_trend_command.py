@@ -175,7 +175,7 @@ def test_what_changed_is_what_the_records_say(make_result: Callable[..., Result]
         stored.write(store, result.model_copy(update={"record": json.dumps(record)}))
     with closing(sqlite3.connect(tmp_path / "s.db")) as before, before:
         before.execute(  # as stored by a steptime without this column
-            "UPDATE records SET made_sha256 = NULL "
+            "UPDATE records SET setup_sha256 = NULL "
             "WHERE run_id IN (SELECT id FROM runs WHERE job_name IN ('run-1', 'run-6'))"
         )
 

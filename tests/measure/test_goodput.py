@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import stored
+from sync_ledger import ledger
 from typer.testing import CliRunner
 
 from steptime.cli import app
@@ -16,7 +17,6 @@ from steptime.judging.comparison import compare_since
 from steptime.logs.models import CheckpointTiming, Step
 from steptime.measure.goodput import PARTS, Goodput, compute_goodput, job_times
 from steptime.measure.metrics import measure
-from steptime.store import ledger
 from steptime.store.ledger import LedgerJob
 from steptime.store.run_models import Check, Result, Verdict
 from steptime.store.run_queries import Store

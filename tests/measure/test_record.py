@@ -43,7 +43,7 @@ def test_a_record_has_all_that_was_planned_staged_and_run(make_result: MakeResul
     assert (record.run, record.job, record.status) == (result.run, result.job, result.status)
     assert (record.attempt, record.request) == (2, request)
     assert "Zürich" in format_record(whole), "as people read it"
-    assert record.provenance == result.submitted.made_by
+    assert record.provenance == result.submitted.provenance
     assert record.provenance.options["gpus"] == "2"
     assert record.provenance.environment["OMP_NUM_THREADS"] == "1"
     assert record.versions == {
@@ -77,8 +77,10 @@ def test_a_record_has_the_script_as_it_lies_in_the_jobs_folder(make_result: Make
     submitted = make_result().submitted
     cluster: Any = Files({f"{submitted.job.directory}/job.sh": b"#!/bin/bash\necho \xff\n"})
     with_it = asyncio.run(with_script(cluster, submitted))
-    assert with_it.made_by.script == "#!/bin/bash\necho \ufffd\n"
-    assert with_it.made_by.model_copy(update={"script": submitted.made_by.script}) == submitted.made_by
+    assert with_it.provenance.script == "#!/bin/bash\necho \ufffd\n"
+    assert (
+        with_it.provenance.model_copy(update={"script": submitted.provenance.script}) == submitted.provenance
+    )
 
 
 def test_a_damaged_record_is_parsed_as_none(make_result: MakeResult) -> None:

@@ -81,9 +81,9 @@ def weekly_sweep(store: Store, make_result: Callable[..., Result], auth_manager:
                 "sweep": "nightly",
                 "dag_id": "scaling_sweep",
             }
-            made_by = usual.submitted.made_by.model_copy(update=of_sweep)
+            provenance = usual.submitted.provenance.model_copy(update=of_sweep)
             stored.publish(
-                store, make_result(run, gpus=gpus, step_times=times, submitted_at=at, made_by=made_by)
+                store, make_result(run, gpus=gpus, step_times=times, submitted_at=at, provenance=provenance)
             )
 
 
@@ -271,8 +271,8 @@ def test_the_record_is_shown_as_it_is_kept_and_without_secrets(
     started = {**(plain.log.started or {}), "launch": {"numa_bound_ranks": 2, "vboost": False}}
     log = plain.log.model_copy(update={"node_check": checked, "started": started})
     run = plain.run.model_copy(update={"environment": {"MY_TOKEN": canary, "NCCL_DEBUG": "INFO"}})
-    made_by = plain.submitted.made_by.model_copy(update={"environment": {"MY_TOKEN": canary}})
-    submitted = plain.submitted.model_copy(update={"run": run, "made_by": made_by})
+    provenance = plain.submitted.provenance.model_copy(update={"environment": {"MY_TOKEN": canary}})
+    submitted = plain.submitted.model_copy(update={"run": run, "provenance": provenance})
     record = make_record(submitted, plain.status, log, (EarlierAttempt(job=plain.job, status=lost),))
     publish("run", run=run, record=record, script=f"export MY_TOKEN={canary}")
     frame = opened(page)
@@ -351,7 +351,7 @@ def test_a_cell_runs_again_if_airflow_lets_the_user(
     watched: Watched, publish: Callable[..., Result], make_result: Callable[..., Result]
 ) -> None:
     mapped = {"task_id": "performance.wait", "map_index": 1}
-    publish("mapped", made_by=make_result("x").submitted.made_by.model_copy(update=mapped))
+    publish("mapped", provenance=make_result("x").submitted.provenance.model_copy(update=mapped))
     tasks = [
         {"task_id": f"{group}.{name}", "map_index": index, "state": "success"}
         for group in ("performance", "checkpoint.save")

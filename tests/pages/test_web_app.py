@@ -40,7 +40,7 @@ JOB = "pretrain_llama3.1_tiny_fp32_2-1a2b3c4d"
 @pytest.fixture
 def secret(make_result: Callable[..., Result]) -> Provenance:
     """Return the provenance of a run of a DAG that the user may not read."""
-    return make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
+    return make_result("x").submitted.provenance.model_copy(update={"dag_id": "secret"})
 
 
 async def get(app: Any, path: str, **options: Any) -> httpx.Response:
@@ -121,8 +121,8 @@ async def test_runs_of_dags_that_a_user_may_not_read_are_left_out(
 ) -> None:
     outside = secret.model_copy(update={"dag_id": None, "dag_run_id": None, "task_id": None})
     publish("of-this-dag")
-    publish("of-another-dag", made_by=secret)
-    publish("of-no-dag", made_by=outside)
+    publish("of-another-dag", provenance=secret)
+    publish("of-no-dag", provenance=outside)
     assert {row["job_name"] for row in await rows(pages)} == {"of-this-dag", "of-no-dag"}
     assert await rows(pages, dag_id="secret") == []
     # Users who may not see a run learn nothing of it, not even that it exists.
@@ -142,8 +142,8 @@ async def test_the_tab_of_a_dag_run_has_its_runs_alone(
 ) -> None:
     of_sweep = {"dag_id": "scaling_sweep", "dag_run_id": "manual__1"}
     auth_manager.readable |= {"scaling_sweep"}
-    cell = make_result("x").submitted.made_by.model_copy(update=of_sweep)
-    publish("a-cell", made_by=cell)
+    cell = make_result("x").submitted.provenance.model_copy(update=of_sweep)
+    publish("a-cell", provenance=cell)
     publish("another-run", gpus=4)
     (row,) = await rows(pages, **of_sweep)
     assert row.items() >= store.run("a-cell").items()
@@ -274,7 +274,7 @@ async def csv_rows(app: FastAPI, **query: str) -> list[dict[str, str]]:
 async def test_a_file_of_results_has_what_the_page_shows_of_them(
     pages: FastAPI, publish: Publish, secret: Provenance, auth_manager: AuthManager
 ) -> None:
-    publish("hidden", made_by=secret)
+    publish("hidden", provenance=secret)
     bad = Verdict(checks=(Check(name="x", passed=False, message='Expected "20, 21",\nbut found 3.'),))
     publish("bad", verdict=bad)
     publish("large", gpus=4)
@@ -308,7 +308,7 @@ async def test_a_file_of_results_has_what_the_page_shows_of_them(
 async def test_what_a_user_may_not_read_counts_nowhere(
     pages: FastAPI, publish: Publish, secret: Provenance
 ) -> None:
-    publish("hidden", gpus=64, made_by=secret, submitted_at=time.time() - 9)
+    publish("hidden", gpus=64, provenance=secret, submitted_at=time.time() - 9)
     publish("seen", gpus=2, submitted_at=time.time() - 9)
     answer = (await get(pages, "/api/results")).json()
     assert (answer["matching"], answer["all"], answer["choices"]["gpus"]) == (1, 1, [2])
@@ -399,7 +399,7 @@ async def test_runs_that_a_user_may_not_read_are_no_history_of_those_that_he_may
     pages: FastAPI, publish: Publish, secret: Provenance, auth_manager: AuthManager
 ) -> None:
     for number in range(8):
-        publish(f"hidden-{number}", made_by=secret, step_times=[1.0] * 20, submitted_at=1.79e9 + number)
+        publish(f"hidden-{number}", provenance=secret, step_times=[1.0] * 20, submitted_at=1.79e9 + number)
     publish("seen", step_times=[2.0] * 20, submitted_at=1.79e9 + 10)
     answer = (await get(pages, "/api/comparison", params={"since": str(1.79e9)})).json()
     (row,) = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
@@ -428,7 +428,7 @@ async def test_two_runs_are_laid_beside_each_other(
 ) -> None:
     publish("one", step_times=[1.0] * 20, environment={"OMP_NUM_THREADS": "2"})
     publish("another", step_times=[2.0] * 20)
-    publish("hidden", made_by=secret)
+    publish("hidden", provenance=secret)
     answer = (await get(pages, "/api/differences", params={"run": "one", "other": "ano"})).json()
     assert [answer[name]["job_name"] for name in ("run", "other")] == ["one", "another"]
     assert answer["step_times"] == [[[step, seconds] for step in range(20)] for seconds in (1.0, 2.0)]
@@ -456,9 +456,9 @@ async def test_a_planned_run_can_be_repeated_by_the_command_given(
     ]
     assert first["command"].startswith("steptime run llama3.1-25.04 --size tiny")
     assert second["command"] is None
-    made_by = make_result("x").submitted.made_by
-    assert first["made_with"]["commit"] == made_by.git_commit
-    assert any(one.startswith(f"commit {made_by.git_commit} → ") for one in first["differs"])
+    provenance = make_result("x").submitted.provenance
+    assert first["made_with"]["commit"] == provenance.git_commit
+    assert any(one.startswith(f"commit {provenance.git_commit} → ") for one in first["differs"])
 
 
 async def test_the_source_of_a_runs_peak_is_answered_with_it(
@@ -681,8 +681,8 @@ async def test_a_run_has_its_verdict_in_a_sentence(pages: FastAPI, slower: str) 
 async def test_runs_of_no_dag_are_accepted_on_the_command_line(
     pages: FastAPI, store: Store, publish: Publish, make_result: Callable[..., Result]
 ) -> None:
-    outside = make_result("x").submitted.made_by.model_copy(update={"dag_id": None, "dag_run_id": None})
-    publish("by hand", made_by=outside)
+    outside = make_result("x").submitted.provenance.model_copy(update={"dag_id": None, "dag_run_id": None})
+    publish("by hand", provenance=outside)
 
     answer = await post(pages, "/api/accept", json={"job_name": "by hand", "note": "why"})
 

@@ -14,7 +14,7 @@ from steptime.clusters.connections import no_connections
 from steptime.errors import LoginRefused, OutOfReach, Overdue, SubmitLimit, SystemFailure, UserError
 from steptime.runs import conclusion, patience
 from steptime.runs.conclusion import FailureReport, failed_end, find_causes, unknown_end, with_failed_nodes
-from steptime.runs.patience import Outage, patiently
+from steptime.runs.patience import Outage, retry_while_unreachable
 
 from .conftest import Clock
 from .scripted_cluster import ScriptedCluster
@@ -63,7 +63,9 @@ def through(
             paused.setattr(asyncio, "sleep", pause)
             try:
                 return asyncio.run(
-                    patiently(config, no_connections, work or gate.work, gate.warnings.append, **options)
+                    retry_while_unreachable(
+                        config, no_connections, work or gate.work, gate.warnings.append, **options
+                    )
                 )
             except Exception as error:
                 return error
@@ -99,8 +101,12 @@ def test_a_login_that_is_refused_is_waited_for_unless_it_never_worked(through: T
 
     gate = Gate(closed_for=0)
     assert through(gate, 1, work) == "done"
+
+    async def was_never_reached() -> bool:
+        return False
+
     gate = Gate(closed_for=0)
-    refused = through(gate, 1, work, was_reached=lambda: False)
+    refused = through(gate, 1, work, was_reached=was_never_reached)
     assert (type(refused), str(refused), gate.pauses) == (UserError, "refuses the login 'me'", [])
 
 
@@ -175,7 +181,7 @@ def causes(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Failu
                 raise log
             return log
 
-        monkeypatch.setattr("steptime.clusters.collecting.collect_log", collected)
+        monkeypatch.setattr("steptime.runs.conclusion.collect_log", collected)
         monkeypatch.setattr(
             conclusion, "open_cluster", lambda *_: ScriptedCluster(JobStatus(state=JobState.FAILED))
         )

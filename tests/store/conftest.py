@@ -72,7 +72,7 @@ def ledger_job(make_result: Callable[..., Result]) -> Callable[..., LedgerJob]:
                 "time_limit_s": 600,
                 "run": submitted.run,
                 "request": submitted.request,
-                "made_by": submitted.made_by,
+                "provenance": submitted.provenance,
                 "directory": submitted.job.directory,
                 "log_path": submitted.job.log_path,
                 "created_at": 1000.0,

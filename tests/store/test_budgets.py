@@ -7,18 +7,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from sync_ledger import ledger
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.settings import config_dir
-from steptime.store import database, ledger
+from steptime.store import database
 from steptime.store.budgets import (
     BudgetBalance,
     BudgetExceeded,
     Owner,
-    admit,
     budget_balances,
     format_month,
     list_reserving,
@@ -80,7 +80,7 @@ def submit(ledger_job: Callable[..., LedgerJob]) -> Submit:
         fields = {"run": run, "cell": run.name, "cluster": run.cluster, "account": run.account}
         limit = {"gpus": run.recipe.gpus, "time_limit_s": run.time_limit_s + before_training}
         job = ledger_job(name, dag_run_id=dag_run, created_at=now, **fields, **limit)
-        ledger.add(job, lambda connection: admit(connection, of(dag_run), run, now=now))
+        ledger.add(job)
 
     return submit
 

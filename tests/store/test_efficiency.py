@@ -36,10 +36,10 @@ def make(make_result: MakeResult) -> MakeResult:
     """Return a function that makes a run of `rate` times the usual tokens per second and GPU."""
 
     def run(name: str, gpus: int, rate: float = 1.0, *, together: str = "one", **options: Any) -> Result:
-        made_by = make_result("x").submitted.made_by.model_copy(
+        provenance = make_result("x").submitted.provenance.model_copy(
             update={"sweep": "weekly", "dag_id": "llama31", "dag_run_id": together}
         )
-        given: dict[str, Any] = {"step_times": [1 / rate] * 20, "made_by": made_by, **options}
+        given: dict[str, Any] = {"step_times": [1 / rate] * 20, "provenance": provenance, **options}
         return make_result(name, gpus=gpus, **given)
 
     return run
@@ -195,19 +195,19 @@ def test_a_run_that_differs_in_anything_but_its_gpus_is_of_another_family(
 
 
 def test_a_run_of_no_dag_and_no_sweep_is_by_itself(store: Store, make: MakeResult) -> None:
-    of_nobody = make("x", 1).submitted.made_by.model_copy(
+    of_nobody = make("x", 1).submitted.provenance.model_copy(
         update=dict.fromkeys(("dag_id", "dag_run_id", "sweep"))
     )
     for number, gpus in enumerate((1, 2)):
-        publish(store, make(f"of-{gpus}", gpus, 1 / gpus, made_by=of_nobody, submitted_at=1e9 + number))
+        publish(store, make(f"of-{gpus}", gpus, 1 / gpus, provenance=of_nobody, submitted_at=1e9 + number))
     assert of(store) == {"of-1": (None, None, None), "of-2": (50, 1, "of-1")}
 
 
 def test_what_its_reader_may_not_read_is_no_base(store: Store, make: MakeResult) -> None:
     """A reader sees whole DAGs, so a run and its base are of the same DAG."""
     one = make("one", 1)
-    secret = one.submitted.made_by.model_copy(update={"dag_id": "secret"})
-    publish(store, make("one", 1, made_by=secret), make("two", 2, 0.9), make("four", 4, 0.72))
+    secret = one.submitted.provenance.model_copy(update={"dag_id": "secret"})
+    publish(store, make("one", 1, provenance=secret), make("two", 2, 0.9), make("four", 4, 0.72))
 
     assert of(store)["four"] == (80, 2, "two")
 

@@ -4,10 +4,11 @@ import multiprocessing
 from collections.abc import Callable
 
 import pytest
+from sync_ledger import ledger
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.config import ClusterConfig, load_cluster
-from steptime.store import database, ledger
+from steptime.store import database
 from steptime.store.ledger import LedgerJob
 
 from .test_ledger import job_of
@@ -45,15 +46,15 @@ def test_jobs_get_gpus_in_the_order_in_which_they_came(waits: Waits, limit: Limi
     small = waits("d", at=5, gpus=1)
     four = limit(4)
 
-    assert [ledger.take_room(job, four, 10) for job in (first, second)] == ["", ""]
+    assert [ledger.reserve_gpus(job, four, 10) for job in (first, second)] == ["", ""]
     needs = "of the 4 GPUs that jobs on cluster 'local' may hold at a time: 4 are in use"
-    assert ledger.take_room(third, four, 10) == f"needs 2 {needs}"
-    assert ledger.take_room(small, four, 10) == f"needs 1 {needs}, and 1 job(s) wait before it"
+    assert ledger.reserve_gpus(third, four, 10) == f"needs 2 {needs}"
+    assert ledger.reserve_gpus(small, four, 10) == f"needs 1 {needs}, and 1 job(s) wait before it"
     end(first)
-    assert ledger.take_room(small, four, 10).endswith("2 are in use, and 1 job(s) wait before it")
-    assert ledger.take_room(third, four, 10) == ""
-    assert ledger.take_room(small, four, 10) == f"needs 1 {needs}"
-    assert ledger.take_room(small, limit(5), 10) == "", "the file was changed"
+    assert ledger.reserve_gpus(small, four, 10).endswith("2 are in use, and 1 job(s) wait before it")
+    assert ledger.reserve_gpus(third, four, 10) == ""
+    assert ledger.reserve_gpus(small, four, 10) == f"needs 1 {needs}"
+    assert ledger.reserve_gpus(small, limit(5), 10) == "", "the file was changed"
     found = ledger.find("d")
     assert found is not None
     assert not found.waits_for_gpus
@@ -62,23 +63,23 @@ def test_jobs_get_gpus_in_the_order_in_which_they_came(waits: Waits, limit: Limi
 def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(waits: Waits, limit: Limit) -> None:
     one = limit(1)
     lost, crashed, last = (waits(name, at=number, gpus=1) for number, name in enumerate("abc"))
-    assert ledger.take_room(lost, one, 10) == ""
-    assert ledger.take_room(crashed, one, 10)
+    assert ledger.reserve_gpus(lost, one, 10) == ""
+    assert ledger.reserve_gpus(crashed, one, 10)
 
-    assert "1 job(s) wait before it" in ledger.take_room(last, one, 609)
-    assert "1 are in use" in ledger.take_room(last, one, 610), "which has not asked for ten minutes"
-    assert ledger.take_room(last, one, 3610) == "", "which was not submitted for an hour"
+    assert "1 job(s) wait before it" in ledger.reserve_gpus(last, one, 609)
+    assert "1 are in use" in ledger.reserve_gpus(last, one, 610), "which has not asked for ten minutes"
+    assert ledger.reserve_gpus(last, one, 3610) == "", "which was not submitted for an hour"
 
     ledger.note_submitted(job_of(last))
     again = waits("d", at=4000, gpus=1)
     day_s = 86_400
     longest = last.created_at + 3600 + last.time_limit_s + day_s
-    assert [bool(ledger.take_room(again, one, longest + more)) for more in (-1, 0)] == [True, False]
+    assert [bool(ledger.reserve_gpus(again, one, longest + more)) for more in (-1, 0)] == [True, False]
 
 
 def _ask(barrier: "multiprocessing.synchronize.Barrier", job: LedgerJob, config: ClusterConfig) -> None:
     barrier.wait(60)
-    raise SystemExit(bool(ledger.take_room(job, config, 10)))
+    raise SystemExit(bool(ledger.reserve_gpus(job, config, 10)))
 
 
 @pytest.mark.service
@@ -97,6 +98,6 @@ def test_jobs_that_ask_at_once_do_not_all_slip_through(waits: Waits, limit: Limi
     assert exits.count(0) <= 2
     assert set(exits) <= {0, 1}
     [one, two, *others] = jobs
-    assert [bool(ledger.take_room(job, limit(8), 11)) for job in (one, two, *others)] == [False] * 2 + [
+    assert [bool(ledger.reserve_gpus(job, limit(8), 11)) for job in (one, two, *others)] == [False] * 2 + [
         True
     ] * 4

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 import pytest
+from sync_ledger import ledger
 
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.errors import StoreUnavailable, SystemFailure
-from steptime.store import database, ledger
-from steptime.store.ledger import LedgerJob, Place
+from steptime.store import database
+from steptime.store.ledger import Ledger, LedgerJob, TaskKey
 from steptime.store.run_queries import Store
 
 from .conftest import OURS
@@ -15,9 +16,9 @@ from .conftest import OURS
 MakeJob = Callable[..., LedgerJob]
 
 
-def place(**fields: object) -> Place:
+def key(**fields: object) -> TaskKey:
     of_job = {"dag_id": "llama31", "dag_run_id": "manual", "task_group": "performance", "map_index": 0}
-    return Place.model_validate({"installations": ("ours", "too"), **of_job, **fields})
+    return TaskKey.model_validate({"installations": ("ours", "too"), **of_job, **fields})
 
 
 def job_of(row: LedgerJob, **fields: object) -> Job:
@@ -51,17 +52,7 @@ def test_a_job_is_in_the_ledger_before_and_after_its_cluster_has_it(ledger_job: 
 
 
 @pytest.mark.usefixtures("store")
-def test_a_refused_job_is_not_in_the_ledger(ledger_job: MakeJob) -> None:
-    def refuse(_: object) -> None:
-        raise ValueError("no room")
-
-    with pytest.raises(ValueError, match="no room"):
-        ledger.add(ledger_job(), refuse)
-    assert ledger.find("job-1") is None
-
-
-@pytest.mark.usefixtures("store")
-def test_jobs_are_found_by_their_place_and_their_cell(ledger_job: MakeJob) -> None:
+def test_jobs_are_found_by_their_task_and_their_cell(ledger_job: MakeJob) -> None:
     for name, fields in {
         "first": {"attempt": 1, "created_at": 1.0},
         "second": {"attempt": 2, "created_at": 2.0, "installation_id": "too"},
@@ -76,12 +67,12 @@ def test_jobs_are_found_by_their_place_and_their_cell(ledger_job: MakeJob) -> No
         return [job.name for job in jobs]
 
     cell = ledger_job().cell
-    assert names(ledger.jobs_at(place())) == ["first", "second"]
-    assert names(ledger.jobs_at(place(), cell)) == ["first", "second", "moved"]
-    latest = ledger.latest_at(place())
+    assert names(ledger.jobs_of_task(key())) == ["first", "second"]
+    assert names(ledger.jobs_of_task(key(), cell)) == ["first", "second", "moved"]
+    latest = ledger.latest_job(key())
     assert latest is not None
     assert latest.name == "second"
-    assert ledger.latest_at(place(map_index=7)) is None
+    assert ledger.latest_job(key(map_index=7)) is None
 
 
 @pytest.mark.long
@@ -112,27 +103,33 @@ def test_a_job_is_abandoned_and_taken_up_again(ledger_job: MakeJob) -> None:
         assert found.abandoned is abandoned
 
 
-def test_a_store_that_does_not_answer_is_waited_for(
+async def test_a_store_that_does_not_answer_is_waited_for(
     ledger_job: MakeJob, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL is away for two tries; each warning has the cause and no password."""
-    away = "postgresql://steptime:secret@127.0.0.1:1/nowhere"
-    addresses, warnings, pauses = [away, away, store], [], []
-    monkeypatch.setattr("tenacity.nap.time.sleep", pauses.append)
+    warnings: list[str] = []
+    pauses: list[float] = []
 
-    def add() -> None:
-        monkeypatch.setenv("STEPTIME_STORE_URL", addresses.pop(0))
-        ledger.add(ledger_job())
+    def warn(sentence: str) -> None:
+        warnings.append(sentence)
+        if len(warnings) == 2:
+            waiting.url = store
 
-    database.wait_for_store(add, warnings.append)
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
 
-    assert ledger.find("job-1") is not None
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    waiting = Ledger(warn, url="postgresql://steptime:secret@127.0.0.1:1/nowhere")
+
+    await waiting.add(ledger_job())
+
+    assert await waiting.find("job-1") is not None
     assert [round(pause) for pause in pauses] == [1, 2]
     assert ["127.0.0.1" in text and "secret" not in text for text in warnings] == [True, True]
 
 
-def test_a_store_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STEPTIME_STORE_URL", "postgresql://steptime@127.0.0.1:1/nowhere")
+async def test_a_store_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "STORE_PATIENCE_S", 0)
+    waiting = Ledger(print, url="postgresql://steptime@127.0.0.1:1/nowhere")
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1"):
-        database.wait_for_store(lambda: ledger.find("job-1"), print)
+        await waiting.find("job-1")

@@ -25,8 +25,8 @@ def make(make_result: MakeResult) -> MakeResult:
 
     def run(name: str, dag: str = "llama31", dag_run: str = "r", **options: Any) -> Result:
         of_dag_run = {"dag_id": dag, "dag_run_id": dag_run, "sweep": options.pop("sweep", None)}
-        ours = make_result("x").submitted.made_by.model_copy(update=of_dag_run)
-        return make_result(name, made_by=ours, **options)
+        ours = make_result("x").submitted.provenance.model_copy(update=of_dag_run)
+        return make_result(name, provenance=ours, **options)
 
     return run
 
@@ -79,9 +79,9 @@ def test_series_with_runs_that_a_reader_may_not_read_are_known(store: Store) -> 
 def test_what_is_selected_by_tells_nothing_of_runs_that_a_reader_may_not_read(
     store: Store, make: MakeResult
 ) -> None:
-    ours = make("x", "secret").submitted.made_by.model_copy(update={"sweep": "of nobody's concern"})
+    ours = make("x", "secret").submitted.provenance.model_copy(update={"sweep": "of nobody's concern"})
     stored.write(
-        store, make("secret-3", submitted=make("secret-3").submitted.model_copy(update={"made_by": ours}))
+        store, make("secret-3", submitted=make("secret-3").submitted.model_copy(update={"provenance": ours}))
     )
     assert store.choices()["sweep"] == ["of nobody's concern", "s"]
     seen = of_reader(store, "llama31", "weekly").choices()
@@ -138,10 +138,12 @@ def test_runs_of_a_dag_run_come_in_the_order_of_their_tasks(tmp_path: Path, make
         ("e", None, 0.5),
     ):
         made = make(name, submitted_at=1e9 + at)
-        ours = made.submitted.made_by.model_copy(update={"map_index": map_index})
+        ours = made.submitted.provenance.model_copy(update={"map_index": map_index})
         stored.write(
             store,
-            make(name, submitted_at=1e9 + at, submitted=made.submitted.model_copy(update={"made_by": ours})),
+            make(
+                name, submitted_at=1e9 + at, submitted=made.submitted.model_copy(update={"provenance": ours})
+            ),
         )
     assert [row["job_name"] for row in store.list_runs("llama31", "r")] == ["d", "c", "b", "e", "a"]
     assert store.list_runs("llama31", "another") == store.list_runs("another", "r") == []

@@ -17,18 +17,18 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from pydantic import BaseModel
 from pydantic_core import from_json
 
-from steptime.airflow.connections import open_cluster, patiently
+from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import own_ids
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.versions import AirflowException, AirflowFailException, TaskDeferred, never_retry
 from steptime.clusters.base import Cluster
-from steptime.clusters.config import ClusterConfig
+from steptime.clusters.config import ClusterConfig, load_cluster, open_cluster
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
 from steptime.recipes.models import Run
 from steptime.runs import launch
-from steptime.runs.launch import NoRoom, Reporter, note_refused
-from steptime.store import ledger
-from steptime.store.ledger import LedgerJob, Place
+from steptime.runs.launch import GpuLimitReached, Reporter, note_refused
+from steptime.runs.patience import retry_while_unreachable
+from steptime.store.ledger import Ledger, LedgerJob, TaskKey
 
 Done = TypeVar("Done")
 
@@ -42,7 +42,7 @@ _KILL_WITHIN_S = 4.0
 _ASKED_AGAIN_AFTER_S = 0.5
 DELETED = "deleted"
 """Stands for the state of a task instance that no longer exists."""
-_TAKEN_AWAY = (DELETED, "success", "failed", "skipped", "removed", "upstream_failed")
+_OVER = (DELETED, "success", "failed", "skipped", "removed", "upstream_failed")
 """States of a task that has ended or was deleted. In all others, cleared included, it will go on."""
 
 
@@ -82,8 +82,8 @@ class WaitingTrigger(BaseTrigger):
         """Wait for the event and return it."""
 
 
-class RoomTrigger(WaitingTrigger):
-    """Fires once a job fits into the GPU limits of its cluster and sweep, or need not be submitted any more.
+class GpuLimitTrigger(WaitingTrigger):
+    """Fires once a job fits into the GPU limit of its cluster, or need not be submitted any more.
 
     :param job: the job's name in the job ledger (the table `jobs`).
     """
@@ -94,7 +94,7 @@ class RoomTrigger(WaitingTrigger):
 
     async def event(self) -> TriggerEvent:
         """Wait until there is room or the job is no longer needed; return an event with the job's name."""
-        await launch.wait_for_room(self.job, self.log.info, self.log.warning)
+        await launch.wait_for_gpus(self.job, Ledger(self.log.warning), self.log.info)
         return TriggerEvent({"job": self.job})  # type: ignore[no-untyped-call]
 
 
@@ -166,12 +166,17 @@ class RunOperator(BaseOperator):
         run = self.planned_run()
         return "" if run is None else run.name
 
+    @property
+    def ledger(self) -> Ledger:
+        """The job ledger, which waits while the metrics store is away, and says so in the task's log."""
+        return Ledger(self.log.warning)
+
     def planned_run(self) -> Run | None:
         """Return the run that this operator works on; None if it is not known yet."""
         raise NotImplementedError
 
 
-class HoldsJob(BaseOperator):
+class CancelsJobOnKill(RunOperator):
     """Base class of operators whose `on_kill` cancels the job if the task has ended or was deleted.
 
     Airflow calls `on_kill` both when a person marks a running task as failed and when its worker shuts down
@@ -180,52 +185,52 @@ class HoldsJob(BaseOperator):
     """
 
     deferrable = True
-    _held: tuple[str, str] | None = None
+    _guarded: tuple[str, str] | None = None
     _task_instance: RuntimeTaskInstanceProtocol | None = None
     may_be_lost = False
     """Whether the state `failed` may only mean that the worker was lost in the task's last try."""
-    was_taken_away = False
+    task_was_over = False
 
-    def hold(self, job: LedgerJob, context: Context) -> None:
+    def guard(self, job: LedgerJob, context: Context) -> None:
         """Set the job that `on_kill` cancels.
 
         Raises AirflowFailException if `on_kill` has already found the task ended or deleted.
         """
-        self._held = (job.cluster, job.name)
+        self._guarded = (job.cluster, job.name)
         self._task_instance = context["ti"]
-        if self.was_taken_away:
+        if self.task_was_over:
             raise AirflowFailException(
                 f"the task was ended or deleted from outside while it submitted job '{job.name}'"
             )
 
     def reporter(self, context: Context) -> Reporter:
-        """Return a reporter that logs the messages of a job's launch, and calls `hold` with the job."""
-        return Reporter(info=self.log.info, warn=self.log.warning, hold=lambda job: self.hold(job, context))
+        """Return a reporter that logs the messages of a job's launch, and calls `guard` with the job."""
+        return Reporter(info=self.log.info, warn=self.log.warning, guard=lambda job: self.guard(job, context))
 
-    async def submit_patiently(
+    async def submit_with_retries(
         self, config: ClusterConfig, submit: Callable[[Cluster], Awaitable[Done]]
     ) -> Done:
-        """Call `submit` with the open cluster; retry while the cluster is unavailable, as `patiently` does.
+        """Call `submit` with the open cluster; retry while the cluster is unreachable or at a submit limit.
 
         If the cluster's limit on submitted jobs refuses the job for too long, this is recorded in the job
         ledger, and Overdue is raised.
         """
         try:
-            return await patiently(config, submit, self.log.warning)
+            return await retry_while_unreachable(config, airflow_connection, submit, self.log.warning)
         except Overdue as refusal:
-            if self._held is not None and (job := ledger.find(self._held[1])) is not None:
-                await note_refused(job, refusal, self.log.warning)
+            if self._guarded is not None and (job := await self.ledger.find(self._guarded[1])) is not None:
+                await note_refused(job, refusal, self.ledger)
             raise
 
-    def wait_for_room(self, full: NoRoom, context: Context) -> Any:
+    def wait_for_gpus(self, full: GpuLimitReached, context: Context) -> Any:
         """Wait until the GPU limits leave room for the job named in `full`, then execute this task again.
 
         Raises TaskDeferred to wait in the triggerer; without `deferrable` it waits in the worker.
         """
         self.log.info("%s", full)
         if self.deferrable:
-            raise TaskDeferred(trigger=RoomTrigger(job=full.job_name), method_name="go_on")
-        asyncio.run(launch.wait_for_room(full.job_name, self.log.info, self.log.warning))
+            raise TaskDeferred(trigger=GpuLimitTrigger(job=full.job_name), method_name="go_on")
+        asyncio.run(launch.wait_for_gpus(full.job_name, self.ledger, self.log.info))
         return self.execute(context)
 
     def go_on(self, context: Context, event: dict[str, Any]) -> Any:
@@ -235,20 +240,20 @@ class HoldsJob(BaseOperator):
 
     def on_kill(self) -> None:
         """Cancel the job if the task has ended or was deleted; not if it was cleared or will be retried."""
-        if self._held is None or self._task_instance is None:
+        if self._guarded is None or self._task_instance is None:
             return
         # A thread of its own: this is a signal handler, and the main thread may be inside an event loop.
         thread = threading.Thread(
-            target=self._cancel_if_taken_away, args=(*self._held, self._task_instance), daemon=True
+            target=self._cancel_if_task_is_over, args=(*self._guarded, self._task_instance), daemon=True
         )
         thread.start()
         thread.join(_KILL_WITHIN_S)
 
-    def _cancel_if_taken_away(
+    def _cancel_if_task_is_over(
         self, cluster_name: str, job_name: str, task_instance: RuntimeTaskInstanceProtocol
     ) -> None:
-        if is_taken_away(task_instance, job_name, self.log.info, may_be_lost=self.may_be_lost):
-            self.was_taken_away = True
+        if task_is_over(task_instance, job_name, self.log.info, may_be_lost=self.may_be_lost):
+            self.task_was_over = True
             asyncio.run(cancel(cluster_name, job_name))
 
 
@@ -257,7 +262,7 @@ def is_last_try(ti: RuntimeTaskInstanceProtocol) -> bool:
     return ti.try_number > ti.max_tries
 
 
-def is_taken_away(
+def task_is_over(
     ti: RuntimeTaskInstanceProtocol, job_name: str, info: Callable[[str], None], *, may_be_lost: bool = False
 ) -> bool:
     """Return whether the task instance has ended or was deleted, so that nothing will resume it.
@@ -283,7 +288,7 @@ def is_taken_away(
         if state == "failed" and may_be_lost:
             info(f"this task failed in its last try, perhaps with its worker: job {job_name} keeps running")
             return False
-        if state not in _TAKEN_AWAY:
+        if state not in _OVER:
             info(f"this task is {state or 'cleared'} and will go on: job {job_name} keeps running for it")
             return False
     info(f"nothing will resume this task ({state}): cancelling job {job_name}")
@@ -306,14 +311,14 @@ def _read_state(ti: RuntimeTaskInstanceProtocol) -> str | None:
 
 async def cancel(cluster_name: str, job_name: str) -> None:
     """Connect to a cluster, cancel a job, and record that in the ledger."""
-    async with open_cluster(cluster_name) as cluster:
-        await launch.end_job(cluster, job_name, _log.warning)
+    async with open_cluster(load_cluster(cluster_name), airflow_connection) as cluster:
+        await launch.end_job(cluster, job_name, Ledger(_log.warning))
 
 
-def task_place(context: Context, task_group: str | None = None) -> Place:
-    """Return the place of a task's jobs in the ledger: DAG run, map index, task group (default: its own)."""
+def task_key(context: Context, task_group: str | None = None) -> TaskKey:
+    """Return the key of a task's jobs in the ledger: DAG run, map index, task group (default: its own)."""
     ti = context["ti"]
-    return Place(
+    return TaskKey(
         installations=tuple(own_ids()),
         dag_id=ti.dag_id,
         dag_run_id=ti.run_id,

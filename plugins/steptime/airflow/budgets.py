@@ -9,14 +9,16 @@ from collections.abc import Sequence
 
 from airflow.sdk import BaseOperator, Context
 
-from steptime.airflow.connections import open_cluster
+from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import this_installation
+from steptime.clusters.config import load_cluster, open_cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
-from steptime.runs.launch import settle_ended
+from steptime.runs.launch import record_ended_jobs
 from steptime.store import budgets
 from steptime.store.budgets import BudgetExceeded, Owner
 from steptime.store.database import wait_for_store
+from steptime.store.ledger import Ledger
 
 _LIVE = ["queued", "running"]
 """States of a DAG run that has not ended."""
@@ -45,7 +47,7 @@ def reserve(task: BaseOperator, context: Context, runs: Sequence[Run]) -> None:
                 budgets.release(other)
         for name in clusters:
             try:
-                asyncio.run(_settle(name, task))
+                asyncio.run(_record_ended_jobs(name, task))
             except SystemFailure as error:  # then all of its jobs count as the most that they may take
                 warn("cluster '%s' cannot be asked which of its jobs have ended: %s", name, error)
         balances = budgets.reserve(owner, runs)
@@ -53,6 +55,6 @@ def reserve(task: BaseOperator, context: Context, runs: Sequence[Run]) -> None:
         task.log.info("%s", balance)
 
 
-async def _settle(name: str, task: BaseOperator) -> None:
-    async with open_cluster(name) as cluster:
-        await settle_ended(cluster, task.log.warning)
+async def _record_ended_jobs(name: str, task: BaseOperator) -> None:
+    async with open_cluster(load_cluster(name), airflow_connection) as cluster:
+        await record_ended_jobs(cluster, Ledger(task.log.warning))

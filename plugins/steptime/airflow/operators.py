@@ -14,15 +14,15 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 
 from steptime.airflow.base import (
-    HoldsJob,
+    CancelsJobOnKill,
     RefusingOperator,
     RunOperator,
     airflow_errors,
     as_json,
-    task_place,
+    task_key,
 )
 from steptime.airflow.budgets import reserve
-from steptime.airflow.connections import patiently
+from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import this_installation
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.summaries import as_text
@@ -37,10 +37,10 @@ from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
 from steptime.recipes.planning import Plan
 from steptime.recipes.sweep_planning import Cell
-from steptime.runs.launch import Attempt, NoRoom, end_open_jobs, launch, make_job_spec
+from steptime.runs.launch import Attempt, GpuLimitReached, end_open_jobs, launch, make_job_spec
+from steptime.runs.patience import retry_while_unreachable
 from steptime.staging.stage import stage
-from steptime.store.database import wait_for_store
-from steptime.store.ledger import LedgerJob, jobs_at, latest_submitted, was_reached
+from steptime.store.ledger import Ledger, LedgerJob, latest_submitted
 from steptime.store.run_models import Provenance
 
 
@@ -120,11 +120,12 @@ def stage_for(run: Run, task: BaseOperator) -> StagedFiles:
     with airflow_errors(), _folded(log.info) as report:
         config = load_cluster(run.cluster)
         staged = asyncio.run(
-            patiently(
+            retry_while_unreachable(
                 config,
+                airflow_connection,
                 lambda cluster: stage(cluster, config, run, report),
                 log.warning,
-                lambda: was_reached(run.cluster),
+                lambda: Ledger(log.warning).was_reached(run.cluster),
             )
         )
     log.info("the trainer: %s", staged.trainer_path)
@@ -156,7 +157,7 @@ def _folded(info: Callable[..., None]) -> Iterator[Callable[[str], None]]:
             info("::endgroup::")
 
 
-class SubmitTrainingOperator(RunOperator, HoldsJob):
+class SubmitTrainingOperator(CancelsJobOnKill):
     """Submits the job of a run, or finds the one that an earlier try of this task submitted.
 
     A retry after a killed worker finds the same job. If the task is cleared, it ends that job and submits a
@@ -206,22 +207,22 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
                 if saved is not None:
                     checkpoint = {"checkpoint_path": await find_saved_checkpoint(cluster, saved)}
                     wanted = replace(attempt, run=attempt.run.model_copy(update=checkpoint))
-                return await launch(cluster, config, wanted, self.reporter(context))
+                return await launch(cluster, config, wanted, self.ledger, self.reporter(context))
 
             try:
-                job = asyncio.run(self.submit_patiently(config, submit))
-            except NoRoom as full:
-                return self.wait_for_room(full, context)
+                job = asyncio.run(self.submit_with_retries(config, submit))
+            except GpuLimitReached as full:
+                return self.wait_for_gpus(full, context)
             script = make_job_spec(job, config).script
         self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
-        secretive = (job.run.environment, job.made_by.staged.image_environment)
+        secretive = (job.run.environment, job.provenance.staged.image_environment)
         self.log.info("its script:\n%s", redact_text(script, *secretive))
         return {"cluster": job.cluster, "job": job.name}
 
     def _saving_job(self, context: Context, task_group: str) -> Job:
-        place = task_place(context, task_group)
-        saving = latest_submitted(wait_for_store(lambda: jobs_at(place), self.log.warning))
+        jobs = asyncio.run(self.ledger.jobs_of_task(task_key(context, task_group)))
+        saving = latest_submitted(jobs)
         if saving is None or saving.job is None:
             raise SystemFailure(
                 f"task group '{task_group}' has submitted no job to save the checkpoint that this run loads"
@@ -234,24 +235,24 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         if self.sweep_cell is not None:
             cell = Cell.model_validate(self.sweep_cell)
         asked_for = requested_options(context) if cell is None else cell.request.model_dump(mode="json")
-        installation = this_installation()  # before the place, which has its id
-        place = task_place(context)
+        installation = this_installation()  # before the key, which has its id
+        key = task_key(context)
         return Attempt(
-            place=place,
+            task_key=key,
             installation=installation,
             run_after=context["dag_run"].run_after.timestamp(),
             max_tries=ti.max_tries,
             run=run,
             request=make_request(run, asked_for),  # what it refuses is refused before anything runs
-            made_by=Provenance(
+            provenance=Provenance(
                 **describe_code(),
                 staged=staged,
                 options={name: value for name, value in asked_for.items() if value is not None},
                 environment=job_environment(run, staged, load_cluster(run.cluster)),
-                dag_id=place.dag_id,
-                dag_run_id=place.dag_run_id,
-                task_id=f"{place.task_group}.wait",
-                map_index=place.map_index,
+                dag_id=key.dag_id,
+                dag_run_id=key.dag_run_id,
+                task_id=f"{key.task_group}.wait",
+                map_index=key.map_index,
                 sweep=None if cell is None else cell.sweep,
             ),
         )
@@ -275,8 +276,7 @@ class EndTrainingOperator(RunOperator):
     def execute(self, context: Context) -> None:
         """Cancel the live jobs of the run."""
         with airflow_errors():
-            place = task_place(context)
-            jobs = wait_for_store(lambda: jobs_at(place), self.log.warning)
+            jobs = asyncio.run(self.ledger.jobs_of_task(task_key(context)))
             if jobs:
                 self._run = jobs[-1].run
             still_open = [job for job in jobs if job.ended_at is None]
@@ -290,5 +290,11 @@ class EndTrainingOperator(RunOperator):
                         config.ending_by_hand(job.name),
                     )
                     continue
-                work = partial(end_open_jobs, jobs=[job], info=self.log.info, warn=self.log.warning)
-                asyncio.run(patiently(config, work, self.log.warning))
+                work = partial(
+                    end_open_jobs,
+                    jobs=[job],
+                    ledger=self.ledger,
+                    info=self.log.info,
+                    warn=self.log.warning,
+                )
+                asyncio.run(retry_while_unreachable(config, airflow_connection, work, self.log.warning))

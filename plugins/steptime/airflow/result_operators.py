@@ -11,10 +11,10 @@ from steptime.airflow.assets import extra_of_run, published_results
 from steptime.airflow.base import (
     RunOperator,
     airflow_errors,
-    task_place,
+    task_key,
 )
 from steptime.airflow.budgets import budget_owner
-from steptime.airflow.connections import patiently
+from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.notifications import Event, notify, notify_of_incidents
@@ -34,10 +34,11 @@ from steptime.measure.record import make_record, with_script
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.runs.launch import end_job
+from steptime.runs.patience import retry_while_unreachable
 from steptime.store.budgets import release
 from steptime.store.columns import BY_NAME
 from steptime.store.database import wait_for_store
-from steptime.store.ledger import jobs_at, latest_submitted
+from steptime.store.ledger import latest_submitted
 from steptime.store.run_models import Measurement, Result, Submission, Verdict
 from steptime.store.run_queries import Store
 from steptime.store.run_records import EarlierAttempt, parse_record
@@ -84,8 +85,7 @@ class ReadLogOperator(RunOperator):
 
     def execute(self, context: Context) -> dict[str, str]:
         """Read the job's log, measure the run, and store both. Returns the job's handle."""
-        place = task_place(context)
-        jobs = wait_for_store(lambda: jobs_at(place), self.log.warning)
+        jobs = asyncio.run(self.ledger.jobs_of_task(task_key(context)))
         job = latest_submitted(jobs)
         if job is None or (submitted := job.submitted) is None:
             raise AirflowSkipException("no job was submitted: there is no log to read")
@@ -98,7 +98,12 @@ class ReadLogOperator(RunOperator):
         with airflow_errors():
             config = load_cluster(submitted.job.cluster)
             status, log, record = asyncio.run(
-                patiently(config, lambda cluster: self._read(cluster, submitted, earlier), self.log.warning)
+                retry_while_unreachable(
+                    config,
+                    airflow_connection,
+                    lambda cluster: self._read(cluster, submitted, earlier),
+                    self.log.warning,
+                )
             )
         measurement: Measurement | None = None
         unmeasured = ""
@@ -131,7 +136,7 @@ class ReadLogOperator(RunOperator):
         status = statuses[job.name]
         if status.state.is_live:
             # Waiting was given up (failed by hand, timed out): only a log that grows no more can be read.
-            status = await end_job(cluster, job.name, self.log.warning)
+            status = await end_job(cluster, job.name, self.ledger)
         if status.state is JobState.UNKNOWN:  # clusters forget their jobs
             status = await asyncio.to_thread(self._stored_status, job, status)
         try:

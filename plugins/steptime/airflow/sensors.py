@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 from airflow.sdk import Context
 
-from steptime.airflow.base import HoldsJob, RunOperator, airflow_errors, is_last_try, task_place
-from steptime.airflow.connections import airflow_connection, patiently
+from steptime.airflow.base import CancelsJobOnKill, airflow_errors, is_last_try, task_key
+from steptime.airflow.connections import airflow_connection
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.airflow.versions import AirflowFailException, TaskDeferred
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
@@ -22,16 +22,15 @@ from steptime.runs.conclusion import (
     unknown_end,
     with_failed_nodes,
 )
-from steptime.runs.launch import NoRoom, add_resubmission, may_resubmit, submit
-from steptime.store import ledger
-from steptime.store.database import wait_for_store
-from steptime.store.ledger import LedgerJob
+from steptime.runs.launch import GpuLimitReached, add_resubmission, may_resubmit, submit
+from steptime.runs.patience import retry_while_unreachable
+from steptime.store.ledger import Ledger, LedgerJob
 
 _JUST_SUBMITTED_S = 60
 """A job younger than this is not polled before the task defers: it can hardly have ended."""
 
 
-class TrainingSensor(RunOperator, HoldsJob):
+class TrainingSensor(CancelsJobOnKill):
     """Waits until a training job has ended, and fails if the training failed.
 
     The job is the latest one that the job ledger has for this mapped task instance. A job that failed through
@@ -68,16 +67,17 @@ class TrainingSensor(RunOperator, HoldsJob):
 
     def planned_run(self) -> Run | None:
         """Return the run whose job is waited for; None without a job, or while the store does not answer."""
+        if not self.submitted:
+            return None
         try:
-            job = ledger.find(self.submitted["job"]) if self.submitted else None
+            job = asyncio.run(Ledger(self.log.warning, patience_s=0).find(self.submitted["job"]))
         except SystemFailure:  # only the task's label needs it here
             return None
         return None if job is None else job.run
 
     def execute(self, context: Context) -> Any:
         """Wait for the job to end. Returns its handle; fails if it did not succeed."""
-        place = task_place(context)
-        job = wait_for_store(lambda: ledger.latest_at(place), self.log.warning)
+        job = asyncio.run(self.ledger.latest_job(task_key(context)))
         if job is None:
             raise AirflowFailException("no job was submitted for this run: clear 'submit'")
         if job.job is None and job.ended_at is not None:
@@ -88,9 +88,9 @@ class TrainingSensor(RunOperator, HoldsJob):
             return self._succeeded(job)
         return self._wait_for(job, context)
 
-    def hold(self, job: LedgerJob, context: Context) -> None:
+    def guard(self, job: LedgerJob, context: Context) -> None:
         """Set the job that `on_kill` cancels; in the last try, the state `failed` is not enough for that."""
-        super().hold(job, context)
+        super().guard(job, context)
         self.may_be_lost = is_last_try(context["ti"])
 
     def _wait_for(self, job: LedgerJob, context: Context) -> Any:
@@ -98,13 +98,13 @@ class TrainingSensor(RunOperator, HoldsJob):
         with airflow_errors():
             try:
                 job, status = asyncio.run(self._attach(job, context))
-            except NoRoom as full:
-                return self.wait_for_room(full, context)
+            except GpuLimitReached as full:
+                return self.wait_for_gpus(full, context)
             except OutOfReach as away:
                 self._abandon(job, away)
         self.log.info("waiting for job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
-        self.hold(job, context)
+        self.guard(job, context)
         if is_last_try(context["ti"]):
             self.log.warning("this is the last try: if its worker dies, job %s keeps running", job.name)
             self._note_abandoned(job, abandoned=True)
@@ -113,7 +113,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         trigger = TrainingTrigger(cluster=job.cluster, job=job.name, **self.patience)
         if self.deferrable:
             raise TaskDeferred(trigger=trigger, method_name="execute_complete")
-        return self.execute_complete(context, asyncio.run(trigger.news()))
+        return self.execute_complete(context, asyncio.run(trigger.wait_for_end()))
 
     async def _attach(self, job: LedgerJob, context: Context) -> tuple[LedgerJob, JobStatus | None]:
         """Submit the job if its cluster does not have it yet; return it, and its status if it has ended.
@@ -123,7 +123,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         config = load_cluster(job.cluster)
 
         async def attach(cluster: Cluster) -> tuple[LedgerJob, JobStatus | None]:
-            there = await submit(cluster, config, job, self.reporter(context))
+            there = await submit(cluster, config, job, self.ledger, self.reporter(context))
             status = (await cluster.poll([job.name]))[job.name]
             is_over = not status.state.is_live and status.state is not JobState.UNKNOWN
             return there, status if is_over else None
@@ -131,7 +131,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         if job.submitted_at is not None and time.time() - job.submitted_at < _JUST_SUBMITTED_S:
             return job, None
         try:
-            return await self.submit_patiently(config, attach)
+            return await self.submit_with_retries(config, attach)
         except UserError as refused:  # for example, it needs all the nodes that there are
             avoiding = f" on nodes other than {', '.join(job.excluded_nodes)}" if job.excluded_nodes else ""
             raise UserError(f"the run cannot be resubmitted{avoiding}: {refused}") from None
@@ -142,8 +142,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         An event about another job than the latest is ignored: on SQLite, Airflow may reuse the id of a
         trigger that is still running.
         """
-        place = task_place(context)
-        job = wait_for_store(lambda: ledger.latest_at(place), self.log.warning)
+        job = asyncio.run(self.ledger.latest_job(task_key(context)))
         if job is None or job.name != event["job"]:
             self.log.info(
                 "job %s has been replaced by a newer job: still waiting for the newer one", event["job"]
@@ -166,17 +165,19 @@ class TrainingSensor(RunOperator, HoldsJob):
         if status.state is JobState.FAILED and not status.failed_nodes:  # the log may name them
             failure = self._find_causes(job)
             status = with_failed_nodes(status, failure)
-        wait_for_store(lambda: ledger.note_status(job.name, status, time.time()), self.log.warning)
+        asyncio.run(self.ledger.note_status(job.name, status, time.time()))
         config = load_cluster(job.cluster)
         if may_resubmit(job, status, config):
+
+            async def resubmit(cluster: Cluster) -> LedgerJob:
+                return await add_resubmission(
+                    cluster, config, job, status, self.ledger, warn=self.log.warning
+                )
+
             with airflow_errors():
                 try:
                     again = asyncio.run(
-                        patiently(
-                            config,
-                            lambda cluster: add_resubmission(cluster, config, job, status, self.log.warning),
-                            self.log.warning,
-                        )
+                        retry_while_unreachable(config, airflow_connection, resubmit, self.log.warning)
                     )
                 except OutOfReach as away:
                     self._abandon(job, away)
@@ -212,7 +213,7 @@ class TrainingSensor(RunOperator, HoldsJob):
             self._note_abandoned(job, abandoned=False)
 
     def _note_abandoned(self, job: LedgerJob, *, abandoned: bool) -> None:
-        wait_for_store(lambda: ledger.note_abandoned(job.name, abandoned=abandoned), self.log.warning)
+        asyncio.run(self.ledger.note_abandoned(job.name, abandoned=abandoned))
 
 
 def _on_cluster(job: LedgerJob) -> Job:

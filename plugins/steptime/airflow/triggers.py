@@ -7,14 +7,13 @@ from typing import Any, cast
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
 from airflow.triggers.base import TriggerEvent
 
-from steptime.airflow.base import WaitingTrigger, as_json, cancel, is_taken_away
+from steptime.airflow.base import WaitingTrigger, as_json, cancel, task_is_over
 from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import require_own
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
 from steptime.runs.following import follow, wait_limits
-from steptime.store import ledger
-from steptime.store.database import in_store
+from steptime.store.ledger import Ledger
 
 
 class TrainingTrigger(WaitingTrigger):
@@ -48,15 +47,14 @@ class TrainingTrigger(WaitingTrigger):
 
     async def event(self) -> TriggerEvent:
         """Wait until the job has ended or a limit is exceeded; return the event."""
-        return TriggerEvent(await self.news())  # type: ignore[no-untyped-call]
+        return TriggerEvent(await self.wait_for_end())  # type: ignore[no-untyped-call]
 
-    async def news(self) -> dict[str, Any]:
+    async def wait_for_end(self) -> dict[str, Any]:
         """Wait until the job has ended or a limit is exceeded; return the event's payload.
 
         Raises SystemFailure if the metrics store does not have the job as submitted.
         """
-        # DAG files import this module, and never follow a job.
-        noted = await in_store(lambda: ledger.find(self.job), self.log.warning)
+        noted = await Ledger(self.log.warning).find(self.job)
         if noted is None or noted.job is None:
             raise SystemFailure(
                 f"the metrics store no longer has job '{self.job}': was the store replaced? Clear "
@@ -85,17 +83,17 @@ class TrainingTrigger(WaitingTrigger):
         Airflow also calls this when another triggerer has taken over the trigger. Airflow cancels this
         coroutine every second until it returns, so the work is done in a separate asyncio task.
         """
-        ending = asyncio.create_task(self._end_if_taken_away())
+        ending = asyncio.create_task(self._cancel_if_task_is_over())
         while not ending.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(ending)
 
-    async def _end_if_taken_away(self) -> None:
-        instance = cast("RuntimeTaskInstanceProtocol", self.task_instance)
-        if not await asyncio.to_thread(is_taken_away, instance, self.job, self.log.info):
+    async def _cancel_if_task_is_over(self) -> None:
+        instance = cast(RuntimeTaskInstanceProtocol, self.task_instance)
+        if not await asyncio.to_thread(task_is_over, instance, self.job, self.log.info):
             return
         try:
-            noted = await asyncio.to_thread(ledger.find, self.job)
+            noted = await Ledger(self.log.warning, patience_s=0).find(self.job)
             if noted is not None and noted.job is not None:
                 await asyncio.to_thread(require_own, noted.job)
         except (UserError, SystemFailure) as error:

@@ -86,7 +86,7 @@ def _monthly(store: Any, since: float) -> list[dict[str, Any]]:
     for row in store.results(include_rejected=True, since=since):
         rows[format_month(row["submitted_at"]), row["sweep"] or ""].append(row)
     for job in store.lost_jobs(since=since):
-        lost[format_month(job["created_at"]), job["made_by"]["sweep"] or ""].append(job)
+        lost[format_month(job["created_at"]), job["provenance"]["sweep"] or ""].append(job)
     months = []
     for month, sweep in sorted({*rows, *lost}, reverse=True):
         goodput = compute_goodput(rows[month, sweep], lost[month, sweep])

@@ -122,7 +122,7 @@ def _checked(found_run: Import) -> tuple[Result, Verdict, Mapping[str, Any] | No
         result.log,
         result.measurement,
         earlier_attempts=found_run.earlier_attempts,
-        origin=result.submitted.made_by.origin,
+        origin=result.submitted.provenance.origin,
     )
     folder = imported_dir() / result.job.name
     folder.mkdir(parents=True, exist_ok=True)

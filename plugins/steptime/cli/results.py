@@ -287,8 +287,8 @@ def show_declarations(
 
 def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the most important facts about a run, nested values in one line each."""
-    made_by, versions = record["provenance"], record["versions"]
-    staged, clean, launch = made_by["staged"], made_by["git_clean"], record.get("launch", {})
+    provenance, versions = record["provenance"], record["versions"]
+    staged, clean, launch = provenance["staged"], provenance["git_clean"], record.get("launch", {})
     tree = {True: "", False: " with uncommitted changes", None: ""}[clean]
     ways = {kind: row[f"{kind}_parallel"] for kind in _PARALLELISM}
     if ways["expert"] == 1:
@@ -303,8 +303,8 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
         "GPUs": f"{row['gpus']} {row['gpu_type']}",
         "parallelism": parallelism,
         "batch": f"global {row['global_batch_size']}, micro {row['micro_batch_size']}",
-        "steptime": made_by["steptime_version"],
-        "commit": made_by["git_commit"] and f"{made_by['git_commit']}{tree}",
+        "steptime": provenance["steptime_version"],
+        "commit": provenance["git_commit"] and f"{provenance['git_commit']}{tree}",
         "image": staged["image"] and f"{staged['image']} {staged['image_digest'] or ''}".strip(),
         "image file, sha256": staged.get("image_sha256"),
         "venv lock, sha256": staged["venv_lock_sha256"],
@@ -313,7 +313,7 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
         "ranks bound to a NUMA node": launch.get("numa_bound_ranks") or None,
         "vboost": "set" if launch.get("vboost") else None,
         "node check": _node_check(record.get("node_check")),
-        "environment": shlex.join(map("=".join, made_by["environment"].items())) or None,
+        "environment": shlex.join(map("=".join, provenance["environment"].items())) or None,
         "submitted": _local_time(row["submitted_at"]),
         "started": _local_time(row["started_at"]),
         "ended": _local_time(row["ended_at"]),

@@ -43,10 +43,10 @@ class SeriesRecords:
     """Compares the records (settings, software, nodes) of a series' runs, and reads each only when needed."""
 
     def __init__(
-        self, read: Callable[[str], str], made_sha256s: Callable[[], Mapping[str, str | None]]
+        self, read: Callable[[str], str], setup_sha256s: Callable[[], Mapping[str, str | None]]
     ) -> None:
-        """`read` returns a job's record, `made_sha256s` hashes of the jobs' software and settings, by job."""
-        self._read, self._made_sha256s = cache(read), cache(made_sha256s)
+        """`read` returns a job's record, `setup_sha256s` a hash of the software and settings of each job."""
+        self._read, self._setup_sha256s = cache(read), cache(setup_sha256s)
         self._changes = cache(lambda before, after: tuple(changes(self._read(before), self._read(after))))
 
     def changes(self, before: str, after: str) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class SeriesRecords:
 
     def changed(self, jobs: Sequence[str]) -> set[int]:
         """Return the indexes of jobs whose software or settings (nodes aside) differ from the job before."""
-        made = [self._made_sha256s().get(job) for job in jobs]
+        made = [self._setup_sha256s().get(job) for job in jobs]
         known = (index for index in range(1, len(made)) if None not in made[index - 1 : index + 1])
         return {index for index in known if made[index - 1] != made[index]}
 
@@ -258,7 +258,7 @@ def _judge_rows(
     begin = judgement_queries.accepted(connection, series.key)
     records = SeriesRecords(
         partial(judgement_queries.record, connection),
-        partial(judgement_queries.made_sha256s, connection, series.key),
+        partial(judgement_queries.setup_sha256s, connection, series.key),
     )
     return judge_runs(series_runs(rows), records, begin)
 

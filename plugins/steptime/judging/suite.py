@@ -280,9 +280,9 @@ def made_with(store: Store, suite: Suite) -> list[dict[str, Any]]:
 
 
 def _made_with(row: Row, record: Mapping[str, Any]) -> dict[str, str]:
-    made_by, recipe = record["provenance"], record["run"]["recipe"]
-    staged, launch = made_by["staged"], recipe["model"].get("launch") or {}
-    unclean = {False: " with uncommitted changes"}.get(made_by["git_clean"], "")
+    provenance, recipe = record["provenance"], record["run"]["recipe"]
+    staged, launch = provenance["staged"], recipe["model"].get("launch") or {}
+    unclean = {False: " with uncommitted changes"}.get(provenance["git_clean"], "")
     nodes = len(record["nodes"])
     found = {
         "release": load_workload(row["workload"]).document,
@@ -290,8 +290,8 @@ def _made_with(row: Row, record: Mapping[str, Any]) -> dict[str, str]:
         "image": staged["image"],
         "image digest": staged.get("image_digest"),
         "image file, SHA-256": staged.get("image_sha256"),
-        "steptime": made_by["steptime_version"],
-        "commit of steptime": made_by["git_commit"] and f"{made_by['git_commit']}{unclean}",
+        "steptime": provenance["steptime_version"],
+        "commit of steptime": provenance["git_commit"] and f"{provenance['git_commit']}{unclean}",
         **{f"version of {name}": str(version) for name, version in record["versions"].items()},
         "topology": f"{row['gpus']} × {row['gpu_type']} of {row['cluster']}"
         + (f": {nodes} node{'' if nodes == 1 else 's'}, {row['gpus'] // nodes} on each" if nodes else ""),

@@ -136,7 +136,7 @@ def _changes(store: Store, series: Series, runs: Sequence[SeriesRun]) -> dict[st
     Records are long, so only those of neighbouring runs with different software or settings are read.
     """
     with read_connection(store.url) as connection:
-        made = judgement_queries.made_sha256s(connection, series.key)
+        made = judgement_queries.setup_sha256s(connection, series.key)
     others = [
         (before.job_name, after.job_name)
         for before, after in pairwise(runs)

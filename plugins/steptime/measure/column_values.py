@@ -101,12 +101,12 @@ _COMPUTATIONS: Mapping[str, Callable[[Result], Any]] = {
     "nodes": _nodes,
     "network": lambda result: result.log.network and result.log.network.summary,
     "stragglers": _stragglers,
-    "dag_id": lambda result: result.submitted.made_by.dag_id,
-    "dag_run_id": lambda result: result.submitted.made_by.dag_run_id,
-    "task_id": lambda result: result.submitted.made_by.task_id,
-    "map_index": lambda result: result.submitted.made_by.map_index,
-    "sweep": lambda result: result.submitted.made_by.sweep,
+    "dag_id": lambda result: result.submitted.provenance.dag_id,
+    "dag_run_id": lambda result: result.submitted.provenance.dag_run_id,
+    "task_id": lambda result: result.submitted.provenance.task_id,
+    "map_index": lambda result: result.submitted.provenance.map_index,
+    "sweep": lambda result: result.submitted.provenance.sweep,
     "log_path": lambda result: result.log.path,
-    "origin": lambda result: result.submitted.made_by.origin,
+    "origin": lambda result: result.submitted.provenance.origin,
 }
 """Functions that compute the value of a column, by its name."""

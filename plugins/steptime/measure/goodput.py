@@ -6,12 +6,10 @@ and end. A job without a valid run counts as lost. Time in the queue takes no GP
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from steptime.measure.metrics import gpu_hours
-
-if TYPE_CHECKING:
-    from steptime.store.run_models import Result
+from steptime.store.run_models import Result
 
 TRAINING = "training steps"
 _OF_RUNS = {TRAINING: "in_steps_s", "first steps": "first_steps_s", "checkpoints": "in_checkpoints_s"}
@@ -34,7 +32,7 @@ class JobTimes:
     """Time that training waited for checkpoints, loads included."""
 
 
-def job_times(result: "Result") -> JobTimes | None:
+def job_times(result: Result) -> JobTimes | None:
     """Return how the time of a run's job was spent, from its log; None if nothing was measured.
 
     If the log has one line for every ten steps, with their mean time, each line counts as ten steps.

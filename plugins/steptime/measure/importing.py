@@ -142,7 +142,7 @@ def _archived(file: Path, asked: ImportOptions) -> Import:
     beside = file.parent.with_name(LOGS) / file.stem
     files = tuple(sorted(one for one in beside.iterdir() if one.is_file())) if beside.is_dir() else ()
     submitted = _here(kept.result.submitted, PurePosixPath(kept.result.log.path).name, asked)
-    parts = {"job": submitted.job, "run": submitted.run, "provenance": submitted.made_by}
+    parts = {"job": submitted.job, "run": submitted.run, "provenance": submitted.provenance}
     text = format_record(redact(json.loads(record.model_copy(update=parts).model_dump_json())))
     result = _measured(submitted, kept.result.status, kept.result.log, text)
     log = beside / PurePosixPath(kept.result.log.path).name
@@ -187,7 +187,7 @@ def _logged(logs: RunLogs, asked: ImportOptions) -> Import:
             submitted_at=_submitted_at(last, config),
         ),
         attempt=1,
-        made_by=Provenance(
+        provenance=Provenance(
             steptime_version="",
             git_commit=None,
             git_clean=None,
@@ -264,7 +264,7 @@ def _here(submitted: Submission, log_name: str, asked: ImportOptions) -> Submiss
             "run": run,
             "request": submitted.request.model_copy(update={"cluster": cluster}),
             "job": submitted.job.model_copy(update=places),
-            "made_by": submitted.made_by.model_copy(update={"origin": asked.origin}),
+            "provenance": submitted.provenance.model_copy(update={"origin": asked.origin}),
         }
     )
 

@@ -52,8 +52,8 @@ def llmb_files(row: Mapping[str, Any], record: Mapping[str, Any]) -> LlmbFiles |
 
 
 def _config(row: Mapping[str, Any], record: Mapping[str, Any], name: str, job_id: str) -> dict[str, Any]:
-    run, made_by = record["run"], record["provenance"]
-    recipe, image = run["recipe"], made_by["staged"]["image"] or run["recipe"]["image"]
+    run, provenance = record["run"], record["provenance"]
+    recipe, image = run["recipe"], provenance["staged"]["image"] or run["recipe"]["image"]
     document = load_workload(row["workload"]).document
     release = re.search(r"\bv(\d+\.\d+(?:\.\d+)*)", document)
     framework = "megatron_bridge" if recipe["model"]["architecture"] == "megatron_bridge" else "nemo2"
@@ -97,8 +97,8 @@ def _config(row: Mapping[str, Any], record: Mapping[str, Any], name: str, job_id
             "mbridge_args": [],
         },
         "steptime": {
-            "version": made_by["steptime_version"],
-            "commit": made_by["git_commit"],
+            "version": provenance["steptime_version"],
+            "commit": provenance["git_commit"],
             "job_name": row["job_name"],
             "nodes": record["nodes"],
             "versions": record["versions"],

@@ -57,7 +57,7 @@ def make_record(
         node_check=log.node_check,
         run=submitted.run,
         request=submitted.request,
-        provenance=submitted.made_by,
+        provenance=submitted.provenance,
     )
     return format_record(redact(json.loads(record.model_dump_json())))
 
@@ -70,8 +70,8 @@ def format_record(record: dict[str, Any]) -> str:
 async def with_script(cluster: Cluster, submitted: Submission) -> Submission:
     """Return the submission with the text of its job script, read from the job's folder."""
     script = await read_whole(cluster, str(PurePosixPath(submitted.job.directory) / SCRIPT_FILE))
-    made_by = submitted.made_by.model_copy(update={"script": script.decode(errors="replace")})
-    return submitted.model_copy(update={"made_by": made_by})
+    provenance = submitted.provenance.model_copy(update={"script": script.decode(errors="replace")})
+    return submitted.model_copy(update={"provenance": provenance})
 
 
 async def read_whole(cluster: Cluster, path: str) -> bytes:

@@ -4,10 +4,12 @@ import math
 import re
 
 from steptime.clusters.base import Job, JobState, JobStatus
+from steptime.clusters.collecting import collect_log
 from steptime.clusters.config import load_cluster, open_cluster
 from steptime.clusters.connections import Connections
 from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
+from steptime.logs.reader import read_log
 from steptime.recipes.node_lists import expand_nodes
 
 _TAIL_BYTES = 4096
@@ -33,9 +35,6 @@ class FailureReport(Frozen):
 
 async def find_causes(job: Job, connections: Connections) -> FailureReport:
     """Fetch and read a job's log. If that fails, there are no causes, and `last_lines` is the error."""
-    from steptime.clusters.collecting import collect_log
-    from steptime.logs.reader import read_log
-
     try:
         async with open_cluster(load_cluster(job.cluster), connections) as cluster:
             path = await collect_log(cluster, job)

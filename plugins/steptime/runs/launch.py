@@ -10,19 +10,17 @@ job if it already has one of that name.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from pydantic import PositiveInt
 
 from steptime.clusters.base import Cluster, Installation, JobSpec, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig, load_cluster
+from steptime.clusters.jobscript import job_spec
 from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
-from steptime.store import ledger
-from steptime.store.budgets import BudgetExceeded, Owner, admit
-from steptime.store.database import in_store
-from steptime.store.ledger import LedgerJob, Place
+from steptime.store.budgets import BudgetExceeded
+from steptime.store.ledger import Ledger, LedgerJob, TaskKey, submission_columns
 from steptime.store.run_models import Provenance
 from steptime.waiting import poll_until_async
 
@@ -34,14 +32,14 @@ _ASKED_EVERY_S = 5.0
 class Attempt:
     """One attempt at a run; clearing the task raises Airflow's `max_tries` and so starts another attempt."""
 
-    place: Place
+    task_key: TaskKey
     installation: Installation
     run_after: float
     """Unix time at which the DAG run was due."""
     max_tries: int
     run: Run
     request: PlanRequest
-    made_by: Provenance
+    provenance: Provenance
 
     def owns(self, job: LedgerJob) -> bool:
         """Return whether a job belongs to this attempt and was neither refused nor cancelled."""
@@ -59,7 +57,7 @@ class Attempt:
         folder, log path and times.
         """
         return LedgerJob(
-            **self.place.model_dump(exclude={"installations"}),
+            **self.task_key.model_dump(exclude={"installations"}),
             name="",
             directory="",
             log_path="",
@@ -76,11 +74,11 @@ class Attempt:
             time_limit_s=self.run.time_limit_s,
             run=self.run,
             request=self.request,
-            made_by=self.made_by,
+            provenance=self.provenance,
         )
 
 
-class NoRoom(Exception):
+class GpuLimitReached(Exception):
     """The job must wait: the jobs on its cluster hold as many GPUs as its file allows."""
 
     def __init__(self, job_name: str, why: str) -> None:
@@ -94,11 +92,13 @@ class Reporter:
 
     info: Callable[[str], None]
     warn: Callable[[str], None]
-    hold: Callable[[LedgerJob], None]
+    guard: Callable[[LedgerJob], None]
     """Called before and after a job is submitted; raises if the task was ended or deleted meanwhile."""
 
 
-async def launch(cluster: Cluster, config: ClusterConfig, attempt: Attempt, reporter: Reporter) -> LedgerJob:
+async def launch(
+    cluster: Cluster, config: ClusterConfig, attempt: Attempt, ledger: Ledger, reporter: Reporter
+) -> LedgerJob:
     """Return the job of an attempt: submit it, or find the one that an earlier try submitted.
 
     Jobs of earlier attempts are ended first, so that a run never has two live jobs.
@@ -106,21 +106,19 @@ async def launch(cluster: Cluster, config: ClusterConfig, attempt: Attempt, repo
     Raises:
         UserError: the cluster can never run it, or it does not fit into a budget.
         SystemFailure: an earlier job cannot be ended, or the cluster failed to accept this one.
-        NoRoom: the job is in the ledger, but too many GPUs are in use to submit it now.
+        GpuLimitReached: the job is in the ledger, but too many GPUs are in use to submit it now.
     """
-    earlier = await in_store(lambda: ledger.jobs_at(attempt.place, attempt.run.name), reporter.warn)
+    earlier = await ledger.jobs_of_task(attempt.task_key, attempt.run.name)
     if earlier and attempt.owns(earlier[-1]):
         reporter.info(f"attempt {earlier[-1].attempt} was begun before: its job is {earlier[-1].name}")
-        return await submit(cluster, config, earlier[-1], reporter)
+        return await submit(cluster, config, earlier[-1], ledger, reporter)
     if still_open := [job for job in earlier if job.ended_at is None]:
-        await end_open_jobs(cluster, still_open, reporter.info, reporter.warn)
+        await end_open_jobs(cluster, still_open, ledger, info=reporter.info, warn=reporter.warn)
     first = attempt.job(1 + max((job.attempt for job in earlier), default=0), config)
-    return await submit(cluster, config, await add_job(cluster, config, first, reporter.warn), reporter)
+    return await submit(cluster, config, await add_job(cluster, config, first, ledger), ledger, reporter)
 
 
-async def add_job(
-    cluster: Cluster, config: ClusterConfig, job: LedgerJob, warn: Callable[[str], None]
-) -> LedgerJob:
+async def add_job(cluster: Cluster, config: ClusterConfig, job: LedgerJob, ledger: Ledger) -> LedgerJob:
     """Insert a job into the ledger and return it with its name, under the first free attempt number.
 
     If the cluster already has a job of that name, which the ledger lacks because the store was lost, that job
@@ -142,15 +140,13 @@ async def add_job(
         )
         if await cluster.find(job.name) is None:
             break
-        await end_job(cluster, job.name, warn)
+        await end_job(cluster, job.name, ledger)
         job = job.model_copy(update={"attempt": job.attempt + 1})
-    owner = Owner(job.installation_id, job.dag_id, job.dag_run_id)
-    add = partial(ledger.add, job, partial(admit, owner=owner, run=job.run, now=job.created_at))
     try:
-        await in_store(add, warn)
+        await ledger.add(job)
     except BudgetExceeded:
-        await settle_ended(cluster, warn)
-        await in_store(add, warn)
+        await record_ended_jobs(cluster, ledger)
+        await ledger.add(job)
     return job
 
 
@@ -161,7 +157,13 @@ def may_resubmit(job: LedgerJob, status: JobStatus, config: ClusterConfig) -> bo
 
 
 async def add_resubmission(
-    cluster: Cluster, config: ClusterConfig, job: LedgerJob, status: JobStatus, warn: Callable[[str], None]
+    cluster: Cluster,
+    config: ClusterConfig,
+    job: LedgerJob,
+    status: JobStatus,
+    ledger: Ledger,
+    *,
+    warn: Callable[[str], None],
 ) -> LedgerJob:
     """Insert into the ledger a replacement for a job that failed through the cluster's fault; return it.
 
@@ -180,51 +182,53 @@ async def add_resubmission(
         "reason": "",
         **dict.fromkeys(("job_id", "submitted_at", "started_at", "ended_at")),
     }
-    return await add_job(cluster, config, job.model_copy(update=new), warn)
+    return await add_job(cluster, config, job.model_copy(update=new), ledger)
 
 
-async def settle_ended(cluster: Cluster, warn: Callable[[str], None]) -> None:
+async def record_ended_jobs(cluster: Cluster, ledger: Ledger) -> None:
     """Record which open jobs of a cluster have ended, so that budgets count their actual time."""
-    still_open = await in_store(lambda: ledger.open_jobs(cluster.name), warn)
+    still_open = await ledger.open_jobs(cluster.name)
     names = [job.name for job in still_open if not job.waits_for_gpus]
     for name, status in (await cluster.poll(names)).items() if names else ():
         if not status.state.is_live and status.state is not JobState.UNKNOWN:
-            await in_store(partial(ledger.note_status, name, status, time.time()), warn)
+            await ledger.note_status(name, status, time.time())
 
 
-async def submit(cluster: Cluster, config: ClusterConfig, job: LedgerJob, reporter: Reporter) -> LedgerJob:
+async def submit(
+    cluster: Cluster, config: ClusterConfig, job: LedgerJob, ledger: Ledger, reporter: Reporter
+) -> LedgerJob:
     """Submit a job of the ledger, unless the cluster has it already; return it with its job id.
 
-    If `reporter.hold` raises after the submission, the job is ended.
+    If `reporter.guard` raises after the submission, the job is ended.
 
     Raises:
         UserError: the cluster can never run it; the ledger records that.
         SystemFailure: the cluster failed to accept it; a retry may submit it again.
-        NoRoom: too many GPUs are in use. Submit it again after `wait_for_room` has returned.
+        GpuLimitReached: too many GPUs are in use. Submit it again after `wait_for_gpus` has returned.
     """
-    reporter.hold(job)
+    reporter.guard(job)
     if job.job is not None:
         return job
-    if job.waits_for_gpus and await _take_room(job, config, reporter.warn):
-        await settle_ended(cluster, reporter.warn)
-        if why := await _take_room(job, config, reporter.warn):
-            raise NoRoom(job.name, why)
+    if job.waits_for_gpus and await ledger.reserve_gpus(job, config, time.time()):
+        await record_ended_jobs(cluster, ledger)
+        if why := await ledger.reserve_gpus(job, config, time.time()):
+            raise GpuLimitReached(job.name, why)
     try:
         spec = make_job_spec(job, config)
         submitted = await cluster.submit(spec)
     except UserError as refusal:
-        await note_refused(job, refusal, reporter.warn)
+        await note_refused(job, refusal, ledger)
         raise
-    await in_store(lambda: ledger.note_submitted(submitted), reporter.warn)
+    await ledger.note_submitted(submitted)
     try:
-        reporter.hold(job)
+        reporter.guard(job)
     except BaseException:  # `on_kill` may have come too early to find the job
-        await end_job(cluster, job.name, reporter.warn)
+        await end_job(cluster, job.name, ledger)
         raise
-    return job.model_copy(update=ledger.submission_columns(submitted))
+    return job.model_copy(update=submission_columns(submitted))
 
 
-async def wait_for_room(name: str, info: Callable[[str], None], warn: Callable[[str], None]) -> None:
+async def wait_for_gpus(name: str, ledger: Ledger, info: Callable[[str], None]) -> None:
     """Wait until GPUs could be reserved for the ledger's job `name`, or it need not be submitted any more.
 
     The cluster's file is read again each time, as a person may raise its limit.
@@ -233,11 +237,11 @@ async def wait_for_room(name: str, info: Callable[[str], None], warn: Callable[[
 
     async def may_go_on() -> bool:
         nonlocal said
-        job = await in_store(partial(ledger.find, name), warn)
+        job = await ledger.find(name)
         if job is None or not job.waits_for_gpus or job.ended_at is not None:
             return True
         # The file is read each time: a person may raise the limit.
-        why = await _take_room(job, load_cluster(job.cluster), warn)
+        why = await ledger.reserve_gpus(job, load_cluster(job.cluster), time.time())
         if why and why != said:
             info(f"job {name} {why}")
         said = why
@@ -246,17 +250,13 @@ async def wait_for_room(name: str, info: Callable[[str], None], warn: Callable[[
     await poll_until_async(may_go_on, every_s=_ASKED_EVERY_S)
 
 
-async def _take_room(job: LedgerJob, config: ClusterConfig, warn: Callable[[str], None]) -> str:
-    return await in_store(lambda: ledger.take_room(job, config, time.time()), warn)
-
-
-async def note_refused(job: LedgerJob, refusal: Exception, warn: Callable[[str], None]) -> None:
+async def note_refused(job: LedgerJob, refusal: Exception, ledger: Ledger) -> None:
     """Record in the ledger that a cluster refused a job, with the reason."""
     status = JobStatus(state=JobState.FAILED, reason=f"not submitted: {refusal}")
-    await in_store(lambda: ledger.note_status(job.name, status, time.time()), warn)
+    await ledger.note_status(job.name, status, time.time())
 
 
-async def end_job(cluster: Cluster, name: str, warn: Callable[[str], None]) -> JobStatus:
+async def end_job(cluster: Cluster, name: str, ledger: Ledger) -> JobStatus:
     """Cancel a job that may be live; record and return its status, UNKNOWN if its end is not known yet.
 
     Raises SystemFailure if it cannot be ended.
@@ -265,12 +265,17 @@ async def end_job(cluster: Cluster, name: str, warn: Callable[[str], None]) -> J
     status = (await cluster.poll([name]))[name]
     if status.state.is_live:
         status = status.model_copy(update={"state": JobState.UNKNOWN})
-    await in_store(lambda: ledger.note_status(name, status, time.time()), warn)
+    await ledger.note_status(name, status, time.time())
     return status
 
 
 async def end_open_jobs(
-    cluster: Cluster, jobs: Sequence[LedgerJob], info: Callable[[str], None], warn: Callable[[str], None]
+    cluster: Cluster,
+    jobs: Sequence[LedgerJob],
+    ledger: Ledger,
+    *,
+    info: Callable[[str], None],
+    warn: Callable[[str], None],
 ) -> None:
     """Cancel those of `jobs` that may be live, and record how each ended.
 
@@ -281,10 +286,10 @@ async def end_open_jobs(
         status = statuses[job.name]
         if status.state.is_live or job.job_id is None:
             warn(f"job {job.name} is {status.state} and nobody waits for it: ending it")
-            status = await end_job(cluster, job.name, warn)
+            status = await end_job(cluster, job.name, ledger)
         if status.state is JobState.UNKNOWN and job.job_id is None:
             status = JobStatus(state=JobState.CANCELLED, reason="never submitted")
-        await in_store(partial(ledger.note_status, job.name, status, time.time()), warn)
+        await ledger.note_status(job.name, status, time.time())
         info(f"job {job.name}: {status.state}")
 
 
@@ -293,11 +298,9 @@ def make_job_spec(job: LedgerJob, config: ClusterConfig) -> JobSpec:
 
     Raises UserError if the cluster cannot or may not run it.
     """
-    from steptime.clusters.jobscript import job_spec
-
     return job_spec(
         config.avoiding(job.run, job.excluded_nodes) if job.excluded_nodes else job.run,
-        job.made_by.staged,
+        job.provenance.staged,
         config,
         identity=f"{job.dag_id}/{job.dag_run_id}/{job.cell}",
         started=int(job.run_after),

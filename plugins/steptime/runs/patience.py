@@ -88,18 +88,18 @@ class SubmitQueue:
             )
 
 
-async def patiently(
+async def retry_while_unreachable(
     config: ClusterConfig,
     connections: Connections,
     work: Callable[[Cluster], Awaitable[Done]],
     warn: Callable[[str], None],
-    was_reached: Callable[[], bool] = lambda: True,
+    was_reached: Callable[[], Awaitable[bool]] | None = None,
 ) -> Done:
     """Call `work` with the open cluster; retry after growing pauses while the cluster is unavailable.
 
     It is unavailable if it is out of reach or a submit limit is reached. `work` must be idempotent.
-    `was_reached` returns whether the login has worked before; it is called in a thread when a login is
-    refused.
+    `was_reached` returns whether the login has worked before, and is called when a login is refused; without
+    it, a refused login counts as out of reach.
 
     Raises:
         UserError: the cluster refuses the login, and was never reached before.
@@ -115,7 +115,7 @@ async def patiently(
             async with open_cluster(config, connections) as cluster:
                 return await work(cluster)
         except OutOfReach as away:
-            if isinstance(away, LoginRefused) and not await asyncio.to_thread(was_reached):
+            if isinstance(away, LoginRefused) and was_reached is not None and not await was_reached():
                 raise UserError(str(away)) from None
             silence.missed(away)
         except SubmitLimit as limit:

@@ -4,7 +4,6 @@ All functions are safe to call from several threads and processes. The first use
 the tables.
 """
 
-import asyncio
 import hashlib
 import json
 import os
@@ -101,21 +100,11 @@ def wait_for_store(
     `work` must be idempotent. Each failed call is reported to `warn`. Raises StoreUnavailable after
     `patience_s` seconds, by default STORE_PATIENCE_S.
     """
-    return _while_unavailable(warn, patience_s)(work)()
+    return while_unavailable(warn, patience_s)(work)()
 
 
-async def in_store(work: Callable[[], Done], warn: Callable[[str], None]) -> Done:
-    """Do what `wait_for_store` does without blocking the event loop: `work` is called in a thread."""
-
-    async def in_thread() -> Done:
-        return await asyncio.to_thread(work)
-
-    return await _while_unavailable(warn)(in_thread)()
-
-
-def _while_unavailable(
-    warn: Callable[[str], None], patience_s: float | None = None
-) -> Callable[[Work], Work]:
+def while_unavailable(warn: Callable[[str], None], patience_s: float | None = None) -> Callable[[Work], Work]:
+    """Return a decorator for a function or coroutine function, which `wait_for_store` describes."""
     patience_s = STORE_PATIENCE_S if patience_s is None else patience_s
     return retrying(
         StoreUnavailable,

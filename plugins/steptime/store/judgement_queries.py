@@ -63,14 +63,14 @@ def record(connection: Connection, job_name: str) -> str:
     return str(connection.execute(query).scalar_one())
 
 
-def made_sha256s(connection: Connection, key: Key) -> dict[str, str | None]:
+def setup_sha256s(connection: Connection, key: Key) -> dict[str, str | None]:
     """Return, by job name, a hash of the software and settings of each run of a series.
 
     None for a run whose record cannot be read. The nodes of a run do not affect its hash.
     """
     in_series = [runs.c[name] == value for name, value in key.items()]
-    query = select(runs.c.job_name, records.c.made_sha256).join(records).where(*in_series)
-    return {row.job_name: row.made_sha256 for row in connection.execute(query)}
+    query = select(runs.c.job_name, records.c.setup_sha256).join(records).where(*in_series)
+    return {row.job_name: row.setup_sha256 for row in connection.execute(query)}
 
 
 def write(connection: Connection, key: Key, rows: Mapping[int, Iterable[dict[str, Any]]]) -> None:

@@ -1,15 +1,15 @@
 """The job ledger: a row of the metrics store for each job, inserted before its cluster is contacted.
 
-After any crash the ledger says which job to look for. Functions block, and raise StoreUnavailable while the
-store does not answer.
+After any crash the ledger says which job to look for.
 """
 
+import asyncio
 import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from pydantic import NonNegativeInt, PositiveInt
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 
 from steptime.clusters.base import Installation, Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig
@@ -17,9 +17,12 @@ from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
 from steptime.settings import store_url
-from steptime.store.database import lock, read_connection, write_transaction
+from steptime.store.budgets import Owner, admit
+from steptime.store.database import lock, read_connection, while_unavailable, write_transaction
 from steptime.store.run_models import Provenance, Submission
 from steptime.store.schema import jobs
+
+Done = TypeVar("Done")
 
 _ASKS_WITHIN_S = 600
 """If the task of a waiting job has not asked for GPUs for this long, it has crashed."""
@@ -29,8 +32,8 @@ _SETTLED_WITHIN_S = 86_400
 """How long after its last possible end a job holds GPUs if its end is unknown."""
 
 
-class Place(Frozen):
-    """The Airflow tasks that make a run, and own its jobs: a DAG run, task group and map index."""
+class TaskKey(Frozen):
+    """Names the Airflow tasks that make a run and own its jobs: their DAG run, task group and map index."""
 
     installations: tuple[str, ...]
     """All ids of this Airflow installation; see `airflow.installation`."""
@@ -69,7 +72,7 @@ class LedgerJob(Frozen):
     """Nodes that the job avoids: by its request, by the cluster's file, or because they failed before."""
     run: Run
     request: PlanRequest
-    made_by: Provenance
+    provenance: Provenance
     state: JobState = JobState.UNKNOWN
     reason: str = ""
     abandoned: bool = False
@@ -114,7 +117,11 @@ class LedgerJob(Frozen):
         if self.job is None:
             return None
         return Submission(
-            run=self.run, request=self.request, job=self.job, attempt=self.attempt, made_by=self.made_by
+            run=self.run,
+            request=self.request,
+            job=self.job,
+            attempt=self.attempt,
+            provenance=self.provenance,
         )
 
     @property
@@ -125,23 +132,130 @@ class LedgerJob(Frozen):
         )
 
 
-def add(job: LedgerJob, check: Callable[[Connection], None] | None = None) -> None:
-    """Insert a job into the ledger.
+class Ledger:
+    """The job ledger in the metrics store at `url`.
 
-    `check` is called first, in the same transaction; if it raises, the job is not inserted.
+    While the store is away, each method waits for it: `warn` gets a sentence for each failed try, and
+    StoreUnavailable is raised after `patience_s` seconds (0: at the first failed try). Other failures of the
+    store are raised at once, as SystemFailure.
     """
-    with write_transaction(store_url()) as connection:
-        if check is not None:
-            check(connection)
+
+    def __init__(
+        self, warn: Callable[[str], None], *, url: str | None = None, patience_s: float | None = None
+    ) -> None:
+        self.url = url or store_url()
+        self._warn = warn
+        self._patience_s = patience_s
+
+    async def add(self, job: LedgerJob) -> None:
+        """Insert a job, if the budgets have room for it, in place of its DAG run's reservation for it.
+
+        Raises BudgetExceeded if a budget has not enough left; nothing is modified then.
+        """
+        await self._call(_add, job)
+
+    async def reserve_gpus(self, job: LedgerJob, config: ClusterConfig, now: float) -> str:
+        """Reserve the job's GPUs if the limit of its cluster's file allows, and return "".
+
+        Otherwise record that it waits, and return why as part of a sentence. First come, first served. A
+        waiting job whose task last asked more than ten minutes before `now` (Unix time) is skipped:
+        the task has crashed.
+        """
+        return await self._call(_reserve_gpus, job, config, now)
+
+    async def find(self, name: str) -> LedgerJob | None:
+        """Return the job of this name; None if there is none."""
+        return next(iter(await self._jobs(jobs.c.name == name)), None)
+
+    async def jobs_of_task(self, key: TaskKey, cell: str | None = None) -> list[LedgerJob]:
+        """Return the jobs that the tasks of `key` own, oldest first.
+
+        With the name of their run as `cell`, jobs of that run are included that other tasks of the DAG run
+        own.
+        """
+        same = and_(jobs.c.task_group == key.task_group, jobs.c.map_index == key.map_index)
+        return await self._jobs(
+            *_match_dag_run(key), same if cell is None else or_(same, jobs.c.cell == cell)
+        )
+
+    async def jobs_of_dag_run(self, key: TaskKey) -> list[LedgerJob]:
+        """Return all jobs of the DAG run that `key` names, oldest first."""
+        return await self._jobs(*_match_dag_run(key))
+
+    async def latest_job(self, key: TaskKey) -> LedgerJob | None:
+        """Return the newest job that the tasks of `key` own; None if there is none."""
+        return next(reversed(await self.jobs_of_task(key)), None)
+
+    async def open_jobs(self, cluster: str) -> list[LedgerJob]:
+        """Return the jobs on a cluster that have no end time, oldest first."""
+        return await self._jobs(jobs.c.cluster == cluster, jobs.c.ended_at.is_(None))
+
+    async def was_reached(self, cluster: str) -> bool:
+        """Return whether a cluster has ever accepted a job."""
+        return await self._call(_was_reached, cluster)
+
+    async def note_submitted(self, job: Job) -> None:
+        """Record that the cluster has accepted the job."""
+        await self._update(job.name, **submission_columns(job))
+
+    async def note_status(self, name: str, status: JobStatus, now: float) -> None:
+        """Record a job's state; `now` (Unix time) is its end time if the cluster does not report one.
+
+        A job unknown to its cluster may still be live, so it gets no end time.
+        """
+        may_live = status.state.is_live or status.state is JobState.UNKNOWN
+        await self._update(
+            name,
+            state=status.state,
+            reason=status.reason,
+            started_at=status.started_at,
+            ended_at=None if may_live else status.ended_at or now,
+        )
+
+    async def note_abandoned(self, name: str, *, abandoned: bool) -> None:
+        """Record whether the task that waits for a job gave it up while it may still be live."""
+        await self._update(name, abandoned=abandoned)
+
+    async def _jobs(self, *where: ColumnElement[bool]) -> list[LedgerJob]:
+        return await self._call(_select_jobs, *where)
+
+    async def _update(self, name: str, **values: Any) -> None:
+        await self._call(_update, name, values)
+
+    async def _call(self, work: Callable[..., Done], *arguments: Any) -> Done:
+        """Call `work` with the store's address in a thread, and again while the store is away."""
+
+        async def attempt() -> Done:
+            return await asyncio.to_thread(work, self.url, *arguments)
+
+        return await while_unavailable(self._warn, self._patience_s)(attempt)()
+
+
+def latest_submitted(jobs: Sequence[LedgerJob]) -> LedgerJob | None:
+    """Return the newest submitted job of the last attempt; None if that attempt has submitted none.
+
+    `jobs` are those of one `TaskKey`, oldest first. Clearing the task begins another attempt.
+    """
+    attempt = [(job.run_after, job.max_tries) for job in jobs][-1:]
+    return next(
+        (job for job in reversed(jobs) if job.job and [(job.run_after, job.max_tries)] == attempt), None
+    )
+
+
+def submission_columns(job: Job) -> dict[str, Any]:
+    """Return the ledger's columns that become known when a cluster accepts the job, by name."""
+    names = ("job_id", "directory", "log_path", "submitted_at")
+    return {"state": JobState.QUEUED, **{name: getattr(job, name) for name in names}}
+
+
+def _add(url: str, job: LedgerJob) -> None:
+    with write_transaction(url) as connection:
+        owner = Owner(job.installation_id, job.dag_id, job.dag_run_id)
+        admit(connection, owner, job.run, now=job.created_at)
         connection.execute(jobs.insert().values(_row(job)))
 
 
-def take_room(job: LedgerJob, config: ClusterConfig, now: float) -> str:
-    """Reserve the job's GPUs if the limit of its cluster's file allows, and return "".
-
-    Otherwise record that it waits, and return why as part of a sentence. First come, first served.
-    A waiting job whose task last asked more than ten minutes ago is skipped: the task has crashed.
-    """
+def _reserve_gpus(url: str, job: LedgerJob, config: ClusterConfig, now: float) -> str:
     others = [
         jobs.c.cluster == job.cluster,
         jobs.c.attempt > 0,
@@ -156,8 +270,8 @@ def take_room(job: LedgerJob, config: ClusterConfig, now: float) -> str:
         jobs.c.created_at < job.created_at, and_(jobs.c.created_at == job.created_at, jobs.c.name < job.name)
     )
     waits = [jobs.c.waits_for_gpus.is_(True), came_first, asked_at > now - _ASKS_WITHIN_S]
-    with write_transaction(store_url()) as connection:
-        lock(connection, "room")
+    with write_transaction(url) as connection:
+        lock(connection, "GPU limits")
         sentence = ""
         if (limit := config.gpus) is not None:
             held = connection.scalar(select(func.sum(jobs.c.gpus)).where(*others, *holds)) or 0
@@ -173,93 +287,26 @@ def take_room(job: LedgerJob, config: ClusterConfig, now: float) -> str:
     return sentence
 
 
-def find(name: str) -> LedgerJob | None:
-    """Return the ledger's job of this name, or None if there is none."""
-    return next(iter(_jobs(jobs.c.name == name)), None)
-
-
-def jobs_at(place: Place, cell: str | None = None) -> list[LedgerJob]:
-    """Return the jobs of the run at `place`, oldest first.
-
-    `cell` is the run's name. With it, jobs of the same run at other places of the DAG run are included.
-    """
-    here = and_(jobs.c.task_group == place.task_group, jobs.c.map_index == place.map_index)
-    return _jobs(*_match_dag_run(place), here if cell is None else or_(here, jobs.c.cell == cell))
-
-
-def jobs_of_dag_run(place: Place) -> list[LedgerJob]:
-    """Return all jobs of the DAG run that `place` belongs to, oldest first."""
-    return _jobs(*_match_dag_run(place))
-
-
-def latest_at(place: Place) -> LedgerJob | None:
-    """Return the newest job in the ledger of the run at `place`; None if there is none."""
-    return next(reversed(jobs_at(place)), None)
-
-
-def latest_submitted(jobs: Sequence[LedgerJob]) -> LedgerJob | None:
-    """Return the newest submitted job of the last attempt; None if that attempt has submitted none.
-
-    `jobs` are the jobs at one `Place`, oldest first. Clearing the task begins another attempt.
-    """
-    attempt = [(job.run_after, job.max_tries) for job in jobs][-1:]
-    return next(
-        (job for job in reversed(jobs) if job.job and [(job.run_after, job.max_tries)] == attempt), None
-    )
-
-
-def open_jobs(cluster: str) -> list[LedgerJob]:
-    """Return the jobs on a cluster for which the ledger has no end time."""
-    return _jobs(jobs.c.cluster == cluster, jobs.c.ended_at.is_(None))
-
-
-def was_reached(cluster: str) -> bool:
-    """Return whether a cluster has ever accepted a job."""
+def _was_reached(url: str, cluster: str) -> bool:
     query = select(jobs.c.name).where(jobs.c.cluster == cluster, jobs.c.job_id.is_not(None)).limit(1)
-    with read_connection(store_url()) as connection:
+    with read_connection(url) as connection:
         return connection.execute(query).first() is not None
 
 
-def note_submitted(job: Job) -> None:
-    """Record in the ledger that the cluster has accepted the job."""
-    _update(job.name, **submission_columns(job))
-
-
-def submission_columns(job: Job) -> dict[str, Any]:
-    """Return the ledger's columns that become known when a cluster accepts the job, by name."""
-    names = ("job_id", "directory", "log_path", "submitted_at")
-    return {"state": JobState.QUEUED, **{name: getattr(job, name) for name in names}}
-
-
-def note_status(name: str, status: JobStatus, now: float) -> None:
-    """Record a job's state in the ledger; `now` is its end time if the cluster does not report one.
-
-    A job unknown to its cluster may still be live, so it gets no end time.
-    """
-    may_live = status.state.is_live or status.state is JobState.UNKNOWN
-    ended_at = None if may_live else status.ended_at or now
-    _update(name, state=status.state, reason=status.reason, started_at=status.started_at, ended_at=ended_at)
-
-
-def note_abandoned(name: str, *, abandoned: bool) -> None:
-    """Record in the ledger whether the task that waits for a job gave it up while it may still be live."""
-    _update(name, abandoned=abandoned)
-
-
-def _update(name: str, **values: Any) -> None:
-    with write_transaction(store_url()) as connection:
+def _update(url: str, name: str, values: Mapping[str, Any]) -> None:
+    with write_transaction(url) as connection:
         connection.execute(jobs.update().where(jobs.c.name == name).values(values))
 
 
-def _jobs(*where: ColumnElement[bool]) -> list[LedgerJob]:
+def _select_jobs(url: str, *where: ColumnElement[bool]) -> list[LedgerJob]:
     query = select(jobs).where(jobs.c.attempt > 0, *where).order_by(jobs.c.created_at, jobs.c.attempt)
-    with read_connection(store_url()) as connection:
+    with read_connection(url) as connection:
         return [LedgerJob.model_validate(dict(row)) for row in connection.execute(query).mappings()]
 
 
-def _match_dag_run(place: Place) -> tuple[ColumnElement[bool], ...]:
-    own = jobs.c.installation_id.in_(place.installations)
-    return own, jobs.c.dag_id == place.dag_id, jobs.c.dag_run_id == place.dag_run_id
+def _match_dag_run(key: TaskKey) -> tuple[ColumnElement[bool], ...]:
+    own = jobs.c.installation_id.in_(key.installations)
+    return own, jobs.c.dag_id == key.dag_id, jobs.c.dag_run_id == key.dag_run_id
 
 
 def _row(job: LedgerJob) -> dict[str, Any]:

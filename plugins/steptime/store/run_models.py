@@ -323,7 +323,7 @@ class Submission(Frozen):
     job: Job
     attempt: PositiveInt
     """Number of this job among the run's jobs, from 1; the job's name ends with it."""
-    made_by: Provenance
+    provenance: Provenance
 
 
 class Result(Frozen):

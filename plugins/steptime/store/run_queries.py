@@ -222,7 +222,7 @@ class Store:
             "gpus",
             "started_at",
             "ended_at",
-            "made_by",
+            "provenance",
         )
         query = select(*(jobs.c[name] for name in names), resubmitted.label("resubmitted")).where(*where)
         with read_connection(self.url) as connection:

@@ -87,14 +87,14 @@ def measured_result(
         request=recorded.request,
         job=recorded.job,
         attempt=recorded.attempt,
-        made_by=recorded.provenance,
+        provenance=recorded.provenance,
     )
     return Result.model_validate(
         {"submitted": submitted, "status": status, "measurement": measurement, "log": log, "record": record}
     )
 
 
-def made_sha256(record: str) -> str | None:
+def setup_sha256(record: str) -> str | None:
     """Return a hash of a run's software and settings, whatever its nodes; None for an unreadable record."""
     if parse_record(record) is None:
         return None
@@ -106,19 +106,19 @@ def made_sha256(record: str) -> str | None:
 def read_setup(record: str) -> dict[str, Any]:
     """Return by name all values in a record that may affect the run's speed, such as image and options."""
     content = json.loads(record)
-    made_by, planned = content["provenance"], content["run"]
-    staged = made_by["staged"]
+    provenance, planned = content["provenance"], content["run"]
+    staged = provenance["staged"]
     run = dict(_leaves({name: value for name, value in planned.items() if name not in _NO_CHANGE}))
     # The path of the trainer follows from its hash, and the image is included above.
-    environment = {name: value for name, value in made_by["environment"].items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in provenance["environment"].items() if name != "PYTHONPATH"}
     run.pop("recipe.image", None)
     run.pop("cluster_options.exclude", None)  # excluded nodes show in the nodes that it had
     return {
         "image": staged.get("image"),
         "image digest": staged.get("image_digest"),
         **{str(name): release for name, release in content["versions"].items()},
-        "steptime": made_by["steptime_version"],
-        "commit": made_by["git_commit"],
+        "steptime": provenance["steptime_version"],
+        "commit": provenance["git_commit"],
         "venv lock": staged.get("venv_lock_sha256"),
         "trainer": staged.get("trainer_sha256"),
         **run,

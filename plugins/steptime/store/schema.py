@@ -119,7 +119,7 @@ records = Table(
     Column("content", Text, nullable=False),
     Column("sha256", Text, nullable=False),
     # Of what the record has of how the run was made: see `differences`.
-    Column("made_sha256", Text),
+    Column("setup_sha256", Text),
 )
 """Records of runs: the only table whose rows are written once and never replaced."""
 
@@ -222,7 +222,7 @@ jobs = Table(
     Column("excluded_nodes", JSON),
     Column("run", JSON),
     Column("request", JSON),
-    Column("made_by", JSON),
+    Column("provenance", JSON),
     Column("state", Text, nullable=False),
     Column("reason", Text),
     Column("abandoned", Boolean),

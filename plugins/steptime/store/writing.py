@@ -21,7 +21,7 @@ from steptime.store.columns import COLUMNS, COMPUTED
 from steptime.store.database import dicts, insert, write_transaction
 from steptime.store.run_models import Result, Verdict
 from steptime.store.run_queries import unknown_run
-from steptime.store.run_records import made_sha256
+from steptime.store.run_records import setup_sha256
 from steptime.store.schema import checkpoints, is_valid, own_columns, readings, records, runs, validations
 
 OnChange = Callable[[Connection, Mapping[str, Any]], None]
@@ -60,7 +60,7 @@ class RunWriter:
         record = {
             "content": result.record,
             "sha256": hashlib.sha256(result.record.encode()).hexdigest(),
-            "made_sha256": made_sha256(result.record),
+            "setup_sha256": setup_sha256(result.record),
         }
         with write_transaction(self.url) as connection:
             # Locked before the run's own row, in the same order by all writers: this prevents deadlocks.

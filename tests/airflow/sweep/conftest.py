@@ -35,13 +35,13 @@ def of_sweep(result: Result, cell: str) -> Result:
     """Return the result as a run of that cell of the sweep `night`, in the DAG run of `SweepTask`."""
     submitted = result.submitted
     of_it = {"dag_id": SweepTask.dag_id, "dag_run_id": SweepTask.run_id, "sweep": "night"}
-    made_by = submitted.made_by.model_copy(update=of_it)
+    provenance = submitted.provenance.model_copy(update=of_it)
     run = submitted.run.model_copy(update={"cell": cell})
     record = json.loads(result.record)
     record["run"]["cell"] = cell
     return result.model_copy(
         update={
-            "submitted": submitted.model_copy(update={"made_by": made_by, "run": run}),
+            "submitted": submitted.model_copy(update={"provenance": provenance, "run": run}),
             "record": json.dumps(record),
         }
     )

@@ -3,16 +3,15 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from airflow.sdk import BaseOperator, Context
 
-from steptime.airflow.base import airflow_errors, task_place
+from steptime.airflow.base import airflow_errors, task_key
 from steptime.airflow.budgets import reserve
-from steptime.airflow.connections import open_cluster
+from steptime.airflow.connections import airflow_connection
 from steptime.airflow.sweep.cells import rows_by_cell, runs_with_staged
-from steptime.clusters.config import ClusterConfig, load_cluster
+from steptime.clusters.config import ClusterConfig, load_cluster, open_cluster
 from steptime.errors import SystemFailure, UserError, one_line
 from steptime.judging.comparison import compare_cells
 from steptime.judging.node import LOOK_BACK_S
@@ -32,8 +31,7 @@ from steptime.recipes.sweep_planning import (
 )
 from steptime.staging.checking import check_plan
 from steptime.store.budgets import BudgetExceeded
-from steptime.store.database import wait_for_store
-from steptime.store.ledger import LedgerJob, jobs_of_dag_run
+from steptime.store.ledger import Ledger, LedgerJob
 from steptime.store.run_queries import Store
 
 _ANSWERS_WITHIN_S = 60
@@ -70,7 +68,7 @@ class ConfirmOperator(BaseOperator):
             self.log.info("no cell is run again to confirm a change: the sweep's file has 'confirm: false'")
             return runs_with_staged((), {})
         with airflow_errors():
-            begun = _begun(plan, wait_for_store(partial(_jobs_of_dag_run, context), self.log.warning))
+            begun = _begun(plan, _jobs_of_dag_run(context, Ledger(self.log.warning)))
             confirmations = self._committed(context, begun, self._added(context["ti"], plan, begun))
         staged = {run["sweep_cell"]["label"]: run["staged"] for run in self.staged["runs"]}
         of_confirmation = {
@@ -136,9 +134,9 @@ class ConfirmOperator(BaseOperator):
         return [*confirmations, *added]
 
 
-def _jobs_of_dag_run(context: Context) -> list[LedgerJob]:
+def _jobs_of_dag_run(context: Context, ledger: Ledger) -> list[LedgerJob]:
     run_after = context["dag_run"].run_after.timestamp()  # not those of a deleted DAG run with the same id
-    jobs = jobs_of_dag_run(task_place(context))
+    jobs = asyncio.run(ledger.jobs_of_dag_run(task_key(context)))
     return [job for job in jobs if job.run_after == run_after and job.run.mode is Mode.PERFORMANCE]
 
 
@@ -151,7 +149,7 @@ def _begun(plan: SweepPlan, jobs: Sequence[LedgerJob]) -> list[Cell]:
                 jobs_by_cell.setdefault(cell.label, (cell, []))[1].append(job)
     begun: list[Cell] = []
     for cell, of_cell in jobs_by_cell.values():
-        request = parse_request(of_cell[0].made_by.options)
+        request = parse_request(of_cell[0].provenance.options)
         begun += confirmation_cells(
             cell,
             max(confirmation_number(job.cell, cell) for job in of_cell),
@@ -253,7 +251,7 @@ def node_exclusion(cell: Cell, nodes: str, slow: Sequence[str] = ()) -> NodeExcl
 async def _refusal(config: ClusterConfig, run: Run) -> str:
     """Return why the cluster has no nodes for the run, or does not answer; empty if it has nodes."""
     try:
-        async with open_cluster(config) as cluster:
+        async with open_cluster(config, airflow_connection) as cluster:
             done = await cluster.run(config.placement_test(run) or (), timeout_s=_ANSWERS_WITHIN_S)
     except (UserError, SystemFailure) as error:
         return one_line(str(error), at_most=300)

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from sync_ledger import ledger
 
 from steptime.clusters.base import JobState, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.runs import launch
 from steptime.runs.launch import end_job
-from steptime.store import ledger
+from steptime.store.ledger import Ledger
 
 from .conftest import MakeContext, MakePlan, MakeRun, logged, submit_task, task_of
 
@@ -65,7 +66,7 @@ def test_a_job_is_submitted_once_another_has_ended(submit: Submit, cluster: Loca
     [job] = [job for job in ledger.open_jobs("local") if job.name != first["job"]]
     assert asyncio.run(cluster.find(job.name)) is None
 
-    asyncio.run(end_job(cluster, first["job"], print))
+    asyncio.run(end_job(cluster, first["job"], Ledger(print)))
     asyncio.run(fire(triggers[0]))
 
     assert submit(1)["job"] == job.name
@@ -80,7 +81,7 @@ def test_a_job_whose_task_is_gone_makes_room_for_the_next(
     waiting(submit, 1)
     trigger = waiting(submit, 2)
     task_of("performance.end").execute(make_context(map_index=1, task_id="performance.end"))
-    asyncio.run(end_job(cluster, first["job"], print))
+    asyncio.run(end_job(cluster, first["job"], Ledger(print)))
 
     asyncio.run(fire(trigger))
 

@@ -11,7 +11,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.utils.state import TaskInstanceState
 from end_to_end.driving import wait_until
 
-from steptime.airflow.base import DELETED, is_taken_away
+from steptime.airflow.base import DELETED, task_is_over
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
 
@@ -31,7 +31,7 @@ TAKEN_AWAY = {DELETED, "failed", "success", "skipped", "removed", "upstream_fail
 NO_ANSWER = AirflowRuntimeError(ErrorResponse(detail={"message": "connection refused"}))
 
 
-def test_a_task_is_taken_away_where_airflow_says_so_twice(
+def test_a_task_is_over_where_airflow_says_so_twice(
     airflow_says: AirflowSays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A zombie is `up_for_retry`; the task of a trigger that another triggerer runs is `deferred`."""
@@ -46,7 +46,7 @@ def test_a_task_is_taken_away_where_airflow_says_so_twice(
     found = {}
     for answers in expected:
         airflow_says(*answers)
-        found[answers] = is_taken_away(TaskInstance(), "a job", print)
+        found[answers] = task_is_over(TaskInstance(), "a job", print)
 
     assert found == expected
 
@@ -55,13 +55,13 @@ def test_the_question_is_about_one_mapped_instance(airflow_says: AirflowSays) ->
     airflow_says("deferred")
     said: list[str] = []
 
-    assert not is_taken_away(TaskInstance(map_index=3), "a job", said.append)
+    assert not task_is_over(TaskInstance(map_index=3), "a job", said.append)
     assert said == ["this task is deferred and will go on: job a job keeps running for it"]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("answer", "lives"), [("up_for_retry", True), (HANGS, True), ("failed", False)])
-def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_taken_away(
+def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_over(
     submission: Submit,
     cluster: LocalCluster,
     make_context: MakeContext,
@@ -76,7 +76,7 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
     airflow_says(answer)
     task = wait_task(submitted, deferrable=False)
     held = noted(submitted["job"]["name"])
-    task.hold(held, make_context())
+    task.guard(held, make_context())
 
     task.on_kill()
 
@@ -87,7 +87,7 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
 
 @pytest.mark.long
 @pytest.mark.parametrize(("answer", "lives"), [("deferred", True), ("failed", False)])
-async def test_a_triggerer_that_drops_a_trigger_ends_only_the_job_of_a_task_that_was_taken_away(
+async def test_a_triggerer_that_drops_a_trigger_ends_only_the_job_of_a_task_that_was_over(
     submission: Submit,
     make_context: MakeContext,
     cluster: LocalCluster,
