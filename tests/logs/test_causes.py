@@ -170,13 +170,21 @@ CHAINED = "\nThe above exception was the direct cause of the following exception
 HANDLING = "\nDuring handling of the above exception, another exception occurred:\n\n"
 REPOSITORY = "https://huggingface.co/meta-llama/Llama-3.1-8B"
 FIRST_CAUSE = [
-    (STUCK, "nccl_timeout", "NCCL's watchdog thread got stuck for 600 s on rank 1"),
-    (STUCK.splitlines()[0], "nccl_timeout", "NCCL's heartbeat monitor timed out on rank 1"),
+    (
+        STUCK,
+        "nccl_timeout",
+        "NCCL's watchdog thread got stuck for 600 s: a call of NCCL or CUDA hangs (rank 1)",
+    ),
+    (
+        STUCK.splitlines()[0],
+        "nccl_timeout",
+        "NCCL's heartbeat monitor timed out: a call of NCCL or CUDA hangs (rank 1)",
+    ),
     (
         "[rank7]:[F1 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 7] ProcessGroupNCCL's "
         "watchdog got stuck for 480 seconds without making progress",
         "nccl_timeout",
-        "stuck for 480 s on rank 7",
+        "stuck for 480 s: a call of NCCL or CUDA hangs (rank 7)",
     ),
     # Refusals of srun and slurmstepd.
     (

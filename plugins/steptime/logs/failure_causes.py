@@ -63,7 +63,8 @@ class Cause(Frozen):
         """Return a sign of this cause; `form` is the index of the pattern that matched."""
         if "code" in values:
             values["code"] = _exit_code(int(values["code"]))
-        values["how"] = _SIGNAL_HINTS.get(values.get("how", ""), values.get("how", ""))
+        how = values.get("how", "")
+        values["how"] = _SIGNAL_HINTS.get(how, f" {how}" if how.startswith("for ") else how)
         escaped = {name: value.replace("{", "{{").replace("}", "}}") for name, value in values.items()}
         return FailureSign(
             self.kind,
@@ -216,6 +217,8 @@ class Failures:
     def _placed(self, sign: FailureSign, line: bytes, label: bytes | None) -> FailureSign:
         """Add to a sign where it was printed, and lower its weight if its line is only a warning."""
         places = dict(sign.places)
+        if label is None and sign.is_vague and (rank := _RANK_IN_TEXT.search(line)):
+            label = rank[1]
         is_by_slurm = any(words in line for words in _BY_SLURM)
         if not (places.keys() & {"rank", "task"} or is_by_slurm) and label is not None and label.isdigit():
             places["rank"] = label.decode()
