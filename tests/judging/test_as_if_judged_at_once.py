@@ -30,7 +30,7 @@ SEARCHED = 26
 @pytest.mark.parametrize(
     ("seed", "occurring"),
     [
-        (5, {"history suspected", "history dismissed", "history unchanged", "drift unchanged"}),
+        (5, {"history suspected", "history dismissed", "history unchanged", "drift confirmed"}),
         *(pytest.param(seed, set(), marks=pytest.mark.exhaustive) for seed in (*range(1, 5), *range(6, 15))),
     ],
 )
