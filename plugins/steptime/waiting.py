@@ -5,10 +5,10 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from tenacity import RetryCallState
+import tenacity
+from tenacity import RetryCallState
 
 Value = TypeVar("Value")
 Work = TypeVar("Work", bound=Callable[..., Any])
@@ -44,7 +44,7 @@ def retrying(
     longest_s: float,
     first_s: float = 1.0,
     timeout_s: float = math.inf,
-    before_sleep: "Callable[[RetryCallState], None] | None" = None,
+    before_sleep: Callable[[RetryCallState], None] | None = None,
 ) -> Callable[[Work], Work]:
     """Decorate a function or coroutine function so that it is retried while it raises one of `errors`.
 
@@ -59,9 +59,8 @@ def retrying(
         timeout_s: the last error is raised if the next pause would end later than this.
         before_sleep: called before each pause with tenacity's state of the call; its exceptions end the call.
     """
-    import tenacity
 
-    def pause_s(state: "RetryCallState") -> float:
+    def pause_s(state: RetryCallState) -> float:
         growing_s = backoff_s(state.attempt_number, first_s=first_s, longest_s=longest_s)
         error = state.outcome and state.outcome.exception()
         return max(
